@@ -1,0 +1,53 @@
+"""Every error that vkq raises: one base class, and children that are also the matching built-in exception.
+
+A message says what was given with its numbers, the rule, and what to do.
+"""
+
+
+class VkqError(Exception):
+    """Base class of every error that vkq raises on purpose."""
+
+
+class ArgumentError(VkqError, ValueError):
+    """A value, shape or option that the operation cannot take; the message gives the sizes and the rule."""
+
+
+class DTypeError(VkqError, TypeError):
+    """An array or argument of a type that the operation cannot take."""
+
+
+class AccumulatorOverflowError(VkqError, OverflowError):
+    """The int32 accumulator of an int8 operation could overflow with the weights given."""
+
+
+class SpecError(VkqError, ValueError):
+    """A YAML description (shader or layout) breaks its schema; the message begins with file:line."""
+
+
+class CompileError(VkqError, RuntimeError):
+    """GLSL did not compile, no compiler was found, or the SPIR-V disagrees with its YAML."""
+
+
+class DeviceError(VkqError, RuntimeError):
+    """A Vulkan call failed. ``result`` is the VkResult, ``call`` the Vulkan function, where known."""
+
+    def __init__(self, message: str, result: int | None = None, call: str | None = None):
+        super().__init__(message)
+        self.result = result
+        self.call = call
+
+
+class NoDeviceError(DeviceError):
+    """No Vulkan loader, no driver, or no device that can run vkq's shaders."""
+
+
+class DeviceLostError(DeviceError):
+    """The device was lost (VK_ERROR_DEVICE_LOST). It stays lost: open a new ``vkq.Device``."""
+
+
+class PathError(DeviceError):
+    """A compute path was asked for that this device cannot run; the message names what is missing."""
+
+
+class OutOfMemoryError(DeviceError, MemoryError):
+    """The device or the host ran out of memory. The device stays usable."""
