@@ -1,0 +1,60 @@
+// The im2col matrix of an int8 convolution: row = output pixel, column = filter tap x channel, padding filled with x_zero_point.
+//
+// Memory    x: kPackedInt8_4W4C; y: kPackedInt8_4H4W blocks [group][m4][k4] for the rows of one chunk.
+// Threads   one invocation writes one block (4 rows x 4 k), neighbours along k.
+// WHOLE_WORDS: every group has a multiple of four channels, so four k are one word of the input.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint m4, k4, groups;                 // blocks of the chunk
+  uint first_m4;                       // of the chunk in the whole matrix
+  uint c, h, w;                        // of the input
+  uint oh, ow_padded, kw, group_channels;
+  uint stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
+  int x_zero_point;
+  uint images;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "conv_window.glslh"
+#include "layout/kPackedInt8_4W4C.glslh"
+
+bool inside(Pixel at, Tap tap) {
+  return at.image < p.images && tap.channel < p.c && uint(at.h + tap.h) < p.h && uint(at.w + tap.w) < p.w;
+}
+
+uvec4 element(Pixel at, Tap tap) { return uvec4(at.image, tap.channel, at.h + tap.h, at.w + tap.w); }
+
+void main() {
+  uint block = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  uint k4 = block % p.k4, m4 = block / p.k4 % p.m4, group = block / p.k4 / p.m4;
+  uvec4 extent = uvec4(p.images, p.c, p.h, p.w);
+  ivec4 words = ivec4(int8x4_broadcast(p.x_zero_point));
+#if WHOLE_WORDS
+  Tap tap = tap_of_column(4u * k4, group);
+  [[unroll]] for (uint r = 0u; r < 4u; r++) {
+    Pixel at = window_of_row(4u * (p.first_m4 + m4) + r);
+    if (inside(at, tap)) words[r] = x[kPackedInt8_4W4C_word(element(at, tap), extent)];
+  }
+#else
+  [[unroll]] for (uint r = 0u; r < 4u; r++) {
+    Pixel at = window_of_row(4u * (p.first_m4 + m4) + r);
+    [[unroll]] for (uint b = 0u; b < 4u; b++) {
+      Tap tap = tap_of_column(4u * k4 + b, group);
+      if (!inside(at, tap)) continue;
+      uvec4 e = element(at, tap);
+      words[r] = bitfieldInsert(words[r], int8x4_lane(x[kPackedInt8_4W4C_word(e, extent)], kPackedInt8_4W4C_lane(e)), int(8u * b), 8);
+    }
+  }
+#endif
+  if (group < p.groups) y[block] = words;
+}

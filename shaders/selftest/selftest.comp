@@ -1,0 +1,46 @@
+// The arithmetic that every int8 kernel rests on, over values that the host knows the answers to (ops/selftest.py).
+//
+// TEST 0    dot[i] = sum of the four products of x[i] and w[i], through the dot form of the variant, shifts taken out again
+// TEST 1    y[i] = requantize(x[i], multiplier w[i] (bits)), and z[i] = the bits of float(x[i]) * multiplier
+#version 450
+#if TEST == 0 && DOT != 3
+#extension GL_EXT_integer_dot_product : require
+#endif
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+layout(set = 0, binding = 1) readonly buffer W { int w[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { ivec2 y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint count;
+} p;
+
+#include "workgroup.glslh"
+#if TEST == 0
+#include "dot4x8.glslh"
+const int X_SHIFT = DOT == DOT_U8S8 || DOT == DOT_U8U8 ? 128 : 0, W_SHIFT = DOT == DOT_U8U8 ? 128 : 0;
+
+// (x + a)(w + b) summed = xw + a sum w + b sum x + 4ab
+ivec2 result(uint i) {
+  XOperand xo = x_operand(x[i]);
+  WOperand wo = w_operand(w[i]);
+  ivec4 lanes = int8x4_unpack(w[i]);
+  int row_sum = int(lane_sum(xo)) - 4 * X_SHIFT;
+  return ivec2(int(dot4x8(xo, wo)) - X_SHIFT * (lanes.x + lanes.y + lanes.z + lanes.w) - W_SHIFT * row_sum - 4 * X_SHIFT * W_SHIFT, row_sum);
+}
+#else
+#include "requantize.glslh"
+ivec2 result(uint i) {
+  float multiplier = intBitsToFloat(w[i]);
+  return ivec2(requantize(x[i], multiplier, 0, -128, 127), floatBitsToInt(multiply(int_to_float(x[i]), multiplier)));
+}
+#endif
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  if (i < p.count) y[i] = result(i);
+}

@@ -1,0 +1,42 @@
+"""The node tests that the onnx package carries: one node, its inputs and the outputs that are right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from onnx import numpy_helper
+
+_FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "node"
+
+
+@dataclass(frozen=True)
+class NodeTest:
+    """inputs and outputs in the order of the node; attributes as Python values."""
+
+    op: str
+    attributes: dict[str, Any]
+    inputs: list[npt.NDArray[Any]]
+    outputs: list[npt.NDArray[Any]]
+
+
+def load(name: str) -> NodeTest:
+    """The node test of this name, for example "test_qlinearconv"."""
+    model = onnx.load(str(_FOLDER / name / "model.onnx"))
+    (node,) = model.graph.node
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    data = _FOLDER / name / "test_data_set_0"
+    inputs = [_tensor(data / f"input_{i}.pb") for i in range(len(node.input))]
+    return NodeTest(
+        node.op_type, attributes, inputs, [_tensor(data / f"output_{i}.pb") for i in range(len(node.output))]
+    )
+
+
+def _tensor(path: Path) -> npt.NDArray[Any]:
+    tensor = onnx.TensorProto()
+    tensor.ParseFromString(path.read_bytes())
+    return np.asarray(numpy_helper.to_array(tensor))

@@ -1,0 +1,51 @@
+"""Compiling ahead of time: the files of a wheel."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.shader.sample import sample
+from vkq import cache
+from vkq.errors import CompileError
+from vkq.shader import build as shader_build
+from vkq.shader.build import build, main
+from vkq.shader.catalog import Catalog
+from vkq.shader.compile import key, text
+
+
+@pytest.mark.parametrize("jobs", [None, 2])
+def test_files_carry_the_keys_that_are_looked_up(tmp_path: Path, jobs: int | None) -> None:
+    variants = sample(tmp_path).variants
+    assert build(tmp_path / "out", jobs, variants) == 4
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{key(text(each))}.spv" for each in variants}
+    assert all((cache.read(path) or b"")[:4] == b"\x03\x02\x23\x07" for path in (tmp_path / "out").iterdir())
+
+
+def test_a_failure_names_the_variant(tmp_path: Path) -> None:
+    shader = sample(tmp_path, glsl=("barrier();", "barier();"))
+    with pytest.raises(CompileError, match=r"scale__plain:f32\.one: scale/scale\.comp:18: 'barier'"):
+        build(tmp_path / "out", 1, shader.variants)
+
+
+def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shader = sample(tmp_path)
+    small = Catalog({shader.name: shader}, {variant.name: variant for variant in shader.variants})
+    monkeypatch.setattr(shader_build, "catalog", lambda: small)
+    assert main([str(tmp_path / "out"), "--jobs", "1"]) == 0
+    assert len(list((tmp_path / "out").iterdir())) == 4
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit, match=r"vkq\.shader\.build: error: .*file"):
+        main([str(tmp_path / "file")])
+
+
+def test_it_imports_little() -> None:
+    """A wheel is built where only NumPy, PyYAML and platformdirs are installed, and before the extension exists."""
+    code = (
+        "import sys, vkq.shader.build\n"
+        "others = {'vulkan', 'slangpy', 'onnx', 'onnxruntime', 'skimage', 'scipy', 'vkq._kompute'}\n"
+        "print(sorted(others & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stdout.decode().strip(), done.stderr) == (0, "[]", b"")

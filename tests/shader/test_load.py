@@ -1,0 +1,90 @@
+"""Reading a shader's YAML: the variants it gives, and each breach of the schema with its line."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.shader.sample import YAML, sample
+from vkq.errors import SpecError
+
+
+def test_variants_are_the_product_of_the_axes(tmp_path: Path) -> None:
+    shader = sample(tmp_path)
+    names = ["f32.one", "f32.two", "i32.one", "i32.two"]
+    assert [variant.name for variant in shader.variants] == [f"scale__plain:{name}" for name in names]
+    f32_two = shader.variants[1]
+    assert f32_two.axes == {"out": "f32", "tile": "two"}
+    assert f32_two.defines == {"EXTRA": 3, "OUT": 0, "TILE": 2}
+    assert f32_two.requires == {"maxComputeSharedMemorySize": 20000}  # the larger of the two needs
+    assert f32_two.specialization["LOCAL_X"].default == 16
+    assert f32_two.specialization["LOCAL_X"].overridden
+    assert [binding.type for binding in f32_two.bindings] == ["ivec4", "float"]
+    assert [binding.type for binding in shader.variants[2].bindings] == ["ivec4", "int"]
+    assert [binding.layout for binding in f32_two.bindings] == ["kPackedInt8_4C", None]
+    assert [constant.offset for constant in f32_two.push_constants] == [0, 4, 8]
+
+
+def test_exceptions_leave_out_combinations(tmp_path: Path) -> None:
+    shader = sample(tmp_path, ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{out: i32, tile: two}]"))
+    assert [variant.name.split(":")[1] for variant in shader.variants] == ["f32.one", "f32.two", "i32.one"]
+    shader = sample(tmp_path, ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{out: f32}]"))
+    assert [variant.name.split(":")[1] for variant in shader.variants] == ["i32.one", "i32.two"]
+
+
+def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
+    start, end = YAML.index("axes:"), YAML.index("defines: {EXTRA")
+    shader = sample(tmp_path, (YAML[start:end], ""), ("EXTRA: 3", "EXTRA: 3, OUT: 1, TILE: 1"))
+    assert [variant.name for variant in shader.variants] == ["scale__plain"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("name: scale__plain", "name: Scale", 1, "the name 'Scale' does not match"),
+        ("summary: y", "sumary: y", 2, "unknown key 'sumary'"),
+        ("scale.comp", "other.comp", 3, "does not exist"),
+        ("out:", "Out:", 6, "the name 'Out' does not match"),
+        ("    i32: {defines: {OUT: 1}}", "    f32: {}", 7, "'f32' stands here a second time"),
+        ("OUT: 0", "OUT: 0.5", 6, "the define 'OUT' is 0.5"),
+        ("OUT: 0", "OUT: true", 6, "the define 'OUT' is True"),
+        ("types: {y: float}", "types: {z: float}", 6, "there is no binding 'z'"),
+        ("types: {y: float}", "types: {y: double}", 6, "'double' is not a GLSL element type"),
+        ("LOCAL_X: 16", "LOCAL_Y: 16", 10, "'LOCAL_Y' is not declared under specialization"),
+        ("LOCAL_X: 16", "LOCAL_X: -16", 10, "the default of 'LOCAL_X' is -16"),
+        ("{maxComputeSharedMemorySize: 20000}", "{shaderInt8: false}", 10, "requires False"),
+        ("{EXTRA: 3}", "{EXTRA: 3, LOCAL_X: 4}", 24, "'LOCAL_X' is declared twice"),
+        ("access: read,", "access: reads,", 13, "the access is 'reads'; it must be one of: read, write, read_write"),
+        ("type: ivec4, layout", "type: ivec5, layout", 13, "'ivec5' is not a GLSL element type"),
+        ("name: y,", "name: x,", 14, "the name 'x' stands here a second time"),
+        ("name: y,", "name: y-1,", 14, "does not match"),
+        ("count, type: uint", "count, type: bool", 16, "the type is 'bool'; it must be one of: int, uint, float"),
+        ("id: 3", "id: 0", 21, "the id 0 is negative or taken"),
+        ("default: false", "default: 0", 21, "the default of 'DOUBLED' is 0; a bool must be"),
+        ("[LOCAL_X, 1, 1]", "[LOCAL_X, 1]", 22, "2 values stand here; three"),
+        ("[LOCAL_X, 1, 1]", "[LOCAL_X, 0, 1]", 22, "each must be at least 1"),
+        ("[LOCAL_X, 1, 1]", "[count, 1, 1]", 22, "unknown name 'count'"),
+        ("(LOCAL_X + EXTRA)", "(LOCAL_X + EXTA)", 23, "unknown name 'EXTA'"),
+        ("ceil_div(count", "ceildiv(count", 24, "calls ceildiv"),
+        ("ceil_div(count", "ceil_div(factor", 24, "unknown name 'factor'"),
+        ("ceil_div(count, TILE * LOCAL_X)", "1.5", 24, "'1.5' holds '1.5'"),
+        ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{out: f16}]", 12, "the axis 'out' has no value 'f16'"),
+        ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{}]", 12, "an empty rule"),
+        ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{out: f32}, {out: i32}]", 12, "every combination"),
+    ],
+)
+def test_refused_with_line(tmp_path: Path, old: str, new: str, line: int, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        sample(tmp_path, (old, new))
+    place = f"{tmp_path}/shaders/scale/scale.yaml:"
+    assert str(caught.value).startswith(place)
+    assert message in str(caught.value)
+    assert int(str(caught.value).removeprefix(place).split(":")[0]) == line
+
+
+def test_too_many_variants_and_push_constants(tmp_path: Path) -> None:
+    axis = "{" + ", ".join(f"v{number}: {{}}" for number in range(70)) + "}"
+    with pytest.raises(SpecError, match="multiply to more than 4096"):
+        sample(tmp_path, ("axes:\n", f"axes:\n  a: {axis}\n  b: {axis}\n"))
+    many = "".join(f"  - {{name: p{number}, type: int}}\n" for number in range(30))
+    with pytest.raises(SpecError, match="132 bytes of push constants; Vulkan guarantees 128"):
+        sample(tmp_path, ("push_constants:\n", f"push_constants:\n{many}"))

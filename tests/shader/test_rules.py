@@ -1,0 +1,59 @@
+"""The rules over GLSL sources."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.shader.sample import GLSL, HELPER, write_folder
+from vkq.shader.catalog import load_catalog
+from vkq.shader.rules import check_sources, check_text
+
+ALLOWED = """
+// round( and return above a barrier() are only named here
+/* AccSat */
+#extension GL_EXT_integer_dot_product : require
+void f() { if (a) return; }
+void main() { for (;;) { barrier(); } x = roundEven(y); if (x) { return; } }
+"""
+
+
+def test_allowed() -> None:
+    assert check_text(ALLOWED, set()) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "rule"),
+    [
+        ("\n\nx = round (y);", 3, "use roundEven()"),
+        ("// a\n/* b\n*/ x = dotPacked4x8AccSatEXT(a, b, c);", 3, "saturating"),
+        ("memoryBarrierShared();", 1, "narrow barriers"),
+        ("subgroupMemoryBarrier();", 1, "narrow barriers"),
+        ("void main() {\n if (a) { return; }\n barrier();\n}", 2, "return above a barrier()"),
+        ("#extension GL_EXT_shader_8bit_storage : require", 1, "no variant requires storageBuffer8BitAccess"),
+        ("\n  # extension GL_EXT_shader_explicit_arithmetic_types_int8: enable", 2, "no variant requires shaderInt8"),
+    ],
+)
+def test_breaches(code: str, line: int, rule: str) -> None:
+    ((found, what),) = check_text(code, set())
+    assert found == line
+    assert rule in what
+
+
+def test_extensions_with_their_feature() -> None:
+    code = "#extension GL_EXT_shader_8bit_storage : require"
+    assert check_text(code, {"storageBuffer8BitAccess"}) == []
+    assert check_text(code, None) == []
+
+
+def test_folder(tmp_path: Path) -> None:
+    clean = write_folder(tmp_path)
+    assert check_sources(clean, load_catalog(clean)) == []
+    glsl = GLSL.replace("roundEven", "round").replace(
+        "#include", "#extension GL_EXT_shader_16bit_storage : require\n#include"
+    )
+    folder = write_folder(tmp_path, glsl=glsl, helper=HELPER + "// fine\nint f(float v) { return round(v); }\n")
+    assert check_sources(folder, load_catalog(folder)) == [
+        "common/helper.glslh:4: round() leaves ties to the driver; use roundEven().",
+        "scale/scale.comp:3: GL_EXT_shader_16bit_storage is used, but no variant requires storageBuffer16BitAccess.",
+        "scale/scale.comp:26: round() leaves ties to the driver; use roundEven().",
+    ]

@@ -1,0 +1,98 @@
+"""The YAML loader: what it reads, and everything that it refuses with file and line."""
+
+from pathlib import Path
+
+import pytest
+
+from vkq.errors import SpecError
+from vkq.yamlfile import MAX_BYTES, Node, load
+
+
+def read(tmp_path: Path, text: str | bytes) -> Node:
+    path = tmp_path / "a.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return load(path)
+
+
+def test_values_keep_types_order_and_lines(tmp_path: Path) -> None:
+    top = read(tmp_path, "b: 4x4\na: {on: 1, 8: s8s8}\n\nc: [0x10, -3, 0.5, true, 'off', \"12\"]\n")
+    keys = top.mapping({"a", "b"}, {"c", "d"})
+    assert list(keys) == ["b", "a", "c"]
+    assert keys["b"].str() == "4x4"
+    assert [(name, node.scalar()) for name, node in keys["a"].items()] == [("on", 1), ("8", "s8s8")]
+    assert [node.scalar() for node in keys["c"].sequence()] == [16, -3, 0.5, True, "off", "12"]
+    assert keys["c"].where == f"{tmp_path / 'a.yaml'}:4"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\nb: &x 2\n", 2, "anchors"),
+        ("a: 1\nb: *x\n", 2, "anchors"),
+        ("a: !!python/object/apply:os.system ['true']\n", 1, "tag"),
+        ("a: 1\nb: !!str 2\n", 2, "tag"),
+        ("a: 1\n---\nb: 2\n", 2, "but found another document"),
+        ("a: [1,\n", 2, "expected"),
+        ("a: 1\n\tb: 2\n", 2, "cannot start any token"),
+        ("[" * 40 + "]" * 40, 1, "deeper"),
+        ("[" * 200_000, 1, "deeper"),
+        ("", 1, "empty"),
+        (b"a: 1\nb: \xff\n", 2, "UTF-8"),
+        (b"a: \x00\n", 1, "not allowed"),
+        (b"#" * (MAX_BYTES + 1), 1, "larger than"),
+    ],
+)
+def test_files_refused(tmp_path: Path, text: str | bytes, line: int, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(f"{tmp_path / 'a.yaml'}:{line}: ")
+    assert message in str(caught.value)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml:1: cannot be read: No such file"):
+        load(tmp_path / "none.yaml")
+    with pytest.raises(SpecError, match="1: cannot be read"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\nz: 2\n", 2, "unknown key 'z'; the keys here are: a, b"),
+        ("a: 1\na: 2\n", 2, "'a' stands here a second time"),
+        ("b: 1\n", 1, "the key 'a' is missing"),
+        ("- a\n", 1, "a list stands here; a mapping"),
+        ("a: 1\n? [b]\n: 2\n", 2, "keys must be plain text"),
+        ("a: 1\n<<: {b: 2}\n", 2, "unknown key '<<'"),
+    ],
+)
+def test_mappings_refused(tmp_path: Path, text: str, line: int, message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, text).mapping({"a"}, {"b"})
+    assert f":{line}: " in str(caught.value)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "method", "message"),
+    [
+        ("1", "str", "the number '1' stands here; text"),
+        ("true", "int", "a whole number"),
+        ("0.5", "int", "a whole number"),
+        ("1", "bool", "true or false"),
+        ("{}", "str", "a mapping stands here"),
+        ("a", "sequence", "a list is needed"),
+        ("off", "scalar", "reads as YAML bool"),
+        ("010", "scalar", "reads as YAML int"),
+        ("1:30", "scalar", "reads as YAML int"),
+        (".nan", "scalar", "reads as YAML float"),
+        ("2020-01-01", "scalar", "reads as YAML timestamp"),
+        ("~", "scalar", "reads as YAML null"),
+    ],
+)
+def test_values_refused(tmp_path: Path, text: str, method: str, message: str) -> None:
+    node = read(tmp_path, f"a: {text}\n").mapping({"a"})["a"]
+    with pytest.raises(SpecError, match=r"a\.yaml:1: ") as caught:
+        getattr(node, method)()
+    assert message in str(caught.value)

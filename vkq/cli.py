@@ -1,0 +1,230 @@
+"""The command ``vkq``. Each subcommand is one function that returns its exit code, registered in `COMMANDS`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from vkq import cache
+from vkq.errors import ArgumentError, CompileError, VkqError
+from vkq.shader import compile as shader_compile
+from vkq.shader.build import compile_all
+from vkq.shader.catalog import catalog, shaders_folder
+from vkq.shader.rules import check_sources
+from vkq.shader.spec import Variant
+
+Item = TypeVar("Item")
+Parsers = Any  # argparse keeps the type of add_subparsers() private
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line *argv* (by default the process's own) and return the exit code.
+
+    0: done. 1: done, and a check failed. 2: an error, told in one line on stderr.
+    """
+    parser = argparse.ArgumentParser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
+    parser.add_argument("--version", action="version", version=f"vkq {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for register in COMMANDS:
+        register(commands)
+    options = parser.parse_args(argv)
+    try:
+        return int(options.run(options))
+    except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (VkqError, OSError) as error:
+        print(f"vkq: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("vkq")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def add_command(
+    commands: Parsers, name: str, run: Callable[[argparse.Namespace], int], summary: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    """A subcommand whose ``--help`` ends with examples."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
+    start, shown = time.monotonic(), False
+    try:
+        for number, item in enumerate(items, 1):
+            if sys.stderr.isatty() and time.monotonic() - start > 2:
+                shown = True
+                print(f"\r\x1b[K{what} {number}/{total}", end="", file=sys.stderr, flush=True)
+            yield item
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def register_shaders(commands: Parsers) -> None:
+    parser = commands.add_parser("shaders", help="list, show, compile and check the shaders")
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    pattern = "a part of the name, or a glob such as 'linear_*:s8s8.*' (default: all)"
+
+    listing = add_command(
+        inner,
+        "list",
+        shaders_list,
+        "list the variants of the shaders",
+        ["vkq shaders list", "vkq shaders list linear", "vkq shaders list 'conv2d_*:*.q8to' --json"],
+    )
+    listing.add_argument("pattern", nargs="?", default="", help=pattern)
+    listing.add_argument("--json", action="store_true", help="print JSON, one object per variant")
+
+    show = add_command(
+        inner,
+        "show",
+        shaders_show,
+        "show one variant: its YAML's facts, and what its SPIR-V says",
+        ["vkq shaders show linear_q8ta_q8csw__tiled:s8s8.q8to.4x4"],
+    )
+    show.add_argument("name", help="the full name of a variant, or a pattern that only one matches")
+
+    building = add_command(
+        inner,
+        "build",
+        shaders_build,
+        "compile variants to SPIR-V, into the user's cache or a folder",
+        ["vkq shaders build", "vkq shaders build linear --output spirv/"],
+    )
+    building.add_argument("pattern", nargs="?", default="", help=pattern)
+    building.add_argument("--output", type=Path, metavar="DIR", help="write here (default: the user's cache)")
+
+    check = add_command(
+        inner,
+        "check",
+        shaders_check,
+        "compile, compare the SPIR-V with the YAML, and apply the source rules; exit code 1 if anything fails",
+        ["vkq shaders check", "vkq shaders check linear"],
+    )
+    check.add_argument("pattern", nargs="?", default="", help=pattern)
+
+
+def shaders_list(options: argparse.Namespace) -> int:
+    variants = _matching(options.pattern)
+    if options.json:
+        print(json.dumps([_facts(variant) for variant in variants], indent=2))
+        return 0
+    width = max(len(variant.name) for variant in variants)
+    for variant in variants:
+        print(f"{variant.name:{width}}  {variant.summary}")
+    return 0
+
+
+def shaders_show(options: argparse.Namespace) -> int:
+    named = catalog().variants.get(options.name)
+    variants = [named] if named else _matching(options.name)
+    if len(variants) > 1:
+        names = ", ".join(variant.name for variant in variants[:3])
+        raise ArgumentError(f"{len(variants)} variants match '{options.name}'; name one of them: {names}, ...")
+    spirv = shader_compile.spirv(variants[0])
+    found = shader_compile.reflection(variants[0], spirv)
+    facts = _facts(variants[0])
+    facts["spirv"] = {
+        "size_bytes": len(spirv),
+        "local_size": list(found.local_size),
+        "constant_ids": sorted(found.specialization),
+        "shared_bytes": found.shared_bytes,
+        "capabilities": sorted(found.capabilities),
+        "extensions": sorted(found.extensions),
+    }
+    _show(facts)
+    return 0
+
+
+def shaders_build(options: argparse.Namespace) -> int:
+    variants = _matching(options.pattern)
+    folder = options.output or shader_compile.cache_folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    size_bytes = 0
+    for file, spirv in progress(compile_all(variants), len(variants), "compiling"):
+        cache.write_sealed(folder / file, spirv)
+        size_bytes += len(spirv)
+    print(f"{len(variants)} variants, {size_bytes} bytes of SPIR-V in {folder}")
+    return 0
+
+
+def shaders_check(options: argparse.Namespace) -> int:
+    variants = _matching(options.pattern)
+    problems = check_sources(shaders_folder(), catalog())
+    for variant in progress(variants, len(variants), "checking"):
+        try:
+            shader_compile.build(variant, shader_compile.text(variant))
+        except CompileError as error:
+            problems.append(str(error))
+    for problem in problems:
+        print(problem)
+    print(f"{len(variants)} variants checked, {len(problems)} problems")
+    return 1 if problems else 0
+
+
+def _matching(pattern: str) -> list[Variant]:
+    found = catalog().matching(pattern)
+    if not found:
+        known = ", ".join(catalog().shaders) or f"none in {shaders_folder()}"
+        raise ArgumentError(f"no shader variant matches '{pattern}'; the shaders are: {known}.")
+    return found
+
+
+def _facts(variant: Variant) -> dict[str, Any]:
+    """What the YAML says of a variant, as JSON can hold it."""
+    return {
+        "name": variant.name,
+        "summary": variant.summary,
+        "source": str(variant.source),
+        "axes": dict(variant.axes),
+        "defines": dict(variant.defines),
+        "requires": dict(variant.requires),
+        "bindings": [dataclasses.asdict(binding) for binding in variant.bindings],
+        "push_constants": [dataclasses.asdict(constant) for constant in variant.push_constants],
+        "specialization": {name: dataclasses.asdict(each) for name, each in variant.specialization.items()},
+        "local_size": [expression.text for expression in variant.local_size_text],
+        "shared_bytes": variant.shared_bytes_text.text,
+        "workgroups": variant.workgroups_text.text,
+    }
+
+
+def _show(facts: dict[str, Any]) -> None:
+    """Print facts as text: a line each, and below it one for every entry of a list or mapping of records."""
+    for label, value in facts.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            print(f"{label}:", *(_pairs(entry) for entry in value), sep="\n  ")
+        elif isinstance(value, dict) and value and isinstance(next(iter(value.values())), dict):
+            print(f"{label}:", *(f"{name}: {_pairs(entry)}" for name, entry in value.items()), sep="\n  ")
+        elif isinstance(value, dict):
+            print(f"{label}: {_pairs(value) or 'none'}")
+        else:
+            print(f"{label}: {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}")
+
+
+def _pairs(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+
+COMMANDS: list[Callable[[Parsers], None]] = [register_shaders]

@@ -1,0 +1,240 @@
+"""The process's one VkInstance, its physical devices, and opening a VkDevice with the features that vkq uses.
+
+The PyPI package ``vulkan`` (a cffi binding) loads libvulkan when it is imported, so it is imported on first use: ``import vkq``
+works on a machine with no Vulkan at all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from typing import Any
+
+from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
+
+# (struct, minimum core version, extension that brings it before that, fields): asked for where present, enabled at opening.
+# The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so that Vulkan 1.1 and 1.2 devices with
+# the extension are served by the same table.
+FEATURES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]], ...] = (
+    ("ShaderIntegerDotProductFeatures", (1, 3), "VK_KHR_shader_integer_dot_product", ("shaderIntegerDotProduct",)),
+    ("Maintenance4Features", (1, 3), "VK_KHR_maintenance4", ("maintenance4",)),
+    (
+        "SubgroupSizeControlFeatures",
+        (1, 3),
+        "VK_EXT_subgroup_size_control",
+        ("subgroupSizeControl", "computeFullSubgroups"),
+    ),
+    ("8BitStorageFeatures", (1, 2), "VK_KHR_8bit_storage", ("storageBuffer8BitAccess",)),
+    ("16BitStorageFeatures", (1, 1), None, ("storageBuffer16BitAccess",)),
+    ("ShaderFloat16Int8Features", (1, 2), "VK_KHR_shader_float16_int8", ("shaderFloat16", "shaderInt8")),
+    (
+        "VulkanMemoryModelFeatures",
+        (1, 2),
+        "VK_KHR_vulkan_memory_model",
+        ("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"),
+    ),
+    ("CooperativeMatrixFeaturesKHR", None, "VK_KHR_cooperative_matrix", ("cooperativeMatrix",)),
+    (
+        "PipelineExecutablePropertiesFeaturesKHR",
+        None,
+        "VK_KHR_pipeline_executable_properties",
+        ("pipelineExecutableInfo",),
+    ),
+)
+CORE_FEATURES = ("shaderInt64", "shaderInt16")
+
+VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
+_lock = threading.Lock()
+_instance: Instance | None = None
+
+
+@functools.cache
+def binding() -> Any:
+    """The ``vulkan`` package, imported late. Raises NoDeviceError where libvulkan is missing."""
+    try:
+        import vulkan
+    except (ImportError, OSError) as error:
+        raise NoDeviceError(
+            f"the Vulkan loader could not be loaded ({error}); install it (Debian and Ubuntu: libvulkan1) and a driver "
+            "(mesa-vulkan-drivers, or your GPU vendor's)"
+        ) from error
+    return vulkan
+
+
+def result_name(result: int) -> str:
+    """The name of a VkResult, such as ``VK_ERROR_DEVICE_LOST``."""
+    vk = binding()
+    for name in dir(vk):
+        if name.startswith(("VK_ERROR_", "VK_SUCCESS", "VK_TIMEOUT", "VK_NOT_READY")) and getattr(vk, name) == result:
+            return name
+    return f"VkResult {result}"
+
+
+def error_for(result: int, call: str) -> VkqError:
+    """The exception for a failed Vulkan call (the extension raises it)."""
+    text = f"{call} failed with {result_name(result)} ({result})"
+    if result == VK_ERROR_DEVICE_LOST:
+        return DeviceLostError(f"the device is lost: {text}; open a new vkq.Device", result, call)
+    if result in (VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY):
+        return OutOfMemoryError(f"{text}; free tensors or use smaller ones, the device stays usable", result, call)
+    return DeviceError(text, result, call)
+
+
+def check(result: int, call: str) -> None:
+    """Raises the typed error of a negative VkResult."""
+    if result < 0:
+        raise error_for(result, call)
+
+
+class Instance:
+    """The VkInstance, with the Khronos validation layer where VKQ_VALIDATION=1 asks for it."""
+
+    def __init__(self) -> None:
+        vk = binding()
+        self.messages: list[str] = []  # what the validation layer said
+        self.pid = os.getpid()
+        ffi, lib = vk.ffi, vk.lib
+        validate = os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
+        app = vk.VkApplicationInfo(
+            pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0)
+        )
+        layers, extensions, chain = [], [], None
+        if validate:
+            layers, extensions = ["VK_LAYER_KHRONOS_validation"], ["VK_EXT_debug_utils", "VK_EXT_validation_features"]
+            chain = self._debug_chain(vk)
+        info = vk.VkInstanceCreateInfo(
+            pNext=chain, pApplicationInfo=app, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+        )
+        out = ffi.new("VkInstance*")
+        result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
+        if result < 0:
+            raise NoDeviceError(
+                f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed "
+                "(Debian and Ubuntu: mesa-vulkan-drivers)" + (", and vulkan-validationlayers?" if validate else "?"),
+                result,
+                "vkCreateInstance",
+            )
+        self.handle = out[0]
+        if validate:
+            self._add_messenger(vk)
+
+    def _debug_chain(self, vk: Any) -> Any:
+        enable = [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT]
+        return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=enable)
+
+    def _add_messenger(self, vk: Any) -> None:
+        def on_message(severity: Any, kind: Any, data: Any, user: Any) -> int:
+            self.messages.append(vk.ffi.string(data.pMessage).decode(errors="replace"))
+            return 0
+
+        self._callback = vk.ffi.callback(
+            "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, "
+            "const VkDebugUtilsMessengerCallbackDataEXT*, void*)",
+            on_message,
+        )
+        info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
+        info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
+        severity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+        info.messageSeverity = severity
+        info.messageType = (
+            vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
+        )
+        info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
+        messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
+        create = self.function("vkCreateDebugUtilsMessengerEXT")
+        check(create(self.handle, info, vk.ffi.NULL, messenger), "vkCreateDebugUtilsMessengerEXT")
+
+    def function(self, name: str) -> Any:
+        """An instance-level or device-level function that the cffi library does not export."""
+        vk = binding()
+        address = vk.lib.vkGetInstanceProcAddr(self.handle, name.encode())
+        if address == vk.ffi.NULL:
+            raise DeviceError(f"the Vulkan loader has no {name}")
+        return vk.ffi.cast(f"PFN_{name}", address)
+
+    def physical_devices(self) -> list[Any]:
+        """Handles of the physical devices, in the loader's order; none is no error."""
+        vk = binding()
+        count = vk.ffi.new("uint32_t*")
+        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices")
+        if count[0] == 0:
+            return []
+        out = vk.ffi.new("VkPhysicalDevice[]", count[0])
+        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
+        return list(out)[: count[0]]
+
+
+def instance() -> Instance:
+    """The process's instance, made on first use. After a fork the child has none: Vulkan objects do not survive it."""
+    global _instance
+    with _lock:
+        if _instance is None:
+            _instance = Instance()
+        if _instance.pid != os.getpid():
+            raise DeviceError(
+                "Vulkan was opened before this process was forked, and does not survive a fork; "
+                "start the child with multiprocessing's 'spawn' method"
+            )
+        return _instance
+
+
+def validation_messages() -> list[str]:
+    """What the Khronos validation layer has said so far (with VKQ_VALIDATION=1)."""
+    return list(_instance.messages) if _instance else []
+
+
+def handle_int(handle: Any) -> int:
+    """A Vulkan handle as an integer, for the extension."""
+    return int(binding().ffi.cast("uintptr_t", handle))
+
+
+@functools.cache
+def _structure_types() -> dict[str, int]:
+    """sType by the struct's name without underscores and case: physicaldevicemaintenance4features."""
+    vk, prefix = binding(), "VK_STRUCTURE_TYPE_"
+    return {n[len(prefix) :].replace("_", "").lower(): getattr(vk, n) for n in dir(vk) if n.startswith(prefix)}
+
+
+def struct(name: str) -> Any:
+    """A zeroed ``Vk<name>`` with its sType set."""
+    out = binding().ffi.new(f"Vk{name}*")
+    out.sType = _structure_types()[name.lower()]
+    return out
+
+
+def chain(structs: list[Any]) -> Any:
+    """Links structs by pNext in order and returns the first (NULL for none)."""
+    ffi = binding().ffi
+    for one, following in zip(structs, structs[1:], strict=False):
+        one.pNext = ffi.cast("void*", following)
+    return ffi.cast("void*", structs[0]) if structs else ffi.NULL
+
+
+def open_device(physical: Any, family: int, features: dict[str, bool], extensions: set[str]) -> tuple[Any, Any]:
+    """A VkDevice with one compute queue and every feature of the table that ``features`` says is there: (device, queue)."""
+    vk = binding()
+    ffi, lib = vk.ffi, vk.lib
+    structs, wanted = [], []
+    for name, _core, extension, fields in FEATURES:
+        have = [f for f in fields if features.get(f)]
+        if not have:
+            continue
+        one = struct(f"PhysicalDevice{name}")
+        for field in have:
+            setattr(one, field, 1)
+        structs.append(one)
+        if extension in extensions:
+            wanted.append(extension)
+    if "VK_KHR_shader_float_controls" in extensions:
+        wanted.append("VK_KHR_shader_float_controls")
+    core = vk.VkPhysicalDeviceFeatures(**{f: 1 for f in CORE_FEATURES if features.get(f)})
+    queue_info = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, queueCount=1, pQueuePriorities=[1.0])
+    info = vk.VkDeviceCreateInfo(
+        pNext=chain(structs), pQueueCreateInfos=[queue_info], pEnabledFeatures=core, ppEnabledExtensionNames=wanted
+    )
+    out = ffi.new("VkDevice*")
+    check(lib.vkCreateDevice(physical, ffi.addressof(info), ffi.NULL, out), "vkCreateDevice")
+    queue = ffi.new("VkQueue*")
+    lib.vkGetDeviceQueue(out[0], family, 0, queue)
+    return out[0], queue[0]

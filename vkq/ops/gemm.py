@@ -1,0 +1,231 @@
+"""The int8 and weight-only matrix products that linear layers and convolutions share: packed weights, and their dispatches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..layout import layout
+from ..qparams import QParams
+from ..reference import Activation, activation_bounds, activation_range, multipliers
+from ..runtime.buffer import Buffer
+from ..runtime.device import Device
+from ..runtime.program import Program
+from ..runtime.recording import Recording
+from ..shader.catalog import catalog
+from ..shader.spec import Value, Variant
+from . import selftest
+
+INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
+Int8 = npt.NDArray[np.int8]
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """Where the rows of a product lie in its result: ``lines`` lines of ``ow`` pixels, ``oh`` of them an image.
+
+    A row of the matrix is one pixel, and every line is ``ow_padded`` rows long. A linear layer has lines of one pixel.
+    """
+
+    lines: int
+    oh: int = 1
+    ow: int = 1
+    ow_padded: int = 1
+
+    @property
+    def count(self) -> int:
+        return self.lines * self.ow_padded
+
+    @property
+    def blocks(self) -> int:
+        return ceil4(self.count)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scales:
+    """The numbers of an int8 layer: weight scales and zero points by channel, bias, and the parameters of x and y."""
+
+    x: QParams
+    w_scale: npt.NDArray[np.float32]
+    w_zero_point: npt.NDArray[np.int32]
+    bias: npt.NDArray[Any] | None  # int32, or float32 where the output is
+    y: QParams | None
+    activation: Activation
+
+
+def ceil4(n: int) -> int:
+    """ceil(n / 4)"""
+    return -(-n // 4)
+
+
+def signed(values: npt.NDArray[Any]) -> Int8:
+    """int8 as it is, uint8 moved by 128: the same numbers with the zero point moved alike."""
+    if values.dtype == np.uint8:
+        return (values ^ np.uint8(0x80)).view(np.int8)
+    return values.astype(np.int8, copy=False)
+
+
+def signed_zero_point(q: QParams) -> int:
+    """The zero point of 8-bit data after `signed`."""
+    return q.zero_point - (128 if q.dtype == "uint8" else 0)
+
+
+def block_weights(weight: Int8, zero_point: npt.NDArray[np.int32]) -> Int8:
+    """(G, N, K) with N and K rounded up to blocks of four.
+
+    Padding along K holds the channel's zero point: it then counts as zero, whatever x holds there. Padding channels are zero.
+    """
+    groups, n, k = weight.shape
+    out = np.zeros((groups, 4 * ceil4(n), 4 * ceil4(k)), np.int8)
+    out[:, :n, :] = zero_point.reshape(groups, n, 1).astype(np.int8)
+    out[:, :n, :k] = weight
+    return out
+
+
+def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """What the epilogue needs for each block of four channels: [block][offset, weight zero point, multiplier, bias][4].
+
+    With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved alike,
+        sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
+    and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit. *zero_point* is (G, N) as int8.
+    """
+    groups, n_padded, k_padded = blocked.shape
+    n = zero_point.shape[1]
+    shift_x, shift_w = (128 if form in ("u8s8", "u8u8") else 0), (128 if form == "u8u8" else 0)
+    x_zero = signed_zero_point(scales.x) + shift_x
+    w_zero = np.zeros((groups, n_padded), np.int64)
+    w_zero[:, :n] = zero_point
+    w_zero += shift_w
+    w_sums = blocked.astype(np.int64).sum(axis=2) + shift_w * k_padded
+    offset = k_padded * x_zero * w_zero - x_zero * w_sums
+    scale = multipliers(scales.x.scale, scales.w_scale, scales.y.scale if scales.y else None)
+    if scales.y is not None:
+        # A subnormal multiplier gives zero for every accumulator, and a device may flush it or not.
+        scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
+    out = np.zeros((groups, n_padded, 4), np.int32)
+    bias = scales.bias
+    if bias is not None and bias.dtype == np.int32:
+        offset[:, :n] += _by_group(bias, groups, n).astype(np.int64)
+    elif bias is not None:
+        out[:, :n, 3] = _by_group(bias, groups, n).view(np.int32)
+    out[:, :, 0] = offset.astype(np.uint64).astype(np.uint32).view(np.int32)
+    out[:, :, 1] = w_zero
+    out[:, :n, 2] = _by_group(scale.astype(np.float32), groups, n).view(np.int32)
+    return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
+
+
+def _by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
+    """(channels,) as (G, N); the last group may have fewer channels of its own."""
+    out = np.zeros(groups * n, values.dtype)
+    out[: values.size] = values
+    return out.reshape(groups, n)
+
+
+class Int8Gemm:
+    """Weights on a device for one dot form, and the dispatches of a product with them.
+
+    *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real output channels.
+    """
+
+    def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
+        self.device = device
+        self.form = form
+        self.scales = scales
+        self.channels = channels
+        self.groups, self.n, self.k = weight.shape
+        self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
+        self.row_sums = bool(zero_point.any())
+        blocked = block_weights(weight, zero_point)
+        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.parameters = _upload(device, channel_parameters(blocked, scales, form, zero_point))
+
+    @property
+    def out(self) -> str:
+        """The variant's output: ``q8to`` or ``f32``."""
+        return "f32" if self.scales.y is None else "q8to"
+
+    def program(self, m4: int) -> Program:
+        """The pipeline for a product with so many row blocks."""
+        variant = catalog().find("gemm_q8ta_q8csw__tiled", dot=self.form, out=self.out, tile=tile_for(m4, self.n4))
+        constants: dict[str, Value] = {
+            **local_size(variant, m4),
+            "ROW_SUMS": self.row_sums,
+            "SOFT_FLOAT": selftest.report(self.device).soft_float,
+        }
+        return self.device.program(variant, constants)
+
+    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None) -> None:
+        """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those."""
+        m4 = rows.blocks if m4 is None else m4
+        y_params = self.scales.y
+        low, high = activation_range(self.scales.activation)
+        q_low, q_high = activation_bounds(self.scales.activation, y_params) if y_params else (0, 0)
+        moved = y_params.zero_point - signed_zero_point(y_params) if y_params else 0
+        push: dict[str, int | float] = {
+            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups,
+            "first_m4": first_m4, "y_c4": ceil4(self.channels),
+            "y_zero_point": signed_zero_point(y_params) if y_params else 0, "y_min": q_low - moved, "y_max": q_high - moved,
+            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
+            "y_low": low, "y_high": high,
+        }  # fmt: skip
+        macs = 64 * m4 * self.n4 * self.k4 * self.groups
+        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], push, macs)
+
+
+class FloatGemm:
+    """The weight-only product: float32 rows times int8 weights dequantized in the shader."""
+
+    def __init__(
+        self, device: Device, weight: Int8, w_scale: npt.NDArray[np.float32], bias: npt.NDArray[Any] | None, activation: Activation, channels: int
+    ):  # fmt: skip
+        self.device = device
+        self.channels = channels
+        self.bounds = activation_range(activation)
+        self.groups, self.n, self.k = weight.shape
+        self.n4 = ceil4(self.n)
+        blocked = block_weights(weight, np.zeros(weight.shape[:2], np.int32))
+        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        parameters = np.zeros((self.groups, 4 * self.n4, 2), np.float32)
+        parameters[:, : self.n, 0] = _by_group(w_scale, self.groups, self.n)
+        if bias is not None:
+            parameters[:, : self.n, 1] = _by_group(bias, self.groups, self.n)
+        self.parameters = _upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
+
+    def program(self, m: int) -> Program:
+        """The pipeline for a product with so many rows."""
+        variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
+        return self.device.program(variant, local_size(variant, ceil4(m)))
+
+    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
+        """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
+        m = rows.count if m is None else m
+        low, high = self.bounds
+        push: dict[str, int | float] = {
+            "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "x_stride": self.k, "first_m": first_m,
+            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
+            "y_low": low, "y_high": high,
+        }  # fmt: skip
+        recording.dispatch(self.program(m), [x, self.weights, self.parameters, y], push, 4 * m * self.n4 * self.k * self.groups)
+
+
+def tile_for(m4: int, n4: int) -> str:
+    """The tile of one invocation: the widest that the product fills."""
+    return "4x4" if n4 < 2 else "4x8"
+
+
+def local_size(variant: Variant, m4: int) -> dict[str, Value]:
+    """LOCAL_X and LOCAL_Y: square, but no taller than the product has tiles."""
+    tall = 1
+    tile_m4 = int(variant.defines.get("TILE_M4", 1))
+    while tall < 8 and tall * tile_m4 < m4:
+        tall *= 2
+    return {"LOCAL_X": INVOCATIONS // tall, "LOCAL_Y": tall}
+
+
+def _upload(device: Device, data: npt.NDArray[Any]) -> Buffer:
+    buffer = device.allocate(data.nbytes)
+    device.upload(buffer, data)
+    return buffer

@@ -1,0 +1,167 @@
+"""What linear layers and convolutions have in common: checked parameters, inputs of every kind, explanations."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError
+from ..problem import check_accumulator
+from ..qparams import QParams, check_bias, check_scales, check_zero_points
+from ..reference import Activation, activation_range, multipliers
+from ..runtime.device import Device, default_device
+from ..runtime.tensor import CONTIGUOUS, Tensor
+from .gemm import Scales
+from .quantize import quantize_tensor
+from .repack import to_layout
+from .select import PATHS, Choice, choose
+
+P = TypeVar("P")
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What a layer does with an input: ``path``, why, the shader variants in order of dispatch, and sizes."""
+
+    problem: str
+    scheme: str
+    path: str
+    reason: str
+    variants: tuple[str, ...]
+    macs: int
+    scratch_bytes: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]
+        lines += [f"  shader   {name}" for name in self.variants]
+        return "\n".join([*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"])
+
+
+class Layer(Generic[P]):
+    """A weight on a device with its scales. ``Linear`` and ``Conv2d`` say what it means; P is their problem type."""
+
+    _op: str
+    _rank: int  # of the weight
+    _layout: str  # of int8 inputs and outputs
+
+    def __init__(
+        self,
+        weight: npt.ArrayLike,
+        w_scale: npt.ArrayLike,
+        *,
+        x_qparams: QParams | None,
+        y_qparams: QParams | None,
+        bias: npt.ArrayLike | None,
+        w_zero_point: npt.ArrayLike | None,
+        activation: Activation,
+        path: str,
+        device: Device | None,
+    ):
+        op, w = self._op, np.asarray(weight)
+        if w.dtype not in (np.int8, np.uint8):
+            raise DTypeError(f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)")
+        if w.ndim != self._rank:
+            raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {self._rank}")
+        if path not in PATHS:
+            raise ArgumentError(f"{op}: path is {path!r}; it must be one of {', '.join(PATHS)}")
+        channels = w.shape[0]
+        self.weight_shape = w.shape
+        self.x_qparams, self.y_qparams = x_qparams, y_qparams
+        self.path = path
+        scales = check_scales(w_scale, channels, f"{op}: w_scale")
+        zeros = check_zero_points(w_zero_point, channels, w.dtype, f"{op}: w_zero_point")
+        checked = None if bias is None else check_bias(np.asarray(bias), channels, y_qparams is None, f"{op}: bias")
+        activation_range(activation)
+        self.device = device or default_device()
+        self._weight_int8 = w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
+        self._zero_points = zeros - (128 if w.dtype == np.uint8 else 0)
+        self._plans: dict[P, Callable[[Tensor], Tensor]] = {}
+        if x_qparams is None:
+            self._check_weight_only(checked)
+            self.scales = None
+            self._float = (scales, checked, activation)
+            return
+        check_accumulator(w, x_qparams, checked if checked is not None and checked.dtype == np.int32 else None, zeros)
+        multipliers(x_qparams.scale, scales, y_qparams.scale if y_qparams else None)  # refuses what no float32 holds
+        self.scales = Scales(x_qparams, scales, self._zero_points, checked, y_qparams, activation)
+
+    def _check_weight_only(self, bias: npt.NDArray[Any] | None) -> None:
+        if self.y_qparams is not None:
+            raise ArgumentError(f"{self._op}: y_qparams is given without x_qparams; an int8 result needs int8 activations")
+        if self._zero_points.any():
+            raise ArgumentError(f"{self._op}: w_zero_point must be 0 where the activations are float (scheme q8csw)")
+        if bias is not None and bias.dtype != np.float32:
+            raise DTypeError(f"{self._op}: bias has dtype {bias.dtype}; with float activations it must be float32")
+        if self.path not in ("auto", "portable"):
+            raise ArgumentError(f"{self._op}: path {self.path} needs int8 activations (x_qparams); use 'auto' or 'portable'")
+
+    @property
+    def scheme(self) -> str:
+        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out) or ``q8csw`` (float32 in and out)."""
+        if self.x_qparams is None:
+            return "q8csw"
+        return "q8ta_q8csw" if self.y_qparams is None else "q8ta_q8csw_q8to"
+
+    def __call__(self, x: npt.ArrayLike | Tensor) -> Any:
+        """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no copy to the host.
+
+        With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x is float32.
+        """
+        if isinstance(x, Tensor):
+            return self._apply(x)
+        return self._apply(self._from_numpy(np.asarray(x))).numpy()
+
+    def explain(self, x_shape: Sequence[int]) -> Explanation:
+        """What the layer does with an input of this shape, without running it."""
+        raise NotImplementedError
+
+    def choice(self) -> Choice:
+        """The path taken on the device, and why."""
+        if self.scales is None:
+            return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
+        return choose(self.device, self.path)
+
+    def _problem(self, x_shape: Sequence[int]) -> P:
+        raise NotImplementedError
+
+    def _plan(self, problem: P) -> Callable[[Tensor], Tensor]:
+        raise NotImplementedError
+
+    def _apply(self, x: Tensor) -> Tensor:
+        problem = self._problem(x.shape)
+        plan = self._plans.get(problem)
+        if plan is None:
+            plan = self._plans[problem] = self._plan(problem)
+        return plan(self._checked(x))
+
+    def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
+        self._problem(x.shape)  # refused before anything is copied
+        allowed = ("float32",) if self.x_qparams is None else (self.x_qparams.dtype, "float32")
+        if x.dtype.name not in allowed:
+            raise DTypeError(f"{self._op}: x has dtype {x.dtype}; it must be {' or '.join(allowed)}")
+        packed = x.dtype.name in ("int8", "uint8")
+        return Tensor.from_numpy(x, self.device, self._layout if packed else CONTIGUOUS)
+
+    def _checked(self, x: Tensor) -> Tensor:
+        """The input as the kernels take it: on this device, of the right type, quantized and in the right layout."""
+        if x.device is not self.device:
+            raise ArgumentError(f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same")
+        if self.x_qparams is None:
+            if x.dtype != "float32":
+                raise DTypeError(f"{self._op}: x has dtype {x.dtype}; without x_qparams it must be float32")
+            return x
+        if x.dtype == "float32":
+            return quantize_tensor(x, self.x_qparams, self._layout)
+        if x.dtype != self.x_qparams.dtype:
+            raise DTypeError(f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them the same")
+        if x.qparams is not None and x.qparams != self.x_qparams:
+            raise ArgumentError(
+                f"{self._op}: x was quantized with {x.qparams} and the layer expects {self.x_qparams}; requantize it, "
+                "or give the layer before this one the same y_qparams"
+            )
+        return to_layout(x, self._layout)
+

@@ -1,0 +1,137 @@
+"""Device memory: an arena hands out ranges of a few large allocations, and takes them back when their ``Buffer`` is dropped."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Memory(Protocol):
+    """One Vulkan allocation with a buffer over all of it (``vkq._kompute.Memory``)."""
+
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def mapped(self) -> bool: ...
+    def view(self, offset: int, bytes: int) -> npt.NDArray[np.uint8]: ...
+
+
+class Buffer:
+    """A range of device memory; returned to its arena when nothing refers to it any more."""
+
+    __slots__ = ("__weakref__", "_arena", "block", "bytes", "offset")
+
+    def __init__(self, arena: Arena, block: Block, offset: int, size: int):
+        self._arena = arena
+        self.block = block
+        self.offset = offset
+        self.bytes = size
+
+    def binding(self) -> tuple[Memory, int, int]:
+        """(memory, offset, bytes), as the extension takes it."""
+        return self.block.memory, self.offset, self.bytes
+
+    def view(self) -> npt.NDArray[np.uint8]:
+        """The bytes themselves, where the memory is visible to the host."""
+        return self.block.memory.view(self.offset, self.bytes)
+
+    @property
+    def mapped(self) -> bool:
+        return self.block.memory.mapped
+
+    def __del__(self) -> None:
+        # May run in the middle of anything, the arena's own methods included: only an append, which is atomic.
+        self._arena.returned.append((self.block, self.offset, self.bytes))
+
+
+class Block:
+    """One allocation and its free ranges, sorted by offset and never adjacent."""
+
+    def __init__(self, memory: Memory):
+        self.memory = memory
+        self.free: list[tuple[int, int]] = [(0, memory.bytes)]
+
+    @property
+    def empty(self) -> bool:
+        return self.free == [(0, self.memory.bytes)]
+
+    def take(self, size: int) -> int | None:
+        """The offset of the smallest free range that holds *size*, now taken; None where there is none."""
+        fits = [(length, offset) for offset, length in self.free if length >= size]
+        if not fits:
+            return None
+        length, offset = min(fits)
+        at = self.free.index((offset, length))
+        self.free[at : at + 1] = [(offset + size, length - size)] if length > size else []
+        return offset
+
+    def give(self, offset: int, size: int) -> None:
+        """Frees a range and joins it with its free neighbours."""
+        self.free.append((offset, size))
+        self.free.sort()
+        joined = [self.free[0]]
+        for start, length in self.free[1:]:
+            last, last_length = joined[-1]
+            if last + last_length == start:
+                joined[-1] = (last, last_length + length)
+            else:
+                joined.append((start, length))
+        self.free = joined
+
+
+class Arena:
+    """Hands out aligned ranges of blocks of *block_bytes*; a larger request gets a block of its own, given back when unused.
+
+    *new_block* makes an allocation of at least so many bytes. Thread-safe.
+    """
+
+    def __init__(self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int):
+        self._new_block = new_block
+        self._alignment = max(alignment, 16)  # vkq's widest element is a vector of four words
+        self._block_bytes = block_bytes
+        self._blocks: list[Block] = []
+        self._lock = threading.Lock()
+        self.returned: deque[tuple[Block, int, int]] = deque()
+
+    def allocate(self, size: int) -> Buffer:
+        """A buffer of at least *size* bytes (never 0: Vulkan has no empty buffers)."""
+        size = -(-max(size, 1) // self._alignment) * self._alignment
+        with self._lock:
+            self._collect()
+            for block in self._blocks:
+                offset = block.take(size)
+                if offset is not None:
+                    return Buffer(self, block, offset, size)
+            block = Block(self._new_block(max(size, self._block_bytes)))
+            self._blocks.append(block)
+            offset = block.take(size)
+            if offset is None:
+                raise RuntimeError(f"a block of {block.memory.bytes} bytes is smaller than the {size} asked for")
+            return Buffer(self, block, offset, size)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What the arena holds of the device's memory, used or free."""
+        with self._lock:
+            self._collect()
+            return sum(block.memory.bytes for block in self._blocks)
+
+    @property
+    def used_bytes(self) -> int:
+        """What is handed out."""
+        with self._lock:
+            self._collect()
+            free = sum(length for block in self._blocks for _, length in block.free)
+            return sum(block.memory.bytes for block in self._blocks) - free
+
+    def _collect(self) -> None:
+        while self.returned:
+            block, offset, size = self.returned.popleft()
+            block.give(offset, size)
+            if block.empty and block in self._blocks and block.memory.bytes > self._block_bytes:
+                self._blocks.remove(block)

@@ -1,0 +1,47 @@
+"""A compute pipeline on a device: a shader variant with its specialization constants."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ..device.capabilities import Capabilities
+from ..errors import PathError
+from ..shader.spec import Value, Variant
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline."""
+
+    variant: Variant
+    constants: dict[str, Value]
+    native: Any
+
+
+def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
+    """Why the device cannot run the variant with these constants; empty where it can.
+
+    A driver does not refuse a shader that needs more than it has (one crashes), so this is asked before a pipeline is made.
+    """
+    limits = capabilities.properties
+    reasons = variant.missing(capabilities.facts)
+    size = variant.local_size(constants)
+    invocations = size[0] * size[1] * size[2]
+    asked = {
+        "maxComputeWorkGroupInvocations": invocations,
+        "maxComputeWorkGroupSize_x": size[0],
+        "maxComputeWorkGroupSize_y": size[1],
+        "maxComputeWorkGroupSize_z": size[2],
+        "maxComputeSharedMemorySize": variant.shared_bytes(constants),
+        "maxPushConstantsSize": 4 * len(variant.push_constants),
+        "maxPerStageDescriptorStorageBuffers": len(variant.bindings),
+    }
+    return reasons + [f"{name} is {limits[name]}, needs {need}" for name, need in asked.items() if need > limits[name]]
+
+
+def require(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> None:
+    """Raises PathError with every reason why the device cannot run the variant."""
+    reasons = refusals(variant, constants, capabilities)
+    if reasons:
+        raise PathError(f"{variant.name} cannot run on {capabilities.name}: {'; '.join(reasons)}")

@@ -1,0 +1,143 @@
+"""A chain of dispatches and copies, recorded once and submitted as often as wished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+from .buffer import Buffer
+from .program import Program
+
+if TYPE_CHECKING:
+    from .device import Device
+
+
+class Recording:
+    """Operations in order, with a full memory barrier wherever one touches what an earlier one wrote.
+
+    Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then works on what the
+    tensors hold at that time.
+    """
+
+    def __init__(self, device: Device, timestamps: int = 0):
+        self.device = device
+        self._native = device.context.recording(2 * timestamps)
+        self._timestamps = timestamps
+        self._keep: set[Buffer] = set()  # in flight until the wait ends
+        self._read: list[tuple[int, int, int]] = []
+        self._written: list[tuple[int, int, int]] = []
+        self.dispatches = 0
+        self.operations = 0
+        self._native.barrier()  # against everything submitted before
+
+    def dispatch(self, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0) -> None:
+        """Runs *program* on *buffers* (in binding order); ``first_group`` is filled in here.
+
+        *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
+        """
+        buffers = list(buffers)
+        variant = program.variant
+        limit = self.device.capabilities.properties["maxStorageBufferRange"]
+        for buffer, binding in zip(buffers, variant.bindings, strict=True):
+            if buffer.bytes > limit:
+                raise ArgumentError(
+                    f"{variant.name}: buffer {binding.name} has {buffer.bytes} bytes, above this device's "
+                    f"maxStorageBufferRange of {limit}; use a smaller batch or split the tensor"
+                )
+        total = variant.workgroups(push, program.constants)
+        self._order(
+            [b for b, binding in zip(buffers, variant.bindings, strict=True) if "read" in binding.access],
+            [b for b, binding in zip(buffers, variant.bindings, strict=True) if "write" in binding.access],
+        )
+        bindings = [b.binding() for b in buffers]
+        timed = self.dispatches < self._timestamps
+        if timed:
+            self._native.timestamp()
+        most = self.device.groups_per_dispatch(total, macs)
+        for first, x, y in grids(total, self.device.capabilities.max_workgroups, most):
+            packed = variant.pack_push(first_group=first, **push)
+            self._native.dispatch(program.native, bindings, packed, x, y, 1)
+        if timed:
+            self._native.timestamp()
+        self.dispatches += 1
+        self.operations += 1
+
+    def copy(self, source: Buffer, target: Buffer, size: int) -> None:
+        """Copies the first *size* bytes."""
+        self._order([source], [target])
+        (memory, offset, _), (to_memory, to_offset, _) = source.binding(), target.binding()
+        self._native.copy((memory, offset, size), (to_memory, to_offset, size))
+        self.operations += 1
+
+    def fill(self, target: Buffer, value: int) -> None:
+        """Sets every word to *value* (uint32)."""
+        self._order([], [target])
+        self._native.fill(target.binding(), value)
+        self.operations += 1
+
+    def submit(self) -> None:
+        """Hands the whole chain to the device and returns; nothing more can be recorded."""
+        self._native.submit()
+
+    def wait(self) -> None:
+        """Until the device has finished (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
+        self._native.wait()
+
+    def run(self) -> None:
+        """Submits the chain and waits for it."""
+        self.device.flush()  # what was asked for before happens before
+        self.submit()
+        self.wait()
+
+    def gpu_times_us(self) -> list[float]:
+        """The duration of each dispatch in the last run in microseconds, from the device's timestamps."""
+        c = self.device.capabilities
+        mask = (1 << c.timestamp_valid_bits) - 1
+        ticks = self._native.timestamps()
+        return [((b - a) & mask) * c.timestamp_period_ns / 1000 for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
+
+    def release(self) -> None:
+        """Lets go of the buffers (after the wait)."""
+        self._keep.clear()
+
+    def _order(self, reads: list[Buffer], writes: list[Buffer]) -> None:
+        """A barrier where one of the ranges meets an earlier write, or a write meets an earlier read."""
+        reading, writing = [_range(b) for b in reads], [_range(b) for b in writes]
+        if _meet(reading + writing, self._written) or _meet(writing, self._read):
+            self._native.barrier()
+            self._read, self._written = [], []
+        self._read += reading
+        self._written += writing
+        self._keep.update(reads, writes)
+
+
+def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterable[tuple[int, int, int]]:
+    """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
+
+    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own; no dispatch has
+    more than *most* workgroups, so that none runs into a watchdog.
+    """
+    most = max(1, min(most, limits[0] * limits[1]))
+    first = 0
+    while first < total:
+        count = min(most, total - first)
+        x = min(count, limits[0])
+        y = count // x
+        yield first, x, y
+        first += x * y
+
+
+def _range(buffer: Buffer) -> tuple[int, int, int]:
+    return id(buffer.block), buffer.offset, buffer.offset + buffer.bytes
+
+
+def _meet(some: list[tuple[int, int, int]], others: list[tuple[int, int, int]]) -> bool:
+    return any(a[0] == b[0] and a[1] < b[2] and b[1] < a[2] for a in some for b in others)
+
+
+def native_module() -> Any:
+    """The compiled extension, imported late so that the shader tools work without it."""
+    from vkq import _kompute
+
+    return _kompute

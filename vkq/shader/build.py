@@ -1,0 +1,88 @@
+"""Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
+
+It runs while the wheel is being built, so it needs NumPy, PyYAML, platformdirs and a GLSL compiler, and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from vkq import cache
+from vkq.errors import VkqError
+from vkq.shader.catalog import catalog
+from vkq.shader.compile import build as compile_variant
+from vkq.shader.compile import key, text
+from vkq.shader.spec import Variant
+
+WORTH_A_PROCESS = 48  # below so many variants, starting processes costs more than it saves
+
+_Map = Callable[[Callable[[Variant], tuple[str, bytes]], Iterable[Variant]], Iterable[tuple[str, bytes]]]
+
+
+def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """(file name, SPIR-V) of each variant in order, compiled anew and checked against the YAML.
+
+    Args:
+        variants: what to compile.
+        jobs: processes; by default one per CPU where there are enough variants, as the compiler is not parallel.
+
+    Raises:
+        CompileError: the first variant that does not compile or differs from its YAML.
+    """
+    with _mapper(jobs or (os.cpu_count() if len(variants) >= WORTH_A_PROCESS else 1) or 1) as mapped:
+        yield from mapped(_compile, variants)
+
+
+def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | None = None) -> int:
+    """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile` reads.
+
+    Returns:
+        The number of variants.
+
+    Raises:
+        CompileError: see `compile_all`.
+        OSError: the folder cannot be written.
+    """
+    chosen = list(catalog().variants.values()) if variants is None else variants
+    output.mkdir(parents=True, exist_ok=True)
+    for file, spirv in compile_all(chosen, jobs):
+        cache.write_sealed(output / file, spirv)
+    return len(chosen)
+
+
+def _compile(variant: Variant) -> tuple[str, bytes]:
+    source = text(variant)
+    return f"{key(source)}.spv", compile_variant(variant, source)
+
+
+@contextmanager
+def _mapper(jobs: int) -> Iterator[_Map]:
+    if jobs == 1:
+        yield map
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield partial(pool.map, chunksize=8)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m vkq.shader.build", description="Compile every shader variant.")
+    parser.add_argument("output", type=Path, help="the folder to write")
+    parser.add_argument("--jobs", type=int, default=None, help="processes (default: as many as are worth it)")
+    options = parser.parse_args(argv)
+    try:
+        build(options.output, options.jobs)
+    except (VkqError, OSError) as error:
+        sys.exit(f"vkq.shader.build: error: {error}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""GLSL to SPIR-V: includes and defines are expanded here, and the result is kept under the hash of the expanded text.
+
+The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on the hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from vkq import cache
+from vkq.errors import CompileError
+from vkq.layout import glsl_includes
+from vkq.shader.glslang import find_compiler
+from vkq.shader.reflect import Reflection, check, reflect
+from vkq.shader.spec import Variant
+
+FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
+PACKAGED = Path(__file__).parent.parent / "_spirv"
+
+_INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
+_ANY_INCLUDE = re.compile(r"\s*#\s*include\b")
+_ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
+_VERSION = re.compile(r"\s*#\s*version\b")
+
+
+def expand(
+    path: Path,
+    include_dirs: Sequence[Path] = (),
+    virtual: Mapping[str, str] | None = None,
+    defines: Mapping[str, int | str] | None = None,
+) -> str:
+    """The GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part marked with ``#line``.
+
+    A name is looked up beside the including file, then in *include_dirs*, then in *virtual* (name -> text). Each
+    included file stands inside a guard, so it counts once, where the preprocessor meets it first, even inside ``#if``.
+
+    Raises:
+        CompileError: an include that is missing or malformed (``file:line:``), or a file without ``#version``.
+    """
+    folders = list(include_dirs)
+    name, text = _label(path, folders), _read(path)
+    head = text.splitlines()
+    version = next((number for number, line in enumerate(head, 1) if _VERSION.match(line)), None)
+    if version is None:
+        raise CompileError(f"{name}:1: there is no #version line; begin with one (only comments may stand above it).")
+    lines = [*head[:version], "#extension GL_GOOGLE_cpp_style_line_directive : require"]
+    lines += [f"#define {key} {value}" for key, value in (defines or {}).items()]
+    body = "\n".join(head[version:])
+    lines.append(f'#line {version + 1} "{name}"')
+    lines += _body(body, version + 1, path, name, folders, virtual or {}, (name,))
+    return "\n".join(lines) + "\n"
+
+
+def _body(
+    text: str,
+    first: int,
+    path: Path | None,
+    name: str,
+    folders: list[Path],
+    virtual: Mapping[str, str],
+    including: tuple[str, ...],
+) -> Iterator[str]:
+    for number, line in enumerate(text.splitlines(), first):
+        match = _INCLUDE.fullmatch(line)
+        if match:
+            yield from _included(match[1], f"{name}:{number}", path, folders, virtual, including)
+            yield f'#line {number + 1} "{name}"'
+        elif _ANY_INCLUDE.match(line):
+            raise CompileError(f"{name}:{number}: '{line.strip()}' must be written as #include \"name\".")
+        else:
+            yield "" if _ONCE.match(line) else line
+
+
+def _included(
+    wanted: str,
+    where: str,
+    path: Path | None,
+    folders: list[Path],
+    virtual: Mapping[str, str],
+    including: tuple[str, ...],
+) -> Iterator[str]:
+    looked = [folder for folder in ([path.parent] if path else []) + folders if folder.is_dir()]
+    found = next((folder / wanted for folder in looked if (folder / wanted).is_file()), None)
+    if found is None and wanted not in virtual:
+        places = ", ".join(str(folder) for folder in looked)
+        raise CompileError(f'{where}: include "{wanted}" was not found; looked in {places} and the generated layouts.')
+    name = _label(found, folders) if found else wanted
+    if name in including:  # a cycle: the guard of the outer one holds, as with #pragma once
+        return
+    guard = "VKQ_INCLUDED_" + re.sub(r"[\W_]+", "_", name)
+    yield from (f"#ifndef {guard}", f"#define {guard}", f'#line 1 "{name}"')
+    text = _read(found) if found else virtual[wanted]
+    yield from _body(text, 1, found, name, folders, virtual, (*including, name))
+    yield "#endif"
+
+
+def _label(path: Path, folders: list[Path]) -> str:
+    """The name of a file in messages and in the hashed text: relative to the folder that holds ``common``."""
+    resolved = path.resolve()
+    for folder in folders:
+        if resolved.is_relative_to(folder.resolve().parent):
+            return resolved.relative_to(folder.resolve().parent).as_posix()
+    return path.name
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CompileError(f"{path}:1: cannot be read: {error}.") from error
+
+
+def text(variant: Variant) -> str:
+    """The GLSL that is compiled for *variant*: its source expanded, with its defines and the layouts' functions."""
+    common = variant.source.parent.parent / "common"
+    return expand(variant.source, [common], glsl_includes(), variant.defines)
+
+
+def cache_folder() -> Path:
+    """Where compiled variants are kept for this user."""
+    return cache.cache_dir() / "spirv"
+
+
+def key(text: str) -> str:
+    """The name under which the SPIR-V of an expanded text is kept."""
+    return hashlib.sha256(f"vkq SPIR-V {FORMAT}\n{text}".encode()).hexdigest()
+
+
+def build(variant: Variant, source: str) -> bytes:
+    """Compile the expanded text *source* of *variant* and compare the SPIR-V with the YAML; no cache is used.
+
+    Raises:
+        CompileError: the compiler's messages, or every difference from the YAML, under the variant's name.
+    """
+    compiler = find_compiler()
+    try:
+        spirv = compiler.compile(source, variant.source.name)
+        problems = check(variant, reflection(variant, spirv))
+    except CompileError as error:
+        raise CompileError(f"{variant.name}: " + str(error).replace("\n", "\n  ")) from error
+    if problems:
+        raise CompileError(f"{variant.name}: the SPIR-V differs from the YAML: " + "\n  ".join(problems))
+    return spirv
+
+
+def reflection(variant: Variant, spirv: bytes) -> Reflection:
+    """What the SPIR-V says under the default specialization of *variant*."""
+    return reflect(spirv, {constant.id: constant.default for constant in variant.specialization.values()})
+
+
+def spirv(variant: Variant) -> bytes:
+    """The SPIR-V of *variant*: from the package, else from the user's cache, else compiled (and put into the cache).
+
+    Raises:
+        CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.
+    """
+    source = text(variant)
+    file = f"{key(source)}.spv"
+    cached = cache_folder() / file
+    data = cache.read(PACKAGED / file) or cache.read(cached)
+    if data is None:
+        data = build(variant, source)
+        cache.write(cached, data)
+    return data

@@ -1,0 +1,279 @@
+"""Reads a shader's YAML into `vkq.shader.spec`; what breaks the schema is a ``SpecError`` with its file and line."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from vkq.errors import ArgumentError
+from vkq.shader.expression import Expression
+from vkq.shader.spec import Binding, Constant, PushConstant, Shader, Value, Variant, encode
+from vkq.yamlfile import Node, load
+
+MAX_VARIANTS = 4096
+MAX_PUSH_BYTES = 128  # what every Vulkan device offers (maxPushConstantsSize)
+ACCESS = ("read", "write", "read_write")
+ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?")
+
+_LOWER = re.compile(r"[a-z0-9_]+")
+_GLSL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What one axis value, or the file for all variants, adds to a variant."""
+
+    defines: Mapping[str, int | str] = field(default_factory=dict)
+    specialization: Mapping[str, Node] = field(default_factory=dict)
+    requires: Mapping[str, int | bool] = field(default_factory=dict)
+    types: Mapping[str, Node] = field(default_factory=dict)  # element types of bindings, by the binding's name
+
+
+_Axes = dict[str, dict[str, _Choice]]
+
+
+def load_shader(path: Path) -> Shader:
+    """The shader that the YAML file *path* describes; its GLSL source stands beside it.
+
+    Raises:
+        SpecError: the file breaks the schema; the message begins with ``path:line:``.
+    """
+    root = load(path)
+    top = root.mapping(
+        {"name", "summary", "source", "bindings", "local_size", "workgroups"},
+        {"axes", "except", "defines", "push_constants", "specialization", "shared_bytes", "requires"},
+    )
+    source = path.parent / top["source"].str()
+    if not source.is_file():
+        raise top["source"].error(f"the source '{source}' does not exist; it must stand beside the YAML.")
+    axes = _axes(top.get("axes"))
+    left_out = _except(top.get("except"), axes)
+    if math.prod(map(len, axes.values())) > MAX_VARIANTS:
+        raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
+    name = _name(top["name"])
+    variants = []
+    for chosen in itertools.product(*(axes[axis] for axis in axes)):
+        values = dict(zip(axes, chosen, strict=True))
+        if not any(rule.items() <= values.items() for rule in left_out):
+            full = ":".join(filter(None, [name, ".".join(chosen)]))
+            choices = [_common(top), *(axes[axis][value] for axis, value in values.items())]
+            variants.append(_variant(top, name, full, source, values, choices))
+    if not variants:
+        raise top["except"].error("every combination is left out; at least one variant must remain.")
+    shown = {axis: tuple(values) for axis, values in axes.items()}
+    return Shader(name, top["summary"].str(), path, source, shown, tuple(variants))
+
+
+def _variant(
+    top: Mapping[str, Node], shader: str, name: str, source: Path, axes: dict[str, str], choices: list[_Choice]
+) -> Variant:
+    defines: dict[str, int | str] = {}
+    requires: dict[str, int | bool] = {}
+    for choice in choices:
+        defines.update(choice.defines)
+        for need, value in choice.requires.items():
+            requires[need] = max(value, requires.get(need, value))
+    constants = _constants(top, choices)
+    push = _push_constants(top.get("push_constants"))
+    integers, pushed = _known_names(top["workgroups"], defines, constants, push)
+    shared = top.get("shared_bytes")
+    variant = Variant(
+        shader=shader,
+        name=name,
+        summary=top["summary"].str(),
+        source=source,
+        axes=axes,
+        defines=defines,
+        bindings=_bindings(top["bindings"], {name: node for choice in choices for name, node in choice.types.items()}),
+        push_constants=push,
+        specialization=constants,
+        requires=requires,
+        local_size_text=_local_size(top["local_size"], integers),
+        shared_bytes_text=_expression(shared, integers) if shared else Expression("0"),
+        workgroups_text=_expression(top["workgroups"], integers | pushed),
+    )
+    try:  # with the defaults, so that a division by zero or a size of 0 shows here and not on a device
+        variant.local_size()
+        variant.shared_bytes()
+    except ArgumentError as error:
+        raise top["local_size"].error(str(error)) from error
+    return variant
+
+
+def _constants(top: Mapping[str, Node], choices: list[_Choice]) -> dict[str, Constant]:
+    """The specialization constants with the defaults that the chosen axis values give them."""
+    constants = _specialization(top.get("specialization"))
+    for name, node in (item for choice in choices for item in choice.specialization.items()):
+        if name not in constants:
+            raise node.error(f"'{name}' is not declared under specialization; declare it there.")
+        default = _default(node, constants[name].type, name)
+        constants[name] = replace(constants[name], default=default, overridden=True)
+    return constants
+
+
+def _known_names(
+    node: Node, defines: Mapping[str, int | str], constants: Mapping[str, Constant], push: tuple[PushConstant, ...]
+) -> tuple[set[str], set[str]]:
+    """The names that every expression may use, and the push constants that only the dispatch size may use."""
+    integers = {name for name, value in defines.items() if isinstance(value, int)}
+    integers |= {name for name, constant in constants.items() if constant.type != "float"}
+    pushed = {constant.name for constant in push if constant.type != "float"}
+    clash = sorted((pushed & integers) | (defines.keys() & constants.keys()))
+    if clash:
+        raise node.error(f"'{clash[0]}' is declared twice (defines, specialization, push constants); rename one.")
+    return integers, pushed
+
+
+def _local_size(node: Node, names: set[str]) -> tuple[Expression, Expression, Expression]:
+    sizes = node.sequence()
+    if len(sizes) != 3:
+        raise node.error(f"{len(sizes)} values stand here; three (x, y, z) are needed.")
+    x, y, z = (_expression(size, names) for size in sizes)
+    return x, y, z
+
+
+def _axes(node: Node | None) -> _Axes:
+    axes: _Axes = {}
+    for axis, values in node.items() if node else []:
+        _check_name(values, axis, _LOWER)
+        axes[axis] = {}
+        for value, entry in values.items():
+            _check_name(entry, value, _LOWER)
+            keys = entry.mapping(set(), {"defines", "specialization", "requires", "types"})
+            specialization, types = dict(_items(keys.get("specialization"))), dict(_items(keys.get("types")))
+            axes[axis][value] = replace(_common(keys), specialization=specialization, types=types)
+        if not axes[axis]:
+            raise values.error(f"the axis '{axis}' has no values; give it one or leave it out.")
+    return axes
+
+
+def _common(keys: Mapping[str, Node]) -> _Choice:
+    defines: dict[str, int | str] = {}
+    for name, node in _items(keys.get("defines")):
+        _check_name(node, name, _GLSL_NAME)
+        value = node.scalar()
+        if isinstance(value, (bool, float)) or "\n" in str(value):
+            raise node.error(f"the define '{name}' is {value!r}; it must be a whole number or one line of text.")
+        defines[name] = value
+    requires: dict[str, int | bool] = {}
+    for name, node in _items(keys.get("requires")):
+        _check_name(node, name, _GLSL_NAME)
+        need = node.scalar()
+        if need is False or isinstance(need, (str, float)):
+            raise node.error(f"'{name}' requires {need!r}; write true, or the least whole number.")
+        requires[name] = need
+    return _Choice(defines, requires=requires)
+
+
+def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
+    rules = []
+    for rule in node.sequence() if node else []:
+        rules.append({axis: value.str() for axis, value in rule.mapping(set(), axes.keys()).items()})
+        for axis, value in rule.items():
+            if value.str() not in axes[axis]:
+                raise value.error(f"the axis '{axis}' has no value '{value.str()}'; it has: {', '.join(axes[axis])}.")
+        if not rules[-1]:
+            raise rule.error("an empty rule leaves out everything; name at least one axis.")
+    return rules
+
+
+def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
+    """The bindings of a variant; *types* replaces the element types of some."""
+    found: list[Binding] = []
+    for name, keys in _named(node, {"access", "type"}, {"layout", "optional"}):
+        access = keys["access"].str()
+        if access not in ACCESS:
+            raise keys["access"].error(f"the access is '{access}'; it must be one of: {', '.join(ACCESS)}.")
+        layout = keys["layout"].str() if "layout" in keys else None
+        optional = "optional" in keys and keys["optional"].bool()
+        element = _element(types.get(name, keys["type"]))
+        found.append(Binding(len(found), name, access, element, layout, optional))
+    for name in types.keys() - {binding.name for binding in found}:
+        raise types[name].error(f"there is no binding '{name}'; name one of those under bindings.")
+    return tuple(found)
+
+
+def _element(node: Node) -> str:
+    if not ELEMENT.fullmatch(node.str()):
+        raise node.error(f"'{node.str()}' is not a GLSL element type such as int, ivec4 or float.")
+    return node.str()
+
+
+def _push_constants(node: Node | None) -> tuple[PushConstant, ...]:
+    found: list[PushConstant] = []
+    for name, keys in _named(node, {"type"}) if node else []:
+        found.append(PushConstant(name, _type(keys["type"], ("int", "uint", "float")), 4 * len(found)))
+    if node and 4 * len(found) > MAX_PUSH_BYTES:
+        raise node.error(f"{4 * len(found)} bytes of push constants; Vulkan guarantees {MAX_PUSH_BYTES}.")
+    return tuple(found)
+
+
+def _specialization(node: Node | None) -> dict[str, Constant]:
+    constants: dict[str, Constant] = {}
+    for name, keys in _named(node, {"id", "type", "default"}) if node else []:
+        number, kind = keys["id"].int(), _type(keys["type"], ("int", "uint", "float", "bool"))
+        if number < 0 or number in {constant.id for constant in constants.values()}:
+            raise keys["id"].error(f"the id {number} is negative or taken; give each constant an id of its own.")
+        constants[name] = Constant(number, kind, _default(keys["default"], kind, name))
+    return constants
+
+
+def _default(node: Node, kind: str, name: str) -> Value:
+    value = node.scalar()
+    try:
+        encode(kind, value, f"the default of '{name}'")
+    except ArgumentError as error:
+        raise node.error(str(error)) from error
+    return float(value) if kind == "float" or isinstance(value, str) else value
+
+
+def _type(node: Node, types: tuple[str, ...]) -> str:
+    if node.str() not in types:
+        raise node.error(f"the type is '{node.str()}'; it must be one of: {', '.join(types)}.")
+    return node.str()
+
+
+def _named(
+    node: Node,
+    required: set[str],
+    optional: set[str] = frozenset(),  # type: ignore[assignment]
+) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The entries of a list of mappings that each have a ``name`` of their own."""
+    seen: set[str] = set()
+    for entry in node.sequence():
+        keys = entry.mapping(required | {"name"}, optional)
+        name = keys["name"].str()
+        _check_name(keys["name"], name, _GLSL_NAME)
+        if name in seen:
+            raise keys["name"].error(f"the name '{name}' stands here a second time; use another.")
+        seen.add(name)
+        yield name, keys
+
+
+def _items(node: Node | None) -> list[tuple[str, Node]]:
+    return node.items() if node else []
+
+
+def _name(node: Node) -> str:
+    _check_name(node, node.str(), _LOWER)
+    return node.str()
+
+
+def _check_name(node: Node, name: str, pattern: re.Pattern[str]) -> None:
+    if not pattern.fullmatch(name):
+        raise node.error(f"the name '{name}' does not match {pattern.pattern}; rename it.")
+
+
+def _expression(node: Node, names: set[str]) -> Expression:
+    try:
+        expression = Expression(str(node.scalar()))
+    except ArgumentError as error:
+        raise node.error(str(error)) from error
+    unknown = sorted(expression.names - names)
+    if unknown:
+        raise node.error(f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}.")
+    return expression

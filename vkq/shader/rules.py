@@ -1,0 +1,75 @@
+"""Rules over the GLSL sources that no compiler enforces; each exists because breaking it gave wrong results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vkq.shader.catalog import Catalog
+
+FORBIDDEN = (  # pattern, why
+    (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
+    (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
+    (r"\b(memoryBarrier|groupMemoryBarrier|subgroup\w*Barrier)\w*\s*\(", "narrow barriers are fragile; use barrier()"),
+)
+EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must require one
+    "GL_EXT_shader_8bit_storage": ("storageBuffer8BitAccess",),
+    "GL_EXT_shader_16bit_storage": ("storageBuffer16BitAccess",),
+    "GL_EXT_shader_explicit_arithmetic_types": ("shaderInt8", "shaderInt16", "shaderInt64", "shaderFloat16"),
+    "GL_EXT_shader_explicit_arithmetic_types_int8": ("shaderInt8",),
+    "GL_EXT_shader_explicit_arithmetic_types_int16": ("shaderInt16",),
+    "GL_EXT_shader_explicit_arithmetic_types_int64": ("shaderInt64",),
+    "GL_EXT_shader_explicit_arithmetic_types_float16": ("shaderFloat16",),
+}
+GLSL_SUFFIXES = (".comp", ".glslh", ".glsl")
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_EXTENSION = re.compile(r"^\s*#\s*extension\s+(\w+)\s*:\s*(?:require|enable)", re.MULTILINE)
+_TOKEN = re.compile(r"[{}]|\breturn\b|\bbarrier\s*\(")
+
+
+def check_sources(folder: Path, catalog: Catalog) -> list[str]:
+    """Every breach in the GLSL files of the shaders folder, ``file:line: rule``; empty where all is well."""
+    breaches = []
+    for path in sorted(path for path in folder.glob("*/*") if path.suffix in GLSL_SUFFIXES):
+        users = [variant for variant in catalog.variants.values() if variant.source == path]
+        required = {name for variant in users for name in variant.requires} if users else None
+        name = path.relative_to(folder).as_posix()
+        breaches += [f"{name}:{line}: {what}." for line, what in check_text(path.read_text(encoding="utf-8"), required)]
+    return breaches
+
+
+def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, str]]:
+    """(line, rule) of every breach in one GLSL text.
+
+    *required* holds the Vulkan features that the variants of the text require; None for a file that others include,
+    whose extensions are judged by the SPIR-V of those others alone.
+    """
+    code = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    found = [(match.start(), why) for pattern, why in FORBIDDEN for match in re.finditer(pattern, code)]
+    found += _returns_above_barriers(code)
+    for match in _EXTENSION.finditer(code):
+        features = EXTENSIONS.get(match[1], ())
+        if required is not None and features and not required & set(features):
+            found.append((match.start(1), f"{match[1]} is used, but no variant requires {' or '.join(features)}"))
+    return sorted((code.count("\n", 0, at) + 1, what) for at, what in found)
+
+
+def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
+    """A ``return`` above a ``barrier()`` in the same function: invocations that left never reach the barrier."""
+    why = "return above a barrier() in the same function; let every invocation reach the barrier"
+    depth, returns = 0, list[int]()
+    for match in _TOKEN.finditer(code):
+        token = match[0]
+        if token == "{":
+            depth += 1
+        elif token == "}":
+            depth -= 1
+            if depth == 0:
+                returns = []
+        elif token == "return":
+            returns.append(match.start())
+        else:
+            yield from ((at, why) for at in returns)
+            returns = []

@@ -1,0 +1,197 @@
+"""What a shader and its variants are: the Python form of ``shaders/<folder>/<name>.yaml``.
+
+One YAML describes one GLSL source; its axes multiply to the variants. ``vkq.shader.load`` reads the YAML; the classes
+here answer what a caller needs to dispatch a variant: workgroups, push constants, specialization, device needs.
+"""
+
+from __future__ import annotations
+
+import operator
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vkq.errors import ArgumentError
+from vkq.shader.expression import Expression
+
+Value = int | float | bool
+_NOTHING: Mapping[str, Any] = {}
+_RANGES = {"int": (-(2**31), 2**31 - 1), "uint": (0, 2**32 - 1)}
+
+
+def encode(kind: str, value: object, what: str) -> bytes:
+    """The four little-endian bytes of *value* as a GLSL ``int``, ``uint``, ``float`` or ``bool`` (a VkBool32).
+
+    Raises:
+        ArgumentError: the value has another type or is out of range; the message begins with *what*.
+    """
+    if kind in _RANGES:
+        low, high = _RANGES[kind]
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise ArgumentError(f"{what} is {value!r}; a {kind} needs a whole number.") from None
+        if isinstance(value, bool) or not low <= number <= high:
+            raise ArgumentError(f"{what} is {value!r}; a {kind} must be a whole number in [{low}, {high}].")
+        return struct.pack("<i" if kind == "int" else "<I", number)
+    if kind == "bool":
+        if not isinstance(value, bool):
+            raise ArgumentError(f"{what} is {value!r}; a bool must be True or False.")
+        return struct.pack("<I", value)
+    try:
+        if isinstance(value, (str, bytes, bool)):  # which float() would take
+            raise TypeError
+        return struct.pack("<f", float(value))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{what} is {value!r}; a float needs a number.") from None
+    except OverflowError:
+        raise ArgumentError(f"{what} is {value!r}; a float must be within +-3.4028235e38.") from None
+
+
+@dataclass(frozen=True)
+class Binding:
+    """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as ``ivec4``."""
+
+    number: int
+    name: str
+    access: str
+    type: str
+    layout: str | None = None
+    optional: bool = False  # the compiled code of a variant may leave it unused
+
+
+@dataclass(frozen=True)
+class PushConstant:
+    """A push constant of 4 bytes: ``int``, ``uint`` or ``float``."""
+
+    name: str
+    type: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A specialization constant: its ``constant_id``, its type and the value that the variant gives it by default.
+
+    ``overridden`` says that an axis of the variant set the default, so that the one in the GLSL may differ.
+    """
+
+    id: int
+    type: str
+    default: Value
+    overridden: bool = False
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity: a catalog holds each variant once
+class Variant:
+    """One way to compile a shader: what `vkq.shader.compile.spirv` turns into a SPIR-V module."""
+
+    shader: str
+    name: str
+    summary: str
+    source: Path
+    axes: Mapping[str, str]
+    defines: Mapping[str, int | str]
+    bindings: tuple[Binding, ...]
+    push_constants: tuple[PushConstant, ...]
+    specialization: Mapping[str, Constant]
+    requires: Mapping[str, int | bool]
+    local_size_text: tuple[Expression, Expression, Expression]
+    shared_bytes_text: Expression
+    workgroups_text: Expression
+
+    def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
+        """The value of every specialization constant by name: the defaults, replaced by those in *specialization*.
+
+        Raises:
+            ArgumentError: an unknown name, or a value out of the range of its type.
+        """
+        for name, value in specialization.items():
+            if name not in self.specialization:
+                known = ", ".join(self.specialization) or "none"
+                raise ArgumentError(f"{self.name}: unknown specialization constant '{name}'; there are: {known}.")
+            encode(self.specialization[name].type, value, f"{self.name}: specialization constant '{name}'")
+        return {name: specialization.get(name, constant.default) for name, constant in self.specialization.items()}
+
+    def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
+        """``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the variant."""
+        values = self.constants(specialization)
+        return {
+            constant.id: encode(constant.type, values[name], name) for name, constant in self.specialization.items()
+        }
+
+    def local_size(self, specialization: Mapping[str, Value] = _NOTHING) -> tuple[int, int, int]:
+        """The workgroup size (x, y, z) in invocations."""
+        values = self._integers(specialization)
+        x, y, z = (expression.evaluate(values) for expression in self.local_size_text)
+        if min(x, y, z) < 1:
+            raise ArgumentError(f"{self.name}: the local size is ({x}, {y}, {z}); each must be at least 1.")
+        return x, y, z
+
+    def shared_bytes(self, specialization: Mapping[str, Value] = _NOTHING) -> int:
+        """The shared memory of one workgroup in bytes."""
+        return self.shared_bytes_text.evaluate(self._integers(specialization))
+
+    def workgroups(self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING) -> int:
+        """The number of workgroups of a dispatch with these push constants (more than needed may be given)."""
+        needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
+        count = self.workgroups_text.evaluate({**self._integers(specialization), **needed})
+        if count < 0:
+            raise ArgumentError(
+                f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0."
+            )
+        return count
+
+    def pack_push(self, **values: int | float) -> bytes:
+        """The push constant block: 4 bytes each, little endian, in the order of the YAML.
+
+        Raises:
+            ArgumentError: a missing or unknown name, or a value out of the range of its type.
+        """
+        names = [constant.name for constant in self.push_constants]
+        for problem, found in (("unknown", values.keys() - set(names)), ("missing", set(names) - values.keys())):
+            if found:
+                listed = ", ".join(names) or "none"
+                raise ArgumentError(f"{self.name}: {problem} push constant '{min(found)}'; there are: {listed}.")
+        return b"".join(
+            encode(constant.type, values[constant.name], f"{self.name}: push constant '{constant.name}'")
+            for constant in self.push_constants
+        )
+
+    def missing(self, capabilities: Mapping[str, int | bool]) -> list[str]:
+        """Why a device with these Vulkan features and properties cannot run the variant; empty where it can.
+
+        Texts such as ``shaderIntegerDotProduct is false`` and ``maxComputeSharedMemorySize is 8192, needs 16384``.
+        """
+        reasons = []
+        for name, need in self.requires.items():
+            have = capabilities.get(name)
+            if have is None:
+                reasons.append(f"{name} is unknown")
+            elif need is True:
+                reasons += [] if have else [f"{name} is false"]
+            elif have < need:
+                reasons.append(f"{name} is {have}, needs {need}")
+        return reasons
+
+    def _integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
+        """The names that an expression may use, less the push constants."""
+        constants = self.constants(specialization)
+        return {
+            **{name: value for name, value in self.defines.items() if isinstance(value, int)},
+            **{name: int(value) for name, value in constants.items() if not isinstance(value, float)},
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Shader:
+    """One YAML: a GLSL source and its variants, in the order of the axes' product."""
+
+    name: str
+    summary: str
+    path: Path
+    source: Path
+    axes: Mapping[str, tuple[str, ...]]
+    variants: tuple[Variant, ...]

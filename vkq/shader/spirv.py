@@ -1,0 +1,251 @@
+"""A SPIR-V module as a list of instructions: parsed with every length checked, and written back."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from vkq.errors import CompileError
+from vkq.shader.spec import Value
+
+MAGIC = 0x07230203
+
+# Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and the rest.
+OP_NAME, OP_MEMBER_NAME, OP_EXTENSION, OP_ENTRY_POINT, OP_EXECUTION_MODE, OP_CAPABILITY = 5, 6, 10, 15, 16, 17
+OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = 20, 21, 22, 23, 28, 29, 30, 32
+OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
+OP_SPEC_COMPOSITE, OP_SPEC_OP, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 51, 52, 59, 71, 72
+SPEC_ID, BUILT_IN, NON_WRITABLE, NON_READABLE, BINDING, DESCRIPTOR_SET, OFFSET = 1, 11, 24, 25, 33, 34, 35
+UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH_CONSTANT, STORAGE_BUFFER = 0, 2, 4, 9, 12
+CAPABILITY_DENORM_PRESERVE, CAPABILITY_ROUNDING_MODE_RTE = 4464, 4467
+MODE_LOCAL_SIZE, MODE_DENORM_PRESERVE, MODE_ROUNDING_MODE_RTE = 17, 4459, 4462
+BUILT_IN_WORKGROUP_SIZE = 25
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An opcode and its operand words."""
+
+    op: int
+    words: tuple[int, ...]
+
+    def text(self, start: int) -> str:
+        """The literal string that begins at operand *start*."""
+        return struct.pack(f"<{len(self.words) - start}I", *self.words[start:]).split(b"\0")[0].decode(errors="replace")
+
+    def text_words(self, start: int) -> int:
+        """How many operands the string at *start* takes."""
+        return len(self.text(start).encode()) // 4 + 1
+
+
+def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
+    """The five words of the header, and the instructions.
+
+    Raises:
+        CompileError: the bytes are not a SPIR-V module.
+    """
+    if len(spirv) < 20 or len(spirv) % 4:
+        raise CompileError(f"{len(spirv)} bytes are not SPIR-V; a module has a header of 20 and whole words of 4.")
+    order = "<" if spirv[:4] == MAGIC.to_bytes(4, "little") else ">"
+    words = struct.unpack(f"{order}{len(spirv) // 4}I", spirv)
+    if words[0] != MAGIC:
+        raise CompileError(f"the module begins with 0x{words[0]:08x}; SPIR-V begins with 0x{MAGIC:08x}.")
+    instructions, at = [], 5
+    while at < len(words):
+        count = words[at] >> 16
+        if count == 0 or at + count > len(words):
+            raise CompileError(
+                f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left."
+            )
+        instructions.append(Instruction(words[at] & 0xFFFF, words[at + 1 : at + count]))
+        at += count
+    return words[:5], instructions
+
+
+def assemble(header: tuple[int, ...], instructions: list[Instruction]) -> bytes:
+    """The bytes of a module, little endian."""
+    words = list(header)
+    for instruction in instructions:
+        words += [(len(instruction.words) + 1) << 16 | instruction.op, *instruction.words]
+    return struct.pack(f"<{len(words)}I", *words)
+
+
+_VECTOR_PREFIX = {"float": "", "int": "i", "uint": "u", "bool": "b", "float16_t": "f16", "float64_t": "d"}
+_VECTOR_PREFIX |= {f"{name}{bits}_t": f"{name[0]}{bits}" for name in ("int", "uint") for bits in (8, 16, 64)}
+
+
+def _truncated(a: int, b: int) -> int:
+    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+
+
+_OPERATIONS: dict[int, Callable[..., int]] = {  # of OpSpecConstantOp, as far as sizes are computed with them
+    113: lambda a: a,
+    114: lambda a: a,
+    128: lambda a, b: a + b,
+    130: lambda a, b: a - b,
+    132: lambda a, b: a * b,
+    134: lambda a, b: a // b,
+    135: _truncated,
+    137: lambda a, b: a % b,
+    138: lambda a, b: a - b * _truncated(a, b),
+    139: lambda a, b: a % b,
+    169: lambda condition, a, b: a if condition else b,
+    170: lambda a, b: a == b,
+    171: lambda a, b: a != b,
+    172: lambda a, b: a > b,
+    173: lambda a, b: a > b,
+    174: lambda a, b: a >= b,
+    175: lambda a, b: a >= b,
+    176: lambda a, b: a < b,
+    177: lambda a, b: a < b,
+    178: lambda a, b: a <= b,
+    179: lambda a, b: a <= b,
+    194: lambda a, b: a >> b,
+    195: lambda a, b: a >> b,
+    196: lambda a, b: a << b,
+    197: lambda a, b: a | b,
+    198: lambda a, b: a ^ b,
+    199: lambda a, b: a & b,
+}
+
+
+class Module:
+    """The tables of a module: instructions by the id they define, names and decorations."""
+
+    def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
+        self.instructions = parse(spirv)[1]
+        self.values = specialization
+        self.defined: dict[int, Instruction] = {}
+        self.names: dict[int | tuple[int, int], str] = {}
+        self.decorations: dict[int | tuple[int, int], dict[int, int]] = {}
+        for instruction in self.instructions:
+            op, words = instruction.op, instruction.words
+            if op == OP_NAME:
+                self.names[words[0]] = instruction.text(1)
+            elif op == OP_MEMBER_NAME:
+                self.names[words[0], words[1]] = instruction.text(2)
+            elif op == OP_DECORATE:
+                self.decorations.setdefault(words[0], {})[words[1]] = words[2] if len(words) > 2 else 0
+            elif op == OP_MEMBER_DECORATE:
+                self.decorations.setdefault((words[0], words[1]), {})[words[2]] = words[3] if len(words) > 3 else 0
+            elif OP_BOOL - 1 <= op <= OP_POINTER:
+                self.defined[words[0]] = instruction
+            elif OP_TRUE <= op <= OP_SPEC_OP or op == OP_VARIABLE:
+                self.defined[words[1]] = instruction
+
+    def of(self, op: int) -> Iterator[Instruction]:
+        return (instruction for instruction in self.instructions if instruction.op == op)
+
+    def type_name(self, identifier: int) -> str:
+        """The GLSL name of a scalar or vector type; ``?`` for any other."""
+        instruction = self.defined.get(identifier)
+        if instruction is None:
+            return "?"
+        words = instruction.words
+        if instruction.op == OP_BOOL:
+            return "bool"
+        if instruction.op in (OP_INT, OP_FLOAT):
+            name = "float" if instruction.op == OP_FLOAT else ("int" if words[2] else "uint")
+            return name if words[1] == 32 else f"{name}{words[1]}_t"
+        if instruction.op == OP_VECTOR:
+            return f"{_VECTOR_PREFIX.get(self.type_name(words[1]), '?')}vec{words[2]}"
+        return "?"
+
+    def evaluate(self, identifier: int) -> int:
+        """The value of an integer or bool constant under the specialization."""
+        instruction = self.defined[identifier]
+        words, number = instruction.words, self.decorations.get(identifier, {}).get(SPEC_ID)
+        if number is not None and number in self.values:
+            return int(self.values[number])
+        if instruction.op in (OP_TRUE, OP_FALSE, OP_SPEC_TRUE, OP_SPEC_FALSE):
+            return int(instruction.op in (OP_TRUE, OP_SPEC_TRUE))
+        if instruction.op in (OP_CONSTANT, OP_SPEC_CONSTANT):
+            return int(self.literal(instruction))
+        if instruction.op == OP_SPEC_OP and words[2] in _OPERATIONS:
+            return int(_OPERATIONS[words[2]](*(self.evaluate(operand) for operand in words[3:])))
+        raise CompileError(f"the SPIR-V computes a size with opcode {words[2:3]}, which vkq cannot evaluate.")
+
+    def literal(self, instruction: Instruction) -> Value:
+        """The value written in an OpConstant or OpSpecConstant of 32 bits."""
+        name = self.type_name(instruction.words[0])
+        code = {"int": "<i", "float": "<f"}.get(name, "<I")
+        value: Value = struct.unpack(code, struct.pack("<I", instruction.words[2]))[0]
+        return value
+
+    def size(self, identifier: int) -> tuple[int, int]:
+        """Size and alignment of a type in shared memory, in bytes, by the rules of std430."""
+        instruction = self.defined.get(identifier)
+        words = instruction.words if instruction else ()
+        if instruction and instruction.op in (OP_BOOL, OP_INT, OP_FLOAT):
+            size = 4 if instruction.op == OP_BOOL else words[1] // 8
+            return size, size
+        if instruction and instruction.op == OP_VECTOR:
+            size, _ = self.size(words[1])
+            return size * words[2], size * (4 if words[2] == 3 else words[2])
+        if instruction and instruction.op == OP_ARRAY:
+            size, align = self.size(words[1])
+            return _round_up(size, align) * self.evaluate(words[2]), align
+        if instruction and instruction.op == OP_STRUCT:
+            return self.packed(words[1:])
+        raise CompileError("the SPIR-V keeps a type in shared memory whose size vkq cannot tell.")
+
+    def packed(self, types: tuple[int, ...]) -> tuple[int, int]:
+        """Size and alignment of members of these types one after the other."""
+        at, largest = 0, 1
+        for size, align in map(self.size, types):
+            at, largest = _round_up(at, align) + size, max(largest, align)
+        return at, largest
+
+    def variables(self, *storage: int) -> Iterator[tuple[int, int]]:
+        """(id, id of the type pointed to) of the module's variables in these storage classes."""
+        for instruction in self.of(OP_VARIABLE):
+            pointer, identifier, kind = instruction.words[:3]
+            if kind in storage:
+                yield identifier, self.defined[pointer].words[2]
+
+
+def _round_up(value: int, multiple: int) -> int:
+    return -(-value // multiple) * multiple
+
+
+def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> bytes:
+    """The module with its 32-bit float behaviour stated (SPV_KHR_float_controls), for every entry point.
+
+    Args:
+        spirv: the module.
+        rte: round to nearest even (RoundingModeRTE); the device must have shaderRoundingModeRTEFloat32.
+        denorm_preserve: keep subnormals (DenormPreserve); the device must have shaderDenormPreserveFloat32.
+
+    Returns:
+        A new module; the same bytes where neither is asked for, and what is already stated is not repeated.
+    """
+    wanted = []
+    if rte:
+        wanted.append((CAPABILITY_ROUNDING_MODE_RTE, MODE_ROUNDING_MODE_RTE))
+    if denorm_preserve:
+        wanted.append((CAPABILITY_DENORM_PRESERVE, MODE_DENORM_PRESERVE))
+    if not wanted:
+        return spirv
+    header, old = parse(spirv)
+    extension = Instruction(OP_EXTENSION, _literal("SPV_KHR_float_controls"))
+    entries = [instruction.words[1] for instruction in old if instruction.op == OP_ENTRY_POINT]
+    modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
+    capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
+    # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the rest.
+    new = _insert(old, capabilities, {OP_CAPABILITY})
+    new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
+    new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
+    return assemble(header, new)
+
+
+def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
+    """*old* with those of *added* that it lacks put behind its last instruction of the kinds *after*."""
+    at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
+    return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
+
+
+def _literal(text: str) -> tuple[int, ...]:
+    data = text.encode() + b"\0"
+    data += b"\0" * (-len(data) % 4)
+    return struct.unpack(f"<{len(data) // 4}I", data)

@@ -1,0 +1,184 @@
+"""YAML files that a person maintains, read safely and with the line of every value kept.
+
+Shader and layout descriptions use a plain subset: mappings with text keys, sequences and scalars. Tags, anchors,
+aliases and merge keys are refused, so a file can neither build Python objects nor grow when it is loaded.
+Every refusal is a ``SpecError`` that begins with ``path:line:``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from vkq.errors import SpecError
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+
+_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")  # not YAML 1.1's octal, binary and sexagesimal forms
+_BOOL = {"true": True, "false": False}  # not YAML 1.1's yes, no, on, off
+_WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
+
+
+@dataclass(frozen=True)
+class Node:
+    """One value of a YAML file together with the place where it stands."""
+
+    path: Path
+    node: yaml.Node
+
+    @property
+    def where(self) -> str:
+        """``path:line`` of the value, the first line being 1."""
+        return f"{self.path}:{self.node.start_mark.line + 1}"
+
+    def error(self, message: str) -> SpecError:
+        """The error to raise about this value: *message* behind its place."""
+        return SpecError(f"{self.where}: {message}")
+
+    def _tag(self) -> str:
+        return self.node.tag.removeprefix("tag:yaml.org,2002:")
+
+    def _kind(self) -> str:
+        """What stands here, in words for a message."""
+        if isinstance(self.node, yaml.MappingNode):
+            return "a mapping"
+        if isinstance(self.node, yaml.SequenceNode):
+            return "a list"
+        return f"the {_WORDS.get(self._tag(), 'value')} '{self.node.value}'"
+
+    def _entries(self) -> dict[str, tuple[Node, Node]]:
+        """Key text -> (key, value) of a mapping."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.error(f"{self._kind()} stands here; a mapping (key: value) is needed.")
+        entries: dict[str, tuple[Node, Node]] = {}
+        for key_node, value in self.node.value:
+            key = Node(self.path, key_node)
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise key.error(f"a key is {key._kind()}; keys must be plain text.")
+            if key_node.value in entries:
+                raise key.error(f"the key '{key_node.value}' stands here a second time; write it once.")
+            entries[key_node.value] = (key, Node(self.path, value))
+        return entries
+
+    def items(self) -> list[tuple[str, Node]]:
+        """The entries of a mapping with free keys, in the order of the file; a duplicate key is refused.
+
+        A key is its text as written, so ``8x8``, ``on`` and ``8`` are all text.
+        """
+        return [(text, value) for text, (_, value) in self._entries().items()]
+
+    def mapping(self, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, Node]:
+        """The entries of a mapping with a fixed set of keys; unknown, duplicate and missing keys are refused."""
+        entries = self._entries()
+        known = ", ".join(sorted(required | optional))
+        for text, (key, _) in entries.items():
+            if text not in required and text not in optional:
+                raise key.error(f"unknown key '{text}'; the keys here are: {known}.")
+        missing = sorted(required - entries.keys())
+        if missing:
+            raise self.error(f"the key '{missing[0]}' is missing; the keys here are: {known}.")
+        return {text: value for text, (_, value) in entries.items()}
+
+    def sequence(self) -> list[Node]:
+        """The values of a list."""
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self.error(f"{self._kind()} stands here; a list is needed.")
+        return [Node(self.path, value) for value in self.node.value]
+
+    def scalar(self) -> str | int | float | bool:
+        """A single value with the type that YAML gives it."""
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.error(f"{self._kind()} stands here; a single value is needed.")
+        tag, text = self._tag(), self.node.value
+        if tag == "str":
+            return str(text)
+        if tag == "bool" and text.lower() in _BOOL:
+            return _BOOL[text.lower()]
+        if tag == "int" and _INT.fullmatch(text):
+            return int(text, 0)
+        if tag == "float" and not re.search("[:_n]", text.lower()):  # neither sexagesimal nor .inf and .nan
+            return float(text)
+        raise self.error(
+            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth as true or "
+            "false."
+        )
+
+    # The three methods below carry the names of the types they return; they stand last so that no annotation of
+    # another method means them.
+
+    def str(self) -> str:
+        """Text."""
+        value = self.scalar()
+        if not isinstance(value, str):
+            raise self.error(f"{self._kind()} stands here; text is needed (put it in quotes).")
+        return value
+
+    def int(self) -> int:
+        """A whole number."""
+        value = self.scalar()
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(f"{self._kind()} stands here; a whole number is needed.")
+        return value
+
+    def bool(self) -> bool:
+        """``true`` or ``false``."""
+        value = self.scalar()
+        if not isinstance(value, bool):
+            raise self.error(f"{self._kind()} stands here; true or false is needed.")
+        return value
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes nodes only; refuses what the plain subset leaves out while the events still show it."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        problem = ""
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            problem = "anchors (&) and aliases (*) are refused; write the value out"
+        elif getattr(event, "tag", None):
+            problem = f"the tag '{event.tag}' is refused; write a plain value"
+        elif self.depth == MAX_DEPTH:
+            problem = f"values are nested deeper than {MAX_DEPTH}"
+        if problem:
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def load(path: Path) -> Node:
+    """Read the YAML file *path* (at most 1 MiB, UTF-8, one document) and return its top value.
+
+    Raises:
+        SpecError: the file cannot be read, is too large, is not YAML or leaves the plain subset.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise SpecError(f"{path}:1: cannot be read: {error.strerror}.") from error
+    if len(data) > MAX_BYTES:
+        raise SpecError(f"{path}:1: the file is larger than {MAX_BYTES} bytes; a description must be smaller.")
+    try:
+        node = _Loader(data.decode()).get_single_node()
+    except UnicodeDecodeError as error:
+        line, byte = data.count(b"\n", 0, error.start) + 1, data[error.start]
+        raise SpecError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8.") from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise SpecError(f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}.") from error
+    except yaml.YAMLError as error:  # a character that YAML does not allow
+        raise SpecError(f"{path}:1: {' '.join(str(error).split())}.") from error
+    if node is None:
+        raise SpecError(f"{path}:1: the file is empty.")
+    return Node(path, node)
