@@ -9,6 +9,8 @@ import pytest
 
 from tests.shader.sample import GLSL, write_folder
 from vkq import cli
+from vkq.cli import shaders
+from vkq.cli.common import progress
 from vkq.shader.catalog import load_catalog
 
 
@@ -20,8 +22,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def use(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = load_catalog(folder)
-    monkeypatch.setattr(cli, "catalog", lambda: small)
-    monkeypatch.setattr(cli, "shaders_folder", lambda: folder)
+    monkeypatch.setattr(shaders, "catalog", lambda: small)
+    monkeypatch.setattr(shaders, "shaders_folder", lambda: folder)
     return folder
 
 
@@ -66,9 +68,7 @@ def test_build(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(list((tmp_path / "cache" / "spirv").glob("*.spv"))) == 4
 
 
-def test_check(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_check(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shaders", "check"]) == 0
     assert capsys.readouterr().out == "4 variants checked, 0 problems\n"
     use(write_folder(tmp_path, glsl=GLSL.replace("roundEven", "round").replace("readonly", "")), monkeypatch)
@@ -99,7 +99,7 @@ def test_progress_shows_on_a_terminal_after_two_seconds(
     times = iter([0.0, 1.0, 3.0, 4.0])
     monkeypatch.setattr("time.monotonic", lambda: next(times))
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert list(cli.progress("abc", 3, "compiling")) == ["a", "b", "c"]
+    assert list(progress("abc", 3, "compiling")) == ["a", "b", "c"]
     assert capsys.readouterr().err == "\r\x1b[Kcompiling 2/3\r\x1b[Kcompiling 3/3\r\x1b[K"
 
 

@@ -76,9 +76,7 @@ def test_worked_example():
 )
 def test_index_is_the_documented_formula(name, word, lane):
     for shape in [(2, 5, 3, 7), (1, 8, 4, 4), (3, 1, 6, 2)]:
-        sizes = dict(zip("NCHW", shape, strict=True)) | {
-            f"{d}b": -(-s // 4) for d, s in zip("NCHW", shape, strict=True)
-        }
+        sizes = dict(zip("NCHW", shape, strict=True)) | {f"{d}b": -(-s // 4) for d, s in zip("NCHW", shape, strict=True)}
         for element in product(*map(range, shape)):
             names = sizes | dict(zip("nchw", element, strict=True))
             assert layout(name).index(*element, shape=shape) == (eval(word, names), eval(lane, names))
@@ -288,18 +286,14 @@ def test_refuses(call, error, message):
 
 
 def test_unknown_name_lists_those_there_are():
-    with pytest.raises(
-        ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_4C, .*kPackedInt8_4W4C"
-    ):
+    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_4C, .*kPackedInt8_4W4C"):
         layout("NCHW")
 
 
 def test_catalog_is_read_once_and_cannot_be_spoiled():
     layouts().clear()
     assert layout("kPackedInt8_4C") is layouts()["kPackedInt8_4C"]
-    assert {path.stem for path in layouts_folder().glob("*.yaml")} == {
-        name.removeprefix("kPackedInt8_") for name in NAMES
-    }
+    assert {path.stem for path in layouts_folder().glob("*.yaml")} == {name.removeprefix("kPackedInt8_") for name in NAMES}
     assert sorted(glsl_includes()) == [f"layout/{name}.glslh" for name in NAMES]
     assert glsl_includes()["layout/kPackedInt8_4C.glslh"] == layout("kPackedInt8_4C").glsl()
 

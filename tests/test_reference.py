@@ -76,9 +76,7 @@ def test_onnx_dynamicquantizelinear(form):
 def test_onnx_convinteger(name):
     test = node_tests.load(name)
     x, w, x_zero_point, *w_zero_point = test.inputs
-    got = reference.conv2d_acc(
-        x, w, QParams.of(1.0, x_zero_point), None, *w_zero_point, padding=test.attributes.get("pads", 0)
-    )
+    got = reference.conv2d_acc(x, w, QParams.of(1.0, x_zero_point), None, *w_zero_point, padding=test.attributes.get("pads", 0))
     np.testing.assert_array_equal(got, test.outputs[0])
 
 
@@ -93,9 +91,7 @@ def test_onnx_qlinearconv():
     test = node_tests.load("test_qlinearconv")
     x, x_scale, x_zp, w, w_scale, w_zp, y_scale, y_zp = test.inputs
     assert test.attributes == {}
-    got = reference.conv2d(
-        x, w, x=QParams.of(x_scale, x_zp), w_scale=w_scale, w_zero_point=w_zp, y=QParams.of(y_scale, y_zp)
-    )
+    got = reference.conv2d(x, w, x=QParams.of(x_scale, x_zp), w_scale=w_scale, w_zero_point=w_zp, y=QParams.of(y_scale, y_zp))
     np.testing.assert_array_equal(got, test.outputs[0], strict=True)
 
 
@@ -188,9 +184,7 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     x = floats(q.scale)
     got = reference.quantize(x, q)
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
-    same = (
-        slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
-    )  # elsewhere it gives NaN another q
+    same = slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)  # elsewhere it gives NaN another q
     np.testing.assert_array_equal(got[same], expected[same], strict=True)
     np.testing.assert_array_equal(got[np.isnan(x)], q.qmin)
 
@@ -383,9 +377,7 @@ def test_operands_may_be_strided_and_are_never_changed():
     w = np.repeat(data.w, 2, axis=3)[..., ::2]
     x.setflags(write=False)
     w.setflags(write=False)
-    got = reference.conv2d(
-        x, w, x=data.x_q, w_scale=data.w_scale, bias=data.bias.astype(">i4"), y=data.y_q, **data.options
-    )
+    got = reference.conv2d(x, w, x=data.x_q, w_scale=data.w_scale, bias=data.bias.astype(">i4"), y=data.y_q, **data.options)
     np.testing.assert_array_equal(got, expected, strict=True)
     np.testing.assert_array_equal(x, data.x)
 

@@ -158,8 +158,7 @@ class LayoutSpec:
         first, *rest = self.order
         fold = [f"  word = word * {part.glsl_extent()} + {part.glsl_value()};" for part in rest]
         unfold = [
-            f"  {part.glsl_add(f'word % {part.glsl_extent()}')}\n  word /= {part.glsl_extent()};"
-            for part in reversed(rest)
+            f"  {part.glsl_add(f'word % {part.glsl_extent()}')}\n  word /= {part.glsl_extent()};" for part in reversed(rest)
         ]
         return _GLSL.format(
             name=self.name,
@@ -200,9 +199,7 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
     entries = root.mapping({"name", "summary", "dims", "split", "order", "lane"})
     name, summary = entries["name"].str(), entries["summary"].str()
     if name != f"kPackedInt8_{stem}" or not re.fullmatch("[0-9A-Za-z]+", stem):
-        raise entries["name"].error(
-            f"the name is {name!r}; it must be 'kPackedInt8_' and the letters of the file name."
-        )
+        raise entries["name"].error(f"the name is {name!r}; it must be 'kPackedInt8_' and the letters of the file name.")
     if len(summary.splitlines()) != 1:
         raise entries["summary"].error("the summary must be one line.")
     dims = tuple(_dim(node) for node in entries["dims"].sequence())

@@ -59,8 +59,7 @@ class LinearProblem:
             raise ArgumentError("linear: x has no axes (shape ()); its last axis must be K.")
         if x[-1] != w[1]:
             raise ArgumentError(
-                f"linear: x has K={x[-1]} (shape {x}) but weight has K={w[1]} (shape {w}); "
-                f"their last axes must be equal."
+                f"linear: x has K={x[-1]} (shape {x}) but weight has K={w[1]} (shape {w}); their last axes must be equal."
             )
         return cls(prod(x[:-1]), w[0], w[1], x[:-1])
 
@@ -183,9 +182,7 @@ class Conv2dProblem:
         if len(x) != 4:
             raise ArgumentError(f"conv2d: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
         if len(w) != 4:
-            raise ArgumentError(
-                f"conv2d: weight has {len(w)} axes (shape {w}); it must have 4: (OC, IC/groups, KH, KW)."
-            )
+            raise ArgumentError(f"conv2d: weight has {len(w)} axes (shape {w}); it must have 4: (OC, IC/groups, KH, KW).")
         groups = _integer("conv2d", "groups", groups, least=1)
         if x[1] != w[1] * groups:
             raise ArgumentError(
@@ -372,8 +369,7 @@ def _padding(padding: Padding, kernel: Pair, stride: Pair, dilation: Pair) -> Qu
     values = tuple(padding) if isinstance(padding, Sequence) and not isinstance(padding, str) else (padding,)
     if len(values) not in (1, 2, 4) or isinstance(padding, str):
         raise ArgumentError(
-            f"conv2d: padding is {padding!r}; give an int, (vertical, horizontal), (top, left, bottom, right), "
-            f'"same" or "valid".'
+            f'conv2d: padding is {padding!r}; give an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid".'
         )
     numbers = [_integer("conv2d", "padding", value, 0) for value in values] * (4 // len(values))
     return (numbers[0], numbers[1], numbers[2], numbers[3])

@@ -96,10 +96,8 @@ class QParams:
             width = np.float32(max(-low, high) if symmetric else high - low)
         if not (lo <= hi and np.isfinite(width)):
             raise ArgumentError(f"QParams: the range is [{lo}, {hi}]; it needs lo <= hi and a finite float32 width.")
-        if width == 0:
-            scale = np.float32(1)
-        else:
-            scale = max(width / np.float32(127 if symmetric else 255), np.float32(SMALLEST_SCALE))
+        steps = np.float32(127 if symmetric else 255)
+        scale = max(width / steps, np.float32(SMALLEST_SCALE)) if width else np.float32(1)
         qmin, qmax = _RANGES[dtype]
         if symmetric:
             return cls(float(scale), 0 if dtype == "int8" else 128, dtype)
@@ -132,9 +130,7 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
     return scales
 
 
-def check_zero_points(
-    zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str
-) -> npt.NDArray[np.int32]:
+def check_zero_points(zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str) -> npt.NDArray[np.int32]:
     """The per-channel zero points of a tensor of ``dtype`` (int8 or uint8), as int32 of shape (channels,).
 
     zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError where it is not
@@ -219,9 +215,7 @@ def _zero_point(zero_point: Any, dtype: QDType) -> int:
         kind = type(zero_point).__name__
         raise DTypeError(f"QParams: zero_point is {zero_point!r} ({kind}); it must be an integer.")
     if isinstance(zero_point, (np.int8, np.uint8)) and zero_point.dtype.name != dtype:
-        raise DTypeError(
-            f"QParams: zero_point has dtype {zero_point.dtype} but the tensor is {dtype}; they must be the same."
-        )
+        raise DTypeError(f"QParams: zero_point has dtype {zero_point.dtype} but the tensor is {dtype}; they must be the same.")
     qmin, qmax = _RANGES[dtype]
     if not qmin <= zero_point <= qmax:
         raise ArgumentError(f"QParams: zero_point is {zero_point}; {dtype} holds {qmin} to {qmax}.")

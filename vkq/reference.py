@@ -267,9 +267,7 @@ def _convolve(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dP
     return y.reshape(p.y_shape)
 
 
-def _finish(
-    acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
-) -> Array:
+def _finish(acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation) -> Array:
     """Accumulators to the output type; their last axis is that of the output channels."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))

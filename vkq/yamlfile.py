@@ -105,8 +105,7 @@ class Node:
         if tag == "float" and not re.search("[:_n]", text.lower()):  # neither sexagesimal nor .inf and .nan
             return float(text)
         raise self.error(
-            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth as true or "
-            "false."
+            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth as true or false."
         )
 
     # The three methods below carry the names of the types they return; they stand last so that no annotation of

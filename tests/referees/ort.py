@@ -38,9 +38,7 @@ def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
 @cache
 def _session(op: str, inputs: tuple[str, ...], output: str, attributes: tuple[tuple[str, Any], ...]) -> Any:
     names = [f"i{i}" for i in range(len(inputs))]
-    values = [
-        helper.make_tensor_value_info(name, _TYPES[dtype], None) for name, dtype in zip(names, inputs, strict=True)
-    ]
+    values = [helper.make_tensor_value_info(name, _TYPES[dtype], None) for name, dtype in zip(names, inputs, strict=True)]
     node = helper.make_node(op, names, ["y"], **dict(attributes))
     graph = helper.make_graph([node], op, values, [helper.make_tensor_value_info("y", _TYPES[output], None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -48,9 +48,7 @@ def test_extensions_with_their_feature() -> None:
 def test_folder(tmp_path: Path) -> None:
     clean = write_folder(tmp_path)
     assert check_sources(clean, load_catalog(clean)) == []
-    glsl = GLSL.replace("roundEven", "round").replace(
-        "#include", "#extension GL_EXT_shader_16bit_storage : require\n#include"
-    )
+    glsl = GLSL.replace("roundEven", "round").replace("#include", "#extension GL_EXT_shader_16bit_storage : require\n#include")
     folder = write_folder(tmp_path, glsl=glsl, helper=HELPER + "// fine\nint f(float v) { return round(v); }\n")
     assert check_sources(folder, load_catalog(folder)) == [
         "common/helper.glslh:4: round() leaves ties to the driver; use roundEven().",

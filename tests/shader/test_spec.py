@@ -41,9 +41,7 @@ def test_sizes_refuse(variant: Variant) -> None:
 
 
 def test_pack_push(variant: Variant) -> None:
-    assert variant.pack_push(count=2**32 - 1, offset=-(2**31), factor=0.1) == struct.pack(
-        "<Iif", 2**32 - 1, -(2**31), 0.1
-    )
+    assert variant.pack_push(count=2**32 - 1, offset=-(2**31), factor=0.1) == struct.pack("<Iif", 2**32 - 1, -(2**31), 0.1)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +77,7 @@ def test_missing_names_every_reason(tmp_path: Path) -> None:
     two = sample(tmp_path, change).variants[1]
     able = {"shaderInt8": True, "cooperativeMatrix": True, "maxComputeSharedMemorySize": 20000}
     assert two.missing(able) == []
-    assert two.missing({**able, "maxComputeSharedMemorySize": 8192}) == [
-        "maxComputeSharedMemorySize is 8192, needs 20000"
-    ]
+    assert two.missing({**able, "maxComputeSharedMemorySize": 8192}) == ["maxComputeSharedMemorySize is 8192, needs 20000"]
     assert two.missing({"shaderInt8": False, "maxComputeSharedMemorySize": 32768}) == [
         "shaderInt8 is false",
         "cooperativeMatrix is unknown",

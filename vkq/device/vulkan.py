@@ -7,6 +7,7 @@ works on a machine with no Vulkan at all.
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import threading
 from typing import Any
@@ -96,9 +97,7 @@ class Instance:
         self.pid = os.getpid()
         ffi, lib = vk.ffi, vk.lib
         validate = os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
-        app = vk.VkApplicationInfo(
-            pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0)
-        )
+        app = vk.VkApplicationInfo(pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0))
         layers, extensions, chain = [], [], None
         if validate:
             layers, extensions = ["VK_LAYER_KHRONOS_validation"], ["VK_EXT_debug_utils", "VK_EXT_validation_features"]
@@ -137,9 +136,7 @@ class Instance:
         info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
         severity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
         info.messageSeverity = severity
-        info.messageType = (
-            vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
-        )
+        info.messageType = vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
         info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
         messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
         create = self.function("vkCreateDebugUtilsMessengerEXT")
@@ -206,7 +203,7 @@ def struct(name: str) -> Any:
 def chain(structs: list[Any]) -> Any:
     """Links structs by pNext in order and returns the first (NULL for none)."""
     ffi = binding().ffi
-    for one, following in zip(structs, structs[1:], strict=False):
+    for one, following in itertools.pairwise(structs):
         one.pNext = ffi.cast("void*", following)
     return ffi.cast("void*", structs[0]) if structs else ffi.NULL
 

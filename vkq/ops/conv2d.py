@@ -70,7 +70,7 @@ class Conv2d(Layer[Conv2dProblem]):
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
             activation=activation, path=path, device=device,
         )  # fmt: skip
-        self._options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        self._options: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
         oc, group_ic, kh, kw = self.weight_shape
         # One pixel larger than the kernel: refuses bad options and groups at construction, not at the first call.
         reach = Conv2dProblem.of((1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options))
@@ -108,7 +108,7 @@ class Conv2d(Layer[Conv2dProblem]):
 
     def _run_int8(self, recording: Recording, p: Conv2dProblem, x: Tensor, y: Tensor) -> None:
         gemm, rows = self._gemm, _rows(p, pad=True)
-        assert isinstance(gemm, Int8Gemm)  # noqa: S101  chosen in _plan
+        assert isinstance(gemm, Int8Gemm)
         if self._pointwise(p):
             gemm.dispatch(recording, x.buffer, y.buffer, rows)
             return
@@ -125,7 +125,7 @@ class Conv2d(Layer[Conv2dProblem]):
 
     def _run_float(self, recording: Recording, p: Conv2dProblem, x: Tensor, y: Tensor) -> None:
         gemm, rows = self._gemm, _rows(p, pad=False)
-        assert isinstance(gemm, FloatGemm)  # noqa: S101  chosen in _plan
+        assert isinstance(gemm, FloatGemm)
         program, row_bytes = self._im2col(), 4 * gemm.k * gemm.groups
         chunk = _chunk(rows.count, row_bytes)
         scratch = self.device.allocate(chunk * row_bytes)
@@ -167,8 +167,9 @@ class Conv2d(Layer[Conv2dProblem]):
 def merge_groups(weight: Int8, groups: int) -> tuple[int, Int8]:
     """Groups merged until each has a multiple of four output channels: (super groups, weight (G, N, K) with k = (kh, kw, ic)).
 
-    A store writes whole words of four channels, so a group must own whole words. Within a merged group the weight is block-diagonal; the zeros
-    cost at most a factor of four (depthwise). The last merged group may be short of groups: theirs are zeros, and not stored.
+    A store writes whole words of four channels, so a group must own whole words. Within a merged group the weight is
+    block-diagonal; the zeros cost at most a factor of four (depthwise). The last merged group may be short of groups: theirs
+    are zeros, and not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
@@ -215,7 +216,7 @@ def conv2d(
     if isinstance(x, Tensor) and device is None:
         device = x.device
     layer = Conv2d(
-        weight, w_scale, stride=stride, padding=padding, dilation=dilation, groups=groups, x_qparams=x_qparams, y_qparams=y_qparams,
-        bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, device=device,
+        weight, w_scale, stride=stride, padding=padding, dilation=dilation, groups=groups, x_qparams=x_qparams,
+        y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, device=device,
     )  # fmt: skip
     return layer(x)

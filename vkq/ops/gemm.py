@@ -64,8 +64,8 @@ def ceil4(n: int) -> int:
 def signed(values: npt.NDArray[Any]) -> Int8:
     """int8 as it is, uint8 moved by 128: the same numbers with the zero point moved alike."""
     if values.dtype == np.uint8:
-        return (values ^ np.uint8(0x80)).view(np.int8)
-    return values.astype(np.int8, copy=False)
+        values = (values ^ np.uint8(0x80)).view(np.int8)
+    return np.asarray(values, np.int8)
 
 
 def signed_zero_point(q: QParams) -> int:
@@ -90,7 +90,8 @@ def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt
 
     With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved alike,
         sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-    and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit. *zero_point* is (G, N) as int8.
+    and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit. *zero_point* is (G, N)
+    as int8.
     """
     groups, n_padded, k_padded = blocked.shape
     n = zero_point.shape[1]
@@ -179,7 +180,8 @@ class FloatGemm:
     """The weight-only product: float32 rows times int8 weights dequantized in the shader."""
 
     def __init__(
-        self, device: Device, weight: Int8, w_scale: npt.NDArray[np.float32], bias: npt.NDArray[Any] | None, activation: Activation, channels: int
+        self, device: Device, weight: Int8, w_scale: npt.NDArray[np.float32], bias: npt.NDArray[Any] | None,
+        activation: Activation, channels: int
     ):  # fmt: skip
         self.device = device
         self.channels = channels

@@ -157,11 +157,12 @@ class Layer(Generic[P]):
         if x.dtype == "float32":
             return quantize_tensor(x, self.x_qparams, self._layout)
         if x.dtype != self.x_qparams.dtype:
-            raise DTypeError(f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them the same")
+            raise DTypeError(
+                f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them the same"
+            )
         if x.qparams is not None and x.qparams != self.x_qparams:
             raise ArgumentError(
                 f"{self._op}: x was quantized with {x.qparams} and the layer expects {self.x_qparams}; requantize it, "
                 "or give the layer before this one the same y_qparams"
             )
         return to_layout(x, self._layout)
-

@@ -114,7 +114,8 @@ def linear(
     """One linear layer applied once; see `Linear`, which keeps the packed weight for more.
 
     >>> import numpy as np
-    >>> linear(np.array([[2, 4]], np.int8), np.array([[1, 2], [3, 4]], np.int8), 0.5, x_qparams=QParams(0.5), y_qparams=QParams(1.0))
+    >>> x, w = np.array([[2, 4]], np.int8), np.array([[1, 2], [3, 4]], np.int8)
+    >>> linear(x, w, 0.5, x_qparams=QParams(0.5), y_qparams=QParams(1.0))
     array([[2, 6]], dtype=int8)
     """
     if isinstance(x, Tensor) and device is None:

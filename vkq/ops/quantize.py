@@ -20,9 +20,9 @@ from .gemm import signed_zero_point
 def quantize(x: npt.ArrayLike | Tensor, qparams: QParams, *, device: Device | None = None, layout: str | None = None) -> Any:
     """``saturate(round_half_even(x / scale) + zero_point)``.
 
-    x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in *layout*: kPackedInt8_4W4C for
-    four dims, else kPackedInt8_4H4W, unless given). The division is rounded correctly on every device. +-Inf saturates, NaN gives the
-    lower bound, -0.0 is 0. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in *layout*:
+    kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W, unless given). The division is rounded correctly on every device.
+    +-Inf saturates, NaN gives the lower bound, -0.0 is 0. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
     Raises DTypeError where x is not float32.
 
@@ -67,9 +67,7 @@ def quantize_tensor(x: Tensor, qparams: QParams, layout: str | None = None) -> T
     y = Tensor(x.device, x.shape, qparams.dtype, layout, qparams)
     if x.size == 0:
         return y
-    program = x.device.program(
-        catalog().find("quantize_q8ta__word"), {"LAYOUT": layout_number(y.layout)}
-    )
+    program = x.device.program(catalog().find("quantize_q8ta__word"), {"LAYOUT": layout_number(y.layout)})
     n, c, h, w = extent_of(x.shape, y.layout)
     push: dict[str, int | float] = {
         "words": y.nbytes // 4, "n": n, "c": c, "h": h, "w": w, "scale": qparams.scale, "zero_point": signed_zero_point(qparams)

@@ -42,8 +42,8 @@ def refusal(device: Device, path: str) -> str | None:
 def choose(device: Device, path: str = "auto") -> Choice:
     """The path for this device.
 
-    ``auto`` takes the first accelerated dot product that passes the self-test, else the portable path; ``dot`` takes a dot product
-    even where none is accelerated; a path by its full name is taken or refused.
+    ``auto`` takes the first accelerated dot product that passes the self-test, else the portable path; ``dot`` takes a dot
+    product even where none is accelerated; a path by its full name is taken or refused.
 
     Raises:
         ArgumentError: an unknown path.

@@ -1,8 +1,8 @@
 """What a device computes, compared with what it must: asked once for each device, driver and version of vkq, and remembered.
 
-A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the packed dot
-product in each form over all 65,536 pairs of bytes in each lane, and the requantization over extremes, accumulators above 2^24 and
-ties. A device that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
+A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
+packed dot product in each form over all 65,536 pairs of bytes in each lane, and the requantization over extremes, accumulators
+above 2^24 and ties. A device that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ def _test_requantize(device: Device, soft_float: bool) -> str | None:
     got = _execute(device, "requantize", acc, multiplier.view(np.int32), soft_float)
     with np.errstate(over="ignore"):
         product = acc.astype(np.float32) * multiplier
-    want = np.stack(
-        [reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1
-    )
+    want = np.stack([reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1)
     return _difference(got, want, lambda i: f"requantize({acc[i]}, {multiplier[i]!r})")
 
 

@@ -39,8 +39,8 @@ class Device:
     """A Vulkan device, opened with the features that vkq's shaders use.
 
     Args:
-        which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete before integrated before
-            virtual before CPU.
+        which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete before integrated
+            before virtual before CPU.
         staging: True copies through host memory even where the device's own memory is visible; None decides by the device.
 
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
@@ -59,9 +59,7 @@ class Device:
         family = self.capabilities.compute_family
         if family is None:
             raise NoDeviceError(f"{self.capabilities.name} has no queue that computes")
-        handle, queue = vulkan.open_device(
-            physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
-        )
+        handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
         instance = vulkan.instance()
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         self.context = native_module().Context(
@@ -120,19 +118,17 @@ class Device:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
-            raise DeviceError(
-                "a tensor cannot be read while its operations are only being recorded; run the recording first"
-            )
+            raise DeviceError("a tensor cannot be read while its operations are only being recorded; run the recording first")
         if size == 0:
             return np.empty(0, np.uint8)
         if source.mapped:
             self.synchronize()
-            return source.view()[:size].copy()
+            return np.array(source.view()[:size])
         with self._lock:
             staging = self._allocate(self._staging, size)
             self.recording().copy(source, staging, size)
         self.synchronize()
-        return staging.view()[:size].copy()
+        return np.array(staging.view()[:size])
 
     def _allocate(self, arena: Arena, size: int) -> Buffer:
         self.check_usable()
@@ -200,9 +196,7 @@ class Device:
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
         packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(
-            code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0
-        )
+        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
         return Program(variant, values, native)
 
     def _pipeline_cache_path(self) -> Any:
@@ -245,7 +239,7 @@ class Device:
 
     @contextlib.contextmanager
     def record(self, timestamps: int = 0) -> Iterator[Recording]:
-        """Records what this thread asks for in the block instead of running it; ``recording.run()`` then runs it, again and again.
+        """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
         *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
         """
@@ -304,7 +298,7 @@ class Device:
             raise vulkan.error_for(vulkan.VK_ERROR_DEVICE_LOST, "an earlier call")
 
     def close(self) -> None:
-        """Waits for the device, writes the pipeline cache and frees everything. Further use raises; closing again does nothing."""
+        """Waits for the device, writes the pipeline cache, frees everything. Further use raises; closing again does nothing."""
         if os.getpid() != self._pid:
             return  # a forked child owns nothing
         with self._lock:
@@ -335,7 +329,9 @@ def _choose(which: int | str | None) -> tuple[Any, caps.Capabilities]:
     if which is None:
         if not able:
             why = "; ".join(f"{c.name}: {c.refusal()}" for _, c in found) or "the loader shows no device"
-            raise NoDeviceError(f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the CPU)")
+            raise NoDeviceError(
+                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the CPU)"
+            )
         return min(able, key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
     if isinstance(which, int):
         able = [pair for pair in able if pair[1].index == which]

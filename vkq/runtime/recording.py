@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -138,6 +139,4 @@ def _meet(some: list[tuple[int, int, int]], others: list[tuple[int, int, int]]) 
 
 def native_module() -> Any:
     """The compiled extension, imported late so that the shader tools work without it."""
-    from vkq import _kompute
-
-    return _kompute
+    return importlib.import_module("vkq._kompute")

@@ -25,10 +25,10 @@ _BYTES = ("int8", "uint8")
 class Tensor:
     """An array in device memory.
 
-    ``shape`` is the logical shape; ``dtype`` is ``"int8"``, ``"uint8"``, ``"float32"`` or ``"int32"``; ``layout`` is the name of a packed layout
-    for 8-bit data (``kPackedInt8_4W4C`` for images (N, C, H, W), ``kPackedInt8_4H4W`` for matrices (..., K)) and ``"contiguous"`` (row-major) for the
-    others. ``qparams`` says what 8-bit values mean, where that is known; a layer refuses an input with other parameters than
-    its own.
+    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32" or "int32"; ``layout`` is the name of a packed
+    layout for 8-bit data (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K)) and "contiguous"
+    (row-major) for the others. ``qparams`` says what 8-bit values mean, where that is known; a layer refuses an input with
+    other parameters than its own.
 
     uint8 is kept as int8, moved by 128: x and x - 128 with the zero point moved alike are the same number.
 
@@ -139,7 +139,9 @@ def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
     if dtype not in _BYTES and dtype not in _NUMBERS:
         raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
     if (dtype in _BYTES) == (layout_name == CONTIGUOUS):
-        raise ArgumentError(f"Tensor: dtype {dtype} cannot have layout {layout_name}; 8-bit data is packed, other data contiguous")
+        raise ArgumentError(
+            f"Tensor: dtype {dtype} cannot have layout {layout_name}; 8-bit data is packed, other data contiguous"
+        )
     if dtype in _BYTES:
         dims = layout(layout_name).dims
         if dims != ("n", "c", "h", "w"):

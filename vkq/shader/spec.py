@@ -118,9 +118,7 @@ class Variant:
     def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
         """``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the variant."""
         values = self.constants(specialization)
-        return {
-            constant.id: encode(constant.type, values[name], name) for name, constant in self.specialization.items()
-        }
+        return {constant.id: encode(constant.type, values[name], name) for name, constant in self.specialization.items()}
 
     def local_size(self, specialization: Mapping[str, Value] = _NOTHING) -> tuple[int, int, int]:
         """The workgroup size (x, y, z) in invocations."""
@@ -139,9 +137,7 @@ class Variant:
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**self._integers(specialization), **needed})
         if count < 0:
-            raise ArgumentError(
-                f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0."
-            )
+            raise ArgumentError(f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0.")
         return count
 
     def pack_push(self, **values: int | float) -> bytes:

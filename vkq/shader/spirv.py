@@ -55,9 +55,7 @@ def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
     while at < len(words):
         count = words[at] >> 16
         if count == 0 or at + count > len(words):
-            raise CompileError(
-                f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left."
-            )
+            raise CompileError(f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left.")
         instructions.append(Instruction(words[at] & 0xFFFF, words[at + 1 : at + count]))
         at += count
     return words[:5], instructions

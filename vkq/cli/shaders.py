@@ -1,88 +1,24 @@
-"""The command ``vkq``. Each subcommand is one function that returns its exit code, registered in `COMMANDS`."""
+"""``vkq shaders``: list, show, compile and check the shaders."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.metadata
 import json
-import os
-import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from vkq import cache
-from vkq.errors import ArgumentError, CompileError, VkqError
+from vkq.cli.common import Parsers, add_command, progress
+from vkq.errors import ArgumentError, CompileError
 from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all
 from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.rules import check_sources
 from vkq.shader.spec import Variant
 
-Item = TypeVar("Item")
-Parsers = Any  # argparse keeps the type of add_subparsers() private
 
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line *argv* (by default the process's own) and return the exit code.
-
-    0: done. 1: done, and a check failed. 2: an error, told in one line on stderr.
-    """
-    parser = argparse.ArgumentParser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
-    parser.add_argument("--version", action="version", version=f"vkq {_version()}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for register in COMMANDS:
-        register(commands)
-    options = parser.parse_args(argv)
-    try:
-        return int(options.run(options))
-    except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (VkqError, OSError) as error:
-        print(f"vkq: error: {error}", file=sys.stderr)
-        return 2
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("vkq")
-    except importlib.metadata.PackageNotFoundError:
-        return "(not installed)"
-
-
-def add_command(
-    commands: Parsers, name: str, run: Callable[[argparse.Namespace], int], summary: str, examples: Sequence[str]
-) -> argparse.ArgumentParser:
-    """A subcommand whose ``--help`` ends with examples."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
-    """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
-    start, shown = time.monotonic(), False
-    try:
-        for number, item in enumerate(items, 1):
-            if sys.stderr.isatty() and time.monotonic() - start > 2:
-                shown = True
-                print(f"\r\x1b[K{what} {number}/{total}", end="", file=sys.stderr, flush=True)
-            yield item
-    finally:
-        if shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-def register_shaders(commands: Parsers) -> None:
+def register(commands: Parsers) -> None:
     parser = commands.add_parser("shaders", help="list, show, compile and check the shaders")
     inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     pattern = "a part of the name, or a glob such as 'linear_*:s8s8.*' (default: all)"
@@ -225,6 +161,3 @@ def _show(facts: dict[str, Any]) -> None:
 
 def _pairs(values: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
-
-
-COMMANDS: list[Callable[[Parsers], None]] = [register_shaders]

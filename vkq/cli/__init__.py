@@ -1,0 +1,36 @@
+"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; these modules alone print."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from vkq._version import __version__
+from vkq.cli import devices, shaders
+from vkq.cli.common import Parsers
+from vkq.errors import NoDeviceError, VkqError
+
+COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line *argv* (by default the process's own) and return the exit code.
+
+    0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
+    """
+    parser = argparse.ArgumentParser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
+    parser.add_argument("--version", action="version", version=f"vkq {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for register in COMMANDS:
+        register(commands)
+    options = parser.parse_args(argv)
+    try:
+        return int(options.run(options))
+    except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (VkqError, OSError) as error:
+        print(f"vkq: error: {error}", file=sys.stderr)
+        return 3 if isinstance(error, NoDeviceError) else 2

@@ -1,0 +1,41 @@
+"""What the subcommands share: their parsers with examples, and progress on a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+Item = TypeVar("Item")
+Parsers = Any  # argparse keeps the type of add_subparsers() private
+
+
+def add_command(
+    commands: Parsers, name: str, run: Callable[[argparse.Namespace], int], summary: str, examples: Sequence[str]
+) -> argparse.ArgumentParser:
+    """A subcommand whose ``--help`` ends with examples."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
+    """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
+    start, shown = time.monotonic(), False
+    try:
+        for number, item in enumerate(items, 1):
+            if sys.stderr.isatty() and time.monotonic() - start > 2:
+                shown = True
+                print(f"\r\x1b[K{what} {number}/{total}", end="", file=sys.stderr, flush=True)
+            yield item
+    finally:
+        if shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,89 @@
+"""``vkq devices``: every Vulkan device, what it can do, and the path that int8 operations take on it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import Any
+
+from vkq.cli.common import Parsers, add_command
+from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
+from vkq.errors import NoDeviceError, VkqError
+from vkq.ops.select import FORMS, choose, refusal
+from vkq.runtime.device import Device
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "devices",
+        run,
+        "list the Vulkan devices, what they can do, and the path chosen on each",
+        ["vkq devices", "vkq devices --json", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON: {devices: [...], error: ...}")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the devices; exit code 3 where none can run vkq."""
+    try:
+        found, error = devices(), None
+    except NoDeviceError as reason:
+        found, error = [], str(reason)
+    reports = [_report(c) for c in found]
+    usable = any(r["path"] for r in reports)
+    if not found and error is None:
+        error = "the Vulkan loader shows no device; install a driver (Debian and Ubuntu: mesa-vulkan-drivers)"
+    if options.json:
+        print(json.dumps({"devices": reports, "error": error}, indent=2))
+    else:
+        for report in reports:
+            _show(report)
+        if error:
+            print(f"no device: {error}")
+    return 0 if usable else 3
+
+
+def _report(c: Capabilities) -> dict[str, Any]:
+    report: dict[str, Any] = {
+        "capabilities": dataclasses.asdict(c)
+        | {
+            "extensions": sorted(c.extensions),
+            "memory_types": [{"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in c.memory_types],
+        },
+        "path": None,
+        "reason": c.refusal(),
+        "paths": {},
+    }
+    if c.refusal() is None:
+        try:
+            with Device(c.index) as device:
+                report["paths"] = {path: refusal(device, path) for path in FORMS}
+                choice = choose(device)
+                report |= {"path": choice.path, "reason": choice.reason}
+        except VkqError as error:
+            report["reason"] = str(error)
+    return report
+
+
+def _show(report: dict[str, Any]) -> None:
+    c = report["capabilities"]
+    limits = c["properties"]
+    fast = [n.removeprefix("integerDotProduct").removesuffix("Accelerated") for n in DOT_ACCELERATED if limits.get(n)]
+    matrices = [
+        f"{m['m']}x{m['n']}x{m['k']} {m['a']}*{m['b']}->{m['d']}" for m in c["cooperative_matrices"] if m["a"] in ("s8", "u8")
+    ]
+    dot = "yes" if c["features"]["shaderIntegerDotProduct"] else "no"
+    print(f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']}, {c['driver'] or 'driver unnamed'})")
+    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
+    for path, reason in report["paths"].items():
+        print(f"     {path:<10} {'can run' if reason is None else reason}")
+    print(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}")
+    print(f"   int8 matrices  {', '.join(matrices) or 'none'}")
+    print(
+        f"   subgroup {limits.get('subgroupSize', 0)}, workgroup {limits['maxComputeWorkGroupInvocations']}, "
+        f"shared memory {limits['maxComputeSharedMemorySize']} B, "
+        f"buffer {limits['maxStorageBufferRange']} B, "
+        f"timestamps {c['timestamp_valid_bits']} bits of {c['timestamp_period_ns']:g} ns"
+    )
