@@ -1,4 +1,4 @@
-"""Devices for the tests: every test that takes ``device`` runs on two independent software drivers, under the validation layer."""
+"""Devices for the tests: each test that takes ``device`` runs on two independent software drivers, under the validation layer."""
 
 import os
 from collections.abc import Iterator

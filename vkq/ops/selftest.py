@@ -2,7 +2,8 @@
 
 A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
 packed dot product in each form over all 65,536 pairs of bytes in each lane, and the requantization over extremes, accumulators
-above 2^24 and ties. A device that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
+above 2^24 and ties. A device that rounds floats another way than to nearest even gets the integer form of the same steps
+(SOFT_FLOAT).
 """
 
 from __future__ import annotations
