@@ -29,6 +29,7 @@ from ..shader.catalog import catalog
 from . import isolate, rates
 
 Words = npt.NDArray[np.int32]
+OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
 FORMAT = 2  # of the cached report: raised when a test or a rate changes
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
