@@ -58,7 +58,7 @@ def test_a_form_that_is_claimed_and_wrong_is_passed_over(doctor: Open, monkeypat
     report(monkeypatch, {"s8s8": 50.0, "u8s8": 40.0, "u8u8": 4.0, "float": 5.0}, s8s8="3 of 262144 wrong")
     device = doctor(**{SIGNED: 1, MIXED: 1})
     assert select.choose(device).path == "dot_u8s8"
-    with pytest.raises(vkq.PathError, match="dot_s8s8 cannot run on .*: 3 of 262144 wrong; path='auto'"):
+    with pytest.raises(vkq.PathError, match=r"dot_s8s8 cannot run on .*: 3 of 262144 wrong; path='auto'"):
         select.choose(device, "dot_s8s8")
 
 

@@ -5,13 +5,17 @@ import sys
 
 CODE = """
 import numpy as np, vkq
-for _ in range(3):
+for _ in range(4):
     with vkq.Device() as device:
-        layer = vkq.Linear(np.ones((4, 4), np.int8), 1.0, x_qparams=vkq.QParams(1.0), device=device)
-        x = vkq.Tensor.from_numpy(np.ones((4, 4), np.int8), device)
-        with device.record() as recording:
-            layer(x)
-        recording.run()
+        recordings = []
+        for path in ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"):
+            layer = vkq.Linear(np.ones((4, 4), np.int8), 1.0, x_qparams=vkq.QParams(1.0), path=path, device=device)
+            x = vkq.Tensor.from_numpy(np.ones((4, 4), np.int8), device)
+            with device.record(timestamps=1) as recording:
+                layer(x)
+            recording.run()
+            recordings.append(recording)
+        del layer, x
 """
 
 

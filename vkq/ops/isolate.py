@@ -76,8 +76,9 @@ def _stages(text: str, key: str) -> tuple[str | None, dict[str, Any]]:
 
 def _run(argv: list[str]) -> tuple[str | None, str]:
     """(why the child failed, or None; what it printed)."""
+    pipe = subprocess.PIPE
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment(), text=True, errors="replace"
+        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_environment(), text=True, errors="replace"
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=TIMEOUT_S)

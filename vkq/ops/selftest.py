@@ -2,8 +2,8 @@
 
 A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
 packed dot product in each form over all 65,536 pairs of bytes in each lane, the requantization over extremes, accumulators
-above 2^24 and ties, and the quotient of quantize around every tie. They run in a child process (isolate.py). A device that rounds floats another way than to nearest even gets the integer form of the same steps
-(SOFT_FLOAT).
+above 2^24 and ties, and the quotient of quantize around every tie. They run in a child process (isolate.py). A device
+that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
 """
 
 from __future__ import annotations
