@@ -102,6 +102,15 @@ class Device:
         """Device memory handed out to tensors, weights and scratch."""
         return self._arena.used_bytes
 
+    @property
+    def memory_peak_bytes(self) -> int:
+        """The most device memory that was handed out at a time, since `reset_memory_peak`."""
+        return self._arena.peak_bytes
+
+    def reset_memory_peak(self) -> None:
+        """Begins a new measurement of `memory_peak_bytes`."""
+        self._arena.reset_peak()
+
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
