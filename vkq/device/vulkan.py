@@ -176,6 +176,14 @@ def instance() -> Instance:
         return _instance
 
 
+def loader_version() -> str:
+    """The Vulkan version that the loader offers, such as 1.3.239."""
+    vk = binding()
+    out = vk.ffi.new("uint32_t*")
+    check(vk.lib.vkEnumerateInstanceVersion(out), "vkEnumerateInstanceVersion")
+    return f"{out[0] >> 22 & 0x7F}.{out[0] >> 12 & 0x3FF}.{out[0] & 0xFFF}"
+
+
 def validation_messages() -> list[str]:
     """What the Khronos validation layer has said so far (with VKQ_VALIDATION=1)."""
     return list(_instance.messages) if _instance else []

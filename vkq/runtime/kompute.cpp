@@ -629,6 +629,7 @@ struct Context {
 };
 
 NB_MODULE(_kompute, m) {
+  m.attr("kompute_version") = VKQ_KOMPUTE_VERSION;
   nb::set_leak_warnings(false);  // objects alive at interpreter exit are closed by the device's exit handler
   nb::register_exception_translator(
       [](const std::exception_ptr &pointer, void *) {
