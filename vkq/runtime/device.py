@@ -73,6 +73,7 @@ class Device:
         self.context = native_module().Context(
             *(vulkan.handle_int(h) for h in (loader, instance.handle, physical, handle, queue)), family
         )
+        self.handle = handle  # the VkDevice, for queries that the extension does not make
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._local = threading.local()
@@ -171,6 +172,9 @@ class Device:
         types = self.capabilities.memory_types
         host = [i for i, t in enumerate(types) if {"host_visible", "host_coherent"} <= t.flags]
         local = [i for i, t in enumerate(types) if "device_local" in t.flags and "protected" not in t.flags]
+        if not local or not host:  # a driver without hardware, made to compile for some: it shows what it compiles to
+            self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
+            return
         largest = max(types[i].heap_bytes for i in local)
         # Where all of the device's memory is the host's too, and cached, nothing needs to be copied.
         shared = [i for i in local if i in host and "host_cached" in types[i].flags and types[i].heap_bytes == largest]
@@ -203,7 +207,7 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0) -> Program:
         self.check_usable()
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
@@ -213,7 +217,7 @@ class Device:
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
         packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
+        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags)
         return Program(variant, values, native)
 
     def _pipeline_cache_path(self) -> Any:
@@ -357,6 +361,10 @@ def _choose(which: int | str | None) -> tuple[Any, caps.Capabilities]:
     if not able:
         raise NoDeviceError(f"no device matches {which!r} and can run vkq; there are: {listed}")
     return able[0]
+
+
+def _no_memory(size: int) -> Memory:
+    raise OutOfMemoryError("this device has no memory that vkq can use; its shaders can be compiled, not run")
 
 
 def _pretended(capabilities: caps.Capabilities) -> tuple[Any, caps.Capabilities]:

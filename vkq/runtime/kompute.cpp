@@ -110,6 +110,7 @@ struct Core {
   std::mutex mutex;       // resources, fences
   std::mutex queueMutex;  // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+  std::atomic<bool> submitted{false};  // a device that only compiles may be one without hardware, whose driver cannot wait
 
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
 
@@ -123,7 +124,7 @@ struct Core {
   }
   void close() {
     if (closed.exchange(true)) return;
-    vkTable.vkDeviceWaitIdle(handle());
+    if (submitted) vkTable.vkDeviceWaitIdle(handle());
     pendingResult = VK_SUCCESS;  // closing a lost device is fine
     for (;;) {  // one at a time: releasing a recording may end the last use of a program, which then leaves the set by itself
       Resource *next;
@@ -530,6 +531,7 @@ struct Recording : Resource {
     {
       std::lock_guard<std::mutex> lock(core->queueMutex);
       activeCore = core.get();
+      core->submitted = true;
       sequence->evalAsync();
       fence = activeFence;
       if (pendingResult != VK_SUCCESS) {  // nothing is in flight: take Kompute out of its running state without waiting
