@@ -13,7 +13,7 @@ import functools
 import json
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,18 @@ class Preference:
 
 
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_setting", default=None)
+observer: contextvars.ContextVar[Callable[[Shape], None] | None] = contextvars.ContextVar(
+    "vkq_shapes", default=None
+)  # told of each
 _tuned: dict[str, dict[str, Setting]] = {}  # by device, then bucket
 _lock = threading.Lock()
 
 
 def choose(device: Device, shape: Shape) -> Setting:
     """The setting for a product on a device."""
+    observe = observer.get()
+    if observe:
+        observe(shape)
     return _forced.get() or lookup(device, shape) or default(device.capabilities, shape)
 
 
