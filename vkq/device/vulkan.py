@@ -120,6 +120,8 @@ class Instance:
 
     def _debug_chain(self, vk: Any) -> Any:
         enable = [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT]
+        if _printing():  # the layer does one or the other
+            enable = [vk.VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT]
         return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=enable)
 
     def _add_messenger(self, vk: Any) -> None:
@@ -135,7 +137,7 @@ class Instance:
         info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
         info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
         severity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-        info.messageSeverity = severity
+        info.messageSeverity = severity | (vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0)
         info.messageType = vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
         info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
         messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
@@ -160,6 +162,11 @@ class Instance:
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
         check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
         return list(out)[: count[0]]
+
+
+def _printing() -> bool:
+    """VKQ_VALIDATION=printf: the layer shows what shaders print (debugPrintfEXT) instead of validating synchronization."""
+    return os.environ.get("VKQ_VALIDATION") == "printf"
 
 
 def instance() -> Instance:
