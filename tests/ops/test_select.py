@@ -137,3 +137,20 @@ def test_a_buffer_above_the_limit_is_refused_before_anything_runs(doctor: Open) 
     device = doctor(maxStorageBufferRange=4096)
     with pytest.raises(vkq.ArgumentError, match="maxStorageBufferRange of 4096"):
         vkq.linear(np.zeros((512, 64), np.int8), np.ones((4, 64), np.int8), 1.0, x_qparams=QParams(1.0), device=device)
+
+
+def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(monkeypatch, GPU_RATES)
+    shapes: list[str] = []
+    row = select.Path(
+        "coopmat", "coopmat", "cooperativeMatrix", "cooperativeMatrix", lambda device: None if shapes else "no int8 matrix shape"
+    )
+    monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
+    able = doctor()
+    monkeypatch.setattr(able, "capabilities", capabilities(able, cooperativeMatrix=True))  # claimed, and not enabled
+    assert select.refusal(doctor(), "coopmat") == "cooperativeMatrix is false"
+    assert select.refusal(able, "coopmat") == "no int8 matrix shape"
+    assert select.choose(able).path == "dot_u8s8"
+    shapes.append("16x16x32")
+    choice = select.choose(able)
+    assert (choice.path, choice.reason) == ("coopmat", "cooperativeMatrix, and the self-test passed; its rate is not measured")
