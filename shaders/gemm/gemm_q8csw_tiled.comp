@@ -38,13 +38,16 @@ vec4 load_x(uint row, uint k) {
   return v;
 }
 
+// The fused activation. Not clamp(): NaN passes through.
+float bounded(float v) { return v < p.y_low ? p.y_low : v > p.y_high ? p.y_high : v; }
+
 void store_row(uint m, uint c4, vec4 sums) {
   vec4 result = sums * channel_blocks[c4 * 2u] + channel_blocks[c4 * 2u + 1u];
   uint line = m / p.ow_padded, ow = m % p.ow_padded, image = line / p.oh, oh = line % p.oh;
   if (line >= p.lines || ow >= p.ow) return;
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     uint channel = 4u * c4 + c;
-    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = clamp(result[c], p.y_low, p.y_high);
+    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
   }
 }
 
