@@ -119,6 +119,17 @@ def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt
     return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
 
 
+def output_push(scales: Scales) -> dict[str, int | float]:
+    """The push constants of an epilogue: y's zero point and the bounds of the activation, for both kinds of result."""
+    low, high = activation_range(scales.activation)
+    if scales.y is None:
+        return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
+    q_low, q_high = activation_bounds(scales.activation, scales.y)
+    zero_point = signed_zero_point(scales.y)
+    moved = scales.y.zero_point - zero_point
+    return {"y_zero_point": zero_point, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low, "y_high": high}
+
+
 def _by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
     """(channels,) as (G, N); the last group may have fewer channels of its own."""
     out = np.zeros(groups * n, values.dtype)
@@ -141,8 +152,8 @@ class Int8Gemm:
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.row_sums = bool(zero_point.any())
         blocked = block_weights(weight, zero_point)
-        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
-        self.parameters = _upload(device, channel_parameters(blocked, scales, form, zero_point))
+        self.weights = upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
     @property
     def out(self) -> str:
@@ -162,19 +173,16 @@ class Int8Gemm:
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None) -> None:
         """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those."""
         m4 = rows.blocks if m4 is None else m4
-        y_params = self.scales.y
-        low, high = activation_range(self.scales.activation)
-        q_low, q_high = activation_bounds(self.scales.activation, y_params) if y_params else (0, 0)
-        moved = y_params.zero_point - signed_zero_point(y_params) if y_params else 0
-        push: dict[str, int | float] = {
-            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups,
-            "first_m4": first_m4, "y_c4": ceil4(self.channels),
-            "y_zero_point": signed_zero_point(y_params) if y_params else 0, "y_min": q_low - moved, "y_max": q_high - moved,
-            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
-            "y_low": low, "y_high": high,
-        }  # fmt: skip
         macs = 64 * m4 * self.n4 * self.k4 * self.groups
-        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], push, macs)
+        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], self.push(rows, first_m4, m4), macs)
+
+    def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
+        """The push constants of every kernel of this product."""
+        return {
+            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, "y_c4": ceil4(self.channels),
+            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
+            **output_push(self.scales),
+        }  # fmt: skip
 
 
 class FloatGemm:
@@ -190,12 +198,12 @@ class FloatGemm:
         self.groups, self.n, self.k = weight.shape
         self.n4 = ceil4(self.n)
         blocked = block_weights(weight, np.zeros(weight.shape[:2], np.int32))
-        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.weights = upload(device, layout("kPackedInt8_4N4K").pack(blocked))
         parameters = np.zeros((self.groups, 4 * self.n4, 2), np.float32)
         parameters[:, : self.n, 0] = _by_group(w_scale, self.groups, self.n)
         if bias is not None:
             parameters[:, : self.n, 1] = _by_group(bias, self.groups, self.n)
-        self.parameters = _upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
+        self.parameters = upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
 
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
@@ -229,7 +237,8 @@ def local_size(variant: Variant, m4: int) -> dict[str, Value]:
     return {"LOCAL_X": INVOCATIONS // tall, "LOCAL_Y": tall}
 
 
-def _upload(device: Device, data: npt.NDArray[Any]) -> Buffer:
+def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:
+    """A buffer that holds the array."""
     buffer = device.allocate(data.nbytes)
     device.upload(buffer, data)
     return buffer

@@ -25,7 +25,7 @@ P = TypeVar("P")
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a layer does with an input: ``path``, why, the shader variants in order of dispatch, and sizes."""
+    """What a layer does with an input: ``path`` and ``method`` with why, the shader variants in order of dispatch, and sizes."""
 
     problem: str
     scheme: str
@@ -34,9 +34,13 @@ class Explanation:
     variants: tuple[str, ...]
     macs: int
     scratch_bytes: int
+    method: str = ""
+    method_reason: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]
+        if self.method:
+            lines.append(f"  method   {self.method} ({self.method_reason})")
         lines += [f"  shader   {name}" for name in self.variants]
         return "\n".join([*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"])
 
@@ -47,6 +51,7 @@ class Layer(Generic[P]):
     _op: str
     _rank: int  # of the weight
     _layout: str  # of int8 inputs and outputs
+    weight_shape: tuple[int, ...]
 
     def __init__(
         self,
