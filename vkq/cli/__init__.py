@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         register(commands)
     options = parser.parse_args(argv)
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        sys.stdout.flush()  # a reader that has left is noticed here, not at exit
+        return code
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
