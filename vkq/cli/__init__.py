@@ -25,11 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for register in COMMANDS:
         register(commands)
-    options = parser.parse_args(argv)
     try:
-        code = int(options.run(options))
-        sys.stdout.flush()  # a reader that has left is noticed here, not at exit
-        return code
+        try:
+            options = parser.parse_args(argv)
+            return int(options.run(options))
+        finally:
+            sys.stdout.flush()  # a reader that has left is noticed here, not at exit
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
