@@ -17,6 +17,7 @@ from .errors import (
 )
 from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
+from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.linear import Linear, linear
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
@@ -30,6 +31,7 @@ __all__ = [
     "Capabilities",
     "CompileError",
     "Conv2d",
+    "ConvTranspose2d",
     "DTypeError",
     "Device",
     "DeviceError",
@@ -45,6 +47,7 @@ __all__ = [
     "VkqError",
     "__version__",
     "conv2d",
+    "conv_transpose2d",
     "default_device",
     "dequantize",
     "devices",

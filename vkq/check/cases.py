@@ -89,7 +89,7 @@ KNOWN = [
     for name in names.split()
 ]
 
-# Transposed convolutions, for when there is such an operation: (N, IC, H, W, OC, KH=KW, groups, output_padding), all
+# Transposed convolutions: (N, IC, H, W, OC, KH=KW, groups, output_padding), all
 # with stride 2 and padding 1.
 TRANSPOSED = [
     (1, 32, 8, 8, 16, 3, 1, 1),

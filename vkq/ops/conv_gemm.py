@@ -31,7 +31,8 @@ class Pointwise:
         self.gemm.dispatch(recording, x, y, pixel_rows(p, pad=True))
 
     def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
-        return (self.gemm.program(pixel_rows(p, pad=True).blocks).variant.name,), 0
+        rows = pixel_rows(p, pad=True)
+        return (self.gemm.chosen(rows, rows.blocks).variant.name,), 0
 
 
 class Im2col:
@@ -55,8 +56,10 @@ class Im2col:
             gemm.dispatch(recording, scratch, y, rows, first, size)
 
     def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
-        _, chunk = self._chunks(pixel_rows(p, pad=self._int8))
-        return (self._gather().variant.name, self.gemm.program(chunk).variant.name), chunk * self._row_bytes
+        rows, gemm = pixel_rows(p, pad=self._int8), self.gemm
+        _, chunk = self._chunks(rows)
+        program = gemm.chosen(rows, chunk) if isinstance(gemm, Int8Gemm) else gemm.program(chunk)
+        return (self._gather().variant.name, program.variant.name), chunk * self._row_bytes
 
     def _chunks(self, rows: Rows) -> tuple[int, int]:
         """How many rows (int8: blocks of four) the matrix has, and how many are made at a time."""
