@@ -92,13 +92,12 @@ class Tensor:
         return 4 * (self.size if packed is None else packed.words(self.extent))
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replaces the content by an array of the same shape and dtype."""
+        """Replaces the content by an array of the same shape and dtype. What was asked for before still sees the old content."""
         data = np.asarray(array)
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
                 f"Tensor.write: the array is {data.dtype} {data.shape}, the tensor {self.dtype} {self.shape}; they must be equal"
             )
-        self.device.synchronize()  # nothing that was asked for before may see the new content
         packed = self.packed
         if packed is None:
             self.device.upload(self.buffer, np.ascontiguousarray(data, _NUMBERS[self.dtype]))
