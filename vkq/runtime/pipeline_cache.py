@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import cache
 from ..device.capabilities import Capabilities
-from ..errors import DeviceError
+from ..errors import DeviceError, DeviceLostError, OutOfMemoryError
 
 _HEADER = struct.Struct("<IIII16s")  # VkPipelineCacheHeaderVersionOne
 
@@ -41,6 +41,8 @@ def load(context: Any, c: Capabilities) -> int:
         try:
             context.load_cache(data)
             return len(data)
+        except (OutOfMemoryError, DeviceLostError):
+            raise  # not for the data's sake
         except DeviceError as error:
             problem = str(error)
     cache.warn(path(c), f"the pipeline cache {path(c)} is ignored and made again: {problem}.")
