@@ -69,7 +69,7 @@ def test_the_process_ends_quietly(any_device: vkq.Device, code: str) -> None:
     """Exit code 0 and not a word, neither of Python nor of the validation layer."""
     if "daemon" in code:  # whose own error, when the device closes under it, is not the question
         code = "threading.excepthook = lambda _: None; " + code
-    ends(python(code + "\nprint('end')", any_device, VKQ_VALIDATION="1"), "end\n")
+    ends(python("print('begun')\n" + code, any_device, VKQ_VALIDATION="1"), "begun\n")
 
 
 @pytest.mark.parametrize("validation", ["0", "1"])

@@ -45,7 +45,7 @@ def choose(which: int | str | None) -> tuple[Any, Capabilities]:
 
 
 def _matches(which: int | str, c: Capabilities, count: int) -> bool:
-    if isinstance(which, str) and which.isdecimal() and int(which) < count:
+    if isinstance(which, str) and which.isdecimal() and (len(which) < 3 or int(which) < count):
         which = int(which)  # else a number in a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 

@@ -135,6 +135,8 @@ def extent_of(shape: Sequence[int], layout_name: str) -> tuple[int, int, int, in
 
 def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
     """Raises where dtype, layout and rank do not go together."""
+    if min(shape, default=0) < 0:
+        raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
     if dtype not in _BYTES and dtype not in _NUMBERS:
         raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
     if (dtype in _BYTES) == (layout_name == CONTIGUOUS):
