@@ -17,9 +17,11 @@ from .errors import (
 )
 from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
+from .ops.elementwise import add, mul, sub
 from .ops.linear import Linear, linear
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
+from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
@@ -44,12 +46,20 @@ __all__ = [
     "Tensor",
     "VkqError",
     "__version__",
+    # element-wise, tables
+    "add",
     "conv2d",
     "default_device",
     "dequantize",
     "devices",
     "flatten",
     "linear",
+    "lookup",
+    "mul",
     "quantize",
+    "requantize",
     "reshape",
+    "sub",
+    "table_of",
+    "unary",
 ]

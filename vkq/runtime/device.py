@@ -114,6 +114,15 @@ class Device:
             staging.view()[: flat.size] = flat
             self.recording().copy(staging, target, flat.size)
 
+    def upload_now(self, target: Buffer, data: npt.NDArray[Any]) -> None:
+        """As `upload`, but never as a part of a ``record`` block: for content that outlives it."""
+        explicit: Recording | None = getattr(self._local, "explicit", None)
+        self._local.explicit = None
+        try:
+            self.upload(target, data)
+        finally:
+            self._local.explicit = explicit
+
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
         self.check_usable()
