@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from vkq import QParams, reference_ops
+from vkq.errors import ArgumentError
 from vkq.qparams import QDType
+from vkq.window import Window
 
 from .referees import ort_ops
 
@@ -107,3 +109,61 @@ def test_table_is_the_three_onnx_operators(name: str) -> None:
     difference = np.abs(reference_ops.table_of(name, x, y).astype(int) - want)
     assert difference.max() <= (1 if name in ("tanh", "exp", "hardswish") else 0)
     assert np.count_nonzero(difference) <= 2
+
+
+def _random_window(rng: np.random.Generator, dilate: bool) -> Window:
+    """Any window that fits: images down to one pixel, strides beyond the kernel, asymmetric padding, ceil mode."""
+    while True:
+        shape = (1, 3, *(int(v) for v in rng.integers(1, 12, 2)))
+        kernel, stride = rng.integers(1, 5, 2).tolist(), rng.integers(1, 5, 2).tolist()
+        dilation = rng.integers(1, 4, 2).tolist() if dilate else 1
+        padding = [int(rng.integers(0, kernel[i % 2])) for i in range(4)]
+        try:
+            return Window.of("pool", shape, kernel, stride, padding, dilation, bool(rng.integers(2)))
+        except ArgumentError:
+            continue
+
+
+def _attributes(window: Window) -> dict[str, Any]:
+    return {
+        "kernel_shape": window.kernel, "strides": window.stride, "pads": window.padding, "ceil_mode": int(window.ceil_mode),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_max_pool_equals_onnxruntime(dtype: QDType) -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(150):
+        window = _random_window(rng, True)
+        x = rng.integers(0, 256, window.x_shape).astype(np.uint8).view(dtype)
+        want = ort_ops.run("MaxPool", [x], dtype, dilations=window.dilation, **_attributes(window))
+        np.testing.assert_array_equal(reference_ops.max_pool2d(x, window), want, err_msg=str(window))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("include", [False, True])
+def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
+    """Where the scales are equal, a mean of four is a tie in a quarter of the cases."""
+    rng = np.random.default_rng(6)
+    for i in range(150):
+        window = _random_window(rng, False)
+        x = rng.integers(0, 256, window.x_shape).astype(np.uint8).view(dtype)
+        xq = QParams(float(10 ** rng.uniform(-2, 1)), _point(rng, dtype), dtype)
+        yq = QParams(xq.scale * (1.0 if i % 2 else float(rng.uniform(0.3, 1.5))), _point(rng, dtype), dtype)
+        inputs = [x, *ort_ops.parameters(xq), *ort_ops.parameters(yq)]
+        want = ort_ops.run("QLinearAveragePool", inputs, dtype, count_include_pad=int(include), **_attributes(window))
+        got = reference_ops.avg_pool2d(x, window, xq, yq, include)
+        np.testing.assert_array_equal(got, want, err_msg=f"{window} {xq} {yq}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_global_average_pool_equals_onnxruntime(dtype: QDType) -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        shape = (2, *(int(v) for v in rng.integers(1, (40, 20, 20))))
+        x = rng.integers(0, 256, shape).astype(np.uint8).view(dtype)
+        xq = QParams(2.0 ** float(rng.integers(-6, 2)), _point(rng, dtype), dtype)
+        yq = QParams(xq.scale / 4 * float(rng.choice([1, 1, 0.7])), _point(rng, dtype), dtype)
+        inputs = [x, *ort_ops.parameters(xq), *ort_ops.parameters(yq)]
+        want = ort_ops.run("QLinearGlobalAveragePool", inputs, dtype, channels_last=0)
+        np.testing.assert_array_equal(reference_ops.global_avg_pool(x, xq, yq), want)

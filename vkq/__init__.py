@@ -19,6 +19,7 @@ from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
 from .ops.elementwise import add, mul, sub
 from .ops.linear import Linear, linear
+from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
 from .ops.table import lookup, requantize, table_of, unary
@@ -48,13 +49,16 @@ __all__ = [
     "__version__",
     # element-wise, tables
     "add",
+    "avg_pool2d",
     "conv2d",
     "default_device",
     "dequantize",
     "devices",
     "flatten",
+    "global_avg_pool2d",
     "linear",
     "lookup",
+    "max_pool2d",
     "mul",
     "quantize",
     "requantize",

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.errors import ArgumentError, DTypeError
-from vkq.qparams import QParams
-from vkq.reference import Activation, activation_bounds, dequantize, quantize
+from vkq.qparams import SMALLEST_SCALE, QParams
+from vkq.reference import Activation, activation_bounds, dequantize, quantize, requantize
+from vkq.window import Window
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
@@ -169,3 +170,67 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
     if x.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"lookup: x has dtype {x.dtype}; it must be int8 or uint8.")
     return np.asarray(entries[x.astype(np.int32) + (128 if x.dtype == np.int8 else 0)])
+
+
+def max_pool2d(x: Array, window: Window) -> Array:
+    """The largest number under each window; padding never wins (a window that sees none of the image gives the type's least).
+
+    x: (N, C, H, W), int8 or uint8. As ONNX MaxPool.
+    """
+    padded = _padded(x, window, np.iinfo(x.dtype).min)
+    return np.asarray(np.max([padded[tap] for tap in _taps(window)], axis=0))
+
+
+def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
+    """The mean under each window, as ONNX Runtime's QLinearAveragePool.
+
+    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where sum adds
+    ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the image, or the kernel's.
+    """
+    real = _padded(dequantize(x, xq), window, np.float32(0))
+    total = np.zeros(window.y_shape, np.float32)
+    for tap in _taps(window):
+        total = total + real[tap]
+    inside = _padded(np.ones(x.shape, np.float32), window, np.float32(0))
+    counts = sum(inside[tap] for tap in _taps(window))
+    mean = total / (np.float32(window.taps) if count_include_pad else counts)
+    with np.errstate(over="ignore"):
+        value = np.rint(mean / np.float32(yq.scale) + np.float32(yq.zero_point))
+    return np.asarray(np.clip(value, yq.qmin, yq.qmax).astype(np.int32).astype(yq.dtype))
+
+
+def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
+    """The mean of each channel, (N, C, 1, 1), as ONNX Runtime's QLinearGlobalAveragePool.
+
+    ``y_q = saturate(round_half_even(float32(acc) * m) + y_zp)`` with ``acc = sum(x_q - x_zp)`` exact and
+    ``m = x_scale / (y_scale * float32(H * W))``, each step rounded to float32.
+    """
+    acc = x.astype(np.int64).sum(axis=(2, 3), keepdims=True) - xq.zero_point * x.shape[2] * x.shape[3]
+    return requantize(acc, global_multiplier(x.shape[2] * x.shape[3], xq, yq), yq)
+
+
+def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
+    """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is y_zp then)."""
+    with np.errstate(over="ignore", under="ignore"):
+        m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
+    return float(m) if m >= SMALLEST_SCALE else 0.0
+
+
+def _padded(x: Array, window: Window, fill: Any) -> Array:
+    """The image with all that a window may touch around it."""
+    _, _, oh, ow = window.y_shape
+    after = [max(0, (out - 1) * step + reach - before - size) for out, step, reach, before, size in zip(
+        (oh, ow), window.stride, window.reach, window.padding[:2], x.shape[2:], strict=True)]  # fmt: skip
+    margins = ((0, 0), (0, 0), (window.padding[0], after[0]), (window.padding[1], after[1]))
+    return np.pad(x, margins, constant_values=fill)
+
+
+def _taps(window: Window) -> list[tuple[slice, ...]]:
+    """For each kernel element in row-major order, what it sees of the padded image."""
+    _, _, oh, ow = window.y_shape
+    found: list[tuple[slice, ...]] = []
+    for i, j in np.ndindex(*window.kernel):
+        row, column = i * window.dilation[0], j * window.dilation[1]
+        rows = slice(row, row + (oh - 1) * window.stride[0] + 1, window.stride[0])
+        found.append((slice(None), slice(None), rows, slice(column, column + (ow - 1) * window.stride[1] + 1, window.stride[1])))
+    return found
