@@ -22,6 +22,7 @@ from .ops.linear import Linear, linear
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
+from .ops.shape import concat, pad, transpose
 from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
 from .runtime.device import Device, default_device
@@ -50,6 +51,7 @@ __all__ = [
     # element-wise, tables
     "add",
     "avg_pool2d",
+    "concat",
     "conv2d",
     "default_device",
     "dequantize",
@@ -60,10 +62,12 @@ __all__ = [
     "lookup",
     "max_pool2d",
     "mul",
+    "pad",
     "quantize",
     "requantize",
     "reshape",
     "sub",
     "table_of",
+    "transpose",
     "unary",
 ]

@@ -213,6 +213,8 @@ def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
     """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is y_zp then)."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
+    if not np.isfinite(m):
+        raise ArgumentError(f"global_avg_pool2d: x_scale / (y_scale * {pixels}) is {m} as a float32; check {xq} and {yq}.")
     return float(m) if m >= SMALLEST_SCALE else 0.0
 
 
