@@ -22,6 +22,7 @@ from .ops.linear import Linear, linear
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
+from .ops.resize import resize
 from .ops.shape import concat, pad, transpose
 from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
@@ -66,6 +67,7 @@ __all__ = [
     "quantize",
     "requantize",
     "reshape",
+    "resize",
     "sub",
     "table_of",
     "transpose",
