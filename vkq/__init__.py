@@ -24,6 +24,7 @@ from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
 from .ops.resize import resize
 from .ops.shape import concat, pad, transpose
+from .ops.softmax import softmax
 from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
 from .runtime.device import Device, default_device
@@ -68,6 +69,7 @@ __all__ = [
     "requantize",
     "reshape",
     "resize",
+    "softmax",
     "sub",
     "table_of",
     "transpose",

@@ -143,7 +143,7 @@ def binary_tensor(
         return y
     numbers = arithmetic(op, aq, bq, yq) if form == "auto" else Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
     low, high = (bound - operand.shift(yq.dtype) for bound in activation_bounds(activation, yq))
-    table = operand.table(a.device, (op, aq, bq, yq, low, high), lambda: _stored_table(op, aq, bq, yq, activation))
+    table = a.device.constant((op, aq, bq, yq, low, high), lambda: _stored_table(op, aq, bq, yq, activation))
     same = a.shape == b.shape
     words = y.nbytes // 4
     push: dict[str, int | float] = {

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import collections
-import threading
-import weakref
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,10 +16,6 @@ from ..runtime.program import Program
 from ..runtime.tensor import IMAGE, MATRIX, Tensor
 
 Operand = npt.ArrayLike | Tensor
-TABLES_KEPT = 64  # a device keeps so many tables; the largest have 64 KiB
-
-_tables: weakref.WeakKeyDictionary[Device, collections.OrderedDict[Hashable, Buffer]] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
 
 
 def device_of(op: str, operands: Sequence[Operand], device: Device | None) -> Device:
@@ -97,22 +90,6 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
     if not -rank <= axis < rank:
         raise ArgumentError(f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]")
     return axis % rank
-
-
-def table(device: Device, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
-    """An array in device memory, made once for each key and kept until it is the oldest of many."""
-    with _lock:
-        kept = _tables.setdefault(device, collections.OrderedDict())
-        found = kept.get(key)
-        if found is None:
-            data = np.ascontiguousarray(make())
-            found = device.allocate(data.nbytes)
-            device.upload_now(found, data)
-            kept[key] = found
-            while len(kept) > TABLES_KEPT:
-                kept.popitem(last=False)
-        kept.move_to_end(key)
-        return found
 
 
 def dispatch(program: Program, device: Device, buffers: Sequence[Buffer], push: Mapping[str, int | float], work: int = 0) -> None:

@@ -53,7 +53,7 @@ def resize(
     tensor = to_layout(tensor, operand.image_layout(tensor))
     y = Tensor(tensor.device, how.y_shape, tensor.dtype, tensor.layout, tensor.qparams)
     if y.size:
-        table = operand.table(y.device, ("resize", how), lambda: _table(how))
+        table = y.device.constant(("resize", how), lambda: _table(how))
         constants: dict[str, Value] = {"LAYOUT": layout_number(y.layout)}
         if mode == "linear":
             constants |= {"EVEN": rounding == "even", "SOFT_FLOAT": selftest.report(y.device).soft_float}

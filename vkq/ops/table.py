@@ -97,7 +97,7 @@ def lookup_tensor(x: Tensor, entries: npt.NDArray[Any], y_qparams: QParams | Non
     y = Tensor(x.device, x.shape, entries.dtype.name, x.layout, y_qparams)
     if x.size:
         stored = signed(entries)
-        buffer = operand.table(x.device, ("lookup", stored.tobytes()), lambda: stored)
+        buffer = x.device.constant(("lookup", stored.tobytes()), lambda: stored)
         program = x.device.program(catalog().find("lookup_q8__vector"))
         operand.dispatch(program, x.device, [x.buffer, buffer, y.buffer], {"vectors": ceil4(y.nbytes // 4)})
     return y

@@ -7,7 +7,8 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +32,7 @@ BLOCK_BYTES = 16 << 20
 MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
 MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
+CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
@@ -71,6 +73,7 @@ class Device:
         self._pending: Recording | None = None
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
         self._cached_bytes = self._load_pipeline_cache()
         self._make_arenas(staging)
         _open.add(self)
@@ -114,14 +117,27 @@ class Device:
             staging.view()[: flat.size] = flat
             self.recording().copy(staging, target, flat.size)
 
-    def upload_now(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """As `upload`, but never as a part of a ``record`` block: for content that outlives it."""
-        explicit: Recording | None = getattr(self._local, "explicit", None)
-        self._local.explicit = None
-        try:
-            self.upload(target, data)
-        finally:
-            self._local.explicit = explicit
+    def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
+        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept.
+
+        It outlives a ``record`` block, so its upload is never part of one.
+        """
+        with self._lock:
+            found = self._constants.get(key)
+            if found is None:
+                data = np.ascontiguousarray(make())
+                found = self.allocate(data.nbytes)
+                explicit: Recording | None = getattr(self._local, "explicit", None)
+                self._local.explicit = None
+                try:
+                    self.upload(found, data)
+                finally:
+                    self._local.explicit = explicit
+                self._constants[key] = found
+                if len(self._constants) > CONSTANTS_KEPT:
+                    self._constants.popitem(last=False)
+            self._constants.move_to_end(key)
+            return found
 
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
@@ -317,6 +333,7 @@ class Device:
             self._pending = None
             self._in_flight.clear()
             self._programs.clear()
+            self._constants.clear()
             self.context.close()
 
     def __enter__(self) -> Device:
