@@ -75,7 +75,7 @@ class Conv2d(Layer[Conv2dProblem]):
         # One pixel larger than the kernel: refuses bad options and groups at construction, not at the first call.
         reach = Conv2dProblem.of((1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options))
         self.groups = reach.groups
-        self.super_groups, self._weight = merge_groups(self._weight_int8, self.groups)
+        self.super_groups, self._weight = merge_groups(self._weight_int8, self.groups, self._zero_points)
         self._gemm: Int8Gemm | FloatGemm
         if self.scales is None:
             w_scales, checked, fused = self._float
@@ -164,18 +164,19 @@ class Conv2d(Layer[Conv2dProblem]):
         return Explanation(p.name, self.scheme, choice.path, choice.reason, tuple(names), p.macs, scratch)
 
 
-def merge_groups(weight: Int8, groups: int) -> tuple[int, Int8]:
+def merge_groups(weight: Int8, groups: int, zero_points: npt.NDArray[np.int32]) -> tuple[int, Int8]:
     """Groups merged until each has a multiple of four output channels: (super groups, weight (G, N, K) with k = (kh, kw, ic)).
 
     A store writes whole words of four channels, so a group must own whole words. Within a merged group the weight is
-    block-diagonal; the zeros cost at most a factor of four (depthwise). The last merged group may be short of groups: theirs
-    are zeros, and not stored.
+    block-diagonal, elsewhere the channel's zero point, which counts as zero; that costs at most a factor of four (depthwise).
+    The last merged group may be short of groups: theirs are zeros, and not stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
     merged = min(groups, 4 // math.gcd(4, n)) if groups > 1 and n else 1
     super_groups = -(-groups // merged)
     out = np.zeros((super_groups * merged, n, kh, kw, merged, ic), np.int8)
+    out[:groups] = zero_points.astype(np.int8).reshape(groups, n, 1, 1, 1, 1)
     slot = np.arange(groups) % merged
     by_group = weight.reshape(groups, n, ic, kh, kw).transpose(0, 1, 3, 4, 2)
     out[np.arange(groups), :, :, :, slot, :] = by_group

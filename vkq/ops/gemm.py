@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -199,7 +200,8 @@ class FloatGemm:
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, local_size(variant, ceil4(m)))
+        clamped = self.bounds != (-math.inf, math.inf)
+        return self.device.program(variant, {**local_size(variant, ceil4(m)), "CLAMPED": clamped})
 
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
