@@ -15,6 +15,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const bool WORDS = false;
 layout(constant_id = 4) const bool KEEP = false;
+layout(constant_id = 5) const uint LANE_AXIS = 1;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) buffer Y { int y[]; };
@@ -36,14 +37,16 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-// Of element e of y's extent: whether x has it, and where in x's extent.
-bool source(uvec4 e, uvec4 y_extent, out uvec4 from) {
+// Of element e of y's extent: whether x has it, where it is in the part that x has, and where in x's extent.
+bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
   uvec4 d = FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
-  uvec4 at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));  // below 0 is beyond any size
+  at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));  // below 0 is beyond any size
   ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
   from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));
   return all(lessThan(e, y_extent)) && all(lessThan(at, uvec4(p.size_n, p.size_c, p.size_h, p.size_w)));
 }
+
+uint along_lanes(uvec4 v) { return LANE_AXIS == 1u ? v.y : v.w; }
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
@@ -51,21 +54,25 @@ void main() {
   if (p.box_axis == 1u) { box.y = p.box_size; offset.y = p.box_first; }
   if (p.box_axis == 2u) { box.z = p.box_size; offset.z = p.box_first; }
   if (p.box_axis == 3u) { box.w = p.box_size; offset.w = p.box_first; }
-  ivec4 lanes = ivec4(p.fill);
-  uint found = 0u;
-  int x_word = 0;
-  bool loaded = false;
-  [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
-    uvec4 from;
-    if (!source(any_layout_element(LAYOUT, i, lane, box) + offset, y_extent, from)) continue;
-    if (!WORDS || !loaded) x_word = x[any_layout_word(LAYOUT, from, x_extent)];
-    loaded = true;
-    lanes[lane] = int8x4_lane(x_word, any_layout_lane(LAYOUT, from));
-    found |= 0xffu << (8u * lane);
+  uvec4 first = any_layout_element(LAYOUT, i, 0u, box) + offset, at, from;
+  Int8x4 result = int8x4_broadcast(p.fill);
+  uint found = 0u;  // the bytes of the word that x has
+  if (WORDS) {
+    if (source(first, y_extent, at, from)) {
+      uint lanes = min(along_lanes(uvec4(p.size_n, p.size_c, p.size_h, p.size_w)) - along_lanes(at), along_lanes(y_extent) - along_lanes(first));
+      found = lanes >= 4u ? 0xffffffffu : (1u << (8u * lanes)) - 1u;
+      result = (result & int(~found)) | (x[any_layout_word(LAYOUT, from, x_extent)] & int(found));
+    }
+  } else {
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
+      if (!source(any_layout_element(LAYOUT, i, lane, box) + offset, y_extent, at, from)) continue;
+      int value = int8x4_lane(x[any_layout_word(LAYOUT, from, x_extent)], any_layout_lane(LAYOUT, from));
+      result = bitfieldInsert(result, value, int(8u * lane), 8);
+      found |= 0xffu << (8u * lane);
+    }
   }
   if (i < p.words) {
-    uint word = any_layout_word(LAYOUT, any_layout_element(LAYOUT, i, 0u, box) + offset, y_extent);
-    int result = int8x4_pack(lanes);
+    uint word = any_layout_word(LAYOUT, first, y_extent);
     if (!KEEP || found == 0xffffffffu) y[word] = result;
     else if (found != 0u) y[word] = (y[word] & int(~found)) | (result & int(found));
   }

@@ -164,6 +164,7 @@ def _move(
         push |= operand.named(name, values)
     constants: dict[str, Value] = {
         "LAYOUT": layout_number(y.layout), "FOLDED": folded, "WORDS": whole_words, "KEEP": along is not None,
+        "LANE_AXIS": packed.lane.dim,
     }  # fmt: skip
     program = y.device.program(catalog().find("move_q8__word"), constants)
     operand.dispatch(program, y.device, [x.buffer, y.buffer], push)
