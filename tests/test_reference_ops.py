@@ -13,7 +13,7 @@ from vkq.errors import ArgumentError
 from vkq.qparams import QDType
 from vkq.window import Window
 
-from .referees import ort_ops
+from .referees import node_tests, ort_ops
 
 DTYPES: list[QDType] = ["int8", "uint8"]
 
@@ -138,6 +138,23 @@ def test_max_pool_equals_onnxruntime(dtype: QDType) -> None:
         x = rng.integers(0, 256, window.x_shape).astype(np.uint8).view(dtype)
         want = ort_ops.run("MaxPool", [x], dtype, dilations=window.dilation, **_attributes(window))
         np.testing.assert_array_equal(reference_ops.max_pool2d(x, window), want, err_msg=str(window))
+
+
+def test_max_pool_passes_the_onnx_node_test() -> None:
+    case = node_tests.load("test_maxpool_2d_uint8")
+    window = Window.of("max_pool2d", case.inputs[0].shape, **_pytorch_names(case.attributes))
+    np.testing.assert_array_equal(reference_ops.max_pool2d(case.inputs[0], window), case.outputs[0])
+
+
+def _pytorch_names(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Of an ONNX pooling node."""
+    return {
+        "kernel": attributes["kernel_shape"],
+        "stride": attributes.get("strides", 1),
+        "padding": attributes.get("pads", 0),
+        "dilation": attributes.get("dilations", 1),
+        "ceil_mode": bool(attributes.get("ceil_mode", 0)),
+    }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -27,6 +27,7 @@ from .ops.shape import concat, pad, transpose
 from .ops.softmax import softmax
 from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
+from .reference_ops import clamp, leaky_relu
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
 
@@ -53,6 +54,7 @@ __all__ = [
     # element-wise, tables
     "add",
     "avg_pool2d",
+    "clamp",
     "concat",
     "conv2d",
     "default_device",
@@ -60,6 +62,7 @@ __all__ = [
     "devices",
     "flatten",
     "global_avg_pool2d",
+    "leaky_relu",
     "linear",
     "lookup",
     "max_pool2d",

@@ -131,9 +131,24 @@ UNARY: dict[str, Function] = {
 
 
 def leaky_relu(alpha: float) -> Function:
-    """``x if x >= 0 else alpha * x`` for `table_of`; alpha is rounded to float32, as an ONNX attribute is."""
+    """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32, as in an ONNX file.
+
+    >>> leaky_relu(0.25)(np.array([-2.0, 3.0]))
+    array([-0.5,  3. ])
+    """
     slope = float(np.float32(alpha))
     return lambda x: np.where(x >= 0, x, slope * x)
+
+
+def clamp(low: float, high: float) -> Function:
+    """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low <= high.
+
+    >>> clamp(-1.0, 2.5)(np.array([-2.0, 1.0, 3.0]))
+    array([-1. ,  1. ,  2.5])
+    """
+    if not low <= high:
+        raise ArgumentError(f"clamp: the bounds are {low} and {high}; the first must not be above the second.")
+    return lambda x: np.clip(x, low, high)
 
 
 def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
