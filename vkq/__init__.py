@@ -1,5 +1,6 @@
 """vkq: exact int8 inference on any Vulkan device, the same bits on every path."""
 
+from . import integer
 from ._version import __version__
 from .device.capabilities import Capabilities, devices
 from .errors import (
@@ -49,6 +50,7 @@ __all__ = [
     "dequantize",
     "devices",
     "flatten",
+    "integer",
     "linear",
     "quantize",
     "reshape",

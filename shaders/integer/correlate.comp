@@ -23,8 +23,7 @@ layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 2) const bool COLUMN = false;
 layout(constant_id = 3) const bool WIDE = false;        // 64-bit sums
-layout(constant_id = 4) const bool ADD = false;         // several workgroups share a result: y is zero before
-layout(constant_id = 5) const bool WINDOW_SUMS = false; // w_offset is not zero
+layout(constant_id = 4) const bool WINDOW_SUMS = false; // w_offset is not zero
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 #if TEMPLATES == 1
@@ -171,10 +170,11 @@ void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
 }
 
 void store(uint index, uint low_word, uint high_word) {
+  bool add = p.splits > 1u;  // several workgroups share a result, and y is zero before
   if (!WIDE) {
-    if (ADD) atomicAdd(y[index], low_word); else y[index] = low_word;
-  } else if (ADD) {
-    uint before = atomicAdd(y[2u * index], low_word);
+    if (add) atomicAdd(y[index], low_word); else y[index] = low_word;
+  } else if (add) {
+    uint before = atomicAdd(y[2u * index], low_word);  // each addition carries by itself, so their order does not matter
     atomicAdd(y[2u * index + 1u], high_word + uint(before + low_word < before));
   } else {
     y[2u * index] = low_word;

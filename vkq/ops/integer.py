@@ -28,6 +28,7 @@ STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
 BUSY_WORKGROUPS = {"discrete": 1024, "virtual": 1024, "cpu": 8}
 BUSY_WORKGROUPS_DEFAULT = 256
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = 4096, 256, 2**32 - 1  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 
@@ -112,11 +113,10 @@ class Shape:
 
     @property
     def local(self) -> tuple[int, int]:
-        """Invocations across and down: as few surplus pixels as can be, else as square as can be in words."""
+        """Invocations across and down: as few surplus pixels as can be."""
         if self.column:
             return 1, INVOCATIONS
-        sizes = [(1 << i, INVOCATIONS >> i) for i in range(INVOCATIONS.bit_length())]
-        return min(sizes, key=lambda size: (math.prod(self.tiles(size)), abs(size[0] - 16)))
+        return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
 
     def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
         """Workgroups across and down."""
@@ -218,18 +218,19 @@ class Job:
         wanted = max(1, busy // alone)
         block = step_size(s, how.form, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.kwords // block[2])
-        per_split = -(-steps // min(wanted, steps))
+        per_split = max(1, steps // wanted)
         splits = -(-steps // per_split)
         offset = how.w_offset % 2**64
         push: dict[str, int | float] = {
-            "tiles_x": tiles[0], "tiles_y": tiles[1], "blocks": s.blocks, "groups": s.groups, "images": s.images, "splits": splits,
-            "steps": steps, "steps_per_split": per_split, "oh": s.oh, "ow": s.ow, "group_templates": s.templates,
+            "tiles_x": tiles[0], "tiles_y": tiles[1], "blocks": s.blocks, "groups": s.groups, "images": s.images,
+            "splits": splits, "steps": steps, "steps_per_split": per_split, "oh": s.oh, "ow": s.ow,
+            "group_templates": s.templates,
             "group_channels": s.channels, "kh": s.kh, "kwords": s.kwords,
             "channel_block": block[0], "row_block": block[1], "word_block": block[2], **self.stored,
             "x_digits": how.x.count, "w_digits": how.w.count, "fill": _fill(how.x), "flush_words": how.flush_words,
             "w_offset_low": _signed(offset & 0xFFFFFFFF), "w_offset_high": _signed(offset >> 32),
         }  # fmt: skip
-        constants: dict[str, Value] = {"LOCAL_X": local[0], "LOCAL_Y": local[1], "COLUMN": s.column, "ADD": splits > 1}
+        constants: dict[str, Value] = {"LOCAL_X": local[0], "LOCAL_Y": local[1], "COLUMN": s.column}
         program = self._program(constants)
         if splits > 1:
             recording.fill(self.y, 0)
@@ -269,10 +270,7 @@ def _template_words(taps: npt.NDArray[Any], how: Arithmetic, width: int, shape: 
     padded = np.zeros((g, shape.blocks * width, c, kh, shape.kwords * how.word_taps), taps.dtype)
     padded[:, :t, :, :, :kw] = taps  # zero beyond the edge, as a number: its digits follow from the offset
     digits = how.w.of(padded)
-    if how.word_taps == 1:
-        words = digits.astype("<i4")
-    else:
-        words = np.ascontiguousarray(digits).view("<i4")
+    words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
     split = words.reshape(how.w.count, g, shape.blocks, width, c, kh, shape.kwords)
     return np.ascontiguousarray(split.transpose(1, 2, 0, 4, 5, 6, 3))
 
