@@ -106,7 +106,7 @@ def correlate2d(
     if a.ndim != 2 or t.ndim not in (2, 3):
         raise ArgumentError(f"correlate2d: image {a.shape}, templates {t.shape}; they must be (H, W) and (h, w) or (T, h, w)")
     kh, kw = t.shape[-2:]
-    pads = {"full": (kh - 1, kw - 1, kh - 1, kw - 1), "same": (kh // 2, kw // 2, (kh - 1) // 2, (kw - 1) // 2), "valid": (0,) * 4}
+    pads = {"full": (kh - 1, kw - 1, kh - 1, kw - 1), "same": ((kh - 1) // 2, (kw - 1) // 2, kh // 2, kw // 2), "valid": (0,) * 4}
     if mode not in pads:
         raise ArgumentError(f"correlate2d: mode is {mode!r}; it must be one of {', '.join(pads)}")
     w = t.reshape(-1, 1, kh, kw)
