@@ -1,5 +1,6 @@
 """vkq: exact int8 inference on any Vulkan device, the same bits on every path."""
 
+from . import integer
 from ._version import __version__
 from .device.capabilities import Capabilities, devices
 from .errors import (
@@ -53,7 +54,6 @@ __all__ = [
     "Tensor",
     "VkqError",
     "__version__",
-    # element-wise, tables
     "add",
     "avg_pool2d",
     "clamp",
@@ -65,6 +65,7 @@ __all__ = [
     "devices",
     "flatten",
     "global_avg_pool2d",
+    "integer",
     "leaky_relu",
     "linear",
     "lookup",
