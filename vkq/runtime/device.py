@@ -238,13 +238,14 @@ class Device:
             yield self.recording()
 
     @contextlib.contextmanager
-    def record(self, timestamps: int = 0) -> Iterator[Recording]:
+    def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
+        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``);
+        *marks* the number of points in time that the block takes itself (``Recording.mark``).
         """
         self.flush()  # inputs uploaded before the block are not part of it
-        recording = Recording(self, timestamps)
+        recording = Recording(self, timestamps, marks)
         previous = getattr(self._local, "explicit", None)
         self._local.explicit = recording
         try:

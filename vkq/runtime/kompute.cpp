@@ -415,6 +415,7 @@ struct Recording : Resource {
   std::shared_ptr<kp::Sequence> sequence;
   std::vector<VkDescriptorPool> pools;
   std::vector<std::shared_ptr<void>> keep;  // what the recorded commands use
+  std::vector<std::shared_ptr<Operation>> operations;
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queryCount, queriesUsed = 0, setsLeft = 0;
   VkFence fence = VK_NULL_HANDLE;
@@ -449,13 +450,25 @@ struct Recording : Resource {
     pools.clear();
     if (queries) vkTable.vkDestroyQueryPool(core->handle(), queries, nullptr);
     queries = VK_NULL_HANDLE;
-    keep.clear();
+    // `keep` stays until this object goes: clearing it while the device closes would destroy resources that are still listed there.
   }
 
   template <typename Op, typename... A> void append(A &&...arguments) {
     core->usable();
     if (sealed) throw std::runtime_error("the recording was submitted already and takes no more operations");
-    sequence->record(std::make_shared<Op>(std::forward<A>(arguments)...));
+    operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
+    sequence->record(operations.back());
+    core->check();
+  }
+  // Records the operations from number `first` on again, `times` more times; a query is written once, so none may be among them.
+  void repeat(size_t first, uint32_t times) {
+    core->usable();
+    if (sealed) throw std::runtime_error("the recording was submitted already and takes no more operations");
+    const size_t last = operations.size();
+    for (size_t i = first; i < last; i++)
+      if (std::dynamic_pointer_cast<Timestamp>(operations[i])) throw std::invalid_argument("repeat: a timestamp cannot be repeated");
+    for (uint32_t n = 0; n < times; n++)
+      for (size_t i = first; i < last; i++) sequence->record(operations[i]);
     core->check();
   }
   Range range(const Binding &b) {
@@ -654,6 +667,8 @@ NB_MODULE(_kompute, m) {
       .def("barrier", &Recording::barrier)
       .def("dispatch", &Recording::dispatch)
       .def("timestamp", &Recording::timestamp)
+      .def("repeat", &Recording::repeat)
+      .def_prop_ro("position", [](Recording &r) { return r.operations.size(); })
       .def("submit", &Recording::submit)
       .def("wait", [](Recording &r) { r.wait(true); })
       .def("timestamps", &Recording::timestamps);
