@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import devices, shaders
+from vkq.cli import bench, devices, shaders
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
-COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register]
+COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register, bench.register]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for register in COMMANDS:
         register(commands)
     options = parser.parse_args(argv)
+    options.argv = list(sys.argv[1:] if argv is None else argv)
     try:
         return int(options.run(options))
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
