@@ -33,7 +33,7 @@ def header(result: Result) -> list[str]:
 
 def case_lines(rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]) -> list[str]:
     """The table's lines for some cases: one for each arm, ending with the command that measures it again."""
-    widths = [11, 19, 11, 11, 10, 18, 9, 8, 22]
+    widths = [11, 19, 11, 11, 10, 18, 9, 8, 24]
     lines = []
     for arm in _arms(rows):
         cells = _cells(arm, comparisons)
@@ -47,7 +47,7 @@ def case_lines(rows: Sequence[Row], comparisons: Sequence[Comparison], failures:
 def columns() -> str:
     """The table's head."""
     return (
-        " ".join(name.rjust(width) for name, width in zip(_COLUMNS, [11, 19, 11, 11, 10, 18, 9, 8, 22], strict=True))
+        " ".join(name.rjust(width) for name, width in zip(_COLUMNS, [11, 19, 11, 11, 10, 18, 9, 8, 24], strict=True))
         + "  command"
     )
 
@@ -93,8 +93,7 @@ def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
         if (one.case, one.scheme, one.scale, one.method, one.path, one.clock) == (
             row.case, row.scheme, row.scale, row.method, row.path, row.clock
         ):  # fmt: skip
-            sign = {"faster": "-", "slower": "+", "equal": "="}[one.verdict]
-            return f"{sign} {one.ratio:.3f} of {one.base}"
+            return f"{one.ratio:.3f} x {one.base}, {one.verdict}"
     return "-"
 
 

@@ -8,11 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import bench, devices, shaders
+from vkq.cli import bench, compare, devices, shaders
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
-COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register, bench.register]
+COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register, bench.register, compare.register]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
