@@ -49,7 +49,7 @@ def arm(ncnn: Any, case: Case, weights: Weights, x: Array, device: Device) -> tu
         return outputs[0].reshape(p.y_shape) if case.op == "linear" else np.stack(outputs).reshape(p.y_shape)
 
     batch = f", {len(parts)} images in turn" if len(parts) > 1 else ""
-    ran = f"ncnn {ncnn.__version__} {layer} int8 on Vulkan device {index} ({device.name}), fp16 off, no zero point, float32 in and out{batch}"
+    ran = f"ncnn {ncnn.__version__} {layer} int8 on Vulkan device {index} ({device.name}), fp16 off, float32 in and out{batch}"
     return call, ran, _agreement(case, weights, symmetric, bias, call())
 
 
@@ -102,4 +102,5 @@ def _agreement(case: Case, weights: Weights, x: Array, bias: Array, got: Array) 
     else:
         want = reference.linear_q8csw(real, weights.w, scale, bias)
     apart = float(np.abs(got - want).max()) / (float(np.abs(want).max()) or 1.0)
-    return f"{'agrees' if apart < CLOSE else 'DIFFERS'}: at most {apart:.2g} of the largest result from the reference without zero point"
+    verdict = "agrees" if apart < CLOSE else "DIFFERS"
+    return f"{verdict}: at most {apart:.2g} of the largest result from the reference without zero point"

@@ -49,12 +49,12 @@ class Row:
 
     @property
     def gops(self) -> float:
-        """10^9 operations a second, two for each multiply-add."""
+        """10**9 operations a second, two for each multiply-add."""
         return self.operations / self.median_us / 1e3
 
     @property
     def gbps(self) -> float:
-        """10^9 bytes a second: x, weight and y once each."""
+        """10**9 bytes a second: x, weight and y once each."""
         return self.bytes / self.median_us / 1e3
 
 

@@ -106,8 +106,8 @@ def _device(option: str | None) -> int | str | None:
 
 
 def _plan(options: argparse.Namespace, device: Device) -> Plan:
-    clocks = tuple(options.clock.split(","))
-    if not set(clocks) <= set(CLOCKS):
+    clocks = tuple(clock for clock in CLOCKS if clock in options.clock.split(","))
+    if not set(options.clock.split(",")) <= set(CLOCKS):
         raise ArgumentError(f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between")
     if options.samples < 1 or options.time <= 0 or options.submission_ms < 0:
         raise ArgumentError("--samples must be 1 or more, --time above 0, and --submission-ms 0 or more")
