@@ -12,7 +12,7 @@ import pytest
 
 import vkq
 from vkq import cli
-from vkq.bench import data, peers, report, result, timer
+from vkq.bench import ceilings, data, peers, report, result, timer
 from vkq.bench.cases import Case, expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
@@ -162,7 +162,8 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     assert rows["wrong"].verified.startswith("DIFFERS from the reference: ")
     assert rows["right"].command.endswith("--peer right --device 1")
     assert [(f.path, f.reason) for f in found.failures] == [("unable", "this library has no such layer")]
-    assert [(c.path, c.base, c.clock, c.verdict) for c in found.comparisons][0] == ("right", "portable", "call", "faster")
+    first = found.comparisons[0]
+    assert (first.path, first.base, first.clock, first.verdict) == ("right", "portable", "call", "faster")
     assert "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
 
 
@@ -239,7 +240,9 @@ def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
     assert [w for w in runner._warnings(row, arm, None) if "software" not in w] == []
 
 
-def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)  # the figures do not matter here
+    monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"
     words = ["bench", "linear[M=1,5,K=70,N=9]", "--device", "llvmpipe", "--path", "dot_s8s8", "--vs", "portable"]
@@ -252,7 +255,9 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Non
     assert "SOFTWARE DEVICE" in lines[0]
     assert lines[2].startswith("ceilings dot_s8s8 ")
     commands = [line.partition("  vkq bench ")[2] for line in lines if "  vkq bench " in line]
-    assert commands == [f"'linear[M={m},K=70,N=9]' --path {p} --device llvmpipe" for m in (1, 5) for p in ("portable", "dot_s8s8")]
+    assert commands == [
+        f"'linear[M={m},K=70,N=9]' --path {p} --device llvmpipe" for m in (1, 5) for p in ("portable", "dot_s8s8")
+    ]
     run = result.read(files["json"])
     assert run.command.startswith("vkq bench 'linear[M=1,5,K=70,N=9]' --device llvmpipe")
     assert {r.clock for r in run.rows} == {"submit", "call"}
