@@ -61,12 +61,18 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers have none."""
     kind, options = (Conv2d, _window(case.problem)) if isinstance(case.problem, Conv2dProblem) else (Linear, {})
     if case.method is not None:
-        if "method" not in inspect.signature(kind).parameters:
+        if not has_methods(case):
             raise ArgumentError(f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods")
         options["method"] = case.method
     return kind(
         data.w, data.scale, x_qparams=data.x, y_qparams=data.y, bias=data.bias, path=path, device=device, **options
     )  # fmt: skip
+
+
+def has_methods(case: Case) -> bool:
+    """Whether the layer of a case can be asked for one of its ways by name."""
+    kind = Conv2d if isinstance(case.problem, Conv2dProblem) else Linear
+    return "method" in inspect.signature(kind).parameters
 
 
 def _window(p: Conv2dProblem) -> dict[str, Any]:

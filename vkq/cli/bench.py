@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import shlex
 import sys
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 from vkq._version import __version__
-from vkq.bench import cases, ceilings, plot, report, selftest
+from vkq.bench import cases, ceilings, data, plot, report, selftest
 from vkq.bench.peers import PEERS, find_peer
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
@@ -88,6 +89,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plot:
         plot.library()  # refuses before an hour of measuring
     chosen = cases.select(options.cases, options.scheme, options.scale, options.method)
+    if options.method is None:  # a list's methods, where the layers have none: each case once
+        chosen = list(dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen))
     with Device(_device(options.device)) as device:
         if options.self_test:
             return _self_test(device)
