@@ -267,6 +267,22 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     assert files["plot"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4] == "examples:"
+    assert lines[5].startswith("  vkq bench")
+
+
+def test_all_peers_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise vkq.ArgumentError("not installed")
+
+    monkeypatch.setattr(peers, "PEERS", {"a": lambda: FakePeer("a"), "b": missing})
+    assert [p.name for p in peers.installed_peers()] == ["a"]
+
+
 def test_command_line_refusals_and_json_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert cli.main(["bench"]) == 0
     assert "seed " in capsys.readouterr().out

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vkq._version import __version__
 from vkq.bench import cases, ceilings, data, plot, report, selftest
-from vkq.bench.peers import PEERS, find_peer
+from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
@@ -34,6 +34,8 @@ EXAMPLES = [
 
 def register(commands: Parsers) -> None:
     parser = add_command(commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES)
+    parser.usage = "%(prog)s [CASE ...] [options]"
+    parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None  # examples before forty lines of options
     parser.add_argument(
         "cases",
         nargs="*",
@@ -116,13 +118,13 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
         raise ArgumentError("--samples must be 1 or more, --time above 0, and --submission-ms 0 or more")
     if options.vs is not None:
         paths_of([options.vs], device)
-    names = list(PEERS) if "all" in options.peer else options.peer
+    peers = installed_peers() if "all" in options.peer else tuple(find_peer(name) for name in options.peer)
     settings = Settings(options.samples, options.submission_ms * 1000, options.time)
     return Plan(
         paths_of(options.path.split(","), device),
         clocks,
         options.vs,
-        tuple(find_peer(n) for n in names),
+        peers,
         settings,
         options.device,
     )
