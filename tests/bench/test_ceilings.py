@@ -3,10 +3,17 @@
 import itertools
 import math
 
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 import vkq
 from vkq.bench import ceilings
+from vkq.device.capabilities import CooperativeMatrix
+from vkq.runtime.program import Program
+from vkq.shader.catalog import catalog
 
 
 def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,7 +31,7 @@ def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
         program = ceilings._program(device, "ceiling__rate", what=what)
         assert program is not None
         kernel = ceilings.Rate.__new__(ceilings.Rate)
-        kernel._device, kernel._program, kernel._groups = device, program, 4
+        kernel._device, kernel._program, kernel._groups, kernel._push = device, program, 4, {"a": 0.999, "b": 0.001}
         kernel._y = device.allocate(4 * 4 * ceilings.INVOCATIONS)
         few = 256 if what == "fp32_fma" else 32
         times = [min(ceilings._time_us(kernel._record(loops)) for _ in range(3)) for loops in (few, 64 * few)]
@@ -65,3 +72,47 @@ def test_a_copy_that_does_not_copy_is_noticed(any_device: vkq.Device, monkeypatc
     monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)  # nothing runs
     with pytest.raises(vkq.DeviceError, match="did not copy"):
         ceilings._copy(any_device)
+
+
+class MatrixDevice:
+    """What `ceilings` asks of a device with matrix units."""
+
+    class capabilities:  # noqa: N801
+        properties: ClassVar = {"subgroupSize": 32}
+        cooperative_matrices = tuple(
+            CooperativeMatrix(m, n, k, a, a, "s32", "s32", False, scope)
+            for m, n, k, a, scope in (
+                (16, 16, 32, "s8", "subgroup"), (16, 8, 32, "s8", "workgroup"), (16, 16, 16, "u8", "subgroup"), (9, 9, 9, "s8", "subgroup")
+            )
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(("nothing", "rate"), [(False, 3.0), (True, None)])
+def test_matrices_are_listed_shapes_and_must_compute_something(
+    monkeypatch: pytest.MonkeyPatch, nothing: bool, rate: float | None
+) -> None:
+    """A shape that a device does not list makes a pipeline that computes nothing: such a rate is none."""
+    tried: list[str] = []
+
+    def find(device: MatrixDevice, shape: str) -> Program | None:
+        tried.append(shape)
+        if shape == "9x9x9":
+            return None
+        return Program(catalog().find("ceiling__matrix_rate", shape=shape, subgroup="s32"), {}, None)
+
+    class Fake:
+        loops = 5
+
+        def __init__(self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]):
+            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains and steps, the matrices
+
+        def run(self) -> float:
+            return 3.0
+
+        def words(self) -> npt.NDArray[np.uint32]:
+            return np.full(8, 0 if nothing else 8 * 4 * 32 * 5, np.uint32)
+
+    monkeypatch.setattr(ceilings, "_matrix_program", find)
+    monkeypatch.setattr(ceilings, "Rate", Fake)
+    assert ceilings._matrix_rate(MatrixDevice) == rate  # type: ignore[arg-type]
+    assert tried == ["16x16x32", "9x9x9"]
