@@ -2,7 +2,6 @@
 
 import itertools
 import math
-
 from typing import ClassVar
 
 import numpy as np
@@ -77,14 +76,14 @@ def test_a_copy_that_does_not_copy_is_noticed(any_device: vkq.Device, monkeypatc
 class MatrixDevice:
     """What `ceilings` asks of a device with matrix units."""
 
-    class capabilities:  # noqa: N801
+    class capabilities:
         properties: ClassVar = {"subgroupSize": 32}
-        cooperative_matrices = tuple(
-            CooperativeMatrix(m, n, k, a, a, "s32", "s32", False, scope)
-            for m, n, k, a, scope in (
-                (16, 16, 32, "s8", "subgroup"), (16, 8, 32, "s8", "workgroup"), (16, 16, 16, "u8", "subgroup"), (9, 9, 9, "s8", "subgroup")
-            )
-        )  # fmt: skip
+        cooperative_matrices = (
+            CooperativeMatrix(16, 16, 32, "s8", "s8", "s32", "s32", False, "subgroup"),
+            CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "workgroup"),
+            CooperativeMatrix(16, 16, 16, "u8", "u8", "s32", "s32", False, "subgroup"),
+            CooperativeMatrix(9, 9, 9, "s8", "s8", "s32", "s32", False, "subgroup"),
+        )
 
 
 @pytest.mark.parametrize(("nothing", "rate"), [(False, 3.0), (True, None)])
