@@ -271,13 +271,14 @@ class Device:
                 self._operations -= 1
 
     @contextlib.contextmanager
-    def record(self, timestamps: int = 0) -> Iterator[Recording]:
+    def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
         Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
+        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``); *marks*
+        the number of points in time that the block takes itself (``Recording.mark``).
         """
-        with self._recording_into(Recording(self, timestamps, replays=True)) as recording:
+        with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
             assert recording is not None
             yield recording
 
