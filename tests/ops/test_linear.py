@@ -121,7 +121,7 @@ def test_weight_only_gemv_does_not_read_beyond_a_row(any_device):
     x = np.ones((2, 5), np.float32)
     x[1] = np.nan
     got = vkq.Linear(np.ones((3, 5), np.int8), 1.0, method="gemv", device=any_device)(x)
-    np.testing.assert_array_equal(got[0], [5.0] * 3)
+    np.testing.assert_array_equal(got, [[5.0] * 3, [np.nan] * 3])
 
 
 @pytest.mark.parametrize(("m", "kernel"), [(1, "gemv"), (gemv.MAX_ROWS, "gemv"), (gemv.MAX_ROWS + 1, "gemm")])

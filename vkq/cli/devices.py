@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from typing import Any
 
@@ -48,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "capabilities": summary_of(c), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
+        "capabilities": c.as_dict(), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
     }  # fmt: skip
     if report["reason"] is None:
         probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
@@ -63,14 +62,6 @@ def _report(c: Capabilities) -> dict[str, Any]:
         except VkqError as error:
             report["reason"] = str(error)
     return report
-
-
-def summary_of(c: Capabilities) -> dict[str, Any]:
-    """The capabilities as JSON can hold them."""
-    return dataclasses.asdict(c) | {
-        "extensions": sorted(c.extensions),
-        "memory_types": [{"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in c.memory_types],
-    }
 
 
 def _show(report: dict[str, Any]) -> None:

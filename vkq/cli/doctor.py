@@ -17,7 +17,7 @@ from vkq._version import __version__
 from vkq.check.compare import usable_paths
 from vkq.check.replay import TIMES, replays
 from vkq.cli.common import Parsers, add_command, device_argument, progress
-from vkq.cli.devices import show_capabilities, summary_of
+from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.ops import selftest
@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
     report: dict[str, Any] = {"versions": versions()}
     with Device(options.device) as device:
         probe = selftest.probe_again(device.capabilities)
-        report |= {"device": summary_of(device.capabilities), "probe": dataclasses.asdict(probe)}
+        report |= {"device": device.capabilities.as_dict(), "probe": dataclasses.asdict(probe)}
         paths, refused = usable_paths(device)
         report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
         done = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -251,11 +252,14 @@ class FloatGemm:
 
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
+        clamped = self.bounds != (-math.inf, math.inf)
         if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(m)):
             variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
-            return self.device.program(variant, {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4)})
+            constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
+            return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, tune.default_local(self.device.capabilities, ceil4(m)))
+        constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
+        return self.device.program(variant, constants)
 
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
