@@ -64,3 +64,8 @@ def test_a_device_without_the_extension_is_refused_by_its_name(any_device: vkq.D
     assert not any_device.capabilities.features["pipelineExecutableInfo"]
     with pytest.raises(vkq.PathError, match="VK_KHR_pipeline_executable_properties"):
         executables(any_device, catalog().find("quantize_q8ta__word"))
+
+
+def test_a_device_that_only_compiles_allocates_nothing() -> None:
+    with vkq.Device(compile_only=True) as device, pytest.raises(vkq.OutOfMemoryError, match="compile_only"):
+        device.allocate(4)

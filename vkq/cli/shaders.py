@@ -145,7 +145,7 @@ def shaders_check(options: argparse.Namespace) -> int:
 def shaders_stats(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
     found: list[dict[str, Any]] = []
-    with Device(options.device) as device:
+    with Device(options.device, compile_only=True) as device:
         for variant in progress(variants, len(variants), "compiling"):
             reasons = refusals(variant, variant.constants(), device.capabilities)
             programs = [] if reasons else executables(device, variant)

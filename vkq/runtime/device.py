@@ -49,6 +49,9 @@ class Device:
         capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features that are false
             are not enabled); its index chooses the device where *which* is None.
 
+        compile_only: opens a device without memory too (a driver made to compile for hardware that is not there): programs can be
+            made and asked about, nothing can be allocated or run.
+
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
     used from several threads. It is a context manager; ``close`` frees everything and may be called twice.
 
@@ -60,7 +63,14 @@ class Device:
     True
     """
 
-    def __init__(self, which: int | str | None = None, *, staging: bool | None = None, capabilities: Capabilities | None = None):
+    def __init__(
+        self,
+        which: int | str | None = None,
+        *,
+        staging: bool | None = None,
+        capabilities: Capabilities | None = None,
+        compile_only: bool = False,
+    ):
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose(capabilities.index if which is None and capabilities else which)
         self.capabilities = capabilities or found
@@ -82,7 +92,7 @@ class Device:
         self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family)
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
-            self._make_arenas(staging)
+            self._make_arenas(staging, compile_only)
         except BaseException:
             self.context.close()
             raise
@@ -200,8 +210,8 @@ class Device:
                 error.call,
             ) from error
 
-    def _make_arenas(self, staging: bool | None) -> None:
-        if not self.capabilities.memory_types:  # a driver without hardware: it shows what shaders compile to, and runs nothing
+    def _make_arenas(self, staging: bool | None, compile_only: bool) -> None:
+        if compile_only:
             self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
             return
         context, facts = self.context, self.capabilities.properties
@@ -385,7 +395,7 @@ class Device:
 
 
 def _no_memory(size: int) -> Memory:
-    raise OutOfMemoryError("this device has no memory; its shaders can be compiled, not run")
+    raise OutOfMemoryError("this vkq.Device was opened with compile_only: it has no memory")
 
 
 _default: Device | None = None
