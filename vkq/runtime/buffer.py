@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DeviceError
+
 
 class Memory(Protocol):
     """One Vulkan allocation with a buffer over all of it (``vkq._kompute.Memory``)."""
@@ -24,13 +26,22 @@ class Memory(Protocol):
 class Buffer:
     """A range of device memory; returned to its arena when nothing refers to it any more."""
 
-    __slots__ = ("__weakref__", "_arena", "block", "bytes", "offset")
+    __slots__ = ("__weakref__", "_arena", "block", "bytes", "failure", "offset")
 
     def __init__(self, arena: Arena, block: Block, offset: int, size: int):
         self._arena = arena
         self.block = block
         self.offset = offset
         self.bytes = size
+        self.failure: DeviceError | None = None  # why what it should hold was never computed
+
+    def check(self) -> None:
+        """Raises where the content is not there because the submission that computes it failed."""
+        if self.failure is not None:
+            f = self.failure
+            raise type(f)(
+                f"this tensor was never computed, because its submission failed ({f}); compute it again", f.result, f.call
+            )
 
     def binding(self) -> tuple[Memory, int, int]:
         """(memory, offset, bytes), as the extension takes it."""
@@ -87,10 +98,15 @@ class Block:
 class Arena:
     """Hands out aligned ranges of blocks of *block_bytes*; a larger request gets a block of its own, given back when unused.
 
-    *new_block* makes an allocation of at least so many bytes. Thread-safe.
+    *new_block* makes an allocation of at least so many bytes. *largest* is the most that may be asked for at once, and *rule* the
+    reason in words; the caller checks it. Thread-safe.
     """
 
-    def __init__(self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int):
+    def __init__(
+        self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int, largest: int = 1 << 62, rule: str = ""
+    ):
+        self.largest = largest
+        self.rule = rule
         self._new_block = new_block
         self._alignment = max(alignment, 16)  # vkq's widest element is a vector of four words
         self._block_bytes = block_bytes
@@ -115,7 +131,7 @@ class Arena:
             offset = block.take(size)
             if offset is not None:
                 return block, offset
-        block = Block(self._new_block(max(size, self._block_bytes)))
+        block = Block(self._new_block(min(max(size, self._block_bytes), max(self.largest, size))))
         self._blocks.append(block)
         offset = block.take(size)
         if offset is None:
@@ -146,6 +162,12 @@ class Arena:
         with self._lock:
             self._collect()
             self._peak = self._used
+
+    def trim(self) -> None:
+        """Gives every block back of which nothing is handed out."""
+        with self._lock:
+            self._collect()
+            self._blocks = [block for block in self._blocks if not block.empty]
 
     def _collect(self) -> None:
         while self.returned:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DeviceError
 from .buffer import Buffer
 from .program import Program
 
@@ -21,11 +22,20 @@ class Recording:
     tensors hold at that time.
     """
 
-    def __init__(self, device: Device, timestamps: int = 0):
+    def __init__(self, device: Device, timestamps: int = 0, replays: bool = False):
         self.device = device
+        if not device.capabilities.timestamp_valid_bits:
+            timestamps = 0  # the queue has none, and a command for them would be an error
         self._native = device.context.recording(2 * timestamps)
         self._timestamps = timestamps
-        self._keep: set[Buffer] = set()  # in flight until the wait ends
+        self._replays = replays
+        self._running = threading.Lock()  # for a whole run
+        self.buffers: set[Buffer] = (
+            set()
+        )  # kept while they may be in use: to the end of the wait, or as long as it can be replayed
+        self._outputs: set[Buffer] = set()
+        self.sealed = False  # takes no more operations
+        self.broken = False  # can never run
         self._read: list[tuple[int, int, int]] = []
         self._written: list[tuple[int, int, int]] = []
         self.dispatches = 0
@@ -38,6 +48,8 @@ class Recording:
         *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
         """
         buffers = list(buffers)
+        for buffer in buffers:
+            buffer.check()
         variant = program.variant
         limit = self.device.capabilities.properties["maxStorageBufferRange"]
         for buffer, binding in zip(buffers, variant.bindings, strict=True):
@@ -78,29 +90,53 @@ class Recording:
         self.operations += 1
 
     def submit(self) -> None:
-        """Hands the whole chain to the device and returns; nothing more can be recorded."""
-        self._native.submit()
+        """Hands the whole chain to the device, after what was asked for before, and returns; nothing more can be recorded."""
+        self.device.flush()
+        self.device.submit(self)
 
     def wait(self) -> None:
         """Until the device has finished (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
-        self._native.wait()
+        self.device.finish(self)
 
     def run(self) -> None:
-        """Submits the chain and waits for it."""
-        self.device.flush()  # what was asked for before happens before
-        self.submit()
-        self.wait()
+        """Submits the chain and waits for it. Threads that run the same recording take turns."""
+        with self._running:
+            self.submit()
+            self.wait()
+
+    def submit_native(self) -> None:
+        """For ``Device.submit``. Where the chain can never run, its results are marked: reading them raises the error."""
+        self.sealed = True
+        try:
+            self._native.submit()
+        except DeviceError as error:
+            self.broken = self._native.broken
+            if self.broken:
+                for buffer in self._outputs:
+                    buffer.failure = error
+            raise
+
+    def wait_native(self) -> None:
+        """For ``Device.finish``."""
+        self._native.wait()
 
     def gpu_times_us(self) -> list[float]:
-        """The duration of each dispatch in the last run in microseconds, from the device's timestamps."""
+        """The duration of each dispatch in the last run in microseconds, from the device's timestamps.
+
+        Raises DeviceError before the first run, and where the device has no timestamps.
+        """
         c = self.device.capabilities
+        if not c.timestamp_valid_bits:
+            raise DeviceError(f"{c.name} has no timestamps (timestampValidBits is 0); measure with the host's clock")
         mask = (1 << c.timestamp_valid_bits) - 1
         ticks = self._native.timestamps()
         return [((b - a) & mask) * c.timestamp_period_ns / 1000 for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
 
     def release(self) -> None:
-        """Lets go of the buffers (after the wait)."""
-        self._keep.clear()
+        """Lets go of the buffers, where it is not run again."""
+        if not self._replays:
+            self.buffers.clear()
+            self._outputs.clear()
 
     def _order(self, reads: list[Buffer], writes: list[Buffer]) -> None:
         """A barrier where one of the ranges meets an earlier write, or a write meets an earlier read."""
@@ -110,7 +146,8 @@ class Recording:
             self._read, self._written = [], []
         self._read += reading
         self._written += writing
-        self._keep.update(reads, writes)
+        self.buffers.update(reads, writes)
+        self._outputs.update(writes)
 
 
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterable[tuple[int, int, int]]:
