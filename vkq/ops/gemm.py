@@ -205,7 +205,9 @@ class Int8Gemm:
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
         few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
-        if self.weight_layout == GEMV_LAYOUT and (self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(few))):
+        if self.weight_layout == GEMV_LAYOUT and (
+            self.kernel == "gemv" or (self.kernel == "auto" and few <= gemv.max_rows(self.device))
+        ):
             return self.gemv_program(few)
         return self.program(m4)
 
@@ -266,7 +268,7 @@ class FloatGemm:
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
         clamped = self.bounds != (-math.inf, math.inf)
-        if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(m)):
+        if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
             variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
             constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
             return self.device.program(variant, constants)
