@@ -17,6 +17,7 @@ from .errors import (
 )
 from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
+from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.elementwise import add, mul, sub
 from .ops.linear import Linear, linear
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
@@ -37,6 +38,7 @@ __all__ = [
     "Capabilities",
     "CompileError",
     "Conv2d",
+    "ConvTranspose2d",
     "DTypeError",
     "Device",
     "DeviceError",
@@ -51,12 +53,12 @@ __all__ = [
     "Tensor",
     "VkqError",
     "__version__",
-    # element-wise, tables
     "add",
     "avg_pool2d",
     "clamp",
     "concat",
     "conv2d",
+    "conv_transpose2d",
     "default_device",
     "dequantize",
     "devices",

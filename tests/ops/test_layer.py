@@ -83,7 +83,7 @@ def test_inputs_of_every_memory_order(device: vkq.Device) -> None:
 
 
 def test_explain_names_path_shader_and_scratch(any_device: vkq.Device) -> None:
-    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, y_qparams=Y, path="dot_u8s8", device=any_device)
+    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, y_qparams=Y, path="dot_u8s8", method="im2col", device=any_device)
     told = layer.explain((1, 3, 32, 32))
     assert told.path == "dot_u8s8"
     assert told.scheme == "q8ta_q8csw_q8to"

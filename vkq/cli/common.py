@@ -27,6 +27,13 @@ def add_command(
     return parser
 
 
+def device_argument(parser: argparse.ArgumentParser) -> None:
+    """``--device``: as `vkq.Device` takes it."""
+    parser.add_argument(
+        "--device", metavar="WHICH", help="an index of `vkq devices`, or a part of a name (default: VKQ_DEVICE, else the best)"
+    )
+
+
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
     start, shown = time.monotonic(), False

@@ -44,6 +44,8 @@ class Device:
         which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete before integrated
             before virtual before CPU.
         staging: True copies through host memory even where the device's own memory is visible; None decides by the device.
+        capabilities: for tests: what to believe of the device instead of what it says (from `vkq.devices`, with fewer
+            features or smaller limits); which is then ignored.
 
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
     used from several threads. It is a context manager; ``close`` frees everything and may be called twice.
@@ -56,8 +58,14 @@ class Device:
     True
     """
 
-    def __init__(self, which: int | str | None = None, *, staging: bool | None = None):
-        physical, self.capabilities = _choose(which)
+    def __init__(
+        self,
+        which: int | str | None = None,
+        *,
+        staging: bool | None = None,
+        capabilities: caps.Capabilities | None = None,
+    ):
+        physical, self.capabilities = _choose(which) if capabilities is None else _pretended(capabilities)
         family = self.capabilities.compute_family
         if family is None:
             raise NoDeviceError(f"{self.capabilities.name} has no queue that computes")
@@ -96,6 +104,15 @@ class Device:
     def memory_used_bytes(self) -> int:
         """Device memory handed out to tensors, weights and scratch."""
         return self._arena.used_bytes
+
+    @property
+    def memory_peak_bytes(self) -> int:
+        """The most device memory that was handed out at a time, since `reset_memory_peak`."""
+        return self._arena.peak_bytes
+
+    def reset_memory_peak(self) -> None:
+        """Begins a new measurement of `memory_peak_bytes`."""
+        self._arena.reset_peak()
 
     # ------------------------------------------------------------------------------------------------- memory
 
@@ -366,6 +383,10 @@ def _choose(which: int | str | None) -> tuple[Any, caps.Capabilities]:
     if not able:
         raise NoDeviceError(f"no device matches {which!r} and can run vkq; there are: {listed}")
     return able[0]
+
+
+def _pretended(capabilities: caps.Capabilities) -> tuple[Any, caps.Capabilities]:
+    return vulkan.instance().physical_devices()[capabilities.index], capabilities
 
 
 _default: Device | None = None

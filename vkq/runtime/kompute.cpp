@@ -125,12 +125,16 @@ struct Core {
     if (closed.exchange(true)) return;
     vkTable.vkDeviceWaitIdle(handle());
     pendingResult = VK_SUCCESS;  // closing a lost device is fine
-    std::set<Resource *> left;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      left.swap(resources);
+    for (;;) {  // one at a time: releasing a recording may end the last use of a program, which then leaves the set by itself
+      Resource *next;
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        if (resources.empty()) break;
+        next = *resources.begin();
+        resources.erase(resources.begin());
+      }
+      next->release();
     }
-    for (Resource *r : left) r->release();
     for (VkFence f : fences) real_vkDestroyFence(handle(), f, nullptr);
     fences.clear();
     if (cache) vkTable.vkDestroyPipelineCache(handle(), cache, nullptr);
@@ -647,7 +651,8 @@ NB_MODULE(_kompute, m) {
              return nb::ndarray<nb::numpy, uint8_t>(static_cast<uint8_t *>(s->mapped) + offset, {bytes},
                                                     nb::capsule(owner, [](void *p) noexcept { delete static_cast<std::shared_ptr<Memory> *>(p); }));
            });
-  nb::class_<Program>(m, "Program");
+  nb::class_<Program>(m, "Program")
+      .def_prop_ro("pipeline", [](Program &p) { return reinterpret_cast<uint64_t>(p.pipeline); }, "The VkPipeline as an integer; 0 once the device is closed.");
   nb::class_<Recording>(m, "Recording")
       .def("copy", &Recording::copy)
       .def("fill", &Recording::fill)
