@@ -112,6 +112,8 @@ class Arena:
         self._block_bytes = block_bytes
         self._blocks: list[Block] = []
         self._lock = threading.Lock()
+        self._used = 0
+        self._peak = 0
         self.returned: deque[tuple[Block, int, int]] = deque()
 
     def allocate(self, size: int) -> Buffer:
@@ -119,16 +121,22 @@ class Arena:
         size = -(-max(size, 1) // self._alignment) * self._alignment
         with self._lock:
             self._collect()
-            for block in self._blocks:
-                offset = block.take(size)
-                if offset is not None:
-                    return Buffer(self, block, offset, size)
-            block = Block(self._new_block(min(max(size, self._block_bytes), max(self.largest, size))))
-            self._blocks.append(block)
-            offset = block.take(size)
-            if offset is None:
-                raise RuntimeError(f"a block of {block.memory.bytes} bytes is smaller than the {size} asked for")
+            block, offset = self._take(size)
+            self._used += size
+            self._peak = max(self._peak, self._used)
             return Buffer(self, block, offset, size)
+
+    def _take(self, size: int) -> tuple[Block, int]:
+        for block in self._blocks:
+            offset = block.take(size)
+            if offset is not None:
+                return block, offset
+        block = Block(self._new_block(min(max(size, self._block_bytes), max(self.largest, size))))
+        self._blocks.append(block)
+        offset = block.take(size)
+        if offset is None:
+            raise RuntimeError(f"a block of {block.memory.bytes} bytes is smaller than the {size} asked for")
+        return block, offset
 
     @property
     def allocated_bytes(self) -> int:
@@ -142,8 +150,18 @@ class Arena:
         """What is handed out."""
         with self._lock:
             self._collect()
-            free = sum(length for block in self._blocks for _, length in block.free)
-            return sum(block.memory.bytes for block in self._blocks) - free
+            return self._used
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was handed out at a time since `reset_peak`."""
+        return self._peak
+
+    def reset_peak(self) -> None:
+        """Begins a new measurement of `peak_bytes` with what is handed out now."""
+        with self._lock:
+            self._collect()
+            self._peak = self._used
 
     def trim(self) -> None:
         """Gives every block back of which nothing is handed out."""
@@ -155,5 +173,6 @@ class Arena:
         while self.returned:
             block, offset, size = self.returned.popleft()
             block.give(offset, size)
+            self._used -= size
             if block.empty and block in self._blocks and block.memory.bytes > self._block_bytes:
                 self._blocks.remove(block)

@@ -7,7 +7,8 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +34,7 @@ MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
 MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
@@ -72,6 +74,7 @@ class Device:
         self._operations = 0  # that are being recorded by the thread that holds the lock
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
         handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
@@ -103,6 +106,15 @@ class Device:
         """Device memory handed out to tensors, weights and scratch."""
         return self._arena.used_bytes
 
+    @property
+    def memory_peak_bytes(self) -> int:
+        """The most device memory that was handed out at a time, since `reset_memory_peak`."""
+        return self._arena.peak_bytes
+
+    def reset_memory_peak(self) -> None:
+        """Begins a new measurement of `memory_peak_bytes`."""
+        self._arena.reset_peak()
+
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
@@ -130,6 +142,20 @@ class Device:
                 staging.view()[: flat.size] = flat
                 self._chain().copy(staging, target, flat.size)
         target.failure = None
+
+    def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
+        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
+        with self._lock:
+            found = self._constants.get(key)
+            if found is None:
+                data = np.ascontiguousarray(make())
+                found = self.allocate(data.nbytes)
+                self.upload(found, data)
+                self._constants[key] = found
+                if len(self._constants) > CONSTANTS_KEPT:
+                    self._constants.popitem(last=False)
+            self._constants.move_to_end(key)
+            return found
 
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
@@ -245,13 +271,14 @@ class Device:
                 self._operations -= 1
 
     @contextlib.contextmanager
-    def record(self, timestamps: int = 0) -> Iterator[Recording]:
+    def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
         Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
+        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``); *marks*
+        the number of points in time that the block takes itself (``Recording.mark``).
         """
-        with self._recording_into(Recording(self, timestamps, replays=True)) as recording:
+        with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
             assert recording is not None
             yield recording
 
@@ -343,6 +370,7 @@ class Device:
                 self._pending = None
                 self._in_flight.clear()
                 self._programs.clear()
+                self._constants.clear()
                 self.context.close()
 
     def __enter__(self) -> Device:

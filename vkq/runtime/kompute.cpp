@@ -483,6 +483,7 @@ struct Recording : Resource {
   std::shared_ptr<kp::Sequence> sequence;
   std::vector<VkDescriptorPool> pools;
   std::vector<std::shared_ptr<void>> keep;  // what the recorded commands use
+  std::vector<std::shared_ptr<Operation>> operations;
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queryCount, queriesUsed = 0, setsLeft = 0;
   VkFence fence = VK_NULL_HANDLE;
@@ -546,12 +547,27 @@ struct Recording : Resource {
     }
   };
 
-  template <typename Op, typename... A> void record(A &&...arguments) {
-    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+  void recordAgain(const std::shared_ptr<Operation> &operation) {
     try {
-      sequence->record(std::make_shared<Op>(std::forward<A>(arguments)...));
+      sequence->record(operation);
     } catch (const vk::SystemError &) {
     }  // noted, too
+  }
+  template <typename Op, typename... A> void record(A &&...arguments) {
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
+    recordAgain(operations.back());
+    core->check();
+  }
+  // Records the operations from number `first` on again, `times` more times; a query is written once, so none may be among them.
+  void repeat(size_t first, uint32_t times) {
+    Held held(*this);
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    const size_t last = operations.size();
+    for (size_t i = first; i < last; i++)
+      if (std::dynamic_pointer_cast<Timestamp>(operations[i])) throw std::invalid_argument("repeat: a timestamp cannot be repeated");
+    for (uint32_t n = 0; n < times; n++)
+      for (size_t i = first; i < last; i++) recordAgain(operations[i]);
     core->check();
   }
   Range range(const Binding &b) {
@@ -766,13 +782,16 @@ NB_MODULE(_kompute, m) {
              return nb::ndarray<nb::numpy, uint8_t>(static_cast<uint8_t *>(s->mapped) + offset, {bytes},
                                                     nb::capsule(owner, [](void *p) noexcept { delete static_cast<std::shared_ptr<Memory> *>(p); }));
            });
-  nb::class_<Program>(m, "Program");
+  nb::class_<Program>(m, "Program")
+      .def_prop_ro("pipeline", [](Program &p) { return reinterpret_cast<uint64_t>(p.pipeline); }, "The VkPipeline as an integer; 0 once the device is closed.");
   nb::class_<Recording>(m, "Recording")
       .def("copy", &Recording::copy)
       .def("fill", &Recording::fill)
       .def("barrier", &Recording::barrier)
       .def("dispatch", &Recording::dispatch)
       .def("timestamp", &Recording::timestamp)
+      .def("repeat", &Recording::repeat)
+      .def_prop_ro("position", [](Recording &r) { return r.operations.size(); })
       .def("submit", &Recording::submit)
       .def("wait", &Recording::wait)
       .def_prop_ro("broken", [](Recording &r) { return r.broken; })
