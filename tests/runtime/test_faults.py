@@ -220,3 +220,25 @@ def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
     said = messages[before:]
     del messages[before:]
     assert any("has not been destroyed" in text for text in said), said
+
+
+def test_a_constant_whose_upload_was_lost_is_uploaded_again(device: vkq.Device) -> None:
+    data = np.arange(16, dtype=np.int32)
+    with vkq.Device(device.name, staging=True) as mine:
+        lost = mine.constant("table", lambda: data)
+        with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
+            mine.flush()
+        again = mine.constant("table", lambda: data)
+        assert lost.failure is not None
+        assert again is not lost
+        assert mine.constant("table", lambda: data) is again
+        np.testing.assert_array_equal(mine.download(again, data.nbytes).view(np.int32), data)
+
+
+def test_a_refused_dispatch_leaves_no_step(any_device: vkq.Device) -> None:
+    small = work.doctored(any_device.capabilities, maxStorageBufferRange=4096)
+    with vkq.Device(capabilities=small) as mine:
+        x = vkq.Tensor(mine, (1025,), "float32")
+        with mine.record() as recording, pytest.raises(vkq.ArgumentError, match="maxStorageBufferRange"):
+            vkq.quantize(x, vkq.QParams(0.5))
+        assert recording.steps == []
