@@ -148,7 +148,7 @@ class Device:
         """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
         with self._lock:
             found = self._constants.get(key)
-            if found is None:
+            if found is None or found.failure is not None:  # its upload may have been lost
                 data = np.ascontiguousarray(make())
                 found = self.allocate(data.nbytes)
                 self.upload(found, data)
