@@ -61,6 +61,26 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
     assert "--scheme q8ta_q8csw --scale tensor" in gpu.command
 
 
+def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over M asks the reference once, and fewer rows are the first of more."""
+    asked: list[str] = []
+    real = data.expected
+
+    def counted(case: Case, weights: data.Weights, x: data.Array) -> data.Expected:
+        asked.append(case.name)
+        return real(case, weights, x)
+
+    monkeypatch.setattr(data, "expected", counted)
+    sweep = [Case(p, s) for s in ("q8csw", "q8ta_q8csw_q8to") for p in expand("linear[M=1,3,33,K=70,N=9]")]
+    found = measured(any_device, sweep, clocks=("submit",))
+    assert asked == ["linear[M=32,K=70,N=9]", "linear[M=33,K=70,N=9]"] * 2
+    assert (len(found.rows), found.failures) == (6, [])
+    for one in sweep:
+        assert np.array_equal(
+            data.activations(one), data.activations(sweep[2] if one.scheme == "q8csw" else sweep[5])[: one.problem.gemm_m]
+        )
+
+
 def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     cases = [dataclasses.replace(c, scheme="q8csw") for c in (CASES[1], CONV)]
     found = measured(device, cases, {"fp32_fma": 4.0, "copy": 2.0}, paths=("dot_s8s8", "portable"), clocks=("submit",))

@@ -40,7 +40,7 @@ class Settings:
     submission_us: float = 50_000
     time_s: float = 10.0
     precision: float = 0.02
-    enough_s: float = 0.5  # a single arm is sampled so long, up to MOST samples
+    enough_s: float = 0.25  # a single arm is sampled so long, up to MOST samples
 
     MOST = 400
     LEAST = 3
