@@ -79,6 +79,7 @@ class Device:
         handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
+        self.handle = handle  # the VkDevice, for queries that the extension does not make
         self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family)
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
@@ -201,6 +202,9 @@ class Device:
             ) from error
 
     def _make_arenas(self, staging: bool | None) -> None:
+        if not self.capabilities.memory_types:  # a driver without hardware: it shows what shaders compile to, and runs nothing
+            self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
+            return
         context, facts = self.context, self.capabilities.properties
         plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
 
@@ -230,7 +234,7 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0) -> Program:
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
         code = with_float_controls(
@@ -239,7 +243,7 @@ class Device:
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
         packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
+        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags)
         return Program(variant, values, native)
 
     # ---------------------------------------------------------------------------------------------- submission
@@ -379,6 +383,10 @@ class Device:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _no_memory(size: int) -> Memory:
+    raise OutOfMemoryError("this device has no memory; its shaders can be compiled, not run")
 
 
 _default: Device | None = None
