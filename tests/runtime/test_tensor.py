@@ -90,7 +90,8 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
 
 @pytest.mark.parametrize("array", [
     np.ones(3), np.ones(3, np.float16), np.ones(3, bool), np.array([None]), np.ones(3, np.int64), np.ones(3, np.uint32),
-    np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"), [1, 2], 1.5, "text", None,
+    np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"),
+    [1, 2], 1.5, "text", None,
 ], ids=lambda a: f"{np.asarray(a).dtype}-{type(a).__name__}")  # fmt: skip
 def test_other_dtypes_are_refused_by_name(any_device: vkq.Device, array: object) -> None:
     with pytest.raises(vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32; convert the array first"):

@@ -8,11 +8,19 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import check, devices, shaders
+from vkq.cli import bench, check, compare, devices, doctor, shaders, tune
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
-COMMANDS: list[Callable[[Parsers], None]] = [devices.register, check.register, shaders.register]
+COMMANDS: list[Callable[[Parsers], None]] = [
+    devices.register,
+    doctor.register,
+    check.register,
+    tune.register,
+    bench.register,
+    compare.register,
+    shaders.register,
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             options = parser.parse_args(argv)
+            options.argv = list(sys.argv[1:] if argv is None else argv)
             return int(options.run(options))
         finally:
             sys.stdout.flush()  # a reader that has left is noticed here, not at exit

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -41,8 +43,27 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         for number, item in enumerate(items, 1):
             if sys.stderr.isatty() and time.monotonic() - start > 2:
                 shown = True
-                print(f"\r\x1b[K{what} {number}/{total}", end="", file=sys.stderr, flush=True)
+                print(f"\r\x1b[K{what} {number}{f'/{total}' if total else ''}", end="", file=sys.stderr, flush=True)
             yield item
     finally:
         if shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done in one line on stderr, on a terminal only; the line disappears at the end."""
+    shown = False
+
+    def show(what: str) -> None:
+        nonlocal shown
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            shown = bool(what)
+            print(f"\r\x1b[K{what[:width]}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            show("")

@@ -18,7 +18,7 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from . import gemv, selftest
+from . import gemv, selftest, tune
 
 GEMV_LAYOUT = "kPackedInt8_4N4K"  # of the weights, as the gemv and the tiled kernels read them
 INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
@@ -194,8 +194,10 @@ class Int8Gemm:
 
     def program(self, m4: int) -> Program:
         """The pipeline of the tiled kernel for a product with so many row blocks."""
-        variant = self.variant("gemm_{}__tiled", tile=tile_for(m4, self.n4))
-        return self.device.program(variant, {**local_size(variant, m4), **self._constants()})
+        out = "f32" if self.scales.y is None else "q8to"
+        setting = tune.choose(self.device, tune.Shape(self.form, out, m4, self.n4, self.k4, self.groups))
+        variant = self.variant("gemm_{}__tiled", tile=setting.tile)
+        return self.device.program(variant, {**setting.local, **self._constants()})
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
@@ -273,7 +275,8 @@ class FloatGemm:
             constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, {**local_size(variant, ceil4(m)), "CLAMPED": clamped})
+        constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
+        return self.device.program(variant, constants)
 
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
@@ -285,20 +288,6 @@ class FloatGemm:
             "y_low": low, "y_high": high,
         }  # fmt: skip
         recording.dispatch(self.program(m), [x, self.weights, self.parameters, y], push, 4 * m * self.n4 * self.k * self.groups)
-
-
-def tile_for(m4: int, n4: int) -> str:
-    """The tile of one invocation: the widest that the product fills."""
-    return "4x4" if n4 < 2 else "4x8"
-
-
-def local_size(variant: Variant, m4: int) -> dict[str, Value]:
-    """LOCAL_X and LOCAL_Y: square, but no taller than the product has tiles."""
-    tall = 1
-    tile_m4 = int(variant.defines.get("TILE_M4", 1))
-    while tall < 8 and tall * tile_m4 < m4:
-        tall *= 2
-    return {"LOCAL_X": INVOCATIONS // tall, "LOCAL_Y": tall}
 
 
 def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:

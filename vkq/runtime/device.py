@@ -7,7 +7,8 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -33,6 +34,7 @@ MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
 MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
@@ -62,6 +64,7 @@ class Device:
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose(capabilities.index if which is None and capabilities else which)
         self.capabilities = capabilities or found
+        self.doctored = self.capabilities.key != found.key  # for tests: another process would see another device
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
@@ -72,9 +75,11 @@ class Device:
         self._operations = 0  # that are being recorded by the thread that holds the lock
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
+        self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
         handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
+        self.handle = handle  # the VkDevice, for queries that the extension does not make
         self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family)
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
@@ -140,6 +145,20 @@ class Device:
                 self._chain().copy(staging, target, flat.size)
         target.failure = None
 
+    def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
+        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
+        with self._lock:
+            found = self._constants.get(key)
+            if found is None or found.failure is not None:  # its upload may have been lost
+                data = np.ascontiguousarray(make())
+                found = self.allocate(data.nbytes)
+                self.upload(found, data)
+                self._constants[key] = found
+                if len(self._constants) > CONSTANTS_KEPT:
+                    self._constants.popitem(last=False)
+            self._constants.move_to_end(key)
+            return found
+
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
         self.check_usable()
@@ -183,6 +202,9 @@ class Device:
             ) from error
 
     def _make_arenas(self, staging: bool | None) -> None:
+        if not self.capabilities.memory_types:  # a driver without hardware: it shows what shaders compile to, and runs nothing
+            self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
+            return
         context, facts = self.context, self.capabilities.properties
         plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
 
@@ -212,7 +234,7 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0) -> Program:
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
         code = with_float_controls(
@@ -221,7 +243,7 @@ class Device:
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
         packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
+        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags)
         return Program(variant, values, native)
 
     # ---------------------------------------------------------------------------------------------- submission
@@ -254,13 +276,14 @@ class Device:
                 self._operations -= 1
 
     @contextlib.contextmanager
-    def record(self, timestamps: int = 0) -> Iterator[Recording]:
+    def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
         Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
+        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``); *marks*
+        the number of points in time that the block takes itself (``Recording.mark``).
         """
-        with self._recording_into(Recording(self, timestamps, replays=True)) as recording:
+        with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
             assert recording is not None
             yield recording
 
@@ -352,6 +375,7 @@ class Device:
                 self._pending = None
                 self._in_flight.clear()
                 self._programs.clear()
+                self._constants.clear()
                 self.context.close()
 
     def __enter__(self) -> Device:
@@ -359,6 +383,10 @@ class Device:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _no_memory(size: int) -> Memory:
+    raise OutOfMemoryError("this device has no memory; its shaders can be compiled, not run")
 
 
 _default: Device | None = None

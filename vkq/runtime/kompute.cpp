@@ -137,6 +137,7 @@ struct Core {
   std::mutex mutex;        // resources, fences
   std::mutex queueMutex;   // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+  std::atomic<bool> submitted{false};  // a device that only compiles may be one without hardware, whose driver cannot wait
   const int pid = static_cast<int>(getpid());
 
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
@@ -155,7 +156,7 @@ struct Core {
     if (forked() || closed.exchange(true)) return;
     std::unique_lock<std::shared_mutex> alone(life, std::defer_lock);
     lockPolitely(alone);
-    waitIdle();
+    if (submitted) waitIdle();
     std::lock_guard<std::mutex> lock(mutex);
     for (Resource *r : resources) r->release();
     resources.clear();
@@ -483,6 +484,7 @@ struct Recording : Resource {
   std::shared_ptr<kp::Sequence> sequence;
   std::vector<VkDescriptorPool> pools;
   std::vector<std::shared_ptr<void>> keep;  // what the recorded commands use
+  std::vector<std::shared_ptr<Operation>> operations;
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queryCount, queriesUsed = 0, setsLeft = 0;
   VkFence fence = VK_NULL_HANDLE;
@@ -546,12 +548,27 @@ struct Recording : Resource {
     }
   };
 
-  template <typename Op, typename... A> void record(A &&...arguments) {
-    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+  void recordAgain(const std::shared_ptr<Operation> &operation) {
     try {
-      sequence->record(std::make_shared<Op>(std::forward<A>(arguments)...));
+      sequence->record(operation);
     } catch (const vk::SystemError &) {
     }  // noted, too
+  }
+  template <typename Op, typename... A> void record(A &&...arguments) {
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
+    recordAgain(operations.back());
+    core->check();
+  }
+  // Records the operations from number `first` on again, `times` more times; a query is written once, so none may be among them.
+  void repeat(size_t first, uint32_t times) {
+    Held held(*this);
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    const size_t last = operations.size();
+    for (size_t i = first; i < last; i++)
+      if (std::dynamic_pointer_cast<Timestamp>(operations[i])) throw std::invalid_argument("repeat: a timestamp cannot be repeated");
+    for (uint32_t n = 0; n < times; n++)
+      for (size_t i = first; i < last; i++) recordAgain(operations[i]);
     core->check();
   }
   Range range(const Binding &b) {
@@ -632,6 +649,7 @@ struct Recording : Resource {
     std::lock_guard<std::mutex> lock(core->queueMutex);
     Evaluation evaluation(*core);
     try {
+      core->submitted = true;
       sequence->evalAsync();
     } catch (const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
       broken = true;
@@ -741,6 +759,7 @@ struct Context {
 };
 
 NB_MODULE(_kompute, m) {
+  m.attr("kompute_version") = VKQ_KOMPUTE_VERSION;
   nb::set_leak_warnings(false);  // objects alive at interpreter exit are closed by the device's exit handler
   nb::register_exception_translator(
       [](const std::exception_ptr &pointer, void *) {
@@ -774,6 +793,8 @@ NB_MODULE(_kompute, m) {
       .def("barrier", &Recording::barrier)
       .def("dispatch", &Recording::dispatch)
       .def("timestamp", &Recording::timestamp)
+      .def("repeat", &Recording::repeat)
+      .def_prop_ro("position", [](Recording &r) { return r.operations.size(); })
       .def("submit", &Recording::submit)
       .def("wait", &Recording::wait)
       .def_prop_ro("broken", [](Recording &r) { return r.broken; })
