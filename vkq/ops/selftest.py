@@ -126,6 +126,8 @@ def _load(capabilities: Capabilities) -> Report | None:
 
 
 def _run_and_store(capabilities: Capabilities, device: Device | None) -> Report:
+    if device is not None and device.doctored:
+        return run(device)
     asked = isolate.ask(capabilities.index, capabilities.key)
     if asked is not None:
         found = verdict(*asked, isolated=True)
