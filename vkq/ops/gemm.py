@@ -131,6 +131,8 @@ class Int8Gemm:
     *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real output channels.
     """
 
+    weight_layout = "kPackedInt8_4N4K"
+
     def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
         self.device = device
         self.form = form
@@ -140,7 +142,7 @@ class Int8Gemm:
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.row_sums = bool(zero_point.any())
         blocked = block_weights(weight, zero_point)
-        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.weights = _upload(device, layout(self.weight_layout).pack(blocked))
         self.parameters = _upload(device, channel_parameters(blocked, scales, form, zero_point))
 
     @property
