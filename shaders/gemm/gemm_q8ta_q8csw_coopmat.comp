@@ -40,12 +40,15 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 #include "gemm_output.glslh"
-#include "coopmat_epilogue.glslh"
+#include "coopmat_matrices.glslh"
 
 // Shared memory in uvec4: STAGES times (BM rows of x, BN rows of w), then reused by the epilogue.
 #define ROW ((BK + 16) / 16)
 #define STAGE ((BM + BN) * ROW)
 shared uvec4 tile[max(STAGES * STAGE, SCRATCH)];
+uint tile_m4;  // the workgroup's first block of rows
+
+#include "coopmat_epilogue.glslh"
 
 #define X_ITEMS (BM * BK / 16 / INVOCATIONS)
 #define W_ITEMS (BN * BK / 16 / INVOCATIONS)
@@ -97,11 +100,17 @@ void multiply_tile(uint base) {
   }
 }
 
+uint block_of_rows(uint fragment, uint row4) {
+  uint m4 = tile_m4 + fragment * (MM / 4) + row4;
+  return m4 < p.m4 ? p.first_m4 + m4 : OUTSIDE;
+}
+
 void main() {
   uint tiles_n = ceil_div(p.n4 * 4u, BN), tiles_m = ceil_div(p.m4 * 4u, BM);
   uint index = workgroup_index(), group = index / (tiles_n * tiles_m);
   uint n = index % tiles_n * BN, m4 = index / tiles_n % tiles_m * (BM / 4);
 
+  tile_m4 = m4;
   clear_acc();
   begin_loads(group, m4, n);
   load_tile(0u);
@@ -126,18 +135,5 @@ void main() {
   }
 #endif
 
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_M; i++) {
-    barrier();
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_N; j++) coopMatStore(acc[i][j], tile, scratch_at(j), SCRATCH_ROW, gl_CooperativeMatrixLayoutRowMajor);
-    barrier();
-    uint c4 = n / 4u + gl_SubgroupID % WGN * (SN / 4) + gl_SubgroupInvocationID % (SN / 4);
-    [[unroll]] for (uint b = 0u; b < MM * SN / 16; b += SUBGROUP) {
-      uint block = b + gl_SubgroupInvocationID, row4 = block / (SN / 4);
-      uint row = m4 + gl_SubgroupID / WGN * (SM / 4) + i * (MM / 4) + row4;
-      if (block >= MM * SN / 16 || row >= p.m4 || c4 >= p.n4 || group * p.n4 + c4 >= p.y_c4) continue;
-      ivec4 rows[4];
-      [[unroll]] for (uint r = 0u; r < 4u; r++) rows[r] = corrected(ivec4(tile[scratch_word(row4 * 4u + r, block % (SN / 4))]), 0, group * p.n4 + c4);
-      store_block(p.first_m4 + row, group * p.n4 + c4, rows);
-    }
-  }
+  store_results(group, n);
 }

@@ -163,19 +163,29 @@ class Int8Gemm:
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None) -> None:
         """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those."""
         m4 = rows.blocks if m4 is None else m4
+        push = self.push(rows, first_m4, m4)
+        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], push, self.block_macs(m4))
+
+    def block_macs(self, m4: int) -> int:
+        """Multiply-adds of so many row blocks, padding included."""
+        return 64 * m4 * self.n4 * self.k4 * self.groups
+
+    def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
+        """The push constants that every int8 product has."""
+        return {"m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, **self.output_push(rows)}
+
+    def output_push(self, rows: Rows) -> dict[str, int | float]:
+        """The push constants of the end of a product: shaders/common/gemm_output.glslh."""
         y_params = self.scales.y
         low, high = activation_range(self.scales.activation)
         q_low, q_high = activation_bounds(self.scales.activation, y_params) if y_params else (0, 0)
         moved = y_params.zero_point - signed_zero_point(y_params) if y_params else 0
-        push: dict[str, int | float] = {
-            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups,
-            "first_m4": first_m4, "y_c4": ceil4(self.channels),
+        return {
+            "y_c4": ceil4(self.channels),
             "y_zero_point": signed_zero_point(y_params) if y_params else 0, "y_min": q_low - moved, "y_max": q_high - moved,
             "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
             "y_low": low, "y_high": high,
         }  # fmt: skip
-        macs = 64 * m4 * self.n4 * self.k4 * self.groups
-        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], push, macs)
 
 
 class FloatGemm:
@@ -218,6 +228,23 @@ class FloatGemm:
 def tile_for(m4: int, n4: int) -> str:
     """The tile of one invocation: the widest that the product fills."""
     return "4x4" if n4 < 2 else "4x8"
+
+
+# The staged tiles by (least row blocks, least column blocks), in order of preference: a tile is worth its barriers where it is
+# mostly full. CPUs gain nothing from shared memory and keep the plain kernel.
+STAGED_TILES = {"128x128": (64, 16), "64x64": (16, 8)}
+STAGED_DEVICES = ("discrete", "integrated", "virtual", "other")
+
+
+def tile_of(device: Device, m4: int, n4: int) -> str | None:
+    """The staged tile for a product of these sizes on the device, or None where the plain kernel does as well."""
+    if device.capabilities.device_type not in STAGED_DEVICES:
+        return None
+    most = device.capabilities.properties["maxComputeWorkGroupInvocations"]
+    for tile, (rows, columns) in STAGED_TILES.items():
+        if m4 >= rows and n4 >= columns and (tile != "128x128" or most >= 256):
+            return tile
+    return None
 
 
 def local_size(variant: Variant, m4: int) -> dict[str, Value]:
