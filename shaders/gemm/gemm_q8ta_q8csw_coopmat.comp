@@ -113,7 +113,7 @@ void main() {
   tile_m4 = m4;
   clear_acc();
   begin_loads(group, m4, n);
-  load_tile(0u);
+  if (p.k4 > 0u) load_tile(0u);
 #if STAGES == 1
   [[dont_unroll]] for (uint k = 0u; k < p.k4; k += K4) {
     barrier();
@@ -123,15 +123,21 @@ void main() {
     multiply_tile(0u);
   }
 #else
-  store_tile(0u);
-  barrier();
-  uint stage = 0u;
-  [[dont_unroll]] for (uint k = 0u; k < p.k4; k += K4) {
-    if (k + K4 < p.k4) load_tile(k + K4);
-    multiply_tile(stage);
-    stage = STAGE - stage;
-    if (k + K4 < p.k4) store_tile(stage);
+  // One barrier a tile: the tile after the present one goes into the other stage while this one is multiplied, and the one after
+  // that is on its way into registers.
+  if (p.k4 > 0u) store_tile(0u);
+  if (K4 < p.k4) load_tile(K4);
+  [[dont_unroll]] for (uint k = 0u; k < p.k4; k += 2u * K4) {
     barrier();
+    if (k + K4 < p.k4) store_tile(STAGE);
+    if (k + 2u * K4 < p.k4) load_tile(k + 2u * K4);
+    multiply_tile(0u);
+    if (k + K4 < p.k4) {
+      barrier();
+      if (k + 2u * K4 < p.k4) store_tile(0u);
+      if (k + 3u * K4 < p.k4) load_tile(k + 3u * K4);
+      multiply_tile(STAGE);
+    }
   }
 #endif
 

@@ -17,7 +17,9 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..runtime.tensor import IMAGE, Tensor
 from ..shader.catalog import catalog
+from .coopmat import CoopmatGemm, int8_gemm
 from .gemm import FloatGemm, Int8, Int8Gemm, Rows, ceil4, signed_zero_point
+from .implicit import CoopmatConv, convolve_staged, staged_program
 from .layer import Explanation, Layer
 
 SCRATCH_BYTES = 16 << 20  # of the im2col matrix: larger ones are made and used in chunks of rows
@@ -83,7 +85,8 @@ class Conv2d(Layer[Conv2dProblem]):
         else:
             zeros = np.zeros(self._weight.shape[:2], np.int32)
             zeros.reshape(-1)[:oc] = self._zero_points
-            self._gemm = Int8Gemm(self.device, self._weight, zeros, self.scales, self.choice().form, oc)
+            self._gemm = int8_gemm(self.device, self._weight, zeros, self.scales, self.choice().form, oc)
+        self._matrix: CoopmatConv | str | None = None  # a text: why not
         self.group_channels = self._weight.shape[2] // (kh * kw)
 
     def _problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
@@ -112,6 +115,14 @@ class Conv2d(Layer[Conv2dProblem]):
         if self._pointwise(p):
             gemm.dispatch(recording, x.buffer, y.buffer, rows)
             return
+        matrix = self._matrix_conv(p)
+        if matrix is not None:
+            matrix.convolve(recording, p, x.buffer, y.buffer)
+            return
+        staged = staged_program(gemm, p)
+        if staged is not None:
+            convolve_staged(gemm, staged, recording, p, x.buffer, y.buffer)
+            return
         program, row_bytes = self._im2col(), 16 * gemm.k4 * gemm.groups
         chunk = _chunk(rows.blocks, row_bytes)
         scratch = self.device.allocate(chunk * row_bytes)
@@ -122,6 +133,12 @@ class Conv2d(Layer[Conv2dProblem]):
             if gemm.k4:
                 recording.dispatch(program, [x.buffer, scratch], push)
             gemm.dispatch(recording, scratch, y.buffer, rows, first, m4)
+
+    def _matrix_conv(self, p: Conv2dProblem) -> CoopmatConv | None:
+        """The convolution on matrix units without im2col, where path, groups and sizes allow it; made once."""
+        if self._matrix is None and isinstance(self._gemm, CoopmatGemm):
+            self._matrix = CoopmatConv.of(self.device, self._weight_int8, self._gemm.scales, p)
+        return self._matrix if isinstance(self._matrix, CoopmatConv) else None
 
     def _run_float(self, recording: Recording, p: Conv2dProblem, x: Tensor, y: Tensor) -> None:
         gemm, rows = self._gemm, _rows(p, pad=False)
@@ -156,6 +173,11 @@ class Conv2d(Layer[Conv2dProblem]):
         if math.prod(p.y_shape):
             rows = _rows(p, pad=isinstance(gemm, Int8Gemm))
             size, row_bytes = (rows.blocks, 16 * gemm.k4) if isinstance(gemm, Int8Gemm) else (rows.count, 4 * gemm.k)
+            matrix = None if self._pointwise(p) else self._matrix_conv(p)
+            staged = staged_program(gemm, p) if isinstance(gemm, Int8Gemm) and not self._pointwise(p) else None
+            direct = matrix.pipeline(p) if matrix else staged
+            if direct is not None:
+                return Explanation(p.name, self.scheme, choice.path, choice.reason, (direct.variant.name,), p.macs, 0)
             if isinstance(gemm, FloatGemm) or not self._pointwise(p):
                 chunk = _chunk(size, row_bytes * gemm.groups)
                 scratch, size = chunk * row_bytes * gemm.groups, chunk

@@ -1,7 +1,7 @@
 """Convolutions as implicit GEMMs: the input is gathered while tiles are loaded, and no im2col matrix is made.
 
-`StagedConv` runs on every device (all dot forms), `CoopmatConv` on matrix units. Both take and give kPackedInt8_4W4C, with the
-numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
+`convolve_staged` runs on every device (all dot forms), `CoopmatConv` on matrix units. Both take and give kPackedInt8_4W4C, with
+the numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import selftest
 from .coopmat import SUBGROUP, advertised
-from .gemm import Int8, Int8Gemm, Rows, Scales, ceil4, signed_zero_point, tile_of
+from .gemm import Int8, Int8Gemm, Rows, Scales, ceil4, signed_zero_point, staged_tile
 
 CONV_SHAPES = ("16x8x32", "16x16x32")
 
@@ -36,31 +36,30 @@ def window(p: Conv2dProblem) -> dict[str, int | float]:
     }  # fmt: skip
 
 
-class StagedConv(Int8Gemm):
-    """A convolution through shared memory, on any device. *weight* is (G, N, K) with k = (kh, kw, ic), ic a multiple of four."""
+def staged_program(gemm: Int8Gemm, p: Conv2dProblem) -> Program | None:
+    """The pipeline of the convolution through shared memory, or None where im2col and the plain kernel do as well.
 
-    def program(self, m4: int) -> Program:
-        """The pipeline for a product with so many row blocks."""
-        tile = tile_of(self.device, m4, self.n4) or "32x32"
-        variant = catalog().find("conv2d_q8ta_q8csw__staged", dot=self.form, out=self.out, tile=tile)
-        soft = selftest.report(self.device).soft_float
-        return self.device.program(variant, {"ROW_SUMS": self.row_sums, "SOFT_FLOAT": soft})
+    It takes the weights that *gemm* holds, k = (kh, kw, ic), and groups of a multiple of four input channels.
+    """
+    tile = gemm.tile or staged_tile(gemm.device, rows_of(p).blocks, gemm.n4)
+    if tile is None or gemm.k == 0 or gemm.k // (p.kh * p.kw) % 4 or gemm.weight_layout != Int8Gemm.weight_layout:
+        return None
+    variant = catalog().find("conv2d_q8ta_q8csw__staged", dot=gemm.form, out=gemm.out, tile=tile)
+    return gemm.device.program(variant, gemm.constants())
 
-    def convolve(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        """The whole convolution."""
-        rows = rows_of(p)
-        push = self.push(rows, 0, rows.blocks) | window(p)
-        push |= {
-            "group_channels": self.k // (p.kh * p.kw), "x_zero_point": signed_zero_point(self.scales.x), "images": p.n
-        }  # fmt: skip
-        macs = self.block_macs(rows.blocks)
-        recording.dispatch(self.program(rows.blocks), [x, self.weights, self.parameters, y], push, macs)
+
+def convolve_staged(gemm: Int8Gemm, program: Program, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
+    """The whole convolution in one dispatch of `staged_program`'s pipeline."""
+    rows = rows_of(p)
+    push = gemm.push(rows, 0, rows.blocks) | window(p)
+    push |= {"group_channels": gemm.k // (p.kh * p.kw), "x_zero_point": signed_zero_point(gemm.scales.x), "images": p.n}
+    recording.dispatch(program, [x, gemm.weights, gemm.parameters, y], push, gemm.block_macs(rows.blocks))
 
 
 class CoopmatConv(Int8Gemm):
     """A convolution of one group on matrix units. *weight* is (OC, IC, KH, KW); weight zero points are 0."""
 
-    weight_layout = "kPackedInt8_32K"
+    weight_layout = "kPackedInt8_16K"
     shape: str | None = None  # for measurements: this shape instead of the preferred one
 
     def __init__(self, device: Device, weight: Int8, scales: Scales, variant: Variant):
@@ -75,6 +74,8 @@ class CoopmatConv(Int8Gemm):
         shapes = [s for s in CONV_SHAPES if s in advertised(device.capabilities)]
         if not shapes:
             return "the device lists no int8 cooperative matrix of 16x8x32 or 16x16x32"
+        if problem.groups != 1 or problem.ic == 0:
+            return "one group with input channels is needed"
         if scales.w_zero_point.any():
             return "weight zero points need the sums of x"
         tile = tile_for_conv(problem)
@@ -83,20 +84,23 @@ class CoopmatConv(Int8Gemm):
         out = "f32" if scales.y is None else "q8to"
         return cls(device, weight, scales, catalog().find("conv2d_q8ta_q8csw__coopmat", out=out, shape=shapes[0], tile=tile))
 
-    def program(self, m4: int = 0) -> Program:
-        """The pipeline; it is the same for all sizes."""
-        return self.device.program(self.variant, {"SOFT_FLOAT": selftest.report(self.device).soft_float}, SUBGROUP)
+    def pipeline(self, p: Conv2dProblem) -> Program:
+        """The pipeline; it is the same for all sizes of image and batch."""
+        h, w = halo(p, self.variant)
+        constants = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w}
+        return self.device.program(self.variant, {**constants, "SOFT_FLOAT": selftest.report(self.device).soft_float}, SUBGROUP)
 
     def convolve(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
         """The whole convolution."""
         rows, defines = rows_of(p), self.variant.defines
         push = {"n4": self.n4, **self.output_push(rows), **window(p), "kh": p.kh}
+        del push["stride_h"], push["stride_w"]
         push |= {
             "x_zero_point": signed_zero_point(self.scales.x),
             "tiles_h": -(-p.oh // int(defines["TH"])), "tiles_w": -(-p.ow // int(defines["TW"])),
         }  # fmt: skip
         macs = self.block_macs(rows.blocks)
-        recording.dispatch(self.program(), [x, self.weights, self.parameters, y], push, macs)
+        recording.dispatch(self.pipeline(p), [x, self.weights, self.parameters, y], push, macs)
 
 
 def chunked(weight: Int8, chunk: int) -> Int8:
@@ -108,13 +112,19 @@ def chunked(weight: Int8, chunk: int) -> Int8:
     return np.ascontiguousarray(padded.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2)).reshape(oc, -1)
 
 
+def halo(p: Conv2dProblem, variant: Variant) -> tuple[int, int]:
+    """The input pixels under a tile of outputs: (lines, columns)."""
+    tile_h, tile_w = int(variant.defines["TH"]), int(variant.defines["TW"])
+    h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
+    return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
+
+
 def tile_for_conv(p: Conv2dProblem) -> str | None:
     """The tile whose input pixels fit, with as few padding channels as can be; the larger chunk where two are equal."""
     fitting = []
     for tile, variant in _conv_tiles().items():
         d = {name: int(value) for name, value in variant.defines.items()}
-        h = (d["TH"] - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
-        w = (d["TW"] - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
+        h, w = halo(p, variant)
         if h * w * (d["CH"] + 16) <= 16 * d["HALO"]:
             fitting.append((-(-p.ic // d["CH"]) * d["CH"], -d["CH"], tile))
     return min(fitting)[2] if fitting else None

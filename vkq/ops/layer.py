@@ -123,7 +123,11 @@ class Layer(Generic[P]):
         """The path taken on the device, and why."""
         if self.scales is None:
             return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
-        return choose(self.device, self.path)
+        choice = choose(self.device, self.path)
+        if choice.path == "coopmat" and self._zero_points.any():  # they need the sums of x, which matrix units do not give
+            other = choose(self.device, "dot")
+            return dataclasses.replace(other, reason="coopmat takes no weight zero points")
+        return choice
 
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError

@@ -12,6 +12,7 @@ from ..qparams import QParams
 from ..reference import Activation
 from ..runtime.device import Device
 from ..runtime.tensor import MATRIX, Tensor
+from .coopmat import int8_gemm
 from .gemm import FloatGemm, Int8Gemm, Rows
 from .layer import Explanation, Layer
 
@@ -27,7 +28,7 @@ class Linear(Layer[LinearProblem]):
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 where the result is float32.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
-        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8" or "portable". All give the same bits.
+        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat". All give the same bits.
         device: a ``vkq.Device``; the default device where None.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
@@ -72,7 +73,7 @@ class Linear(Layer[LinearProblem]):
             self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
         else:
             form = self.choice().form
-            self._gemm = Int8Gemm(self.device, blocks, self._zero_points[None], self.scales, form, channels)
+            self._gemm = int8_gemm(self.device, blocks, self._zero_points[None], self.scales, form, channels)
 
     def _problem(self, x_shape: Sequence[int]) -> LinearProblem:
         return LinearProblem.of(x_shape, self.weight_shape)

@@ -9,11 +9,11 @@ import dataclasses
 
 from ..errors import ArgumentError, PathError
 from ..runtime.device import Device
-from . import selftest
+from . import coopmat, selftest
 
 # path -> the dot form of the shaders, in order of preference among accelerated ones (the mixed and the unsigned form pay for
 # shifting their operands)
-FORMS = {"dot_s8s8": "s8s8", "dot_u8s8": "u8s8", "dot_u8u8": "u8u8", "portable": "float"}
+FORMS = {"coopmat": coopmat.FORM, "dot_s8s8": "s8s8", "dot_u8s8": "u8s8", "dot_u8u8": "u8u8", "portable": "float"}
 PATHS = ("auto", "dot", *FORMS)
 _ACCELERATED = {
     "dot_s8s8": "integerDotProduct4x8BitPackedSignedAccelerated",
@@ -33,6 +33,8 @@ class Choice:
 
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
+    if path == "coopmat":
+        return coopmat.refusal(device) or selftest.report(device).failures.get("requantize")
     if path != "portable" and not device.capabilities.features["shaderIntegerDotProduct"]:
         return "shaderIntegerDotProduct is false"
     report = selftest.report(device)
@@ -57,6 +59,8 @@ def choose(device: Device, path: str = "auto") -> Choice:
             raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
         return Choice(path, FORMS[path], "asked for by name")
     refused = {p: refusal(device, p) for p in FORMS}
+    if path == "auto" and refused["coopmat"] is None:
+        return Choice("coopmat", FORMS["coopmat"], f"cooperative matrices of {coopmat.advertised(device.capabilities)[0]}")
     for candidate, flag in _ACCELERATED.items():
         if refused[candidate] is None and device.capabilities.properties[flag]:
             return Choice(candidate, FORMS[candidate], f"{flag} and the self-test passed")
