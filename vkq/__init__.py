@@ -1,5 +1,6 @@
 """vkq: exact int8 inference on any Vulkan device, the same bits on every path."""
 
+from . import integer
 from ._version import __version__
 from .device.capabilities import Capabilities, devices
 from .errors import (
@@ -17,10 +18,18 @@ from .errors import (
 )
 from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
+from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
+from .ops.elementwise import add, mul, sub
 from .ops.linear import Linear, linear
+from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
+from .ops.resize import resize
+from .ops.shape import concat, pad, transpose
+from .ops.softmax import softmax
+from .ops.table import lookup, requantize, table_of, unary
 from .qparams import QParams
+from .reference_ops import clamp, leaky_relu
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
 
@@ -30,6 +39,7 @@ __all__ = [
     "Capabilities",
     "CompileError",
     "Conv2d",
+    "ConvTranspose2d",
     "DTypeError",
     "Device",
     "DeviceError",
@@ -44,12 +54,31 @@ __all__ = [
     "Tensor",
     "VkqError",
     "__version__",
+    "add",
+    "avg_pool2d",
+    "clamp",
+    "concat",
     "conv2d",
+    "conv_transpose2d",
     "default_device",
     "dequantize",
     "devices",
     "flatten",
+    "global_avg_pool2d",
+    "integer",
+    "leaky_relu",
     "linear",
+    "lookup",
+    "max_pool2d",
+    "mul",
+    "pad",
     "quantize",
+    "requantize",
     "reshape",
+    "resize",
+    "softmax",
+    "sub",
+    "table_of",
+    "transpose",
+    "unary",
 ]

@@ -1,3 +1,3 @@
-"""The version of vkq; CMake and pyproject.toml say the same (a test compares them)."""
+"""The version of vkq: pyproject.toml reads it here."""
 
 __version__ = "0.1.0"

@@ -53,7 +53,7 @@ def read(path: Path) -> bytes | None:
     except OSError as error:
         data, problem = None, error.strerror or str(error)
     if data is None:
-        _warn(path, f"the cache file {path} is ignored and made again: {problem}.")
+        warn(path, f"the cache file {path} is ignored and made again: {problem}.")
     return data
 
 
@@ -63,7 +63,7 @@ def write(path: Path, data: bytes) -> None:
         write_sealed(path, data)
     except OSError as error:
         if path not in _warned:  # else the file was reported already when it was read
-            _warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
+            warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
 
 
 def write_sealed(path: Path, data: bytes) -> None:
@@ -82,7 +82,8 @@ def write_sealed(path: Path, data: bytes) -> None:
         raise
 
 
-def _warn(key: Path, message: str) -> None:
+def warn(key: Path, message: str) -> None:
+    """Warns with a `CacheWarning`, once for each *key*."""
     if key not in _warned:
         _warned.add(key)
         warnings.warn(message, CacheWarning, stacklevel=3)

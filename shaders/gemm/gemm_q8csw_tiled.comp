@@ -10,6 +10,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
+layout(constant_id = 2) const bool CLAMPED = false;
 
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
@@ -38,13 +39,17 @@ vec4 load_x(uint row, uint k) {
   return v;
 }
 
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min and max, which
+// lose NaN.
+float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
+
 void store_row(uint m, uint c4, vec4 sums) {
   vec4 result = sums * channel_blocks[c4 * 2u] + channel_blocks[c4 * 2u + 1u];
   uint line = m / p.ow_padded, ow = m % p.ow_padded, image = line / p.oh, oh = line % p.oh;
   if (line >= p.lines || ow >= p.ow) return;
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     uint channel = 4u * c4 + c;
-    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = clamp(result[c], p.y_low, p.y_high);
+    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
   }
 }
 

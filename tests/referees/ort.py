@@ -35,6 +35,19 @@ def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
     return np.asarray(session.run(None, {f"i{i}": np.asarray(x) for i, x in enumerate(inputs)})[0])
 
 
+def run_all(op: str, inputs: list[Array], outputs: list[str], **attributes: Any) -> list[Array]:
+    """All outputs, of these types, of the ONNX operator ``op`` (opset 17)."""
+    feeds = {f"i{i}": x for i, x in enumerate(inputs)}
+    values = [helper.make_tensor_value_info(name, _TYPES[x.dtype.name], None) for name, x in feeds.items()]
+    made = [helper.make_tensor_value_info(f"y{i}", _TYPES[dtype], None) for i, dtype in enumerate(outputs)]
+    node = helper.make_node(op, list(feeds), [value.name for value in made], **attributes)
+    model = helper.make_model(
+        helper.make_graph([node], op, values, made), opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return [np.asarray(y) for y in session.run(None, feeds)]
+
+
 @cache
 def _session(op: str, inputs: tuple[str, ...], output: str, attributes: tuple[tuple[str, Any], ...]) -> Any:
     names = [f"i{i}" for i in range(len(inputs))]

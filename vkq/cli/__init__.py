@@ -8,11 +8,17 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import devices, shaders
+from vkq.cli import bench, check, compare, devices, shaders
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
-COMMANDS: list[Callable[[Parsers], None]] = [devices.register, shaders.register]
+COMMANDS: list[Callable[[Parsers], None]] = [
+    devices.register,
+    check.register,
+    bench.register,
+    compare.register,
+    shaders.register,
+]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,9 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for register in COMMANDS:
         register(commands)
-    options = parser.parse_args(argv)
     try:
-        return int(options.run(options))
+        try:
+            options = parser.parse_args(argv)
+            options.argv = list(sys.argv[1:] if argv is None else argv)
+            return int(options.run(options))
+        finally:
+            sys.stdout.flush()  # a reader that has left is noticed here, not at exit
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,6 +29,13 @@ def add_command(
     return parser
 
 
+def device_argument(parser: argparse.ArgumentParser) -> None:
+    """``--device``: as `vkq.Device` takes it."""
+    parser.add_argument(
+        "--device", metavar="WHICH", help="an index of `vkq devices`, or a part of a name (default: VKQ_DEVICE, else the best)"
+    )
+
+
 def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     """The items; on a terminal, work longer than 2 s shows a line on stderr that disappears at the end."""
     start, shown = time.monotonic(), False
@@ -39,3 +48,22 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
     finally:
         if shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def status_line() -> Iterator[Callable[[str], None]]:
+    """A function that shows what is being done in one line on stderr, on a terminal only; the line disappears at the end."""
+    shown = False
+
+    def show(what: str) -> None:
+        nonlocal shown
+        if sys.stderr.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            shown = bool(what)
+            print(f"\r\x1b[K{what[:width]}", end="", file=sys.stderr, flush=True)
+
+    try:
+        yield show
+    finally:
+        if shown:
+            show("")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 from typing import Any
 
@@ -47,11 +46,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "capabilities": dataclasses.asdict(c)
-        | {
-            "extensions": sorted(c.extensions),
-            "memory_types": [{"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in c.memory_types],
-        },
+        "capabilities": c.as_dict(),
         "path": None,
         "reason": c.refusal(),
         "paths": {},

@@ -45,6 +45,7 @@ PROPERTIES: tuple[tuple[str, tuple[int, int], str | None, tuple[str, ...]], ...]
         ("minSubgroupSize", "maxSubgroupSize", "requiredSubgroupSizeStages"),
     ),
     ("Maintenance3Properties", (1, 1), None, ("maxMemoryAllocationSize",)),
+    ("Maintenance4Properties", (1, 3), "VK_KHR_maintenance4", ("maxBufferSize",)),
 )
 COMPONENT_TYPES = {0: "f16", 1: "f32", 2: "f64", 3: "s8", 4: "s16", 5: "s32", 6: "s64", 7: "u8", 8: "u16", 9: "u32"}
 SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
@@ -89,6 +90,7 @@ class Capabilities:
     driver: str  # name and version text, as the driver gives it
     driver_version: int
     device_uuid: str
+    pipeline_cache_uuid: str
     extensions: frozenset[str]
     features: Mapping[str, bool]
     properties: Mapping[str, int]
@@ -102,6 +104,13 @@ class Capabilities:
     def facts(self) -> dict[str, int | bool]:
         """Features and properties in one mapping, as ``requires`` in the shaders' YAML names them."""
         return {**self.features, **self.properties}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field in types that JSON has; sets are sorted."""
+        return dataclasses.asdict(self) | {
+            "extensions": sorted(self.extensions),
+            "memory_types": [{"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in self.memory_types],
+        }
 
     @property
     def key(self) -> str:
@@ -153,6 +162,7 @@ def read(physical: Any, index: int) -> Capabilities:
         api_version=".".join(map(str, version)),
         driver=driver,
         driver_version=base.driverVersion,
+        pipeline_cache_uuid=bytes(base.pipelineCacheUUID).hex(),
         device_uuid=uuid or bytes(base.pipelineCacheUUID).hex(),
         extensions=extensions,
         features=features,
@@ -256,7 +266,10 @@ def _memory_types(physical: Any) -> tuple[MemoryType, ...]:
     vk = vulkan.binding()
     out = vk.ffi.new("VkPhysicalDeviceMemoryProperties*")
     vk.lib.vkGetPhysicalDeviceMemoryProperties(physical, out)
-    names = {"device_local": 1, "host_visible": 2, "host_coherent": 4, "host_cached": 8, "lazily_allocated": 16, "protected": 32}
+    names = {
+        "device_local": 1, "host_visible": 2, "host_coherent": 4, "host_cached": 8, "lazily_allocated": 16, "protected": 32,
+        "device_coherent_amd": 64, "device_uncached_amd": 128, "rdma_capable_nv": 256,
+    }  # fmt: skip
     return tuple(
         MemoryType(
             frozenset(n for n, bit in names.items() if out.memoryTypes[i].propertyFlags & bit),

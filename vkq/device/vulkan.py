@@ -55,6 +55,8 @@ def binding() -> Any:
     """The ``vulkan`` package, imported late. Raises NoDeviceError where libvulkan is missing."""
     try:
         import vulkan
+    except ModuleNotFoundError as error:
+        raise NoDeviceError(f"the Python package vulkan is missing ({error}); install it with pip install vulkan") from error
     except (ImportError, OSError) as error:
         raise NoDeviceError(
             f"the Vulkan loader could not be loaded ({error}); install it (Debian and Ubuntu: libvulkan1) and a driver "
@@ -102,8 +104,12 @@ class Instance:
         if validate:
             layers, extensions = ["VK_LAYER_KHRONOS_validation"], ["VK_EXT_debug_utils", "VK_EXT_validation_features"]
             chain = self._debug_chain(vk)
+        flags = 0
+        if _has_instance_extension(vk, "VK_KHR_portability_enumeration"):  # else the loader hides devices such as MoltenVK's
+            extensions.append("VK_KHR_portability_enumeration")
+            flags = vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
         info = vk.VkInstanceCreateInfo(
-            pNext=chain, pApplicationInfo=app, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+            flags=flags, pNext=chain, pApplicationInfo=app, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
         )
         out = ffi.new("VkInstance*")
         result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
@@ -160,6 +166,14 @@ class Instance:
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
         check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
         return list(out)[: count[0]]
+
+
+def _has_instance_extension(vk: Any, name: str) -> bool:
+    count = vk.ffi.new("uint32_t*")
+    vk.lib.vkEnumerateInstanceExtensionProperties(vk.ffi.NULL, count, vk.ffi.NULL)
+    found = vk.ffi.new("VkExtensionProperties[]", max(1, count[0]))
+    vk.lib.vkEnumerateInstanceExtensionProperties(vk.ffi.NULL, count, found)
+    return any(vk.ffi.string(found[i].extensionName) == name.encode() for i in range(count[0]))
 
 
 def instance() -> Instance:
@@ -223,8 +237,8 @@ def open_device(physical: Any, family: int, features: dict[str, bool], extension
         structs.append(one)
         if extension in extensions:
             wanted.append(extension)
-    if "VK_KHR_shader_float_controls" in extensions:
-        wanted.append("VK_KHR_shader_float_controls")
+    # The first for properties that shaders rely on; the second must be enabled where a device has it.
+    wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
     core = vk.VkPhysicalDeviceFeatures(**{f: 1 for f in CORE_FEATURES if features.get(f)})
     queue_info = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, queueCount=1, pQueuePriorities=[1.0])
     info = vk.VkDeviceCreateInfo(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from . import selftest
+from . import gemv, selftest
 
 INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
 Int8 = npt.NDArray[np.int8]
@@ -48,7 +49,7 @@ class Rows:
 class Scales:
     """The numbers of an int8 layer: weight scales and zero points by channel, bias, and the parameters of x and y."""
 
-    x: QParams
+    x: QParams | None  # None: found by rows at run time
     w_scale: npt.NDArray[np.float32]
     w_zero_point: npt.NDArray[np.int32]
     bias: npt.NDArray[Any] | None  # int32, or float32 where the output is
@@ -93,6 +94,8 @@ def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt
     and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit. *zero_point* is (G, N)
     as int8.
     """
+    if scales.x is None:
+        return row_channel_parameters(blocked, scales, form, zero_point)
     groups, n_padded, k_padded = blocked.shape
     n = zero_point.shape[1]
     shift_x, shift_w = (128 if form in ("u8s8", "u8u8") else 0), (128 if form == "u8u8" else 0)
@@ -118,6 +121,35 @@ def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt
     return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
 
 
+def row_channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """`channel_parameters` for activations quantized by rows: [block][step, weight zero point, weight scale, bias][4].
+
+    The step is what one unit of a row's zero point adds to an accumulator: K wz' - sum w'.
+    """
+    groups, n_padded, k_padded = blocked.shape
+    n = zero_point.shape[1]
+    shift_w = 128 if form == "u8u8" else 0
+    out = np.zeros((groups, n_padded, 4), np.int64)
+    out[:, :n, 1] = zero_point
+    out[:, :, 1] += shift_w
+    out[:, :, 0] = k_padded * out[:, :, 1] - blocked.astype(np.int64).sum(axis=2) - shift_w * k_padded
+    out[:, :n, 2] = _by_group(scales.w_scale, groups, n).view(np.int32)
+    if scales.bias is not None:
+        out[:, :n, 3] = _by_group(scales.bias, groups, n).view(np.int32)
+    return np.ascontiguousarray(out.astype(np.int32).reshape(-1, 4, 4).transpose(0, 2, 1))
+
+
+def output_push(scales: Scales) -> dict[str, int | float]:
+    """The push constants of an epilogue: y's zero point and the bounds of the activation, for both kinds of result."""
+    low, high = activation_range(scales.activation)
+    if scales.y is None:
+        return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
+    q_low, q_high = activation_bounds(scales.activation, scales.y)
+    zero_point = signed_zero_point(scales.y)
+    moved = scales.y.zero_point - zero_point
+    return {"y_zero_point": zero_point, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low, "y_high": high}
+
+
 def _by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
     """(channels,) as (G, N); the last group may have fewer channels of its own."""
     out = np.zeros(groups * n, values.dtype)
@@ -132,7 +164,6 @@ class Int8Gemm:
     """
 
     weight_layout = "kPackedInt8_4N4K"
-    tile: str | None = None  # for tests and measurements: this tile through shared memory instead of the one that sizes choose
 
     def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
         self.device = device
@@ -142,52 +173,73 @@ class Int8Gemm:
         self.groups, self.n, self.k = weight.shape
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
         self.row_sums = bool(zero_point.any())
+        self.kernel = "auto"  # or "gemv", "tiled", "staged"
         blocked = block_weights(weight, zero_point)
-        self.weights = _upload(device, layout(self.weight_layout).pack(blocked))
-        self.parameters = _upload(device, channel_parameters(blocked, scales, form, zero_point))
+        self.weights = upload(device, layout(self.weight_layout).pack(blocked))
+        self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
-    @property
-    def out(self) -> str:
-        """The variant's output: ``q8to`` or ``f32``."""
-        return "f32" if self.scales.y is None else "q8to"
+    def variant(self, kernel: str, **axes: str) -> Variant:
+        """The variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this product."""
+        if self.scales.x is None:
+            return catalog().find(kernel.format("dq8ca_q8csw"), dot=self.form, **axes)
+        out = "f32" if self.scales.y is None else "q8to"
+        return catalog().find(kernel.format("q8ta_q8csw"), dot=self.form, out=out, **axes)
 
     def program(self, m4: int) -> Program:
-        """The pipeline for a product with so many row blocks."""
-        staged = self.tile or staged_tile(self.device, m4, self.n4)
-        shader = "gemm_q8ta_q8csw__staged" if staged else "gemm_q8ta_q8csw__tiled"
-        variant = catalog().find(shader, dot=self.form, out=self.out, tile=staged or tile_for(m4, self.n4))
-        sizes = {} if staged else local_size(variant, m4)
-        return self.device.program(variant, {**sizes, **self.constants()})
+        """The pipeline for a product with so many row blocks: tiles in shared memory, or in registers alone."""
+        staged = self.staged_tile(m4)
+        if staged:
+            return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
+        variant = self.variant("gemm_{}__tiled", tile=tile_for(m4, self.n4))
+        return self.device.program(variant, {**local_size(variant, m4), **self.constants()})
+
+    def staged_tile(self, m4: int) -> str | None:
+        """The tile through shared memory for so many row blocks, or None where the plain kernel is to do it."""
+        if self.scales.x is None or self.kernel not in ("auto", "staged"):
+            return None
+        return staged_tile(self.device, m4, self.n4) or (SMALLEST_STAGED if self.kernel == "staged" else None)
+
+    def gemv_program(self, rows: int) -> Program:
+        """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
+        constants = {**gemv.split(self.device, self.n4, self.k4), "ROWS": min(rows, 4), **self.constants()}
+        return self.device.program(self.variant("gemv_{}__split"), constants)
+
+    def chosen(self, rows: Rows, m4: int) -> Program:
+        """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
+        few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
+        if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(few)):
+            return self.gemv_program(few)
+        return self.program(m4)
 
     def constants(self) -> dict[str, Value]:
-        """The specialization constants that every dot-product kernel has."""
+        """The specialization constants that all of its kernels have."""
         return {"ROW_SUMS": self.row_sums, "SOFT_FLOAT": selftest.report(self.device).soft_float}
 
-    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None) -> None:
-        """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those."""
+    def dispatch(
+        self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None,
+        row_parameters: Buffer | None = None,
+    ) -> None:  # fmt: skip
+        """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those.
+
+        row_parameters: scale and zero point of every row, where x is quantized by rows.
+        """
         m4 = rows.blocks if m4 is None else m4
-        push = self.push(rows, first_m4, m4)
-        recording.dispatch(self.program(m4), [x, self.weights, self.parameters, y], push, self.block_macs(m4))
+        macs = self.block_macs(m4)
+        buffers = [x, self.weights, self.parameters, y]
+        if row_parameters is not None:
+            buffers.append(row_parameters)
+        recording.dispatch(self.chosen(rows, m4), buffers, self.push(rows, first_m4, m4), macs)
 
     def block_macs(self, m4: int) -> int:
         """Multiply-adds of so many row blocks, padding included."""
         return 64 * m4 * int(self.n4) * int(self.k4) * int(self.groups)
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
-        """The push constants that every int8 product has."""
-        return {"m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, **self.output_push(rows)}
-
-    def output_push(self, rows: Rows) -> dict[str, int | float]:
-        """The push constants of the end of a product: shaders/common/gemm_output.glslh."""
-        y_params = self.scales.y
-        low, high = activation_range(self.scales.activation)
-        q_low, q_high = activation_bounds(self.scales.activation, y_params) if y_params else (0, 0)
-        moved = y_params.zero_point - signed_zero_point(y_params) if y_params else 0
+        """The push constants of every kernel of this product."""
         return {
-            "y_c4": ceil4(self.channels),
-            "y_zero_point": signed_zero_point(y_params) if y_params else 0, "y_min": q_low - moved, "y_max": q_high - moved,
+            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, "y_c4": ceil4(self.channels),
             "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
-            "y_low": low, "y_high": high,
+            **output_push(self.scales),
         }  # fmt: skip
 
 
@@ -203,18 +255,24 @@ class FloatGemm:
         self.bounds = activation_range(activation)
         self.groups, self.n, self.k = weight.shape
         self.n4 = ceil4(self.n)
+        self.kernel = "auto"  # or "gemv", "tiled"
         blocked = block_weights(weight, np.zeros(weight.shape[:2], np.int32))
-        self.weights = _upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.weights = upload(device, layout("kPackedInt8_4N4K").pack(blocked))
         parameters = np.zeros((self.groups, 4 * self.n4, 2), np.float32)
         parameters[:, : self.n, 0] = _by_group(w_scale, self.groups, self.n)
         if bias is not None:
             parameters[:, : self.n, 1] = _by_group(bias, self.groups, self.n)
-        self.parameters = _upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
+        self.parameters = upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
 
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
+        clamped = self.bounds != (-math.inf, math.inf)
+        if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(m)):
+            variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
+            constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
+            return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, local_size(variant, ceil4(m)))
+        return self.device.program(variant, {**local_size(variant, ceil4(m)), "CLAMPED": clamped})
 
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
@@ -233,9 +291,10 @@ def tile_for(m4: int, n4: int) -> str:
     return "4x4" if n4 < 2 else "4x8"
 
 
-# The staged tiles by (least row blocks, least column blocks), in order of preference. On an H200 both tiles reach the rate of the
-# dot product at 4096^3, and the smaller one leaves less of the last wave idle; it needs 128 invocations and 8 KiB.
+# The tiles through shared memory by (least row blocks, least column blocks), in order of preference. On an H200 this one reaches
+# the rate of the dot product at 4096^3, as 128x128 does, and leaves less of the last wave idle; it needs 128 invocations, 8 KiB.
 STAGED_TILES = {"64x64": (8, 8)}
+SMALLEST_STAGED = "32x32"
 STAGED_DEVICES = ("discrete", "integrated", "virtual")  # CPUs gain nothing from shared memory
 
 
@@ -255,7 +314,8 @@ def local_size(variant: Variant, m4: int) -> dict[str, Value]:
     return {"LOCAL_X": INVOCATIONS // tall, "LOCAL_Y": tall}
 
 
-def _upload(device: Device, data: npt.NDArray[Any]) -> Buffer:
+def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:
+    """A buffer that holds the array."""
     buffer = device.allocate(data.nbytes)
     device.upload(buffer, data)
     return buffer

@@ -1,10 +1,12 @@
 """Convolutions as implicit GEMMs: the input is gathered while tiles are loaded, and no im2col matrix is made.
 
-`convolve_staged` runs on every device (all dot forms), `CoopmatConv` on matrix units. Both take and give kPackedInt8_4W4C, with
-the numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
+`Implicit` runs on every device (all dot forms), `CoopmatConv` on matrix units. Both take and give kPackedInt8_4W4C, with the
+numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +17,16 @@ from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
-from ..shader.spec import Variant
+from ..shader.spec import Value, Variant
 from . import selftest
+from .conv_gemm import pixel_rows
 from .coopmat import SUBGROUP, advertised
-from .gemm import Int8, Int8Gemm, Rows, Scales, ceil4, signed_zero_point, staged_tile
+from .gemm import SMALLEST_STAGED, Int8, Int8Gemm, Scales, signed_zero_point, staged_tile
 
-CONV_SHAPES = ("16x8x32", "16x16x32")
+if TYPE_CHECKING:
+    from .conv2d import Conv2d
 
-
-def rows_of(p: Conv2dProblem) -> Rows:
-    """The rows of a convolution's product: output pixels, the width rounded up to four."""
-    return Rows(p.n * p.oh, p.oh, p.ow, 4 * ceil4(p.ow))
+CONV_SHAPES = ("16x8x32", "16x16x32")  # of matrices, in order of preference
 
 
 def window(p: Conv2dProblem) -> dict[str, int | float]:
@@ -36,71 +37,109 @@ def window(p: Conv2dProblem) -> dict[str, int | float]:
     }  # fmt: skip
 
 
-def staged_program(gemm: Int8Gemm, p: Conv2dProblem) -> Program | None:
-    """The pipeline of the convolution through shared memory, or None where im2col and the plain kernel do as well.
+class Implicit:
+    """A convolution through shared memory. *gemm* has the weight as (G, N, K) with k = (kh, kw, ic), ic a multiple of four."""
 
-    It takes the weights that *gemm* holds, k = (kh, kw, ic), and groups of a multiple of four input channels.
-    """
-    tile = gemm.tile or staged_tile(gemm.device, rows_of(p).blocks, gemm.n4)
-    if tile is None or gemm.k == 0 or gemm.k // (p.kh * p.kw) % 4 or gemm.weight_layout != Int8Gemm.weight_layout:
-        return None
-    variant = catalog().find("conv2d_q8ta_q8csw__staged", dot=gemm.form, out=gemm.out, tile=tile)
-    return gemm.device.program(variant, gemm.constants())
+    def __init__(self, gemm: Int8Gemm, tile: str | None = None):
+        self.gemm = gemm
+        self.tile = tile
 
+    @staticmethod
+    def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
+        """Why it cannot take a layer and its problem; None where it can."""
+        if layer.scales is None:
+            return "its activations are float"
+        channels = layer.int8_gemm.k // max(p.kh * p.kw, 1)
+        return f"groups of {channels} input channels are not whole words of 4" if channels % 4 or not channels else None
 
-def convolve_staged(gemm: Int8Gemm, program: Program, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-    """The whole convolution in one dispatch of `staged_program`'s pipeline."""
-    rows = rows_of(p)
-    push = gemm.push(rows, 0, rows.blocks) | window(p)
-    push |= {"group_channels": gemm.k // (p.kh * p.kw), "x_zero_point": signed_zero_point(gemm.scales.x), "images": p.n}
-    recording.dispatch(program, [x, gemm.weights, gemm.parameters, y], push, gemm.block_macs(rows.blocks))
+    @staticmethod
+    def fits(device: Device, p: Conv2dProblem) -> bool:
+        """Whether the convolution fills tiles through shared memory."""
+        return staged_tile(device, pixel_rows(p, pad=True).blocks, p.oc // p.groups // 4) is not None
+
+    def program(self, p: Conv2dProblem) -> Program:
+        """The pipeline for this problem."""
+        gemm = self.gemm
+        tile = self.tile or staged_tile(gemm.device, pixel_rows(p, pad=True).blocks, gemm.n4) or SMALLEST_STAGED
+        out = "f32" if gemm.scales.y is None else "q8to"
+        variant = catalog().find("conv2d_q8ta_q8csw__staged", dot=gemm.form, out=out, tile=tile)
+        return gemm.device.program(variant, gemm.constants())
+
+    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
+        gemm, rows = self.gemm, pixel_rows(p, pad=True)
+        assert gemm.scales.x is not None
+        push = gemm.push(rows, 0, rows.blocks) | window(p)
+        push |= {"group_channels": gemm.k // (p.kh * p.kw), "x_zero_point": signed_zero_point(gemm.scales.x), "images": p.n}
+        recording.dispatch(self.program(p), [x, gemm.weights, gemm.parameters, y], push, gemm.block_macs(rows.blocks))
+
+    def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
+        return (self.program(p).variant.name,), 0
 
 
 class CoopmatConv(Int8Gemm):
-    """A convolution of one group on matrix units. *weight* is (OC, IC, KH, KW); weight zero points are 0."""
+    """A convolution of one group on matrix units. *weight* is (OC, IC, KH, KW); weight zero points are 0.
+
+    *shader* is a variant of conv2d_q8ta_q8csw__coopmat; the weight is packed for its chunk of channels.
+    """
 
     weight_layout = "kPackedInt8_16K"
-    shape: str | None = None  # for measurements: this shape instead of the preferred one
 
-    def __init__(self, device: Device, weight: Int8, scales: Scales, variant: Variant):
-        self.variant = variant
+    def __init__(self, device: Device, weight: Int8, scales: Scales, shader: Variant):
+        self.shader = shader
         zeros = np.zeros((1, weight.shape[0]), np.int32)
-        ordered = chunked(weight, int(variant.defines["CH"]))
+        ordered = chunked(weight, int(shader.defines["CH"]))
         super().__init__(device, ordered[None], zeros, scales, "s8s8", weight.shape[0])
 
-    @classmethod
-    def of(cls, device: Device, weight: Int8, scales: Scales, problem: Conv2dProblem) -> CoopmatConv | str:
-        """For convolutions like this one (sizes of the image and batch may differ), or why the device cannot."""
-        shapes = [s for s in CONV_SHAPES if s in advertised(device.capabilities)]
-        if not shapes:
-            return "the device lists no int8 cooperative matrix of 16x8x32 or 16x16x32"
-        if problem.groups != 1 or problem.ic == 0:
-            return "one group with input channels is needed"
-        if scales.w_zero_point.any():
-            return "weight zero points need the sums of x"
-        tile = tile_for_conv(problem)
-        if tile is None:
+    @staticmethod
+    def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
+        """Why it cannot take a layer and its problem; None where it can."""
+        if layer.scales is None:
+            return "its activations are float"
+        path = layer.choice().path
+        if path != "coopmat":
+            return f"its path is {path}; it needs coopmat"
+        if p.groups != 1 or p.ic == 0:
+            return f"groups={p.groups}, IC={p.ic}; it needs one group with input channels"
+        if not _shapes(layer.device):
+            return f"the device lists no int8 cooperative matrix of {' or '.join(CONV_SHAPES)}"
+        if conv_tile(p) is None:
             return "the input pixels of a tile do not fit into shared memory"
-        out = "f32" if scales.y is None else "q8to"
-        return cls(device, weight, scales, catalog().find("conv2d_q8ta_q8csw__coopmat", out=out, shape=shapes[0], tile=tile))
+        return None
+
+    @classmethod
+    def of(cls, layer: Conv2d) -> CoopmatConv:
+        """The kernel of a layer that `refusal` has nothing against."""
+        assert layer.scales is not None
+        p = layer.reach
+        tile = conv_tile(p)
+        assert tile is not None
+        out = "f32" if layer.scales.y is None else "q8to"
+        shader = catalog().find("conv2d_q8ta_q8csw__coopmat", out=out, shape=_shapes(layer.device)[0], tile=tile)
+        return cls(layer.device, layer.operands[1], layer.scales, shader)
 
     def pipeline(self, p: Conv2dProblem) -> Program:
         """The pipeline; it is the same for all sizes of image and batch."""
-        h, w = halo(p, self.variant)
-        constants = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w}
-        return self.device.program(self.variant, {**constants, "SOFT_FLOAT": selftest.report(self.device).soft_float}, SUBGROUP)
+        h, w = halo(p, self.shader)
+        constants: dict[str, Value] = {
+            "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w,
+            "SOFT_FLOAT": selftest.report(self.device).soft_float,
+        }  # fmt: skip
+        return self.device.program(self.shader, constants, SUBGROUP)
 
-    def convolve(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        """The whole convolution."""
-        rows, defines = rows_of(p), self.variant.defines
-        push = {"n4": self.n4, **self.output_push(rows), **window(p), "kh": p.kh}
-        del push["stride_h"], push["stride_w"]
+    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
+        rows, defines = pixel_rows(p, pad=True), self.shader.defines
+        assert self.scales.x is not None
+        push = {**self.push(rows, 0, rows.blocks), **window(p), "kh": p.kh}
+        for name in ("m4", "k4", "groups", "first_m4", "stride_h", "stride_w"):
+            del push[name]
         push |= {
             "x_zero_point": signed_zero_point(self.scales.x),
             "tiles_h": -(-p.oh // int(defines["TH"])), "tiles_w": -(-p.ow // int(defines["TW"])),
         }  # fmt: skip
-        macs = self.block_macs(rows.blocks)
-        recording.dispatch(self.pipeline(p), [x, self.weights, self.parameters, y], push, macs)
+        recording.dispatch(self.pipeline(p), [x, self.weights, self.parameters, y], push, self.block_macs(rows.blocks))
+
+    def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
+        return (self.pipeline(p).variant.name,), 0
 
 
 def chunked(weight: Int8, chunk: int) -> Int8:
@@ -112,24 +151,24 @@ def chunked(weight: Int8, chunk: int) -> Int8:
     return np.ascontiguousarray(padded.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2)).reshape(oc, -1)
 
 
-def halo(p: Conv2dProblem, variant: Variant) -> tuple[int, int]:
+def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     """The input pixels under a tile of outputs: (lines, columns)."""
-    tile_h, tile_w = int(variant.defines["TH"]), int(variant.defines["TW"])
+    tile_h, tile_w = int(shader.defines["TH"]), int(shader.defines["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-def tile_for_conv(p: Conv2dProblem) -> str | None:
+def conv_tile(p: Conv2dProblem) -> str | None:
     """The tile whose input pixels fit, with as few padding channels as can be; the larger chunk where two are equal."""
     fitting = []
-    for tile, variant in _conv_tiles().items():
-        d = {name: int(value) for name, value in variant.defines.items()}
+    for variant in catalog().shaders["conv2d_q8ta_q8csw__coopmat"].variants:
+        d = {name: int(variant.defines[name]) for name in ("CH", "BN", "HALO")}
         h, w = halo(p, variant)
         if h * w * (d["CH"] + 16) <= 16 * d["HALO"]:
-            fitting.append((-(-p.ic // d["CH"]) * d["CH"], -d["CH"], tile))
-    return min(fitting)[2] if fitting else None
+            padding = -(-p.ic // d["CH"]) * d["CH"] * -(-p.oc // d["BN"]) * d["BN"]
+            fitting.append((padding, -d["BN"], -d["CH"], variant.axes["tile"]))
+    return min(fitting)[3] if fitting else None
 
 
-def _conv_tiles() -> dict[str, Variant]:
-    shader = catalog().shaders["conv2d_q8ta_q8csw__coopmat"]
-    return {v.axes["tile"]: v for v in shader.variants if v.axes["out"] == "q8to" and v.axes["shape"] == CONV_SHAPES[0]}
+def _shapes(device: Device) -> list[str]:
+    return [shape for shape in CONV_SHAPES if shape in advertised(device.capabilities)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,19 +13,20 @@ from ..errors import ArgumentError, DTypeError
 from ..problem import check_accumulator
 from ..qparams import QParams, check_bias, check_scales, check_zero_points
 from ..reference import Activation, activation_range, multipliers
+from ..reference_dynamic import WORST_CASE
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor
 from .gemm import Scales
 from .quantize import quantize_tensor
 from .repack import to_layout
-from .select import PATHS, Choice, choose
+from .select import MATRIX, PATHS, Choice, choose, without_matrices
 
 P = TypeVar("P")
 
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a layer does with an input: ``path``, why, the shader variants in order of dispatch, and sizes."""
+    """What a layer does with an input: ``path`` and ``method`` with why, the shader variants in order of dispatch, and sizes."""
 
     problem: str
     scheme: str
@@ -34,9 +35,13 @@ class Explanation:
     variants: tuple[str, ...]
     macs: int
     scratch_bytes: int
+    method: str = ""
+    method_reason: str = ""
 
     def __str__(self) -> str:
         lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]
+        if self.method:
+            lines.append(f"  method   {self.method} ({self.method_reason})")
         lines += [f"  shader   {name}" for name in self.variants]
         return "\n".join([*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"])
 
@@ -47,13 +52,15 @@ class Layer(Generic[P]):
     _op: str
     _rank: int  # of the weight
     _layout: str  # of int8 inputs and outputs
+    _takes_dynamic = False  # x_qparams="dynamic"
+    weight_shape: tuple[int, ...]
 
     def __init__(
         self,
         weight: npt.ArrayLike,
         w_scale: npt.ArrayLike,
         *,
-        x_qparams: QParams | None,
+        x_qparams: QParams | Literal["dynamic"] | None,
         y_qparams: QParams | None,
         bias: npt.ArrayLike | None,
         w_zero_point: npt.ArrayLike | None,
@@ -70,7 +77,9 @@ class Layer(Generic[P]):
             raise ArgumentError(f"{op}: path is {path!r}; it must be one of {', '.join(PATHS)}")
         channels = w.shape[0]
         self.weight_shape = w.shape
-        self.x_qparams, self.y_qparams = x_qparams, y_qparams
+        self.dynamic = self._check_dynamic(x_qparams, y_qparams)
+        self.x_qparams = None if isinstance(x_qparams, str) else x_qparams
+        self.y_qparams = y_qparams
         self.path = path
         scales = check_scales(w_scale, channels, f"{op}: w_scale")
         zeros = check_zero_points(w_zero_point, channels, w.dtype, f"{op}: w_zero_point")
@@ -80,14 +89,31 @@ class Layer(Generic[P]):
         self._weight_int8 = w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
         self._zero_points = zeros - (128 if w.dtype == np.uint8 else 0)
         self._plans: dict[P, Callable[[Tensor], Tensor]] = {}
-        if x_qparams is None:
+        if self.dynamic:
+            if checked is not None and checked.dtype != np.float32:
+                raise DTypeError(f"{op}: bias has dtype {checked.dtype}; with x_qparams='dynamic' it must be float32")
+            check_accumulator(w, WORST_CASE, None, zeros)
+            self.scales: Scales | None = Scales(None, scales, self._zero_points, checked, None, activation)
+            return
+        if self.x_qparams is None:
             self._check_weight_only(checked)
             self.scales = None
             self._float = (scales, checked, activation)
             return
+        x_qparams = self.x_qparams
         check_accumulator(w, x_qparams, checked if checked is not None and checked.dtype == np.int32 else None, zeros)
         multipliers(x_qparams.scale, scales, y_qparams.scale if y_qparams else None)  # refuses what no float32 holds
         self.scales = Scales(x_qparams, scales, self._zero_points, checked, y_qparams, activation)
+
+    def _check_dynamic(self, x_qparams: QParams | str | None, y_qparams: QParams | None) -> bool:
+        if not isinstance(x_qparams, str):
+            return False
+        if x_qparams != "dynamic" or not self._takes_dynamic:
+            allowed = "a QParams, None or 'dynamic'" if self._takes_dynamic else "a QParams or None"
+            raise ArgumentError(f"{self._op}: x_qparams is {x_qparams!r}; it must be {allowed}")
+        if y_qparams is not None:
+            raise ArgumentError(f"{self._op}: y_qparams is given with x_qparams='dynamic'; its result is float32")
+        return True
 
     def _check_weight_only(self, bias: npt.NDArray[Any] | None) -> None:
         if self.y_qparams is not None:
@@ -101,7 +127,10 @@ class Layer(Generic[P]):
 
     @property
     def scheme(self) -> str:
-        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out) or ``q8csw`` (float32 in and out)."""
+        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 in and out), or
+        ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
+        if self.dynamic:
+            return "dq8ca_q8csw"
         if self.x_qparams is None:
             return "q8csw"
         return "q8ta_q8csw" if self.y_qparams is None else "q8ta_q8csw_q8to"
@@ -124,9 +153,9 @@ class Layer(Generic[P]):
         if self.scales is None:
             return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
         choice = choose(self.device, self.path)
-        if choice.path == "coopmat" and self._zero_points.any():  # they need the sums of x, which matrix units do not give
-            other = choose(self.device, "dot")
-            return dataclasses.replace(other, reason="coopmat takes no weight zero points")
+        if choice.path == MATRIX and (self._zero_points.any() or self.dynamic):
+            why = "quantization by rows" if self.dynamic else "weight zero points, which need the sums of x"
+            return dataclasses.replace(without_matrices(self.device), reason=f"{MATRIX} takes no {why}")
         return choice
 
     def _problem(self, x_shape: Sequence[int]) -> P:
@@ -156,7 +185,7 @@ class Layer(Generic[P]):
             raise ArgumentError(f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same")
         if self.x_qparams is None:
             if x.dtype != "float32":
-                raise DTypeError(f"{self._op}: x has dtype {x.dtype}; without x_qparams it must be float32")
+                raise DTypeError(f"{self._op}: x has dtype {x.dtype}; without QParams it must be float32")
             return x
         if x.dtype == "float32":
             return quantize_tensor(x, self.x_qparams, self._layout)

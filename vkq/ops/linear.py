@@ -1,20 +1,25 @@
-"""Linear layers: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw."""
+"""Linear layers: q8ta_q8csw with float32 or int8 output, dq8ca_q8csw (activations quantized by rows), weight-only q8csw."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy.typing as npt
 
+from ..errors import ArgumentError
 from ..problem import LinearProblem
 from ..qparams import QParams
 from ..reference import Activation
 from ..runtime.device import Device
+from ..runtime.recording import Recording
 from ..runtime.tensor import MATRIX, Tensor
-from .coopmat import int8_gemm
-from .gemm import FloatGemm, Int8Gemm, Rows
+from .coopmat import gemm_kind
+from .dynamic import quantize_rows, rows_program
+from .gemm import FloatGemm, Int8Gemm, Rows, ceil4
 from .layer import Explanation, Layer
+
+METHODS = ("auto", "gemv", "tiled", "staged")
 
 
 class Linear(Layer[LinearProblem]):
@@ -23,18 +28,27 @@ class Linear(Layer[LinearProblem]):
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8).
         w_scale: float32, one number or (N,): the weight's scale per output channel.
-        x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme q8csw).
+        x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme q8csw);
+            "dynamic" for float32 activations that are quantized on the device, each row with the scale and zero point of its own
+            values (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 where the result is float32.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
-        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat". All give the same bits.
+        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All give the same bits.
+        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.MAX_ROWS` rows), "tiled"
+            (in registers) or "staged" (int8: through shared memory).
+            Integer results have the same bits; a float sum of the weight-only scheme is made in another order.
         device: a ``vkq.Device``; the default device where None.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
         8-bit:   ``saturate(round_half_even(float(acc) * ((x_scale * w_scale) / y_scale)) + y_zero_point)``
-    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html).
+    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). "dynamic", for each row on its own:
+        x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
+        x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
+    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to int8; infinities
+    saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale`` below 2**-126 counts as 0.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these weights.
 
@@ -47,18 +61,20 @@ class Linear(Layer[LinearProblem]):
     _op = "linear"
     _rank = 2
     _layout = MATRIX
+    _takes_dynamic = True
 
     def __init__(
         self,
         weight: npt.ArrayLike,
         w_scale: npt.ArrayLike,
         *,
-        x_qparams: QParams | None = None,
+        x_qparams: QParams | Literal["dynamic"] | None = None,
         y_qparams: QParams | None = None,
         bias: npt.ArrayLike | None = None,
         w_zero_point: npt.ArrayLike | None = None,
         activation: Activation = None,
         path: str = "auto",
+        method: str = "auto",
         device: Device | None = None,
     ):
         super().__init__(
@@ -72,31 +88,50 @@ class Linear(Layer[LinearProblem]):
             w_scales, checked, fused = self._float
             self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
         else:
-            form = self.choice().form
-            self._gemm = int8_gemm(self.device, blocks, self._zero_points[None], self.scales, form, channels)
+            choice = self.choice()
+            kind = gemm_kind(choice.path)
+            self._gemm = kind(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
+        if method not in METHODS:
+            raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
+        self._gemm.kernel = method
 
     def _problem(self, x_shape: Sequence[int]) -> LinearProblem:
         return LinearProblem.of(x_shape, self.weight_shape)
 
     def _plan(self, problem: LinearProblem) -> Callable[[Tensor], Tensor]:
-        gemm, rows = self._gemm, Rows(problem.m)
+        rows = Rows(problem.m)
         dtype = self.y_qparams.dtype if self.y_qparams else "float32"
 
         def run(x: Tensor) -> Tensor:
             y = Tensor(self.device, problem.y_shape, dtype, qparams=self.y_qparams)
             if y.size:
                 with self.device.operation() as recording:
-                    gemm.dispatch(recording, x.buffer, y.buffer, rows)
+                    self._record(recording, problem, rows, x, y)
             return y
 
         return run
 
+    def _record(self, recording: Recording, problem: LinearProblem, rows: Rows, x: Tensor, y: Tensor) -> None:
+        gemm = self._gemm
+        if isinstance(gemm, Int8Gemm) and self.dynamic:
+            packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k)
+            gemm.dispatch(recording, packed, y.buffer, rows, row_parameters=parameters)
+        else:
+            gemm.dispatch(recording, x.buffer, y.buffer, rows)
+
     def explain(self, x_shape: Sequence[int]) -> Explanation:
         """What the layer does with an input of this shape, without running it."""
-        problem, choice = self._problem(x_shape), self.choice()
-        size = problem.m if isinstance(self._gemm, FloatGemm) else Rows(problem.m).blocks
-        variants = (self._gemm.program(size).variant.name,) if problem.m * problem.n else ()
-        return Explanation(problem.name, self.scheme, choice.path, choice.reason, variants, problem.macs, 0)
+        p, choice, gemm = self._problem(x_shape), self.choice(), self._gemm
+        names: list[str] = []
+        scratch = 0
+        if p.m * p.n:
+            if self.dynamic:
+                names.append(rows_program(self.device, p.k).variant.name)
+                scratch = 16 * ceil4(p.m) * ceil4(p.k) + 8 * p.m
+            rows = Rows(p.m)
+            program = gemm.chosen(rows, rows.blocks) if isinstance(gemm, Int8Gemm) else gemm.program(p.m)
+            names.append(program.variant.name)
+        return Explanation(p.name, self.scheme, choice.path, choice.reason, tuple(names), p.macs, scratch)
 
 
 def linear(
@@ -104,12 +139,13 @@ def linear(
     weight: npt.ArrayLike,
     w_scale: npt.ArrayLike,
     *,
-    x_qparams: QParams | None = None,
+    x_qparams: QParams | Literal["dynamic"] | None = None,
     y_qparams: QParams | None = None,
     bias: npt.ArrayLike | None = None,
     w_zero_point: npt.ArrayLike | None = None,
     activation: Activation = None,
     path: str = "auto",
+    method: str = "auto",
     device: Device | None = None,
 ) -> Any:
     """One linear layer applied once; see `Linear`, which keeps the packed weight for more.
@@ -123,6 +159,7 @@ def linear(
         device = x.device
     layer = Linear(
         weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-        activation=activation, path=path, device=device,
+        activation=activation, path=path, method=method,
+        device=device,
     )  # fmt: skip
     return layer(x)

@@ -1,9 +1,9 @@
 """What a device computes, compared with what it must: asked once for each device, driver and version of vkq, and remembered.
 
 A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
-packed dot product in each form over all 65,536 pairs of bytes in each lane, and the requantization over extremes, accumulators
-above 2^24 and ties. A device that rounds floats another way than to nearest even gets the integer form of the same steps
-(SOFT_FLOAT).
+packed dot product in each form over all 65,536 pairs of bytes in each lane, the requantization over extremes, accumulators
+above 2^24 and ties, and the quotient of quantize around every tie. They run in a child process (isolate.py). A device
+that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -11,74 +11,120 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import cache, reference
 from .._version import __version__
+from ..device.capabilities import Capabilities
 from ..qparams import QParams
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
+from . import isolate, rates
 
 Words = npt.NDArray[np.int32]
+OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
+FORMAT = 2  # of the cached report: raised when a test or a rate changes
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """``failures``: what was wrong, by test (a dot form, or ``requantize``). ``soft_float``: floats are rounded in integers."""
+    """What the probe found.
+
+    ``failures``: what was wrong, by test (a dot form, ``requantize``, ``quantize``, or ``open`` where the driver did not get so
+    far). ``soft_float``: floats are rounded in integers. ``rates``: see `vkq.ops.rates.Rates`; empty where not measured.
+    ``clock``: of the rates, "gpu" or "host". ``isolated``: it ran in a child process.
+    """
 
     failures: Mapping[str, str]
     soft_float: bool
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    clock: str = ""
+    isolated: bool = False
 
 
-_reports: weakref.WeakKeyDictionary[Device, Report] = weakref.WeakKeyDictionary()
+_reports: dict[str, Report] = {}  # by the capabilities' key
 _lock = threading.Lock()
 
 
 def report(device: Device) -> Report:
-    """The device's report: from this process, from the cache, or by running the tests (under a second)."""
+    """The device's report: from this process, from the cache, or by probing (about a second, once per driver version)."""
+    return report_of(device.capabilities, device)
+
+
+def report_of(capabilities: Capabilities, device: Device | None = None) -> Report:
+    """As `report`, for a device that need not be open yet: a driver that crashes is refused before it is opened here."""
     with _lock:
-        found = _reports.get(device)
+        found = _reports.get(capabilities.key)
         if found is None:
-            found = _reports[device] = _load(device) or _run_and_store(device)
+            found = _reports[capabilities.key] = _load(capabilities) or _run_and_store(capabilities, device)
         return found
 
 
+def probe_again(capabilities: Capabilities) -> Report:
+    """A new report, whatever is remembered; it replaces the cached one."""
+    with _lock:
+        found = _reports[capabilities.key] = _run_and_store(capabilities, None)
+        return found
+
+
+def stages(device: Device) -> dict[str, Callable[[], Any]]:
+    """Every test that the device has the features for, and the rates: name -> what runs it and returns a JSON value.
+
+    A test returns what is wrong, or None.
+    """
+    has_dot = device.capabilities.features["shaderIntegerDotProduct"]
+    forms = [form for form in DOT_FORMS if form == "float" or has_dot]
+    tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
+    tests["requantize"] = partial(_test_requantize, device, soft_float=False)
+    tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
+    tests["quantize"] = partial(_test_quantize, device)
+    tests["rates"] = lambda: dataclasses.asdict(rates.measure(device))
+    return tests
+
+
 def run(device: Device) -> Report:
-    """Runs every test that the device has the features for."""
-    failures = {}
-    for form in DOT_FORMS:
-        if form == "float" or device.capabilities.features["shaderIntegerDotProduct"]:
-            failure = _test_dot(device, form)
-            if failure:
-                failures[form] = failure
-    plain = _test_requantize(device, soft_float=False)
-    soft = _test_requantize(device, soft_float=True) if plain else None
-    if soft:
+    """Runs every stage in this process."""
+    return verdict({name: stage() for name, stage in stages(device).items()}, {}, isolated=False)
+
+
+def verdict(results: Mapping[str, Any], crashed: Mapping[str, str], isolated: bool) -> Report:
+    """The report of what the stages returned, and of those that crashed or hung (stage -> reason)."""
+    failures = {name: said for name, said in results.items() if isinstance(said, str) and not name.startswith("requantize")}
+    failures |= {name: why for name, why in crashed.items() if name != "rates" and not name.startswith("requantize")}
+    plain, soft = (crashed.get(name) or results.get(name) for name in ("requantize", "requantize_soft"))
+    if plain and soft:
         failures["requantize"] = f"{soft} (and without SOFT_FLOAT: {plain})"
-    return Report(failures, soft_float=plain is not None)
+    measured = results.get("rates") or {"per_second": {}, "clock": ""}
+    return Report(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
 
 
-def _cache_path(device: Device) -> object:
-    return cache.cache_dir() / "selftest" / f"{device.capabilities.key}-{__version__}.json"
+def _cache_path(capabilities: Capabilities) -> Path:
+    return cache.cache_dir() / "probe" / f"{capabilities.key}-{__version__}-{FORMAT}.json"
 
 
-def _load(device: Device) -> Report | None:
-    data = cache.read(_cache_path(device))  # type: ignore[arg-type]
-    if data is None:
-        return None
-    values = json.loads(data)
-    return Report(values["failures"], values["soft_float"])
+def _load(capabilities: Capabilities) -> Report | None:
+    data = cache.read(_cache_path(capabilities))
+    return None if data is None else Report(**json.loads(data))
 
 
-def _run_and_store(device: Device) -> Report:
-    found = run(device)
-    cache.write(_cache_path(device), json.dumps(dataclasses.asdict(found)).encode())  # type: ignore[arg-type]
+def _run_and_store(capabilities: Capabilities, device: Device | None) -> Report:
+    asked = isolate.ask(capabilities.index, capabilities.key)
+    if asked is not None:
+        found = verdict(*asked, isolated=True)
+    elif device is not None:
+        found = run(device)
+    else:
+        with Device(capabilities.index) as own:
+            found = run(own)
+    cache.write(_cache_path(capabilities), json.dumps(dataclasses.asdict(found)).encode())
     return found
 
 
@@ -97,6 +143,15 @@ def _test_requantize(device: Device, soft_float: bool) -> str | None:
         product = acc.astype(np.float32) * multiplier
     want = np.stack([reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1)
     return _difference(got, want, lambda i: f"requantize({acc[i]}, {multiplier[i]!r})")
+
+
+def _test_quantize(device: Device) -> str | None:
+    x, scale = quotient_cases()
+    got = _execute(device, "quotient", x.view(np.int32), scale.view(np.int32))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = np.clip(np.rint(x / scale), -512, 512)
+    want = np.where(np.isnan(x), -512, rounded).astype(np.int32)
+    return _difference(got, np.stack([want, np.zeros_like(want)], axis=1), lambda i: f"quotient({x[i]!r}, {scale[i]!r})")
 
 
 def dot_cases() -> tuple[Words, Words]:
@@ -127,6 +182,20 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
     ties = np.concatenate([np.full(acc.size, m, np.float32) for m in fixed])
     random = np.exp(rng.uniform(np.log(1e-10), 0, 4 * acc.size)).astype(np.float32)
     return np.tile(acc, len(fixed) + 4), np.concatenate([ties, random])
+
+
+def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range, subnormals, Inf, NaN."""
+    rng = np.random.default_rng(2026)
+    fixed = [2.0**-126, 2.0**-100, 1e-30, 2.0**-7, 0.1, 1 / 3, 1.0, 255 / 256, 3.0, 1e6, 2.0**120, 3.4e38]
+    scales = np.concatenate([fixed, np.exp(rng.uniform(np.log(1e-6), np.log(1e3), 52))]).astype(np.float32)
+    ties = np.arange(-300, 301) + 0.5
+    with np.errstate(over="ignore", under="ignore"):
+        near = (ties * scales[:, None].astype(np.float64)).astype(np.float32).reshape(-1)
+        below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 2.0**-126, 3.4028235e38], np.float32)
+    x = np.concatenate([near, below, above, np.tile(special, scales.size)])
+    return x, np.concatenate([np.tile(np.repeat(scales, ties.size), 3), np.repeat(scales, special.size)])
 
 
 def _execute(device: Device, test: str, x: Words, w: Words, soft_float: bool = False) -> npt.NDArray[np.int32]:

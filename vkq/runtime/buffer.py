@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import DeviceError
+
 
 class Memory(Protocol):
     """One Vulkan allocation with a buffer over all of it (``vkq._kompute.Memory``)."""
@@ -24,13 +26,22 @@ class Memory(Protocol):
 class Buffer:
     """A range of device memory; returned to its arena when nothing refers to it any more."""
 
-    __slots__ = ("__weakref__", "_arena", "block", "bytes", "offset")
+    __slots__ = ("__weakref__", "_arena", "block", "bytes", "failure", "offset")
 
     def __init__(self, arena: Arena, block: Block, offset: int, size: int):
         self._arena = arena
         self.block = block
         self.offset = offset
         self.bytes = size
+        self.failure: DeviceError | None = None  # why what it should hold was never computed
+
+    def check(self) -> None:
+        """Raises where the content is not there because the submission that computes it failed."""
+        if self.failure is not None:
+            f = self.failure
+            raise type(f)(
+                f"this tensor was never computed, because its submission failed ({f}); compute it again", f.result, f.call
+            )
 
     def binding(self) -> tuple[Memory, int, int]:
         """(memory, offset, bytes), as the extension takes it."""
@@ -87,15 +98,22 @@ class Block:
 class Arena:
     """Hands out aligned ranges of blocks of *block_bytes*; a larger request gets a block of its own, given back when unused.
 
-    *new_block* makes an allocation of at least so many bytes. Thread-safe.
+    *new_block* makes an allocation of at least so many bytes. *largest* is the most that may be asked for at once, and *rule* the
+    reason in words; the caller checks it. Thread-safe.
     """
 
-    def __init__(self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int):
+    def __init__(
+        self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int, largest: int = 1 << 62, rule: str = ""
+    ):
+        self.largest = largest
+        self.rule = rule
         self._new_block = new_block
         self._alignment = max(alignment, 16)  # vkq's widest element is a vector of four words
         self._block_bytes = block_bytes
         self._blocks: list[Block] = []
         self._lock = threading.Lock()
+        self._used = 0
+        self._peak = 0
         self.returned: deque[tuple[Block, int, int]] = deque()
 
     def allocate(self, size: int) -> Buffer:
@@ -103,16 +121,22 @@ class Arena:
         size = -(-max(size, 1) // self._alignment) * self._alignment
         with self._lock:
             self._collect()
-            for block in self._blocks:
-                offset = block.take(size)
-                if offset is not None:
-                    return Buffer(self, block, offset, size)
-            block = Block(self._new_block(max(size, self._block_bytes)))
-            self._blocks.append(block)
-            offset = block.take(size)
-            if offset is None:
-                raise RuntimeError(f"a block of {block.memory.bytes} bytes is smaller than the {size} asked for")
+            block, offset = self._take(size)
+            self._used += size
+            self._peak = max(self._peak, self._used)
             return Buffer(self, block, offset, size)
+
+    def _take(self, size: int) -> tuple[Block, int]:
+        for block in self._blocks:
+            offset = block.take(size)
+            if offset is not None:
+                return block, offset
+        block = Block(self._new_block(min(max(size, self._block_bytes), max(self.largest, size))))
+        self._blocks.append(block)
+        offset = block.take(size)
+        if offset is None:
+            raise RuntimeError(f"a block of {block.memory.bytes} bytes is smaller than the {size} asked for")
+        return block, offset
 
     @property
     def allocated_bytes(self) -> int:
@@ -126,12 +150,29 @@ class Arena:
         """What is handed out."""
         with self._lock:
             self._collect()
-            free = sum(length for block in self._blocks for _, length in block.free)
-            return sum(block.memory.bytes for block in self._blocks) - free
+            return self._used
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was handed out at a time since `reset_peak`."""
+        return self._peak
+
+    def reset_peak(self) -> None:
+        """Begins a new measurement of `peak_bytes` with what is handed out now."""
+        with self._lock:
+            self._collect()
+            self._peak = self._used
+
+    def trim(self) -> None:
+        """Gives every block back of which nothing is handed out."""
+        with self._lock:
+            self._collect()
+            self._blocks = [block for block in self._blocks if not block.empty]
 
     def _collect(self) -> None:
         while self.returned:
             block, offset, size = self.returned.popleft()
             block.give(offset, size)
+            self._used -= size
             if block.empty and block in self._blocks and block.memory.bytes > self._block_bytes:
                 self._blocks.remove(block)

@@ -7,30 +7,34 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import cache
-from ..device import capabilities as caps
 from ..device import vulkan
-from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
+from ..device.capabilities import Capabilities
+from ..device.choose import choose
+from ..errors import DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
 from ..shader.spirv import with_float_controls
+from . import pipeline_cache
 from .buffer import Arena, Buffer, Memory
+from .memory import plan_memory
 from .program import Program, require
 from .recording import Recording, native_module
 
-PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 BLOCK_BYTES = 16 << 20
 # A watchdog ends a dispatch after about a second, and slow devices have them: multiply-adds that even those finish in time.
 MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
 MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
+SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
@@ -42,6 +46,8 @@ class Device:
         which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete before integrated
             before virtual before CPU.
         staging: True copies through host memory even where the device's own memory is visible; None decides by the device.
+        capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features that are false
+            are not enabled); its index chooses the device where *which* is None.
 
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
     used from several threads. It is a context manager; ``close`` frees everything and may be called twice.
@@ -54,25 +60,31 @@ class Device:
     True
     """
 
-    def __init__(self, which: int | str | None = None, *, staging: bool | None = None):
-        physical, self.capabilities = _choose(which)
-        family = self.capabilities.compute_family
-        if family is None:
-            raise NoDeviceError(f"{self.capabilities.name} has no queue that computes")
-        handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
-        instance = vulkan.instance()
-        loader = vulkan.binding().lib.vkGetInstanceProcAddr
-        self.context = native_module().Context(
-            *(vulkan.handle_int(h) for h in (loader, instance.handle, physical, handle, queue)), family
-        )
+    def __init__(self, which: int | str | None = None, *, staging: bool | None = None, capabilities: Capabilities | None = None):
+        extension = native_module()  # before anything is opened that a failed import would leave open
+        physical, found = choose(capabilities.index if which is None and capabilities else which)
+        self.capabilities = capabilities or found
+        family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
+        if refusal or family is None:
+            raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._local = threading.local()
         self._pending: Recording | None = None
+        self._operations = 0  # that are being recorded by the thread that holds the lock
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
-        self._cached_bytes = self._load_pipeline_cache()
-        self._make_arenas(staging)
+        self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
+        handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
+        loader = vulkan.binding().lib.vkGetInstanceProcAddr
+        handles = (loader, vulkan.instance().handle, physical, handle, queue)
+        self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family)
+        try:
+            self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
+            self._make_arenas(staging)
+        except BaseException:
+            self.context.close()
+            raise
         _open.add(self)
 
     # ------------------------------------------------------------------------------------------------- facts
@@ -94,6 +106,15 @@ class Device:
         """Device memory handed out to tensors, weights and scratch."""
         return self._arena.used_bytes
 
+    @property
+    def memory_peak_bytes(self) -> int:
+        """The most device memory that was handed out at a time, since `reset_memory_peak`."""
+        return self._arena.peak_bytes
+
+    def reset_memory_peak(self) -> None:
+        """Begins a new measurement of `memory_peak_bytes`."""
+        self._arena.reset_peak()
+
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
@@ -101,18 +122,40 @@ class Device:
         return self._allocate(self._arena, size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copies a contiguous array to the beginning of *target*."""
-        self.check_usable()
+        """Copies a contiguous array to the beginning of *target*, before what is asked for later and after what was before.
+
+        Never part of a ``record`` block: replaying it does not copy again.
+        """
         flat = data.reshape(-1).view(np.uint8)
         if flat.size == 0:
-            return
+            return self.check_usable()
         if target.mapped:
-            target.view()[: flat.size] = flat
-            return
-        with self._lock:
+            if self._in_use(target):
+                self.synchronize()
+            with self._lock:  # keeps the device open
+                self.check_usable()
+                target.view()[: flat.size] = flat
+        else:
             staging = self._allocate(self._staging, flat.size)
-            staging.view()[: flat.size] = flat
-            self.recording().copy(staging, target, flat.size)
+            with self._lock:
+                self.check_usable()
+                staging.view()[: flat.size] = flat
+                self._chain().copy(staging, target, flat.size)
+        target.failure = None
+
+    def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
+        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
+        with self._lock:
+            found = self._constants.get(key)
+            if found is None:
+                data = np.ascontiguousarray(make())
+                found = self.allocate(data.nbytes)
+                self.upload(found, data)
+                self._constants[key] = found
+                if len(self._constants) > CONSTANTS_KEPT:
+                    self._constants.popitem(last=False)
+            self._constants.move_to_end(key)
+            return found
 
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
@@ -121,26 +164,32 @@ class Device:
             raise DeviceError("a tensor cannot be read while its operations are only being recorded; run the recording first")
         if size == 0:
             return np.empty(0, np.uint8)
-        if source.mapped:
-            self.synchronize()
-            return np.array(source.view()[:size])
-        with self._lock:
+        if not source.mapped:
             staging = self._allocate(self._staging, size)
-            self.recording().copy(source, staging, size)
+            with self._lock:
+                source.check()
+                self._chain().copy(source, staging, size)
+                source = staging
         self.synchronize()
-        return np.array(staging.view()[:size])
+        with self._lock:
+            self.check_usable()
+            source.check()
+            return np.array(source.view()[:size])
+
+    def _in_use(self, buffer: Buffer) -> bool:
+        with self._lock:
+            return any(buffer in r.buffers for r in (self._pending, *self._in_flight) if r is not None)
 
     def _allocate(self, arena: Arena, size: int) -> Buffer:
         self.check_usable()
-        limit = self.capabilities.properties["maxMemoryAllocationSize"]
-        if limit and size > limit:
-            raise OutOfMemoryError(
-                f"{size} bytes asked for, above this device's maxMemoryAllocationSize of {limit}; use smaller tensors"
-            )
+        if size > arena.largest:
+            raise OutOfMemoryError(f"{self.name}: {size} bytes asked for at once, above {arena.rule}; use smaller tensors")
         try:
             return arena.allocate(size)
         except OutOfMemoryError:
             self.synchronize()  # what has run lets go of its buffers
+            for one in (self._arena, self._staging):
+                one.trim()
         try:
             return arena.allocate(size)
         except OutOfMemoryError as error:
@@ -151,33 +200,27 @@ class Device:
             ) from error
 
     def _make_arenas(self, staging: bool | None) -> None:
-        types = self.capabilities.memory_types
-        host = [i for i, t in enumerate(types) if {"host_visible", "host_coherent"} <= t.flags]
-        local = [i for i, t in enumerate(types) if "device_local" in t.flags and "protected" not in t.flags]
-        largest = max(types[i].heap_bytes for i in local)
-        # Where all of the device's memory is the host's too, and cached, nothing needs to be copied.
-        shared = [i for i in local if i in host and "host_cached" in types[i].flags and types[i].heap_bytes == largest]
-        cached = max(host, key=lambda i: ("host_cached" in types[i].flags, "device_local" not in types[i].flags))
-        own = max(local, key=lambda i: (types[i].heap_bytes, "host_visible" not in types[i].flags))
-        use_staging = not shared if staging is None else staging
-        if not shared and not use_staging:
-            raise ArgumentError(f"{self.name} has no cached device memory that the host sees; staging=False cannot be")
-        alignment = self.capabilities.properties["minStorageBufferOffsetAlignment"]
+        context, facts = self.context, self.capabilities.properties
+        plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
 
         def arena(memory_type: int, mapped: bool) -> Arena:
-            def block(size: int) -> Memory:
-                memory: Memory = self.context.allocate(size, memory_type, mapped)
+            def block(size: int) -> Memory:  # refers to no Device: an arena does not keep its device alive
+                memory: Memory = context.allocate(size, memory_type, mapped)
                 return memory
 
-            return Arena(block, alignment, BLOCK_BYTES)
+            limits = {f"this device's {name}": facts[name] for name in ("maxMemoryAllocationSize", "maxBufferSize")}
+            limits["the size of the memory heap"] = self.capabilities.memory_types[memory_type].heap_bytes
+            largest, rule = min((limit, name) for name, limit in limits.items() if limit)
+            return Arena(block, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES, largest, f"{rule} of {largest}")
 
-        self._arena = arena(own, False) if use_staging else arena(shared[0], True)
-        self._staging = arena(cached, True)
+        self._arena = arena(plan.own, plan.mapped)
+        self._staging = arena(plan.staging, True)
 
     # ----------------------------------------------------------------------------------------------- programs
 
     def program(self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0) -> Program:
         """The pipeline of a variant with these specialization constants, made once; refused where the device cannot run it."""
+        self.check_usable()
         values = variant.constants(constants or {})
         key = (variant, tuple(values.items()), subgroup_size)
         with self._lock:
@@ -187,7 +230,6 @@ class Device:
             return found
 
     def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        self.check_usable()
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
         code = with_float_controls(
@@ -199,33 +241,18 @@ class Device:
         native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
         return Program(variant, values, native)
 
-    def _pipeline_cache_path(self) -> Any:
-        return cache.cache_dir() / "pipelines" / f"{self.capabilities.key}.bin"
-
-    def _load_pipeline_cache(self) -> int:
-        data = cache.read(self._pipeline_cache_path())
-        if data:
-            self.context.load_cache(data)
-        return len(data or b"")
-
-    def _save_pipeline_cache(self) -> None:
-        if not self._programs or self.context.lost:
-            return
-        data = self.context.cache_data()
-        if len(data) > self._cached_bytes:
-            cache.write(self._pipeline_cache_path(), data)
-            self._cached_bytes = len(data)
-
     # ---------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
         """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
         self.check_usable()
         explicit: Recording | None = getattr(self._local, "explicit", None)
-        if explicit is not None:
-            return explicit
+        return explicit if explicit is not None else self._chain()
+
+    def _chain(self) -> Recording:
         with self._lock:
-            if self._pending is not None and self._pending.operations >= OPERATIONS_BEFORE_SUBMIT:
+            pending = self._pending
+            if pending is not None and (pending.sealed or pending.operations >= OPERATIONS_BEFORE_SUBMIT):
                 self._submit_pending()
             if self._pending is None:
                 self._pending = Recording(self)
@@ -233,18 +260,34 @@ class Device:
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[Recording]:
-        """The recording, held by this thread alone for one operation's dispatches."""
+        """The recording, held by this thread alone for one operation's dispatches, and not submitted before its end."""
+        self.check_usable()
         with self._lock:
-            yield self.recording()
+            recording = self.recording()
+            self._operations += 1
+            try:
+                yield recording
+            finally:
+                self._operations -= 1
 
     @contextlib.contextmanager
-    def record(self, timestamps: int = 0) -> Iterator[Recording]:
+    def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
 
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``).
+        Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
+        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``); *marks*
+        the number of points in time that the block takes itself (``Recording.mark``).
         """
-        self.flush()  # inputs uploaded before the block are not part of it
-        recording = Recording(self, timestamps)
+        with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
+            assert recording is not None
+            yield recording
+
+    def immediate(self) -> contextlib.AbstractContextManager[Any]:
+        """Inside a ``record`` block of this thread: what is asked for in this block runs as if the other were not there."""
+        return self._recording_into(None)
+
+    @contextlib.contextmanager
+    def _recording_into(self, recording: Recording | None) -> Iterator[Recording | None]:
         previous = getattr(self._local, "explicit", None)
         self._local.explicit = recording
         try:
@@ -266,24 +309,40 @@ class Device:
     def synchronize(self) -> None:
         """Submits what was asked for so far and waits until the device has done it."""
         self.flush()
-        while True:
+        with self._lock:
+            submitted = list(self._in_flight)
+        for recording in submitted:
+            self.finish(recording)
+
+    def submit(self, recording: Recording) -> None:
+        """Hands a recording to the device (``Recording.submit``)."""
+        with self._lock:
+            recording.submit_native()
+            self._in_flight.append(recording)
+
+    def finish(self, recording: Recording) -> None:
+        """Waits for a recording (``Recording.wait``); its buffers are then no longer in use."""
+        try:
+            recording.wait_native()
+        finally:
             with self._lock:
-                if not self._in_flight:
-                    return
-                recording = self._in_flight[0]
-            try:
-                recording.wait()
-            finally:
-                with self._lock:
-                    if recording in self._in_flight:
-                        self._in_flight.remove(recording)
-                        recording.release()
+                if recording in self._in_flight:
+                    self._in_flight.remove(recording)
+                    recording.release()
 
     def _submit_pending(self) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.submit()
-            self._in_flight.append(pending)
+        pending = self._pending
+        if pending is None or self._operations:  # an operation's dispatches stay together
+            return
+        try:
+            self.submit(pending)
+        except DeviceError:
+            if pending.broken:  # else nothing is lost: the next call submits it again
+                self._pending = None
+            raise
+        self._pending = None
+        if len(self._in_flight) > SUBMISSIONS_IN_FLIGHT:
+            self.finish(self._in_flight[0])
 
     def check_usable(self) -> None:
         """Raises where the device is closed, lost, or was inherited through a fork."""
@@ -304,42 +363,21 @@ class Device:
         with self._lock:
             if self.closed:
                 return
-            self._save_pipeline_cache()
-            self._pending = None
-            self._in_flight.clear()
-            self._programs.clear()
-            self.context.close()
+            try:
+                if self._programs and not self.context.lost:
+                    pipeline_cache.save(self.context, self.capabilities, self._cached_bytes)
+            finally:
+                self._pending = None
+                self._in_flight.clear()
+                self._programs.clear()
+                self._constants.clear()
+                self.context.close()
 
     def __enter__(self) -> Device:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def _choose(which: int | str | None) -> tuple[Any, caps.Capabilities]:
-    handles = vulkan.instance().physical_devices()
-    found = [(handle, caps.read(handle, index)) for index, handle in enumerate(handles)]
-    able = [pair for pair in found if pair[1].refusal() is None]
-    if which is None:
-        which = os.environ.get("VKQ_DEVICE") or None
-    if isinstance(which, str) and which.isdigit():
-        which = int(which)
-    listed = "; ".join(f"{c.index}: {c.name}" for _, c in found) or "none"
-    if which is None:
-        if not able:
-            why = "; ".join(f"{c.name}: {c.refusal()}" for _, c in found) or "the loader shows no device"
-            raise NoDeviceError(
-                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the CPU)"
-            )
-        return min(able, key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
-    if isinstance(which, int):
-        able = [pair for pair in able if pair[1].index == which]
-    else:
-        able = [pair for pair in able if which.lower() in pair[1].name.lower()]
-    if not able:
-        raise NoDeviceError(f"no device matches {which!r} and can run vkq; there are: {listed}")
-    return able[0]
 
 
 _default: Device | None = None

@@ -15,10 +15,17 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
-#include <map>
 #include <mutex>
+#include <optional>
 #include <set>
+#include <shared_mutex>
 #include <thread>
+#ifdef _WIN32
+#include <process.h>
+#define getpid _getpid
+#else
+#include <unistd.h>
+#endif
 
 VULKAN_HPP_DEFAULT_DISPATCH_LOADER_DYNAMIC_STORAGE
 
@@ -31,17 +38,37 @@ struct VulkanError : std::exception {
   VulkanError(VkResult r, const char *c) : result(r), call(c) {}
 };
 
+// What the caller may not do now; becomes vkq.errors.DeviceError.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Takes a lock without keeping the GIL from whoever holds it: the validation layer calls into Python from inside Vulkan.
+template <typename Lock> static void lockPolitely(Lock &lock) {
+  if (lock.try_lock()) return;
+  if (!PyGILState_Check()) return lock.lock();
+  nb::gil_scoped_release release;
+  lock.lock();
+}
+
 // ---------------------------------------------------------------------------------------------------------------- the seam
 // Every call below that can fail goes through checked(): it can be made to fail by a test, and a failure that Kompute drops
-// is kept for the thread until throwPending() turns it into an exception.
+// is kept for the thread until throwPending() turns it into an exception. Until then no further call is made: Kompute would make
+// them with handles that do not exist.
 
 static thread_local VkResult pendingResult = VK_SUCCESS;
 static thread_local const char *pendingCall = nullptr;
 
+static void notePending(VkResult result, const char *call) {
+  if (pendingResult != VK_SUCCESS) return;  // the first one is the cause
+  pendingResult = result;
+  pendingCall = call;
+}
+
 struct Injection {
   std::mutex mutex;
   std::string call;
-  uint64_t countdown = 0;  // the call that makes it zero fails
+  uint64_t first = 0, last = 0;  // these calls fail, counted from 1; 0: none
   VkResult result = VK_SUCCESS;
   uint64_t seen = 0;
 };
@@ -51,17 +78,14 @@ static VkResult injected(const char *call) {
   std::lock_guard<std::mutex> lock(injection.mutex);
   if (injection.call.empty() || (injection.call != "*" && injection.call != call)) return VK_SUCCESS;
   injection.seen++;
-  if (injection.countdown == 0 || --injection.countdown != 0) return VK_SUCCESS;
-  return injection.result;
+  return injection.seen >= injection.first && injection.seen <= injection.last ? injection.result : VK_SUCCESS;
 }
 
 template <typename F, typename... A> static VkResult checked(const char *call, F real, A... arguments) {
+  if (pendingResult != VK_SUCCESS) return pendingResult;
   VkResult result = injected(call);
   if (result == VK_SUCCESS) result = real(arguments...);
-  if (result < 0 && pendingResult == VK_SUCCESS) {
-    pendingResult = result;
-    pendingCall = call;
-  }
+  if (result < 0) notePending(result, call);
   return result;
 }
 
@@ -83,6 +107,7 @@ static void throwPending() {
 CHECKED_CALLS(REAL)
 static PFN_vkCreateFence real_vkCreateFence = nullptr;
 static PFN_vkDestroyFence real_vkDestroyFence = nullptr;
+static PFN_vkFreeCommandBuffers real_vkFreeCommandBuffers = nullptr;
 
 #define vkTable VULKAN_HPP_DEFAULT_DISPATCHER
 
@@ -93,10 +118,11 @@ struct Core;
 // Something that holds Vulkan handles: released when Python drops it, or when its device is closed, whichever comes first.
 struct Resource {
   std::shared_ptr<Core> core;
-  explicit Resource(std::shared_ptr<Core> c);
+  explicit Resource(std::shared_ptr<Core> c) : core(std::move(c)) {}
   virtual ~Resource() = default;
-  virtual void release() = 0;
-  void dispose();  // called by each destructor
+  virtual void release() = 0;  // with core->mutex held: Vulkan handles only, nothing of Python's
+  void adopt();                // at the end of each constructor: from here on closing the device releases it
+  void dispose();              // in each destructor
 };
 
 struct Core {
@@ -107,75 +133,104 @@ struct Core {
   VkPipelineCache cache = VK_NULL_HANDLE;
   std::vector<VkFence> fences;  // idle ones
   std::set<Resource *> resources;
-  std::mutex mutex;       // resources, fences
-  std::mutex queueMutex;  // a VkQueue takes one thread at a time
+  std::shared_mutex life;  // shared by every call that uses the device; close() takes it alone
+  std::mutex mutex;        // resources, fences
+  std::mutex queueMutex;   // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+  const int pid = static_cast<int>(getpid());
 
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
+  // A forked child has the handles but not the driver's threads: it touches nothing, not even a mutex.
+  bool forked() const { return pid != static_cast<int>(getpid()); }
 
-  void usable() const {
-    if (lost) throw VulkanError(VK_ERROR_DEVICE_LOST, "an earlier call");
-    if (closed) throw std::runtime_error("the device is closed");
-  }
   void check() {
     if (pendingResult == VK_ERROR_DEVICE_LOST) lost = true;
     throwPending();
   }
+  void waitIdle() {
+    std::lock_guard<std::mutex> lock(queueMutex);
+    real_vkDeviceWaitIdle(handle());  // not the checked one: it must wait whatever failed before
+  }
   void close() {
-    if (closed.exchange(true)) return;
-    vkTable.vkDeviceWaitIdle(handle());
-    pendingResult = VK_SUCCESS;  // closing a lost device is fine
-    std::set<Resource *> left;
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      left.swap(resources);
-    }
-    for (Resource *r : left) r->release();
+    if (forked() || closed.exchange(true)) return;
+    std::unique_lock<std::shared_mutex> alone(life, std::defer_lock);
+    lockPolitely(alone);
+    waitIdle();
+    std::lock_guard<std::mutex> lock(mutex);
+    for (Resource *r : resources) r->release();
+    resources.clear();
     for (VkFence f : fences) real_vkDestroyFence(handle(), f, nullptr);
-    fences.clear();
     if (cache) vkTable.vkDestroyPipelineCache(handle(), cache, nullptr);
     vkTable.vkDestroyDevice(handle(), nullptr);
   }
   ~Core() { close(); }
 };
 
-Resource::Resource(std::shared_ptr<Core> c) : core(std::move(c)) {
-  core->usable();
+// Held by every call that uses the device: it is open, and stays so until the call ends.
+struct Use {
+  std::shared_lock<std::shared_mutex> lock;
+  explicit Use(Core &core) : lock(core.life, std::defer_lock) {
+    if (core.forked()) throw UsageError("the device was opened before the process was forked; start processes with 'spawn'");
+    lockPolitely(lock);
+    if (core.lost) throw VulkanError(VK_ERROR_DEVICE_LOST, "an earlier call");
+    if (core.closed) throw UsageError("the device is closed");
+    pendingResult = VK_SUCCESS;
+  }
+};
+
+void Resource::adopt() {
   std::lock_guard<std::mutex> lock(core->mutex);
   core->resources.insert(this);
 }
 
 void Resource::dispose() {
-  {
-    std::lock_guard<std::mutex> lock(core->mutex);
-    if (core->resources.erase(this) == 0) return;
-  }
-  release();
+  if (core->forked()) return;
+  std::unique_lock<std::mutex> lock(core->mutex, std::defer_lock);
+  lockPolitely(lock);
+  if (core->resources.erase(this)) release();
 }
 
 // The fence seam: kp::Sequence makes and destroys one fence for each evaluation; here they come from the device's idle ones.
 static thread_local Core *activeCore = nullptr;
 static thread_local VkFence activeFence = VK_NULL_HANDLE;
 
+struct Evaluation {
+  explicit Evaluation(Core &core) {
+    activeCore = &core;
+    activeFence = VK_NULL_HANDLE;
+  }
+  ~Evaluation() { activeCore = nullptr; }
+};
+
+static void VKAPI_CALL pooledDestroyFence(VkDevice, VkFence f, const VkAllocationCallbacks *) {
+  if (!f) return;
+  std::lock_guard<std::mutex> lock(activeCore->mutex);
+  activeCore->fences.push_back(f);
+}
+
+// A failure is noted and not told to Kompute: it would throw and keep the fence of the evaluation before. What it submits next
+// is not submitted, as for any noted failure.
 static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo *i, const VkAllocationCallbacks *a, VkFence *f) {
-  *f = VK_NULL_HANDLE;
-  if (activeCore) {
+  VkFence fence = VK_NULL_HANDLE;
+  {
     std::lock_guard<std::mutex> lock(activeCore->mutex);
     if (!activeCore->fences.empty()) {
-      *f = activeCore->fences.back();
+      fence = activeCore->fences.back();
       activeCore->fences.pop_back();
     }
   }
-  VkResult result = *f ? vkTable.vkResetFences(d, 1, f) : checked("vkCreateFence", real_vkCreateFence, d, i, a, f);
-  activeFence = *f;
-  return result;
+  VkResult result = fence ? vkTable.vkResetFences(d, 1, &fence) : checked("vkCreateFence", real_vkCreateFence, d, i, a, &fence);
+  if (result < 0) {
+    pooledDestroyFence(d, fence, a);
+    fence = VK_NULL_HANDLE;
+  }
+  *f = activeFence = fence;
+  return VK_SUCCESS;
 }
 
-static void VKAPI_CALL pooledDestroyFence(VkDevice d, VkFence f, const VkAllocationCallbacks *a) {
-  if (!f) return;
-  if (!activeCore) return real_vkDestroyFence(d, f, a);
-  std::lock_guard<std::mutex> lock(activeCore->mutex);
-  activeCore->fences.push_back(f);
+// Kompute frees a command buffer of the pool that could not be made.
+static void VKAPI_CALL freeCommandBuffers(VkDevice d, VkCommandPool pool, uint32_t n, const VkCommandBuffer *buffers) {
+  if (pool) real_vkFreeCommandBuffers(d, pool, n, buffers);
 }
 
 // The table is one for the process. Entries come from the instance (the loader's trampolines), so it serves every device of it.
@@ -193,11 +248,25 @@ static void fillTable(uint64_t getInstanceProcAddr, uint64_t instance) {
   CHECKED_CALLS(HOOK)
   real_vkCreateFence = vkTable.vkCreateFence;
   real_vkDestroyFence = vkTable.vkDestroyFence;
+  real_vkFreeCommandBuffers = vkTable.vkFreeCommandBuffers;
+  vkTable.vkFreeCommandBuffers = freeCommandBuffers;
   vkTable.vkCreateFence = pooledCreateFence;
   vkTable.vkDestroyFence = pooledDestroyFence;
 }
 
 // ----------------------------------------------------------------------------------------------------------------- memory
+
+// A storage buffer without memory, and what memory it needs.
+static VkMemoryRequirements makeBuffer(Core &core, uint64_t bytes, VkBuffer *buffer) {
+  VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
+  info.size = bytes;
+  info.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
+  vkTable.vkCreateBuffer(core.handle(), &info, nullptr, buffer);
+  core.check();
+  VkMemoryRequirements need;
+  vkTable.vkGetBufferMemoryRequirements(core.handle(), *buffer, &need);
+  return need;
+}
 
 // One VkDeviceMemory with one VkBuffer over all of it; the arena (buffer.py) hands out ranges.
 struct Memory : Resource {
@@ -207,15 +276,11 @@ struct Memory : Resource {
   uint64_t bytes;
 
   Memory(std::shared_ptr<Core> c, uint64_t n, uint32_t type, bool map) : Resource(std::move(c)), bytes(n) {
+    Use use(*core);
     try {
       VkDevice d = core->handle();
-      VkBufferCreateInfo b{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
-      b.size = n;
-      b.usage = VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | VK_BUFFER_USAGE_TRANSFER_SRC_BIT | VK_BUFFER_USAGE_TRANSFER_DST_BIT;
-      vkTable.vkCreateBuffer(d, &b, nullptr, &buffer);
-      core->check();
-      VkMemoryRequirements need;
-      vkTable.vkGetBufferMemoryRequirements(d, buffer, &need);
+      VkMemoryRequirements need = makeBuffer(*core, n, &buffer);
+      if (type >= 32 || !(need.memoryTypeBits >> type & 1)) throw UsageError("this memory type cannot hold storage buffers");
       VkMemoryAllocateInfo a{VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO};
       a.allocationSize = need.size;
       a.memoryTypeIndex = type;
@@ -226,9 +291,10 @@ struct Memory : Resource {
       if (map) vkTable.vkMapMemory(d, memory, 0, VK_WHOLE_SIZE, 0, &mapped);
       core->check();
     } catch (...) {
-      dispose();
+      release();
       throw;
     }
+    adopt();
   }
   ~Memory() override { dispose(); }
   void release() override {
@@ -256,13 +322,15 @@ struct Program : Resource {
       : Resource(std::move(c)), bindings(bindingCount), pushBytes(push) {
     std::vector<uint32_t> code(spirv.size() / 4);
     std::memcpy(code.data(), spirv.c_str(), code.size() * 4);
-    nb::gil_scoped_release release;
+    nb::gil_scoped_release unlocked;
+    Use use(*core);
     try {
       create(code, constants, subgroupSize, flags);
     } catch (...) {
-      dispose();
+      release();
       throw;
     }
+    adopt();
   }
   ~Program() override { dispose(); }
 
@@ -415,13 +483,18 @@ struct Recording : Resource {
   std::shared_ptr<kp::Sequence> sequence;
   std::vector<VkDescriptorPool> pools;
   std::vector<std::shared_ptr<void>> keep;  // what the recorded commands use
+  std::vector<std::shared_ptr<Operation>> operations;
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queryCount, queriesUsed = 0, setsLeft = 0;
   VkFence fence = VK_NULL_HANDLE;
-  bool sealed = false, running = false;
+  bool sealed = false;    // recorded to the end
+  bool broken = false;    // the end could not be recorded; it can never run
+  bool running = false;   // submitted, and not found to be finished yet
+  bool finished = false;  // ran once, so that there are timestamps
   std::mutex mutex;
 
   Recording(std::shared_ptr<Core> c, uint32_t timestamps) : Resource(std::move(c)), queryCount(timestamps) {
+    Use use(*core);
     try {
       sequence = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
       core->check();
@@ -431,31 +504,70 @@ struct Recording : Resource {
         q.queryCount = queryCount;
         vkTable.vkCreateQueryPool(core->handle(), &q, nullptr, &queries);
         core->check();
-        append<ResetQueries>(queries, queryCount);
+        record<ResetQueries>(queries, queryCount);
       }
     } catch (...) {
-      dispose();
+      release();
       throw;
     }
+    adopt();
   }
   ~Recording() override {
-    if (running) try { wait(false); } catch (...) {}
+    if (core->forked()) {
+      new std::shared_ptr<kp::Sequence>(std::move(sequence));  // never destroyed: its destructor calls the driver
+      return;
+    }
+    {
+      nb::gil_scoped_release unlocked;
+      std::shared_lock<std::shared_mutex> life(core->life);
+      if (running) {  // nothing may be freed under it
+        core->waitIdle();
+        finish();
+      }
+    }
     dispose();
   }
   void release() override {
-    running = false;  // closing the device has waited for it
+    if (running) core->fences.push_back(fence);  // closing the device has waited for it
+    running = false;
     sequence.reset();
     for (VkDescriptorPool p : pools) vkTable.vkDestroyDescriptorPool(core->handle(), p, nullptr);
     pools.clear();
     if (queries) vkTable.vkDestroyQueryPool(core->handle(), queries, nullptr);
     queries = VK_NULL_HANDLE;
-    keep.clear();
   }
 
-  template <typename Op, typename... A> void append(A &&...arguments) {
-    core->usable();
-    if (sealed) throw std::runtime_error("the recording was submitted already and takes no more operations");
-    sequence->record(std::make_shared<Op>(std::forward<A>(arguments)...));
+  // Held by each call: one thread at a time, and the device stays open.
+  struct Held {
+    std::unique_lock<std::mutex> own;
+    std::optional<Use> use;
+    explicit Held(Recording &r) : own(r.mutex, std::defer_lock) {
+      lockPolitely(own);
+      use.emplace(*r.core);
+    }
+  };
+
+  void recordAgain(const std::shared_ptr<Operation> &operation) {
+    try {
+      sequence->record(operation);
+    } catch (const vk::SystemError &) {
+    }  // noted, too
+  }
+  template <typename Op, typename... A> void record(A &&...arguments) {
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
+    recordAgain(operations.back());
+    core->check();
+  }
+  // Records the operations from number `first` on again, `times` more times; a query is written once, so none may be among them.
+  void repeat(size_t first, uint32_t times) {
+    Held held(*this);
+    if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+    const size_t last = operations.size();
+    for (size_t i = first; i < last; i++)
+      if (std::dynamic_pointer_cast<Timestamp>(operations[i])) throw std::invalid_argument("repeat: a timestamp cannot be repeated");
+    for (uint32_t n = 0; n < times; n++)
+      for (size_t i = first; i < last; i++) recordAgain(operations[i]);
     core->check();
   }
   Range range(const Binding &b) {
@@ -464,13 +576,23 @@ struct Recording : Resource {
     keep.push_back(memory);
     return {memory->buffer, offset, bytes};
   }
-  void copy(const Binding &from, const Binding &to) { append<Copy>(range(from), range(to)); }
-  void fill(const Binding &to, uint32_t value) { append<Fill>(range(to), value); }
-  void barrier() { append<Barrier>(); }
-  uint32_t timestamp() {
+  void copy(const Binding &from, const Binding &to) {
+    Held held(*this);
+    record<Copy>(range(from), range(to));
+  }
+  void fill(const Binding &to, uint32_t value) {
+    Held held(*this);
+    record<Fill>(range(to), value);
+  }
+  void barrier() {
+    Held held(*this);
+    record<Barrier>();
+  }
+  void timestamp() {
+    Held held(*this);
     if (queriesUsed >= queryCount) throw std::out_of_range("no timestamp left in this recording");
-    append<Timestamp>(queries, queriesUsed);
-    return queriesUsed++;
+    record<Timestamp>(queries, queriesUsed);
+    queriesUsed++;
   }
 
   VkDescriptorSet descriptorSet(const Program &program) {
@@ -500,7 +622,7 @@ struct Recording : Resource {
   }
 
   void dispatch(std::shared_ptr<Program> program, const std::vector<Binding> &bindings, nb::bytes push, uint32_t x, uint32_t y, uint32_t z) {
-    core->usable();
+    Held held(*this);
     if (bindings.size() != program->bindings || bindings.size() > 8 || push.size() != program->pushBytes)
       throw std::invalid_argument("dispatch: the number of bindings or the size of the push constants differs from the program's");
     VkDescriptorSet set = descriptorSet(*program);
@@ -512,77 +634,78 @@ struct Recording : Resource {
       writes[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set, i, 0, 1, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, nullptr, &infos[i], nullptr};
     }
     vkTable.vkUpdateDescriptorSets(core->handle(), static_cast<uint32_t>(bindings.size()), writes, 0, nullptr);
-    append<Dispatch>(*program, set, std::string(push.c_str(), push.size()), x, y, z);
+    record<Dispatch>(*program, set, std::string(push.c_str(), push.size()), x, y, z);
     keep.push_back(program);
   }
 
   void submit() {
-    core->usable();
-    nb::gil_scoped_release release;
-    std::lock_guard<std::mutex> own(mutex);
-    if (running) throw std::runtime_error("the recording is running already");
-    if (!sealed) append<HostBarrier>();
+    nb::gil_scoped_release unlocked;
+    Held held(*this);
+    if (broken) throw UsageError("an earlier submission of this recording failed before it was recorded to its end; record it again");
+    if (running) throw UsageError("the recording is running already; wait for it before it is submitted again");
+    if (!sealed) record<HostBarrier>();
     sealed = true;
-    {
-      std::lock_guard<std::mutex> lock(core->queueMutex);
-      activeCore = core.get();
+    std::lock_guard<std::mutex> lock(core->queueMutex);
+    Evaluation evaluation(*core);
+    try {
       sequence->evalAsync();
-      fence = activeFence;
-      if (pendingResult != VK_SUCCESS) {  // nothing is in flight: take Kompute out of its running state without waiting
-        VkResult result = pendingResult;
-        if (fence) sequence->evalAwait(0);
-        activeCore = nullptr;
-        pendingResult = result;
-        core->check();
-      }
-      activeCore = nullptr;
+    } catch (const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
+      broken = true;
     }
+    if (pendingResult != VK_SUCCESS) {  // nothing is in flight: this takes Kompute out of its running state without waiting
+      sequence->evalAwait(0);
+      core->check();
+    }
+    fence = activeFence;
     running = true;
   }
 
-  // Short work is polled (a blocking wait costs tens of microseconds), then waited for in slices so that Ctrl-C is seen.
-  // After Ctrl-C the work still ends before anything is freed: the interrupt is raised at the end.
-  void wait(bool signals) {
-    bool interrupted = false;
-    {
-      nb::gil_scoped_release release;
-      std::lock_guard<std::mutex> own(mutex);
-      if (!running) return;
-      VkDevice d = core->handle();
-      VkResult result = VK_NOT_READY;
-      for (auto start = Clock::now(); Clock::now() - start < std::chrono::microseconds(200);) {
-        result = vkTable.vkGetFenceStatus(d, fence);
-        if (result != VK_NOT_READY) break;
-        std::this_thread::yield();
-      }
-      while (result == VK_NOT_READY || result == VK_TIMEOUT) {
-        result = vkTable.vkWaitForFences(d, 1, &fence, VK_TRUE, 50'000'000);
-        if (result == VK_TIMEOUT && signals && !interrupted) {
-          nb::gil_scoped_acquire acquire;
-          interrupted = PyErr_CheckSignals() != 0;
-        }
-      }
-      if (result < 0 && pendingResult == VK_SUCCESS) {
-        pendingResult = result;
-        pendingCall = "vkWaitForFences";
-      }
-      VkResult first = pendingResult;
-      activeCore = core.get();
-      sequence->evalAwait(0);  // ends Kompute's evaluation and gives the fence back
-      activeCore = nullptr;
-      running = false;
-      pendingResult = first;
+  // Ends Kompute's evaluation and gives the fence back. The device has finished with it.
+  void finish() {
+    Evaluation evaluation(*core);
+    sequence->evalAwait(0);
+    running = false;
+    finished = true;
+  }
+
+  // Waits for a while; true when there is nothing more to wait for. A short work is polled: a blocking wait costs tens of us.
+  bool waitBriefly(bool poll) {
+    Held held(*this);
+    if (!running) return true;
+    VkResult result = VK_NOT_READY;
+    for (auto start = Clock::now(); poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::microseconds(200);) {
+      result = vkTable.vkGetFenceStatus(core->handle(), fence);
+      if (result == VK_NOT_READY) std::this_thread::yield();
     }
-    if (interrupted) {
-      pendingResult = VK_SUCCESS;
-      throw nb::python_error();
+    if (result == VK_NOT_READY) result = vkTable.vkWaitForFences(core->handle(), 1, &fence, VK_TRUE, 50'000'000);
+    if (result == VK_NOT_READY || result == VK_TIMEOUT) return false;
+    if (result < 0) {
+      notePending(result, "vkGetFenceStatus");
+      core->waitIdle();  // a failed wait does not say that the work has ended, and its buffers will go
     }
+    finish();
     core->check();
+    return true;
+  }
+
+  // In slices, so that Ctrl-C is seen, and with no lock held while Python's signal handlers run. The work still ends before
+  // anything is freed: the interrupt is raised at the end.
+  void wait() {
+    std::optional<nb::python_error> interrupt;
+    for (bool first = true, done = false; !done; first = false) {
+      {
+        nb::gil_scoped_release unlocked;
+        done = waitBriefly(first);
+      }
+      if (!interrupt && PyErr_CheckSignals() != 0) interrupt.emplace();
+    }
+    if (interrupt) throw nb::python_error(*interrupt);
   }
 
   std::vector<uint64_t> timestamps() {
-    core->usable();
+    Held held(*this);
     std::vector<uint64_t> values(queriesUsed);
+    if (running || !finished) throw UsageError("the recording has not run yet, so there are no timestamps; run it first");
     if (values.empty()) return values;
     vkTable.vkGetQueryPoolResults(core->handle(), queries, 0, queriesUsed, values.size() * 8, values.data(), 8,
                                   VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
@@ -603,6 +726,7 @@ struct Context {
     makeCache(nullptr, 0);
   }
   void makeCache(const void *data, size_t bytes) {
+    Use use(*core);
     VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
     info.initialDataSize = bytes;
     info.pInitialData = data;
@@ -612,8 +736,16 @@ struct Context {
     if (core->cache) vkTable.vkDestroyPipelineCache(core->handle(), core->cache, nullptr);
     core->cache = made;
   }
+  // A bit for each memory type that a storage buffer can be in.
+  uint32_t bufferMemoryTypes() {
+    Use use(*core);
+    VkBuffer buffer = VK_NULL_HANDLE;
+    uint32_t types = makeBuffer(*core, 16, &buffer).memoryTypeBits;
+    vkTable.vkDestroyBuffer(core->handle(), buffer, nullptr);
+    return types;
+  }
   nb::bytes cacheData() {
-    core->usable();
+    Use use(*core);
     size_t bytes = 0;
     vkTable.vkGetPipelineCacheData(core->handle(), core->cache, &bytes, nullptr);
     core->check();
@@ -633,6 +765,8 @@ NB_MODULE(_kompute, m) {
         } catch (const VulkanError &e) {
           nb::object error = nb::module_::import_("vkq.device.vulkan").attr("error_for")(static_cast<int>(e.result), e.call);
           PyErr_SetObject(reinterpret_cast<PyObject *>(Py_TYPE(error.ptr())), error.ptr());
+        } catch (const UsageError &e) {
+          PyErr_SetString(nb::module_::import_("vkq.errors").attr("DeviceError").ptr(), e.what());
         }
       },
       nullptr);
@@ -642,20 +776,25 @@ NB_MODULE(_kompute, m) {
       .def_prop_ro("mapped", [](Memory &s) { return s.mapped != nullptr; })
       .def("view",
            [](std::shared_ptr<Memory> s, uint64_t offset, uint64_t bytes) {
+             Use use(*s->core);
              if (!s->mapped || offset > s->bytes || bytes > s->bytes - offset) throw std::out_of_range("not host memory, or a range outside it");
              auto *owner = new std::shared_ptr<Memory>(s);
              return nb::ndarray<nb::numpy, uint8_t>(static_cast<uint8_t *>(s->mapped) + offset, {bytes},
                                                     nb::capsule(owner, [](void *p) noexcept { delete static_cast<std::shared_ptr<Memory> *>(p); }));
            });
-  nb::class_<Program>(m, "Program");
+  nb::class_<Program>(m, "Program")
+      .def_prop_ro("pipeline", [](Program &p) { return reinterpret_cast<uint64_t>(p.pipeline); }, "The VkPipeline as an integer; 0 once the device is closed.");
   nb::class_<Recording>(m, "Recording")
       .def("copy", &Recording::copy)
       .def("fill", &Recording::fill)
       .def("barrier", &Recording::barrier)
       .def("dispatch", &Recording::dispatch)
       .def("timestamp", &Recording::timestamp)
+      .def("repeat", &Recording::repeat)
+      .def_prop_ro("position", [](Recording &r) { return r.operations.size(); })
       .def("submit", &Recording::submit)
-      .def("wait", [](Recording &r) { r.wait(true); })
+      .def("wait", &Recording::wait)
+      .def_prop_ro("broken", [](Recording &r) { return r.broken; })
       .def("timestamps", &Recording::timestamps);
   nb::class_<Context>(m, "Context")
       .def(nb::init<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t>())
@@ -666,19 +805,23 @@ NB_MODULE(_kompute, m) {
       .def("recording", [](Context &c, uint32_t timestamps) { return std::make_shared<Recording>(c.core, timestamps); })
       .def("load_cache", [](Context &c, nb::bytes data) { c.makeCache(data.c_str(), data.size()); })
       .def("cache_data", &Context::cacheData)
+      .def("buffer_memory_types", &Context::bufferMemoryTypes)
       .def_prop_ro("closed", [](Context &c) { return c.core->closed.load(); })
       .def_prop_ro("lost", [](Context &c) { return c.core->lost.load(); })
       .def("close", [](Context &c) {
         nb::gil_scoped_release release;
         c.core->close();
       });
-  m.def("inject", [](const std::string &call, uint64_t nth, int result) {
+  m.def("inject", [](const std::string &call, uint64_t nth, int result, uint64_t times) {
     std::lock_guard<std::mutex> lock(injection.mutex);
     injection.call = call;
-    injection.countdown = nth;
+    injection.first = nth ? nth : 1;
+    injection.last = nth ? nth - 1 + std::min(times, UINT64_MAX - nth) : 0;
     injection.result = static_cast<VkResult>(result);
     injection.seen = 0;
-  }, "Make the nth call (1-based; 0: none) of this Vulkan function ('*': any) fail with this VkResult; '' ends it. For tests.");
+  }, nb::arg("call"), nb::arg("nth") = 0, nb::arg("result") = 0, nb::arg("times") = 1,
+        "Make the nth call (1-based; 0: none) of this Vulkan function ('*': any) and the times - 1 calls after it fail with this "
+        "VkResult; '' ends it. For tests.");
   m.def("injected_calls", [] {
     std::lock_guard<std::mutex> lock(injection.mutex);
     return injection.seen;

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import itertools
+import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DeviceError
 from .buffer import Buffer
 from .program import Program
 
 if TYPE_CHECKING:
     from .device import Device
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """One recorded dispatch (``program`` set), copy or fill, with what `Recording.again` needs to record it on other buffers."""
+
+    buffers: tuple[Buffer, ...]
+    program: Program | None = None
+    push: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
+    macs: int = 0
+    size: int = 0  # of a copy, in bytes
+    value: int = 0  # of a fill
 
 
 class Recording:
@@ -21,11 +36,22 @@ class Recording:
     tensors hold at that time.
     """
 
-    def __init__(self, device: Device, timestamps: int = 0):
+    def __init__(self, device: Device, timestamps: int = 0, marks: int = 0, *, replays: bool = False):
+        if timestamps and marks:
+            raise ArgumentError(f"Recording: timestamps={timestamps} and marks={marks}; use one of them")
         self.device = device
-        self._native = device.context.recording(2 * timestamps)
+        if not device.capabilities.timestamp_valid_bits:
+            timestamps = marks = 0  # the queue has none, and a command for them would be an error
+        self._native = device.context.recording(2 * timestamps or marks)
         self._timestamps = timestamps
-        self._keep: set[Buffer] = set()  # in flight until the wait ends
+        self._replays = replays
+        self._running = threading.Lock()  # for a whole run
+        self.steps: list[Step] = []
+        # Kept while they may be in use: to the end of the wait, or as long as it can be replayed.
+        self.buffers: set[Buffer] = set()
+        self._outputs: set[Buffer] = set()
+        self.sealed = False  # takes no more operations
+        self.broken = False  # can never run
         self._read: list[tuple[int, int, int]] = []
         self._written: list[tuple[int, int, int]] = []
         self.dispatches = 0
@@ -38,6 +64,9 @@ class Recording:
         *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
         """
         buffers = list(buffers)
+        for buffer in buffers:
+            buffer.check()
+        self.steps.append(Step(tuple(buffers), program, dict(push), macs))
         variant = program.variant
         limit = self.device.capabilities.properties["maxStorageBufferRange"]
         for buffer, binding in zip(buffers, variant.bindings, strict=True):
@@ -66,6 +95,7 @@ class Recording:
 
     def copy(self, source: Buffer, target: Buffer, size: int) -> None:
         """Copies the first *size* bytes."""
+        self.steps.append(Step((source, target), size=size))
         self._order([source], [target])
         (memory, offset, _), (to_memory, to_offset, _) = source.binding(), target.binding()
         self._native.copy((memory, offset, size), (to_memory, to_offset, size))
@@ -73,34 +103,95 @@ class Recording:
 
     def fill(self, target: Buffer, value: int) -> None:
         """Sets every word to *value* (uint32)."""
+        self.steps.append(Step((target,), value=value))
         self._order([], [target])
         self._native.fill(target.binding(), value)
         self.operations += 1
 
+    def again(self, step: Step, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
+        """Records a step of this or another recording, on other buffers where *buffers* names them."""
+        used = [(buffers or {}).get(b, b) for b in step.buffers]
+        if step.program is not None:
+            self.dispatch(step.program, used, step.push, step.macs)
+        elif len(used) == 2:
+            self.copy(used[0], used[1], step.size)
+        else:
+            self.fill(used[0], step.value)
+
+    def barrier(self) -> None:
+        """Everything recorded before ends before anything recorded after begins."""
+        self._native.barrier()
+        self._read, self._written = [], []
+
+    def mark(self) -> None:
+        """Takes the time on the device where all before has ended (one of the recording's ``marks``)."""
+        self._native.timestamp()
+
+    @property
+    def position(self) -> int:
+        """Where the next operation will stand, for `repeat`."""
+        return int(self._native.position)
+
+    def repeat(self, first: int, times: int) -> None:
+        """Records everything from position *first* on again, *times* more times; begin and end it with a `barrier`."""
+        self._native.repeat(first, times)
+
     def submit(self) -> None:
-        """Hands the whole chain to the device and returns; nothing more can be recorded."""
-        self._native.submit()
+        """Hands the whole chain to the device, after what was asked for before, and returns; nothing more can be recorded."""
+        self.device.flush()
+        self.device.submit(self)
 
     def wait(self) -> None:
         """Until the device has finished (Ctrl-C is raised at the end, so that nothing in flight is freed)."""
-        self._native.wait()
+        self.device.finish(self)
 
     def run(self) -> None:
-        """Submits the chain and waits for it."""
-        self.device.flush()  # what was asked for before happens before
-        self.submit()
-        self.wait()
+        """Submits the chain and waits for it. Threads that run the same recording take turns."""
+        with self._running:
+            self.submit()
+            self.wait()
+
+    def submit_native(self) -> None:
+        """For ``Device.submit``. Where the chain can never run, its results are marked: reading them raises the error."""
+        self.sealed = True
+        try:
+            self._native.submit()
+        except DeviceError as error:
+            self.broken = self._native.broken
+            if self.broken:
+                for buffer in self._outputs:
+                    buffer.failure = error
+            raise
+
+    def wait_native(self) -> None:
+        """For ``Device.finish``."""
+        self._native.wait()
 
     def gpu_times_us(self) -> list[float]:
-        """The duration of each dispatch in the last run in microseconds, from the device's timestamps."""
+        """The duration of each dispatch in the last run in microseconds, from the device's timestamps.
+
+        Raises DeviceError before the first run, and where the device has no timestamps.
+        """
         c = self.device.capabilities
-        mask = (1 << c.timestamp_valid_bits) - 1
+        if not c.timestamp_valid_bits:
+            raise DeviceError(f"{c.name} has no timestamps (timestampValidBits is 0); measure with the host's clock")
         ticks = self._native.timestamps()
-        return [((b - a) & mask) * c.timestamp_period_ns / 1000 for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
+        return [self._ticks_us(a, b) for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
+
+    def mark_times_us(self) -> list[float]:
+        """The time on the device between each mark and the next in the last run, in microseconds."""
+        return [self._ticks_us(a, b) for a, b in itertools.pairwise(self._native.timestamps())]
+
+    def _ticks_us(self, begin: int, end: int) -> float:
+        c = self.device.capabilities
+        return ((end - begin) & ((1 << c.timestamp_valid_bits) - 1)) * c.timestamp_period_ns / 1000
 
     def release(self) -> None:
-        """Lets go of the buffers (after the wait)."""
-        self._keep.clear()
+        """Lets go of the buffers, where it is not run again."""
+        if not self._replays:
+            self.buffers.clear()
+            self._outputs.clear()
+            self.steps.clear()
 
     def _order(self, reads: list[Buffer], writes: list[Buffer]) -> None:
         """A barrier where one of the ranges meets an earlier write, or a write meets an earlier read."""
@@ -110,7 +201,8 @@ class Recording:
             self._read, self._written = [], []
         self._read += reading
         self._written += writing
-        self._keep.update(reads, writes)
+        self.buffers.update(reads, writes)
+        self._outputs.update(writes)
 
 
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterable[tuple[int, int, int]]:

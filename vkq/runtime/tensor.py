@@ -92,13 +92,12 @@ class Tensor:
         return 4 * (self.size if packed is None else packed.words(self.extent))
 
     def write(self, array: npt.ArrayLike) -> None:
-        """Replaces the content by an array of the same shape and dtype."""
+        """Replaces the content by an array of the same shape and dtype. What was asked for before still sees the old content."""
         data = np.asarray(array)
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
                 f"Tensor.write: the array is {data.dtype} {data.shape}, the tensor {self.dtype} {self.shape}; they must be equal"
             )
-        self.device.synchronize()  # nothing that was asked for before may see the new content
         packed = self.packed
         if packed is None:
             self.device.upload(self.buffer, np.ascontiguousarray(data, _NUMBERS[self.dtype]))
@@ -136,6 +135,8 @@ def extent_of(shape: Sequence[int], layout_name: str) -> tuple[int, int, int, in
 
 def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
     """Raises where dtype, layout and rank do not go together."""
+    if min(shape, default=0) < 0:
+        raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
     if dtype not in _BYTES and dtype not in _NUMBERS:
         raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
     if (dtype in _BYTES) == (layout_name == CONTIGUOUS):

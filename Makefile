@@ -1,0 +1,66 @@
+# make demo, make test: everything from a fresh Debian or Ubuntu machine, no GPU needed. `make help` lists the rest.
+.DELETE_ON_ERROR:
+.SUFFIXES:
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-dev libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
+SWIFTSHADER := .drivers/vk_swiftshader_icd.json
+BUILD_INPUTS := pyproject.toml CMakeLists.txt vkq/runtime/kompute.cpp
+
+.PHONY: demo test lint wheel clean help
+demo: $(VENV)/.demo  ## quantized layers on a photograph, compared with ONNX Runtime byte for byte
+	$(BIN)/python examples/01_photo_filters.py
+
+test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, under the validation layer
+	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest
+
+lint: $(VENV)/.test  ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
+	$(BIN)/pip wheel --no-deps --wheel-dir dist .
+
+clean:  ## remove the environment, drivers and build output
+	rm -rf $(VENV) .drivers build dist examples/out .pytest_cache .mypy_cache .ruff_cache
+
+help:
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+# System packages: installed where root or sudo is at hand, else the command is printed. Only what is missing.
+.PHONY: packages
+packages:
+	@missing=$$(for p in $(PACKAGES); do dpkg-query -W -f='$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -z "$$missing" ]; then exit 0; fi; \
+	missing=$$(echo $$missing); echo "== system packages: $$missing"; \
+	if [ "$$(id -u)" = 0 ]; then run=""; elif sudo -n true 2>/dev/null; then run="sudo"; else \
+	  echo "These system packages are missing. Install them (as root), then run make again:"; \
+	  echo "    apt-get install --no-install-recommends $$missing"; exit 1; fi; \
+	$$run apt-get update -qq && $$run env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$missing >/dev/null
+
+$(VENV)/bin/python: | packages
+	@echo "== Python environment in $(VENV)"
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip
+
+# The editable install builds the extension (about 30 s), so it is made again when its inputs change.
+$(VENV)/.demo: $(BUILD_INPUTS) | $(VENV)/bin/python
+	@echo "== vkq, its shader compiler (92 MB) and the demo's packages: a few minutes on the first run"
+	$(BIN)/pip install -q -e '.[compile,demo]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.demo
+	@echo "== the tests' packages"
+	$(BIN)/pip install -q -e '.[compile,demo,test,lint]'
+	@touch $@
+
+# SwiftShader, a second and stricter driver: two files out of Debian's chromium-common, which is not installed.
+$(SWIFTSHADER): | packages
+	@echo "== SwiftShader (two files of the package chromium-common)"
+	@mkdir -p .drivers && cd .drivers && rm -f chromium-common*.deb && \
+	{ apt-get download -qq chromium-common || { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get download -qq chromium-common; }; } && \
+	dpkg-deb --fsys-tarfile chromium-common*.deb | tar x --strip-components=4 --wildcards '*/libvk_swiftshader.so' '*/vk_swiftshader_icd.json' && \
+	rm -f chromium-common*.deb && touch vk_swiftshader_icd.json

@@ -1,0 +1,74 @@
+// The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory traffic in the loop.
+//
+// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the last, so nothing can be hoisted out of the loop
+// WHAT 1    float32 multiply-adds, acc = acc * a + b (a compiler with a fused instruction takes it)
+// Threads   every invocation has 16 chains of PER_LOOP steps per loop; y keeps the results alive.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#if WHAT == 0
+#extension GL_EXT_integer_dot_product : require
+#endif
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) writeonly buffer Y { int y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint groups;
+  uint loops;
+  float a, b;  // near 1 and near 0, unknown to the compiler
+} p;
+
+#include "workgroup.glslh"
+
+#if WHAT == 0
+#include "dot4x8.glslh"
+#if DOT == DOT_S8S8
+#define X_TYPE int
+#else
+#define X_TYPE uint
+#endif
+#if DOT == DOT_U8U8
+#define W_TYPE uint
+#else
+#define W_TYPE int
+#endif
+#define CHAINS 16
+int acc[CHAINS];
+void start(uint i) {
+  [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = int(i * 2654435761u) + c * 0x01020304;
+}
+void steps() {
+  [[unroll]] for (int s = 0; s < PER_LOOP; s++)
+    [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] += dot4x8(X_TYPE(acc[c]), W_TYPE(acc[(c + 1) % CHAINS]));
+}
+int result() {
+  int sum = 0;
+  [[unroll]] for (int c = 0; c < CHAINS; c++) sum ^= acc[c];
+  return sum;
+}
+#else
+#define CHAINS 4
+vec4 acc[CHAINS];
+void start(uint i) {
+  [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = vec4(float(i & 255u) + float(c));
+}
+void steps() {
+  [[unroll]] for (int s = 0; s < PER_LOOP; s++)
+    [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = acc[c] * p.a + p.b;
+}
+int result() {
+  vec4 sum = vec4(0.0);
+  [[unroll]] for (int c = 0; c < CHAINS; c++) sum += acc[c];
+  return floatBitsToInt(sum.x + sum.y + sum.z + sum.w);
+}
+#endif
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  start(i);
+  for (uint loop = 0u; loop < p.loops; loop++) steps();
+  y[i] = result();
+}

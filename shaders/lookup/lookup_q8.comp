@@ -1,0 +1,45 @@
+// y = table[x]: any function of one int8 number, in any layout.
+//
+// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words, entry i for the number i - 128.
+// Threads   a workgroup keeps the table in shared memory; each invocation maps VECTORS vectors, LOCAL_X apart.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer Table { int table[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint vectors;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+
+shared int entries[64];
+
+int entry(int value) {
+  uint i = uint(value + 128);
+  return int8x4_lane(entries[i >> 2], i & 3u);
+}
+
+Int8x4 map_word(Int8x4 word) {
+  ivec4 v = int8x4_unpack(word);
+  return int8x4_pack(ivec4(entry(v.x), entry(v.y), entry(v.z), entry(v.w)));
+}
+
+void main() {
+  for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) entries[i] = table[i];
+  barrier();
+  uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
+  [[unroll]] for (uint i = 0u; i < VECTORS; i++) {
+    uint at = first + i * LOCAL_X;
+    if (at >= p.vectors) break;
+    ivec4 words = x[at];
+    y[at] = ivec4(map_word(words.x), map_word(words.y), map_word(words.z), map_word(words.w));
+  }
+}

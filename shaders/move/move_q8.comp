@@ -1,0 +1,79 @@
+// Moves int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i lies in [0, size_i). That is
+// transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and one input of a concatenation.
+// Elsewhere y gets `fill`, or keeps what it has (KEEP).
+//
+// Memory    x, y: Int8x4 words in the layout of number LAYOUT. An element of x is counted in row-major order; the
+//           logical dims of y are its layout's extent, or its row-major order is cut into them (FOLDED).
+// Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent p.box.
+// WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of four.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 2) const bool FOLDED = false;
+layout(constant_id = 3) const bool WORDS = false;
+layout(constant_id = 4) const bool KEEP = false;
+layout(constant_id = 5) const uint LANE_AXIS = 1;
+
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+layout(set = 0, binding = 1) buffer Y { int y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint words;
+  int fill;
+  uint box_axis, box_first, box_size;                          // the box: all of y but along one axis of its extent
+  uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;                 // extents of the layouts
+  uint dims_n, dims_c, dims_h, dims_w;                         // of y, logical
+  int before_n, before_c, before_h, before_w;
+  uint size_n, size_c, size_h, size_w;
+  int stride_n, stride_c, stride_h, stride_w;                  // in elements of x
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "row_major.glslh"
+#include "layout/any.glslh"
+
+// Of element e of y's extent: whether x has it, where it is in the part that x has, and where in x's extent.
+bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
+  uvec4 d = FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
+  at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));  // below 0 is beyond any size
+  ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
+  from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));
+  return all(lessThan(e, y_extent)) && all(lessThan(at, uvec4(p.size_n, p.size_c, p.size_h, p.size_w)));
+}
+
+uint along_lanes(uvec4 v) { return LANE_AXIS == 1u ? v.y : v.w; }
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  uvec4 y_extent = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), x_extent = uvec4(p.x_n, p.x_c, p.x_h, p.x_w), box = y_extent, offset = uvec4(0u);
+  if (p.box_axis == 1u) { box.y = p.box_size; offset.y = p.box_first; }
+  if (p.box_axis == 2u) { box.z = p.box_size; offset.z = p.box_first; }
+  if (p.box_axis == 3u) { box.w = p.box_size; offset.w = p.box_first; }
+  uvec4 first = any_layout_element(LAYOUT, i, 0u, box) + offset, at, from;
+  Int8x4 result = int8x4_broadcast(p.fill);
+  uint found = 0u;  // the bytes of the word that x has
+  if (WORDS) {
+    if (source(first, y_extent, at, from)) {
+      uint lanes = min(along_lanes(uvec4(p.size_n, p.size_c, p.size_h, p.size_w)) - along_lanes(at), along_lanes(y_extent) - along_lanes(first));
+      found = lanes >= 4u ? 0xffffffffu : (1u << (8u * lanes)) - 1u;
+      result = (result & int(~found)) | (x[any_layout_word(LAYOUT, from, x_extent)] & int(found));
+    }
+  } else {
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
+      if (!source(any_layout_element(LAYOUT, i, lane, box) + offset, y_extent, at, from)) continue;
+      int value = int8x4_lane(x[any_layout_word(LAYOUT, from, x_extent)], any_layout_lane(LAYOUT, from));
+      result = bitfieldInsert(result, value, int(8u * lane), 8);
+      found |= 0xffu << (8u * lane);
+    }
+  }
+  if (i < p.words) {
+    uint word = any_layout_word(LAYOUT, first, y_extent);
+    if (!KEEP || found == 0xffffffffu) y[word] = result;
+    else if (found != 0u) y[word] = (y[word] & int(~found)) | (result & int(found));
+  }
+}

@@ -1,0 +1,68 @@
+// Scale and zero point of every row from its own values, and the row as int8: ONNX DynamicQuantizeLinear, by rows and as int8.
+//   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
+//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x / scale) + zero_point)
+// The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers (exact_float.glslh).
+//
+// Memory    x: float32 rows [m][k], read as bits; y: kPackedInt8_4H4W words, what is beyond K holds the row's zero point;
+//           rows: [m] = bits of the scale, zero point.
+// Threads   one workgroup of LOCAL_X (a power of two) invocations for each row.
+// Needs     8 bytes of shared memory an invocation.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
+layout(set = 0, binding = 2) writeonly buffer Rows { ivec2 rows[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint m, k;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "exact_float.glslh"
+
+const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
+
+shared uint below[LOCAL_X];  // magnitudes: bit patterns of floats that are not negative are ordered as integers
+shared uint above[LOCAL_X];
+
+// The largest magnitudes below and above zero in the row, in below[0] and above[0].
+void find_bounds(uint row) {
+  uint at = gl_LocalInvocationID.x, low = 0u, high = 0u;
+  for (uint i = at; i < p.k; i += LOCAL_X) {
+    uint bits = x[row * p.k + i], magnitude = bits & 0x7fffffffu;
+    if (magnitude >= FLOAT_INFINITY) continue;
+    if (bits == magnitude) high = max(high, magnitude);
+    else low = max(low, magnitude);
+  }
+  below[at] = low;
+  above[at] = high;
+  barrier();
+  for (uint left = LOCAL_X / 2u; left > 0u; left /= 2u) {
+    if (at < left) {
+      below[at] = max(below[at], below[at + left]);
+      above[at] = max(above[at], above[at + left]);
+    }
+    barrier();
+  }
+}
+
+void main() {
+  uint row = workgroup_index(), k4 = ceil_div(p.k, 4u);
+  find_bounds(row);
+  uint range = add_magnitudes(below[0], above[0]);
+  uint scale = range == 0u ? ONE : max(divide(range, STEPS), SMALLEST_SCALE);
+  int zero_point = clamp(quantized_quotient(below[0], scale) - 128, -128, 127);
+  if (gl_LocalInvocationID.x == 0u) rows[row] = ivec2(int(scale), zero_point);
+  for (uint i = gl_LocalInvocationID.x; i < k4; i += LOCAL_X) {
+    ivec4 q = ivec4(zero_point);
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+      if (4u * i + lane < p.k) q[lane] = clamp(quantized_quotient(x[row * p.k + 4u * i + lane], scale) + zero_point, -128, 127);
+    y[4u * (row / 4u * k4 + i) + row % 4u] = int8x4_pack(q);
+  }
+}

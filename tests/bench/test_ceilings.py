@@ -1,0 +1,117 @@
+"""The measured ceilings, and what a path is held against."""
+
+import itertools
+import math
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from vkq.bench import ceilings
+from vkq.device.capabilities import CooperativeMatrix
+from vkq.runtime.program import Program
+from vkq.shader.catalog import catalog
+
+
+def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 4 << 20)
+    monkeypatch.setattr(ceilings, "LASTING_US", 500.0)
+    seen: list[str] = []
+    found = ceilings.measure(device, seen.append)
+    assert list(found) == seen == [*ceilings.DOTS, "fp32_fma", "copy"]
+    assert all(value is not None and 0.01 < value < 1e6 for value in found.values())
+
+
+def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
+    """The loop is not optimized away: 64 times the work takes at least four times as long, on a busy machine too."""
+    for what in ceilings.OPERATIONS:
+        program = ceilings._program(device, "ceiling__rate", what=what)
+        assert program is not None
+        kernel = ceilings.Rate.__new__(ceilings.Rate)
+        kernel._device, kernel._program, kernel._groups, kernel._push = device, program, 4, {"a": 0.999, "b": 0.001}
+        kernel._y = device.allocate(4 * 4 * ceilings.INVOCATIONS)
+        few = 256 if what == "fp32_fma" else 32
+        times = [min(ceilings._time_us(kernel._record(loops)) for _ in range(3)) for loops in (few, 64 * few)]
+        assert times[1] > 4 * times[0], what
+
+
+def test_no_dot_product_gives_no_ceiling(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = ceilings.refusals
+    monkeypatch.setattr(
+        ceilings, "refusals", lambda variant, *rest: ["no"] if "dot" in variant.axes.get("what", "") else real(variant, *rest)
+    )
+    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
+    found = ceilings.measure(any_device)
+    assert [found[dot] for dot in ceilings.DOTS] == [None] * 3
+    assert found["fp32_fma"]
+
+
+@pytest.mark.parametrize(
+    ("path", "ceiling"),
+    [
+        ("dot_u8s8", ("dot_u8s8", 4.0)),
+        ("portable", ("fp32_fma", 2.0)),
+        ("float", ("fp32_fma", 2.0)),
+        ("dot_s8s8", None),
+        ("x", None),
+    ],
+)
+def test_what_a_path_is_held_against(path: str, ceiling: tuple[str, float] | None) -> None:
+    assert ceilings.of_path(path, {"dot_u8s8": 4.0, "dot_s8s8": None, "fp32_fma": 2.0, "copy": 1.0}) == ceiling
+    assert ceilings.of_path(path, {}) is None
+
+
+def test_a_copy_that_does_not_copy_is_noticed(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
+    real, shift = ceilings.Tensor.write, itertools.count()
+    monkeypatch.setattr(ceilings.Tensor, "write", lambda self, data: real(self, data + next(shift)))
+    assert math.isfinite(ceilings._copy(any_device) or math.nan)
+    monkeypatch.setattr(ceilings, "_time_us", lambda recording: 1.0)  # nothing runs
+    with pytest.raises(vkq.DeviceError, match="did not copy"):
+        ceilings._copy(any_device)
+
+
+class MatrixDevice:
+    """What `ceilings` asks of a device with matrix units."""
+
+    class capabilities:
+        properties: ClassVar = {"subgroupSize": 32}
+        cooperative_matrices = (
+            CooperativeMatrix(16, 16, 32, "s8", "s8", "s32", "s32", False, "subgroup"),
+            CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "workgroup"),
+            CooperativeMatrix(16, 16, 16, "u8", "u8", "s32", "s32", False, "subgroup"),
+            CooperativeMatrix(9, 9, 9, "s8", "s8", "s32", "s32", False, "subgroup"),
+        )
+
+
+@pytest.mark.parametrize(("nothing", "rate"), [(False, 3.0), (True, None)])
+def test_matrices_are_listed_shapes_and_must_compute_something(
+    monkeypatch: pytest.MonkeyPatch, nothing: bool, rate: float | None
+) -> None:
+    """A shape that a device does not list makes a pipeline that computes nothing: such a rate is none."""
+    tried: list[str] = []
+
+    def find(device: MatrixDevice, shape: str) -> Program | None:
+        tried.append(shape)
+        if shape == "9x9x9":
+            return None
+        return Program(catalog().find("ceiling__matrix_rate", shape=shape, subgroup="s32"), {}, None)
+
+    class Fake:
+        loops = 5
+
+        def __init__(self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]):
+            assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains and steps, the matrices
+
+        def run(self) -> float:
+            return 3.0
+
+        def words(self) -> npt.NDArray[np.uint32]:
+            return np.full(8, 0 if nothing else 8 * 4 * 32 * 5, np.uint32)
+
+    monkeypatch.setattr(ceilings, "_matrix_program", find)
+    monkeypatch.setattr(ceilings, "Rate", Fake)
+    assert ceilings._matrix_rate(MatrixDevice) == rate  # type: ignore[arg-type]
+    assert tried == ["16x16x32", "9x9x9"]

@@ -1,0 +1,98 @@
+"""Two runs compared: regressions, noise, other devices, and the command's exit codes."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import cli
+from vkq.bench.compare import compare
+from vkq.bench.result import Failure, Result, Row
+
+DEVICE = {"name": "a GPU", "uuid": "00ff", "driver": "1.0", "software": False, "type": "discrete", "vulkan": "1.3.0"}
+
+
+def row(case: str, median: float, spread: float = 0.01, clock: str = "gpu", path: str = "portable") -> Row:
+    samples = (median * np.random.default_rng(len(case)).normal(1, spread, 30)).tolist()
+    return Row(
+        case, "q8ta_q8csw_q8to", "channel", None, path, "vkq", "shader", clock, "bit for bit", float(np.median(samples)),
+        0.9 * median, 1.1 * median, samples, 1, 10, 1, 1000, 100, None, None, None, None, [], "vkq bench ...",
+    )  # fmt: skip
+
+
+def run(*rows: Row, **device: str) -> Result:
+    return Result({**DEVICE, **device}, {}, "0.1", "vkq bench", "now", {}, {}, list(rows))
+
+
+OLD = run(row("a", 100), row("b", 100), row("c", 100), row("noisy", 100, 0.5), row("a", 100, clock="call"))
+NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), row("a", 200, clock="call"))
+
+
+def test_slower_beyond_the_limit_and_the_noise() -> None:
+    # The samples of a case are the same up to their scale, so the noisy one is resampled alike: give it other noise.
+    rng = np.random.default_rng(5)
+    noisy = NEW.rows[3]
+    noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()
+    found = {c.new.key[0] + " " + c.new.clock: c for c in compare(OLD, NEW).changes}
+    assert {name: (c.regressed(0.05), c.improved(0.05)) for name, c in found.items()} == {
+        "a gpu": (False, False),
+        "b gpu": (True, False),
+        "c gpu": (False, True),
+        "noisy gpu": (False, False),
+        "a call": (True, False),
+    }
+    assert found["b gpu"].ratio.value == pytest.approx(1.2)
+    assert not found["b gpu"].regressed(0.25)
+    assert len(compare(OLD, NEW, ["call"]).changes) == 1
+
+
+def test_two_devices_are_refused_unless_told() -> None:
+    other = run(row("a", 100), uuid="1234")
+    with pytest.raises(vkq.ArgumentError, match=r"the new one of a GPU \(1234\).*--any-device"):
+        compare(OLD, other)
+    assert len(compare(OLD, other, any_device=True).changes) == 1
+    assert len(compare(OLD, run(row("a", 100), driver="2.0")).changes) == 1  # a new driver is the same device
+
+
+def test_what_only_one_run_has_is_listed() -> None:
+    found = compare(OLD, run(row("a", 100), row("new", 1)))
+    assert {r.case for r in found.only_old} == {"a", "b", "c", "noisy"}
+    assert [r.case for r in found.only_new] == ["new"]
+    with pytest.raises(vkq.ArgumentError, match="no case, path and clock in common"):
+        compare(OLD, run(row("new", 1)))
+
+
+def write(folder: Path, **runs: Result) -> list[str]:
+    for name, one in runs.items():
+        (folder / f"{name}.json").write_text(one.to_json())
+    return [str(folder / f"{name}.json") for name in runs]
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = write(tmp_path, old=run(row("a", 100), row("b", 100)), new=run(row("a", 101), row("b", 120)))
+    assert cli.main(["compare", *files]) == 1
+    out = capsys.readouterr().out
+    assert "SLOWER   1.200 (" in out
+    assert out.endswith("1 slower by more than 5 %, 0 faster, 1 the same\n")
+    assert cli.main(["compare", *files, "--fail-above", "25%", "--all"]) == 0
+    assert "  same   1.010" in capsys.readouterr().out
+    assert cli.main(["compare", *files[::-1], "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["regressions"] == 0
+    assert [c["regression"] for c in found["changes"]] == [False, False]
+    assert cli.main(["compare", *files, "--fail-above", "much"]) == 2
+    assert "write a percentage such as 5%" in capsys.readouterr().err
+    assert cli.main(["compare", *files, "--clock", "moon"]) == 2
+    assert cli.main(["compare", files[0], str(tmp_path / "gone.json")]) == 2
+    assert "give a file that `vkq bench --json` wrote" in capsys.readouterr().err
+
+
+def test_wrong_numbers_in_the_new_run_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = dataclasses.replace(
+        run(row("a", 100)), failures=[Failure("b", "s", "channel", "dot_u8u8", "mismatch", "3 of 4", "c")]
+    )
+    assert cli.main(["compare", *write(tmp_path, old=run(row("a", 100)), new=wrong)]) == 1
+    assert "MISMATCH in the new run: b dot_u8u8: 3 of 4" in capsys.readouterr().out

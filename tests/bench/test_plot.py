@@ -1,0 +1,59 @@
+"""Pictures: a sweep with its lines, a roofline with its ceilings."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vkq
+from tests.bench.test_compare import row, run
+from vkq.bench import plot
+from vkq.bench.cases import Case, expand
+
+CASES = [Case(p) for p in expand("linear[M=8,1,64,K=4,N=4]")]
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
+    module = plot.library()
+    real = module.Figure
+
+    def figure(*arguments: Any, **options: Any) -> Any:
+        made.append(real(*arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(module, "Figure", figure)
+    return made
+
+
+def test_a_sweep_draws_a_line_for_each_path_in_order_of_size(figures: list[Any], tmp_path: Path) -> None:
+    rows = [row(c.name, 10.0 * c.problem.gemm_m, path=p) for p in ("portable", "dot_s8s8") for c in CASES]
+    plot.draw(run(*rows), CASES, tmp_path / "m.png")
+    upper, lower = figures[0].axes
+    assert [line.get_label() for line in upper.lines] == ["portable", "dot_s8s8"]
+    assert list(lower.lines[0].get_xdata()) == [1, 8, 64]
+    assert list(lower.lines[0].get_ydata()) == [r.median_us for r in (rows[1], rows[0], rows[2])]
+    assert lower.get_xlabel() == "M"
+    assert (tmp_path / "m.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None:
+    cases = [Case(p) for p in expand("linear[M=8,K=4,8,N=4,8]")]
+    found = run(*(row(c.name, 10) for c in cases))
+    found.ceilings = {"dot_s8s8": 5.0, "fp32_fma": None, "copy": 1.0}
+    plot.draw(found, cases, tmp_path / "roof.svg")
+    (axes,) = figures[0].axes
+    assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
+    assert max(axes.lines[0].get_ydata()) == 5.0
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+    assert "<svg" in (tmp_path / "roof.svg").read_text()
+
+
+def test_no_rows_and_no_matplotlib_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(vkq.ArgumentError, match="there is no row to draw"):
+        plot.draw(run(), CASES, tmp_path / "x.png")
+    monkeypatch.setattr(importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError("none")))
+    with pytest.raises(vkq.ArgumentError, match=r"pip install 'vkq\[plot\]'"):
+        plot.library()

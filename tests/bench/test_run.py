@@ -1,0 +1,306 @@
+"""Whole runs: verified before timed, every output form, ratios, failures, warnings."""
+
+import csv
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import cli
+from vkq.bench import ceilings, data, peers, report, result, timer
+from vkq.bench.cases import Case, expand
+from vkq.bench.ceilings import Sentinel
+from vkq.bench.result import Result
+from vkq.bench.run import Plan, Runner, describe, host, paths_of
+from vkq.ops.select import FORMS
+from vkq.problem import parse
+
+QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)
+CASES = [Case(p) for p in expand("linear[M=1,5,K=70,N=9]")]
+CONV = Case(parse("conv2d[N=2,IC=3,H=7,W=9,OC=6,KH=3,KW=3,stride=2,padding=1]"), "q8ta_q8csw", "tensor")
+
+
+def empty(device: vkq.Device, ceilings: dict[str, float | None] | None = None) -> Result:
+    return Result(describe(device), host(), "0", "vkq bench", "now", {}, ceilings or {})
+
+
+def measured(device: vkq.Device, cases: list[Case], ceilings: dict[str, float | None] | None = None, **plan: Any) -> Result:
+    found = empty(device, ceilings)
+    runner = Runner(device, Plan(settings=QUICK, **plan), found)
+    for case in cases:
+        runner.run(case)
+    return found
+
+
+def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
+    paths = paths_of(["all"], device)
+    assert set(paths) == set(FORMS)  # both drivers take every path
+    found = measured(device, [CASES[1], CONV], {"dot_s8s8": 8.0, "fp32_fma": 4.0, "copy": 2.0}, paths=paths)
+    assert found.failures == []
+    assert {(r.case, r.path, r.clock) for r in found.rows} == {
+        (c.name, p, k) for c in (CASES[1], CONV) for p in paths for k in timer.CLOCKS
+    }
+    for row in found.rows:
+        assert row.verified == "bit for bit"
+        assert 0 < row.p20_us <= row.median_us <= row.p80_us
+        assert len(row.samples_us) >= 3
+        assert ("im2col" in row.variant) == row.case.startswith("conv2d")
+        assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
+        rate = {"dot_s8s8": 8.0, "portable": 4.0}.get(row.path)
+        assert row.compute_share == (pytest.approx(row.operations / row.median_us / 1e3 / rate) if rate else None)
+        assert row.command.endswith(f"--path {row.path} --device {device.capabilities.index}")
+        assert any("software device" in w for w in row.warnings)
+    gpu = next(r for r in found.rows if r.case == CONV.name and r.clock == "gpu")
+    assert (gpu.dispatches, gpu.operations) == (2, 2 * 2 * 4 * 5 * 6 * 27)
+    assert gpu.bytes == 2 * 3 * 7 * 9 + 6 * 27 + 4 * 2 * 6 * 4 * 5
+    assert "--scheme q8ta_q8csw --scale tensor" in gpu.command
+
+
+def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
+    cases = [dataclasses.replace(c, scheme="q8csw") for c in (CASES[1], CONV)]
+    found = measured(device, cases, {"fp32_fma": 4.0, "copy": 2.0}, paths=("dot_s8s8", "portable"), clocks=("submit",))
+    assert [(r.path, r.verified, r.compute_ceiling) for r in found.rows] == [
+        ("float", "within the bound of a float32 sum", "fp32_fma")
+    ] * 2
+    weights, x = data.weights(cases[0]), data.activations(cases[0])
+    want = data.expected(cases[0], weights, x)
+    assert want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None  # the bound is not loose
+    assert want.mismatch(np.full(want.y.shape, np.nan)) is not None
+
+
+def test_ratios_are_of_pairs_and_to_the_base(any_device: vkq.Device) -> None:
+    found = measured(any_device, CASES, paths=("dot_s8s8",), base="portable", clocks=("gpu", "call"))
+    assert [(c.case, c.path, c.base, c.clock) for c in found.comparisons] == [
+        (case.name, "dot_s8s8", "portable", clock) for case in CASES for clock in ("gpu", "call")
+    ]
+    for one in found.comparisons:
+        rows = {r.path: r for r in found.rows if (r.case, r.clock) == (one.case, one.clock)}
+        assert one.low <= one.ratio <= one.high
+        pairs = np.array(rows["dot_s8s8"].samples_us) / np.array(rows["portable"].samples_us)
+        assert pairs.min() <= one.ratio <= pairs.max()
+        assert one.pairs == len(pairs)
+
+
+def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) -> None:
+    found = measured(any_device, CASES[:1], paths=("auto", "portable"), clocks=("submit",))
+    assert len(found.rows) == 1
+
+
+def test_a_wrong_result_is_a_mismatch_without_a_time(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong already when verified, and wrong only after the timed runs."""
+    real = data.expected
+
+    def wrong(case: Case, weights: data.Weights, x: data.Array) -> data.Expected:
+        y = real(case, weights, x).y.copy()
+        y[..., -1] ^= 1
+        return data.Expected(y, None)
+
+    monkeypatch.setattr(data, "expected", wrong)
+    found = measured(any_device, CASES)
+    assert found.rows == []
+    assert [(f.kind, f.case) for f in found.failures] == [("mismatch", c.name) for c in CASES]
+    assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
+    assert "MISMATCH portable" in report.case_lines([], [], found.failures)[0]
+    monkeypatch.setattr(data, "expected", real)
+    monkeypatch.setattr(timer.Work, "results", lambda self: [Ones()])
+    late = measured(any_device, CASES[:1])
+    assert late.rows == []
+    assert late.mismatches[0].reason.startswith("after the timed runs: ")
+
+
+class Ones:
+    def numpy(self) -> data.Array:
+        return np.ones((1, 9), np.int8)
+
+
+def test_what_cannot_run_is_told_and_the_rest_goes_on(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> Any:
+        if arguments[2] == "dot_s8s8":
+            raise vkq.PathError("dot_s8s8 cannot run here: shaderIntegerDotProduct is false")
+        return layer(*arguments)
+
+    layer = data.layer
+    monkeypatch.setattr(data, "layer", refuse)
+    found = measured(any_device, CASES[:1], paths=("dot_s8s8", "portable"), clocks=("submit",))
+    assert [r.path for r in found.rows] == ["portable"]
+    assert [(f.kind, f.path) for f in found.failures] == [("skipped", "dot_s8s8")]
+    assert found.mismatches == []
+    method = measured(any_device, [dataclasses.replace(CASES[0], method="nonesuch")], clocks=("submit",))
+    assert method.failures[0].kind == "skipped"
+    assert "nonesuch" in method.failures[0].reason
+
+
+class FakePeer:
+    """A peer that is right, wrong, or cannot."""
+
+    def __init__(self, name: str, change: int | None = 0):
+        self.name, self.change, self.calls = name, change, 0
+
+    def arm(self, case: Case, weights: Any, x: Any, expected: data.Expected, device: vkq.Device) -> peers.PeerArm:
+        if self.change is None:
+            raise NotImplementedError("this library has no such layer")
+
+        def call() -> data.Array:
+            self.calls += 1
+            return expected.y + np.int8(self.change or 0)
+
+        return peers.PeerArm(call, f"{self.name} 1.0 int8, CPU", peers.agreement(call(), expected))
+
+
+def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None:
+    fakes = (FakePeer("right"), FakePeer("wrong", 1), FakePeer("unable", None))
+    found = measured(any_device, CASES[:1], peers=fakes)
+    rows = {r.path: r for r in found.rows if r.clock == "call"}
+    assert list(rows) == ["portable", "right", "wrong"]
+    assert (rows["right"].arm, rows["right"].variant) == ("peer", "right 1.0 int8, CPU")
+    assert rows["right"].verified == "agrees bit for bit"
+    assert rows["wrong"].verified.startswith("DIFFERS from the reference: ")
+    assert rows["right"].command.endswith("--peer right --device 1")
+    assert [(f.path, f.reason) for f in found.failures] == [("unable", "this library has no such layer")]
+    first = found.comparisons[0]
+    assert (first.path, first.base, first.clock, first.verdict) == ("right", "portable", "call", "faster")
+    assert "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
+
+
+@pytest.mark.parametrize("case", [CASES[1], dataclasses.replace(CONV, scheme="q8ta_q8csw_q8to", scale="channel")])
+def test_onnx_runtime_agrees_bit_for_bit(any_device: vkq.Device, case: Case) -> None:
+    peer = peers.find_peer("ort")
+    weights, x = data.weights(case), data.activations(case)
+    arm = peer.arm(case, weights, x, data.expected(case, weights, x), any_device)
+    assert arm.agreement == "agrees bit for bit"
+    assert "CPUExecutionProvider" in arm.ran
+    with pytest.raises(NotImplementedError, match="no operator of scheme q8csw"):
+        peer.arm(dataclasses.replace(case, scheme="q8csw"), weights, x, data.expected(case, weights, x), any_device)
+
+
+def test_a_peer_that_is_not_installed_or_unknown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib
+
+    real = importlib.import_module
+    monkeypatch.setattr(
+        importlib, "import_module", lambda name: real("no_such_module" if name in ("ncnn", "torch", "onnxruntime") else name)
+    )
+    for name in peers.PEERS:
+        with pytest.raises(vkq.ArgumentError, match=rf"--peer {name} needs .*pip install 'vkq\[peers\]'"):
+            peers.find_peer(name)
+    with pytest.raises(vkq.ArgumentError, match="all or one of ort, torch, ncnn"):
+        peers.find_peer("nonesuch")
+
+
+def test_json_has_its_schema_and_is_read_back(any_device: vkq.Device, tmp_path: Path) -> None:
+    found = measured(any_device, CASES[:1], {"copy": 2.0, "dot_s8s8": None}, paths=("dot_s8s8", "portable"), base="portable")
+    top = json.loads(found.to_json())
+    assert top["schema"] == result.SCHEMA
+    assert {"name", "type", "software", "driver", "driver_version", "uuid", "vulkan"} <= top["device"].keys()
+    assert top["device"]["software"] is True
+    assert top["vkq"]
+    assert len(top["rows"]) == 6
+    for row in top["rows"]:
+        assert {"case", "path", "variant", "clock", "median_us", "p20_us", "p80_us", "samples_us", "command"} <= row.keys()
+        assert row["clock"] in timer.CLOCKS
+        assert row["median_us"] == pytest.approx(np.median(row["samples_us"]), rel=1e-4)
+    assert {"ratio", "low", "high", "pairs", "verdict", "base"} <= top["comparisons"][0].keys()
+    file = tmp_path / "run.json"
+    file.write_text(found.to_json())
+    assert json.loads(result.read(file).to_json()) == top
+    for text, message in (("{}", "has schema None"), ('{"schema": 1}', "is not a result"), ("x", "cannot be read as JSON")):
+        file.write_text(text)
+        with pytest.raises(vkq.ArgumentError, match=message):
+            result.read(file)
+
+
+def test_the_sentinel_notices_a_slower_device(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentinel = Sentinel(any_device)
+    rates = iter([10.0, 10.0, 8.0, 8.0])
+    sentinel._rates = [10.0] * 5
+    monkeypatch.setattr(sentinel._kernel, "run", lambda: next(rates))
+    assert sentinel.throttled() is None
+    assert sentinel.throttled() == pytest.approx(0.8)
+
+
+def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
+    found = measured(any_device, CASES[:1], clocks=("gpu",))
+    runner, row = Runner(any_device, Plan(settings=timer.Settings()), found), found.rows[0]
+    arm: Any = type("Arm", (), {"unsettled": {"gpu"}})
+    row.samples_us, row.median_us, row.passes = [1.0] * 5, 0.001, 1
+    said = list(runner._warnings(row, arm, 0.5))
+    for part in ("software device", "warm-up", "fewer than 10 samples", "ten timestamp ticks", "sentinel"):
+        assert any(part in one for one in said), part
+    row.samples_us, row.median_us = [1.0] * 16 + [1.2] * 4, 1.0
+    assert any("drift" in one for one in runner._warnings(row, arm, None))
+    row.samples_us = [1.0, 1.01] * 9 + [3.0, 4.0]
+    assert any("outliers" in one for one in runner._warnings(row, arm, None))
+    row.samples_us, arm.unsettled = [1.0, 1.01] * 10, set()
+    row.median_us = 100.0
+    assert [w for w in runner._warnings(row, arm, None) if "software" not in w] == []
+
+
+def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)  # the figures do not matter here
+    monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
+    files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
+    files["plot"] = tmp_path / "run.png"
+    words = ["bench", "linear[M=1,5,K=70,N=9]", "--device", "llvmpipe", "--path", "dot_s8s8", "--vs", "portable"]
+    quick = ["--samples", "3", "--time", "0.5", "--submission-ms", "0.2", "--clock", "call,submit"]
+    assert cli.main([*words, *quick, *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "\x1b" not in out
+    lines = out.splitlines()
+    assert "SOFTWARE DEVICE" in lines[0]
+    assert lines[2].startswith("ceilings dot_s8s8 ")
+    commands = [line.partition("  vkq bench ")[2] for line in lines if "  vkq bench " in line]
+    assert commands == [
+        f"'linear[M={m},K=70,N=9]' --path {p} --device llvmpipe" for m in (1, 5) for p in ("portable", "dot_s8s8")
+    ]
+    run = result.read(files["json"])
+    assert run.command.startswith("vkq bench 'linear[M=1,5,K=70,N=9]' --device llvmpipe")
+    assert {r.clock for r in run.rows} == {"submit", "call"}
+    table = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
+    assert [(r["case"], r["path"], r["clock"]) for r in table] == [(r.case, r.path, r.clock) for r in run.rows]
+    assert files["md"].read_text().count("| `linear[M=") == 4
+    assert files["plot"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4] == "examples:"
+    assert lines[5].startswith("  vkq bench")
+
+
+def test_all_peers_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise vkq.ArgumentError("not installed")
+
+    monkeypatch.setattr(peers, "PEERS", {"a": lambda: FakePeer("a"), "b": missing})
+    assert [p.name for p in peers.installed_peers()] == ["a"]
+
+
+def test_command_line_refusals_and_json_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli.main(["bench"]) == 0
+    assert "seed " in capsys.readouterr().out
+    case = "linear[M=1,K=8,N=8]"
+    for words, message in (
+        (["--path", "nonesuch"], "it must be all or one of auto"),
+        (["--clock", "moon"], "some of gpu, submit, call"),
+        (["--samples", "0"], "--samples must be 1 or more"),
+        (["--vs", "nonesuch"], "it must be all or one of"),
+        (["--peer", "nonesuch"], "all or one of ort"),
+    ):
+        assert cli.main(["bench", case, "--device", "llvmpipe", *words]) == 2
+        assert message in capsys.readouterr().err
+    quick = ["--samples", "3", "--time", "0.2", "--submission-ms", "0.1", "--no-ceilings", "--clock", "submit"]
+    assert cli.main(["bench", case, "--device", "llvmpipe", *quick, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
+    monkeypatch.setattr(data.Expected, "mismatch", lambda self, got: "7 of 8 differ")
+    assert cli.main(["bench", case, "--device", "llvmpipe", *quick]) == 1
+    out = capsys.readouterr().out
+    assert "MISMATCH portable: 7 of 8 differ" in out
+    assert "1 MISMATCH: these give wrong numbers" in out

@@ -1,0 +1,69 @@
+"""The names of checks are filters and reproduce the check."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.check import catalogue
+from vkq.check.catalogue import Check, check_of, random_checks, select
+from vkq.problem import parse
+
+
+def test_a_name_gives_the_check_back() -> None:
+    checks = [*catalogue.catalogue(None), *random_checks(300, seed=5)]
+    assert [check_of(check.name) for check in checks] == checks
+
+
+def test_names_are_unique() -> None:
+    names = [check.name for check in catalogue.catalogue(None)]
+    assert len(set(names)) == len(names)
+
+
+def test_the_same_name_gives_the_same_data() -> None:
+    (check,) = random_checks(1, seed=3)
+    first, second = check.data(), check_of(check.name).data()
+    assert np.array_equal(first.x, second.x)
+    assert np.array_equal(first.w, second.w)
+    assert first.y_q == second.y_q
+
+
+def test_random_checks_reach_every_option() -> None:
+    checks = list(random_checks(400, seed=0))
+    for key, values in catalogue._CHOICES.items():
+        assert {getattr(check, key) for check in checks} == set(values)
+    assert {check.extreme for check in checks} == {check.float_in for check in checks} == {True, False}
+    problems = [check.problem for check in checks]
+    convolutions = [p for p in problems if isinstance(p, vkq.problem.Conv2dProblem)]
+    assert 0.5 < len(convolutions) / len(problems) < 0.8
+    assert {p.groups for p in convolutions} >= {1, 2, 3, 5}
+    assert any(p.padding[0] != p.padding[2] for p in convolutions)
+    assert any(p.dilation != (1, 1) for p in convolutions)
+
+
+def test_random_scales_span_six_decades_and_zero_points_reach_both_ends() -> None:
+    data = [check.data() for check in random_checks(400, seed=1)]
+    scales = np.concatenate([d.w_scale for d in data])
+    assert scales.max() / scales.min() > 1e6
+    assert {d.x_q.zero_point for d in data if d.x_q.dtype == "int8"} >= {-128, 127}
+    assert {d.x_q.zero_point for d in data if d.x_q.dtype == "uint8"} >= {0, 255}
+
+
+def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
+    assert {c.problem.name for c in select("groups=96")} == {
+        "conv2d[N=1,IC=96,H=64,W=64,OC=96,KH=5,KW=5,stride=2,padding=2,groups=96]"
+    }
+    assert all(c.name.startswith("linear[M=9,") for c in select("linear[M=9,*"))
+    assert len(select("linear[M=9,K=9,N=9]")) == 5
+    assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,out=f32,act=relu") == [
+        Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", out="f32", act="relu")
+    ]
+    assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]  # a shape of one's own
+    assert all(c.problem.name != "linear[M=1024,K=2048,N=2048]" for c in select(""))
+
+
+@pytest.mark.parametrize("bad", ["nothing", "linear[M=1,K=1,N=1]/x=int4", "linear[M=1,K=1,N=1]/fast", "linear[M=1]"])
+def test_what_names_no_check_is_refused(bad: str) -> None:
+    with pytest.raises(vkq.ArgumentError):
+        select(bad)

@@ -1,0 +1,79 @@
+"""The comparison: it passes on both drivers over all paths, and it sees one wrong bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.check import compare
+from vkq.check.catalogue import Check, check_of, random_checks, select
+from vkq.ops.select import FORMS
+from vkq.problem import parse
+from vkq.runtime.device import Device
+
+
+def test_random_checks_pass_on_every_path(device: Device) -> None:
+    paths, refused = compare.usable_paths(device)
+    assert not refused.keys() & {"dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"}
+    assert [m for check in random_checks(40, seed=11) for m in compare.run_check(device, check, paths)] == []
+
+
+@pytest.mark.parametrize(
+    "name", ["linear[M=2,K=5000,N=3]", "linear[M=33,K=1021,N=9]", "conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]"]
+)
+def test_catalogue_checks_pass(name: str, device: Device) -> None:
+    paths, _ = compare.usable_paths(device)
+    for check in select(name):
+        assert compare.run_check(device, check, paths) == []
+
+
+def test_a_check_on_a_path_by_its_name_and_on_auto(any_device: Device) -> None:
+    assert compare.usable_paths(any_device, ["auto", "portable"]) == (["auto", "portable"], {})
+    assert compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]/seed=3"), ["auto", "portable"]) == []
+
+
+def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = check_of("linear[M=9,K=9,N=9]/seed=3")
+    true = vkq.Tensor.numpy
+
+    def wrong(self: vkq.Tensor) -> np.ndarray:
+        out = true(self)
+        out[8, 5] ^= 1
+        return out
+
+    monkeypatch.setattr(vkq.Tensor, "numpy", wrong)
+    (found,) = compare.run_check(any_device, check, ["portable"])
+    assert (found.case, found.path, found.wrong, found.total) == (check.name, "portable", 1, 81)
+    assert found.first[0].startswith("y[8, 5] is ")
+    assert found.map.splitlines()[1:] == ["...", "...", ".+."]
+    assert check.name in str(found)
+
+
+def test_negative_zero_is_not_zero() -> None:
+    check = Check(parse("linear[M=1,K=1,N=1]"), out="f32")
+    assert compare.compare(check, "portable", np.array([[-0.0]], np.float32), np.array([[0.0]], np.float32)) is not None
+
+
+def test_an_error_is_a_mismatch_that_says_so(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise vkq.PathError("no such luck")
+
+    monkeypatch.setattr(compare, "layer", refuse)
+    (found,) = compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]"), ["portable"])
+    assert found.error == "PathError: no such luck"
+
+
+def test_the_map_of_a_convolution_has_pixels_as_rows_and_shrinks_to_the_screen() -> None:
+    problem = parse("conv2d[N=1,IC=1,H=40,W=40,OC=600,KH=1,KW=1]")
+    wrong = np.zeros(problem.y_shape, bool)
+    wrong[0, 599] = True
+    lines = compare.draw(problem, wrong).splitlines()
+    assert lines[0].startswith("52x12 results each")
+    assert (len(lines) - 1, {len(line) for line in lines[1:]}) == (31, {50})
+    assert all(line == "." * 49 + "+" for line in lines[1:])
+
+
+def test_every_form_of_the_table_is_checked_unless_refused(any_device: Device) -> None:
+    paths, refused = compare.usable_paths(any_device)
+    assert set(paths) | set(refused) == set(FORMS)

@@ -1,0 +1,86 @@
+"""What is read of a device: every field, of the declared type, unchangeable, and ready for JSON."""
+
+import dataclasses
+import json
+
+import pytest
+
+import vkq
+from vkq.device import vulkan
+from vkq.device.capabilities import DEVICE_TYPES, LIMITS, PROPERTIES, Capabilities, _present, devices
+
+
+def test_every_field_is_read(device: vkq.Device) -> None:
+    c = device.capabilities
+    assert c.name == device.name
+    assert c.device_type == "cpu"
+    assert c.device_type in DEVICE_TYPES
+    assert c.vendor_id > 0
+    assert c.driver
+    assert c.driver_version > 0
+    assert tuple(int(v) for v in c.api_version.split(".")) >= (1, 1, 0)
+    assert len(bytes.fromhex(c.device_uuid)) == 16
+    assert len(bytes.fromhex(c.pipeline_cache_uuid)) == 16
+    assert all(e.startswith("VK_") for e in c.extensions)
+    assert set(c.features) == {f for row in vulkan.FEATURES for f in row[3]} | set(vulkan.CORE_FEATURES)
+    assert all(type(v) is bool for v in c.features.values())
+    assert c.features["shaderIntegerDotProduct"], "both software drivers have it"
+    vectors = {"maxComputeWorkGroupCount", "maxComputeWorkGroupSize"}
+    expected = {f"{n}{axis}" for n in LIMITS for axis in (("_x", "_y", "_z") if n in vectors else ("",))}
+    assert set(c.properties) == expected | {f for row in PROPERTIES for f in row[3]}
+    assert all(type(v) is int for v in c.properties.values())
+    assert min(c.max_workgroups) >= 65535
+    assert c.properties["maxStorageBufferRange"] >= 1 << 27
+    assert c.properties["subgroupSize"] > 0
+    assert c.memory_types
+    assert any({"host_visible", "host_coherent"} <= t.flags for t in c.memory_types)
+    assert all(t.heap_bytes > 0 for t in c.memory_types)
+    assert c.compute_family == 0
+    assert 36 <= c.timestamp_valid_bits <= 64
+    assert c.timestamp_period_ns > 0
+    assert c.refusal() is None
+
+
+def test_two_drivers_differ(device: vkq.Device) -> None:
+    keys = {c.key for c in devices()}
+    assert len(keys) == len(devices())
+    assert device.capabilities.key in keys
+    assert device.capabilities == devices()[device.capabilities.index], "reading again gives the same"
+
+
+def test_frozen_and_ready_for_json(device: vkq.Device) -> None:
+    c = device.capabilities
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        c.name = "other"  # type: ignore[misc]
+    back = json.loads(json.dumps(c.as_dict()))
+    assert set(back) == {f.name for f in dataclasses.fields(Capabilities)}
+    assert back["extensions"] == sorted(c.extensions)
+    assert back["memory_types"][0]["heap_bytes"] == c.memory_types[0].heap_bytes
+    assert back["features"] == dict(c.features)
+
+
+def test_features_of_old_versions_come_from_extensions_alone() -> None:
+    """Asking a 1.1 device for a 1.3 struct without the extension would be an error; the drivers here are both newer."""
+    assert _present((1, 3, 0), (1, 3), "VK_KHR_maintenance4", frozenset())
+    assert not _present((1, 2, 200), (1, 3), "VK_KHR_maintenance4", frozenset())
+    assert _present((1, 1, 0), (1, 3), "VK_KHR_maintenance4", frozenset({"VK_KHR_maintenance4"}))
+    assert not _present((1, 3, 0), None, "VK_KHR_cooperative_matrix", frozenset())
+
+
+def test_refusals(any_device: vkq.Device) -> None:
+    c = any_device.capabilities
+    assert dataclasses.replace(c, compute_family=None).refusal() == "it has no queue that computes"
+    assert dataclasses.replace(c, api_version="1.0.68").refusal() == "it offers Vulkan 1.0.68, vkq needs 1.1"
+    assert dataclasses.replace(c, api_version="1.10.0").refusal() is None
+
+
+def test_a_failed_call_is_a_typed_error() -> None:
+    with pytest.raises(vkq.OutOfMemoryError, match=r"vkCreateDevice failed with VK_ERROR_OUT_OF_HOST_MEMORY \(-1\)"):
+        vulkan.check(-1, "vkCreateDevice")
+    with pytest.raises(vkq.DeviceLostError):
+        vulkan.check(-4, "vkQueueSubmit")
+    with pytest.raises(vkq.DeviceError, match="VK_ERROR_FEATURE_NOT_PRESENT") as caught:
+        vulkan.check(-8, "vkCreateDevice")
+    assert (caught.value.result, caught.value.call) == (-8, "vkCreateDevice")
+    vulkan.check(0, "")
+    vulkan.check(5, "")  # VK_INCOMPLETE is no failure

@@ -1,0 +1,147 @@
+"""Which device is opened, and what is said where there is none."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import pytest
+
+import vkq
+from tests.conftest import DRIVERS
+from vkq.device import choose as module
+from vkq.device.capabilities import Capabilities, devices
+from vkq.device.choose import choose
+
+
+def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:
+    """Lets the loader show these devices: (name, type, api version)."""
+    monkeypatch.undo()
+    real = devices()[0]
+    found = [dataclasses.replace(real, index=i, name=n, device_type=t, api_version=v) for i, (n, t, v) in enumerate(rows)]
+
+    class Instance:
+        def physical_devices(self) -> list[int]:
+            return list(range(len(found)))
+
+    def read(handle: int, index: int) -> Capabilities:
+        return found[index]
+
+    monkeypatch.setattr(module.vulkan, "instance", Instance)
+    monkeypatch.setattr(module, "read", read)
+    monkeypatch.delenv("VKQ_DEVICE", raising=False)
+
+
+MACHINE = (
+    ("llvmpipe (LLVM 15)", "cpu", "1.3.0"),
+    ("Old Card", "discrete", "1.0.3"),
+    ("Intel Graphics 630", "integrated", "1.3.0"),
+    ("NVIDIA GeForce RTX 3060", "discrete", "1.3.0"),
+    ("NVIDIA GeForce RTX 3070", "discrete", "1.1.0"),
+)
+
+
+@pytest.mark.parametrize(("which", "index"), [
+    (None, 3), ("", 3), (0, 0), ("0", 0), ("2", 2), ("nvidia", 3), ("3070", 4), ("INTEL", 2), ("llvm", 0), ("630", 2),
+])  # fmt: skip
+def test_by_preference_index_or_name(monkeypatch: pytest.MonkeyPatch, which: int | str | None, index: int) -> None:
+    names(monkeypatch, *MACHINE)
+    assert choose(which)[1].index == index
+    if isinstance(which, str):
+        monkeypatch.setenv("VKQ_DEVICE", which)
+        assert choose(None)[1].index == index
+        assert choose(0)[1].index == 0, "an argument is stronger than the environment"
+
+
+@pytest.mark.parametrize("which", [1, "Old", 7, -1, "7", "AMD", "²"])
+def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.MonkeyPatch, which: int | str) -> None:
+    names(monkeypatch, *MACHINE)
+    with pytest.raises(vkq.NoDeviceError) as caught:
+        choose(which)
+    text = str(caught.value)
+    assert f"no device matches {which!r} and can run vkq" in text
+    assert "1: Old Card (it offers Vulkan 1.0.3, vkq needs 1.1)" in text
+    assert "3: NVIDIA GeForce RTX 3060;" in text
+    monkeypatch.setenv("VKQ_DEVICE", str(which))
+    with pytest.raises(vkq.NoDeviceError, match=r"\(from VKQ_DEVICE\)"):
+        choose(None)
+
+
+def test_none_at_all_and_none_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    names(monkeypatch)
+    with pytest.raises(vkq.NoDeviceError, match=r"the loader shows no device\. Install a driver"):
+        choose(None)
+    names(monkeypatch, MACHINE[1])
+    with pytest.raises(vkq.NoDeviceError, match=r"0: Old Card \(it offers Vulkan 1\.0\.3"):
+        choose(None)
+
+
+@pytest.mark.parametrize("which", [True, 1.0, b"llvm", ["llvm"]])
+def test_other_types_are_refused(which: object) -> None:
+    with pytest.raises(vkq.DTypeError, match="must be an index, a part of a device's name, or None"):
+        vkq.Device(which)  # type: ignore[arg-type]
+
+
+def test_the_environment_chooses_the_device(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in (device.name, device.name.lower(), str(device.capabilities.index)):
+        monkeypatch.setenv("VKQ_DEVICE", text)
+        with vkq.Device() as mine:
+            assert mine.name == device.name
+    assert len({c.name for c in devices()}) >= len(DRIVERS)
+
+
+# ------------------------------------------------------------------------------------------------- no loader, no driver
+
+NO_LOADER = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name == "vulkan":
+            raise {error}
+sys.meta_path.insert(0, Refuse())
+"""
+SAYS = """
+import vkq, numpy as np
+for use in (vkq.Device, vkq.default_device, lambda: vkq.quantize(np.ones(3, np.float32), vkq.QParams(1.0))):
+    try:
+        use()
+        print("no error")
+    except vkq.NoDeviceError as error:
+        print(error)
+"""
+NOWHERE = {
+    "no loader": (
+        NO_LOADER.format(error='OSError("Cannot find Vulkan SDK version")'),
+        {},
+        "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it (Debian and Ubuntu: libvulkan1)",
+    ),
+    "no package": (
+        NO_LOADER.format(error='ModuleNotFoundError("No module named vulkan")'),
+        {},
+        "the Python package vulkan is missing (No module named vulkan); install it with pip install vulkan",
+    ),
+    "no driver": ("", {"VK_DRIVER_FILES": "/nonexistent"}, "mesa-vulkan-drivers"),
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_without_vulkan_vkq_says_why(name: str) -> None:
+    prelude, environment, message = NOWHERE[name]
+    env = {**os.environ, "VKQ_VALIDATION": "0", **environment}
+    run = subprocess.run([sys.executable, "-c", prelude + SAYS], env=env, capture_output=True, text=True, timeout=60)
+    assert (run.returncode, run.stderr) == (0, "")
+    lines = run.stdout.splitlines()
+    assert len(lines) == 3
+    assert all(message in line for line in lines), lines
+    cli = "import sys; from vkq.cli import main; sys.exit(main(sys.argv[1:]))"
+    for options in (["devices"], ["devices", "--json"]):
+        run = subprocess.run([sys.executable, "-c", prelude + cli, *options], env=env, capture_output=True, text=True, timeout=60)
+        assert (run.returncode, run.stderr) == (3, "")
+        assert message in run.stdout
+
+
+def test_validation_without_its_layer_says_what_to_install(tmp_path: os.PathLike[str]) -> None:
+    env = {**os.environ, "VKQ_VALIDATION": "1", "VK_LAYER_PATH": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, timeout=60)
+    assert run.stdout.count("VK_ERROR_LAYER_NOT_PRESENT (-6); is a Vulkan driver installed") == 3
+    assert "vulkan-validationlayers" in run.stdout

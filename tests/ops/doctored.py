@@ -1,0 +1,46 @@
+"""Devices and reports that are not what they are: capabilities replaced, and what the probe found replaced."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import vkq
+from vkq.ops import selftest
+
+SIGNED, MIXED, UNSIGNED = (
+    f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")
+)
+# What every Vulkan device has at least, and many have no more.
+SMALLEST_LIMITS = {
+    "maxComputeWorkGroupInvocations": 128,
+    "maxComputeWorkGroupSize_x": 128,
+    "maxComputeWorkGroupSize_y": 128,
+    "maxComputeWorkGroupSize_z": 64,
+    "maxComputeSharedMemorySize": 16384,
+    "maxComputeWorkGroupCount_x": 65535,
+    "maxComputeWorkGroupCount_y": 65535,
+    "maxComputeWorkGroupCount_z": 65535,
+    "maxStorageBufferRange": 128 << 20,
+    "maxPushConstantsSize": 128,
+    "maxPerStageDescriptorStorageBuffers": 4,
+}
+
+
+def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
+    """The device's, with features, properties (by Vulkan's names) and fields of `vkq.Capabilities` replaced."""
+    real = of.capabilities
+    features = {name: changes.pop(name) for name in list(changes) if name in real.features}
+    properties = {name: changes.pop(name) for name in list(changes) if name in real.properties}
+    return dataclasses.replace(
+        real, features={**real.features, **features}, properties={**real.properties, **properties}, **changes
+    )
+
+
+def report(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str) -> None:
+    """Every device's report from now on: rates in TOPS by dot form, failures by test."""
+    found = selftest.Report(failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu")
+    monkeypatch.setattr(selftest, "report", lambda device: found)

@@ -1,0 +1,189 @@
+"""add, sub and mul on the device: the reference's bits for every shape, layout and pair of bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import QParams, Tensor, reference_ops
+from vkq.layout import activation_layouts
+from vkq.ops import elementwise
+from vkq.qparams import QDType
+
+from ..referees import ort_ops
+
+OPS: list[reference_ops.BinaryOp] = ["add", "sub", "mul"]
+SHAPES = {  # (a, b): reason
+    ((4, 5), (4, 5)): "one shape: the flat kernel, five words of which the vectors take eight",
+    ((2, 5, 9, 7), (2, 5, 9, 7)): "images with padding lanes in channels and width",
+    ((1,), (1,)): "one element",
+    ((2, 5, 3, 7), (1, 5, 1, 1)): "a bias per channel",
+    ((1, 6, 1, 1), (2, 6, 3, 5)): "the same, with the roles swapped",
+    ((2, 5, 3, 7), (2, 1, 3, 7)): "a mask: the lane's axis is broadcast",
+    ((2, 1, 3, 7), (1, 5, 1, 1)): "both are broadcast",
+    ((2, 5, 3, 7), (7,)): "ranks differ: b becomes an image",
+    ((2, 5, 3, 7), ()): "a scalar",
+    ((3, 5, 6), (3, 1, 6)): "rows that fold differently in a and b",
+    ((3, 4, 1), (3, 1, 6)): "an outer product, three axes",
+    ((2, 3, 4, 2, 5), (4, 1, 5)): "five axes that join to four",
+    ((1, 257), (6, 1)): "a row and a column, unaligned",
+}
+
+
+def random_case(rng: np.random.Generator, dtype: QDType, shapes: tuple[tuple[int, ...], ...]) -> tuple[list, list[QParams]]:
+    info = np.iinfo(dtype)
+    arrays = [rng.integers(info.min, info.max + 1, shape).astype(dtype) for shape in shapes]
+    points = [int(rng.choice([info.min, info.max, int(rng.integers(info.min, info.max + 1))])) for _ in range(3)]
+    return arrays, [QParams(float(2 ** rng.uniform(-6, 0)), point, dtype) for point in points]
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_every_shape(device: vkq.Device, op: reference_ops.BinaryOp, dtype: QDType) -> None:
+    rng = np.random.default_rng(10)
+    for shapes, reason in SHAPES.items():
+        (a, b), (qa, qb, qy) = random_case(rng, dtype, shapes)
+        got = getattr(vkq, op)(a, b, qy, a_qparams=qa, b_qparams=qb, device=device)
+        want = reference_ops.binary(op, a, b, qa, qb, qy)
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want, err_msg=f"{shapes}: {reason}")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: reference_ops.BinaryOp) -> None:
+    """Exact ties (powers of two), ratios that come close to ties, and scales so far apart that only the table serves."""
+    values = np.arange(-128, 128).astype(np.int8)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
+    cases = [
+        (0.5, 0.25, 1.0),
+        (0.1, 0.3, 0.7),
+        (0.03, 0.05, 0.1),
+        (1.0, 1.0, 3.0),
+        (2.0**-20, 1.0, 0.01),
+        (1e30, 1e-30, 1.0),
+        (1e-37, 1e37, 1e-30),
+    ]
+    used = set()
+    for i, scales in enumerate(cases):
+        qa, qb, qy = (QParams(s, z) for s, z in zip(scales, (3 * i, -5 * i, 7 * i - 20), strict=True))
+        want = reference_ops.binary(op, a, b, qa, qb, qy)
+        used.add(elementwise.arithmetic(op, qa, qb, qy).variant)
+        for form in ("auto", "table"):
+            got = elementwise.binary_tensor(op, *tensors, qa, qb, qy, form=form)
+            np.testing.assert_array_equal(got.numpy(), want, err_msg=f"{form} {scales}")
+    assert used == {"mul" if op == "mul" else "add", "table"}
+
+
+def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
+    """The formula alone, even in float64, is wrong near ties; it is right wherever the shader trusts it."""
+    values = np.arange(-128, 128).astype(np.int8)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    rng = np.random.default_rng(14)
+    wrong = 0
+    for _ in range(8):
+        step = float(rng.uniform(0.01, 1))
+        qa, qb = (QParams(step * int(rng.integers(1, 64)) / 30, int(rng.integers(-128, 128))) for _ in range(2))
+        qy = QParams(step, 3)
+        exact = reference_ops.binary("add", a, b, qa, qb, qy)
+        numbers = elementwise.arithmetic("add", qa, qb, qy)
+        value = a.astype(np.float64) * numbers.ra + b.astype(np.float64) * numbers.rb + numbers.offset
+        doubtful = np.abs(value - np.rint(value)) > numbers.safe
+        differs = np.clip(np.rint(value), -128, 127) != exact
+        assert not (differs & ~doubtful).any()
+        wrong += int(differs.sum())
+        np.testing.assert_array_equal(vkq.add(a, b, qy, a_qparams=qa, b_qparams=qb, device=device), exact)
+    assert wrong > 0
+
+
+@pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
+def test_every_layout(device: vkq.Device, name: str) -> None:
+    rng = np.random.default_rng(11)
+    for shapes in (
+        ((2, 6, 5, 7), (2, 6, 5, 7)),
+        ((2, 6, 5, 7), (1, 6, 1, 1)),
+        ((2, 1, 5, 1), (2, 6, 5, 7)),
+        ((1, 1, 1, 7), (2, 6, 5, 1)),
+    ):
+        (a, b), (qa, qb, qy) = random_case(rng, "int8", shapes)
+        ta, tb = (Tensor.from_numpy(x, device, name, q) for x, q in ((a, qa), (b, qb)))
+        got = vkq.add(ta, tb, qy)
+        assert (got.layout, got.qparams) == (name, qy)
+        np.testing.assert_array_equal(got.numpy(), reference_ops.binary("add", a, b, qa, qb, qy), err_msg=str(shapes))
+
+
+def test_layouts_that_differ(device: vkq.Device) -> None:
+    rng = np.random.default_rng(12)
+    (a, b), (qa, qb, qy) = random_case(rng, "uint8", ((1, 5, 4, 6), (1, 5, 4, 6)))
+    ta = Tensor.from_numpy(a, device, "kPackedInt8_4C", qa)
+    tb = Tensor.from_numpy(b, device, "kPackedInt8_4W4C", qb)
+    np.testing.assert_array_equal(vkq.mul(ta, tb, qy).numpy(), reference_ops.binary("mul", a, b, qa, qb, qy))
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu6", (-1.0, 2.5)])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_activation(device: vkq.Device, activation: object, dtype: QDType) -> None:
+    (a, b), _ = random_case(np.random.default_rng(13), dtype, ((6, 50), (6, 50)))
+    middle = 128 if dtype == "uint8" else 0
+    qa, qb, qy = QParams(0.1, middle - 5, dtype), QParams(0.07, middle + 9, dtype), QParams(0.11, middle + 3, dtype)
+    for op in OPS:
+        got = getattr(vkq, op)(a, b, qy, a_qparams=qa, b_qparams=qb, activation=activation, device=device)
+        want = reference_ops.binary(op, a, b, qa, qb, qy, activation)
+        np.testing.assert_array_equal(got, want)
+        assert (want != reference_ops.binary(op, a, b, qa, qb, qy)).any()
+
+
+def test_a_residual_sum_of_a_tensor_with_itself(device: vkq.Device) -> None:
+    x, q = np.arange(-60, 60).astype(np.int8).reshape(2, 60), QParams(0.25, 4)
+    tensor = Tensor.from_numpy(x, device, qparams=q)
+    np.testing.assert_array_equal(vkq.add(tensor, tensor, q).numpy(), np.clip(2 * x.astype(int) - 4, -128, 127))
+
+
+def test_tables_made_while_recording_serve_later_calls() -> None:
+    """A table is uploaded at once, not as part of the recorded block that first needed it."""
+    with vkq.Device("llvmpipe", staging=True) as device:
+        a = np.arange(-50, 50).astype(np.int8).reshape(4, 25)
+        q, y = QParams(0.5), QParams(0.75, 1)
+        tensor = Tensor.from_numpy(a, device, qparams=q)
+        with device.record() as recording:
+            recorded = vkq.add(tensor, tensor, y)
+        want = reference_ops.binary("add", a, a, q, q, y)
+        np.testing.assert_array_equal(vkq.add(tensor, tensor, y).numpy(), want)
+        recording.run()
+        np.testing.assert_array_equal(recorded.numpy(), want)
+        del recording  # closing a device under a live recording aborts
+
+
+def test_empty(device: vkq.Device) -> None:
+    q = QParams(1.0)
+    for shapes in (((0, 4), (0, 4)), ((3, 0, 4), (1, 4)), ((1, 1), (2, 0))):
+        a, b = (np.zeros(shape, np.int8) for shape in shapes)
+        assert vkq.add(a, b, q, a_qparams=q, b_qparams=q, device=device).shape == np.broadcast_shapes(*shapes)
+
+
+def test_far_overflow_saturates_upwards(device: vkq.Device) -> None:
+    """Where |value| >= 2^31, ONNX Runtime's conversion to int32 wraps to the lower bound; vkq saturates as the standard says."""
+    a = np.array([[127, -128]], np.int8)
+    qa, qy = QParams(1e10), QParams(1.0)
+    got = vkq.add(a, a, qy, a_qparams=qa, b_qparams=qa, device=device)
+    np.testing.assert_array_equal(got, [[127, -128]])
+    inputs = [a, *ort_ops.parameters(qa), a, *ort_ops.parameters(qa), *ort_ops.parameters(qy)]
+    assert ort_ops.run("QLinearAdd", inputs, "int8").tolist() in ([[-128, -128]], [[127, -128]])
+
+
+def test_refusals(device: vkq.Device) -> None:
+    q, u = QParams(1.0), QParams(1.0, 0, "uint8")
+    a = np.zeros((2, 3), np.int8)
+    with pytest.raises(vkq.ArgumentError, match=r"a has shape \(2, 3\) and b \(2, 4\)"):
+        vkq.add(a, np.zeros((2, 4), np.int8), q, a_qparams=q, b_qparams=q, device=device)
+    with pytest.raises(vkq.ArgumentError, match="b carries no qparams"):
+        vkq.mul(a, a, q, a_qparams=q, device=device)
+    with pytest.raises(vkq.DTypeError, match="one type"):
+        vkq.add(a, a.view(np.uint8), q, a_qparams=q, b_qparams=u, device=device)
+    with pytest.raises(vkq.DTypeError, match="a has dtype float32"):
+        vkq.add(a.astype(np.float32), a, q, a_qparams=q, b_qparams=q, device=device)
+    with pytest.raises(vkq.ArgumentError, match="was quantized with"):
+        vkq.add(Tensor.from_numpy(a, device, qparams=q), a, q, a_qparams=QParams(2.0), b_qparams=q)
+    with pytest.raises(vkq.ArgumentError, match="5 separate axes"):
+        vkq.add(np.zeros((2, 3, 1, 2, 5), np.int8), np.zeros((3, 4, 1, 5), np.int8), q, a_qparams=q, b_qparams=q, device=device)

@@ -1,0 +1,163 @@
+"""Layers from the user's side: what goes in and comes out, what is refused, what is explained."""
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import reference
+
+from .run import assert_same_bits
+
+Q = vkq.QParams(0.05, 3)
+Y = vkq.QParams(2.0, -4)
+RNG = np.random.default_rng(0)
+W = RNG.integers(-128, 128, (6, 10)).astype(np.int8)
+CONV_W = RNG.integers(-128, 128, (6, 3, 3, 3)).astype(np.int8)
+X = RNG.integers(-128, 128, (4, 10)).astype(np.int8)
+
+
+def test_numpy_in_numpy_out_and_tensor_in_tensor_out(device: vkq.Device) -> None:
+    layer = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=device)
+    want = reference.linear(X, W, x=Q, w_scale=0.1, y=Y)
+    assert_same_bits(layer(X), want)
+    y = layer(vkq.Tensor.from_numpy(X, device))
+    assert isinstance(y, vkq.Tensor)
+    assert (y.dtype, y.shape, y.qparams) == ("int8", (4, 6), Y)
+    assert_same_bits(y.numpy(), want)
+
+
+def test_float32_input_is_quantized_on_the_device(device: vkq.Device) -> None:
+    x = RNG.normal(size=(2, 3, 7, 5)).astype(np.float32)
+    layer = vkq.Conv2d(CONV_W, 0.1, padding=1, x_qparams=Q, y_qparams=Y, device=device)
+    want = reference.conv2d(reference.quantize(x, Q), CONV_W, x=Q, w_scale=0.1, y=Y, padding=1)
+    assert_same_bits(layer(x), want)
+    assert_same_bits(layer(vkq.Tensor.from_numpy(x, device)).numpy(), want)
+
+
+def test_any_packed_layout_is_taken(device: vkq.Device) -> None:
+    x = RNG.integers(-128, 128, (2, 3, 7, 5)).astype(np.int8)
+    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, y_qparams=Y, device=device)
+    for layout in ("kPackedInt8_4C", "kPackedInt8_4C1W", "kPackedInt8_4W"):
+        assert_same_bits(layer(vkq.Tensor.from_numpy(x, device, layout)).numpy(), layer(x))
+
+
+def test_a_chain_is_one_submission(any_device: vkq.Device) -> None:
+    from vkq.runtime.recording import native_module
+
+    native = native_module()
+    chain = [
+        vkq.Conv2d(CONV_W, 0.1, padding=1, x_qparams=Q, y_qparams=Q, device=any_device),
+        vkq.Conv2d(RNG.integers(-9, 9, (5, 6, 1, 1)).astype(np.int8), 0.1, x_qparams=Q, y_qparams=Y, device=any_device),
+    ]
+    x = RNG.integers(-128, 128, (1, 3, 9, 9)).astype(np.int8)
+    native.inject("vkQueueSubmit", 0, 0)
+    try:
+        y = chain[1](chain[0](vkq.Tensor.from_numpy(x, any_device)))
+        assert native.injected_calls() == 0
+        got = y.numpy()
+        assert native.injected_calls() == 1
+    finally:
+        native.inject("", 0, 0)
+    middle = reference.conv2d(x, CONV_W, x=Q, w_scale=0.1, y=Q, padding=1)
+    assert_same_bits(got, chain[1](middle))
+
+
+@pytest.mark.parametrize("shape", [(0, 10), (3, 0, 10), (10,), (2, 3, 10)])
+def test_leading_dims(shape: tuple[int, ...], device: vkq.Device) -> None:
+    x = RNG.integers(-128, 128, shape).astype(np.int8)
+    got = vkq.linear(x, W, 0.1, x_qparams=Q, y_qparams=Y, device=device)
+    assert_same_bits(got, reference.linear(x, W, x=Q, w_scale=0.1, y=Y))
+
+
+def test_inputs_of_every_memory_order(device: vkq.Device) -> None:
+    layer = vkq.Linear(np.asfortranarray(W), 0.1, x_qparams=Q, device=device)
+    want = layer(X)
+    frozen = X.copy()
+    frozen.setflags(write=False)
+    for x in (np.asfortranarray(X), np.repeat(X, 2, axis=1)[:, ::2], X[::-1][::-1], frozen):
+        before = x.copy()
+        assert_same_bits(layer(x), want)
+        assert np.array_equal(x, before)
+    real = X.astype(np.float32)
+    assert_same_bits(layer(real.astype(">f4")), layer(real))
+
+
+def test_explain_names_path_shader_and_scratch(any_device: vkq.Device) -> None:
+    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, y_qparams=Y, path="dot_u8s8", method="im2col", device=any_device)
+    told = layer.explain((1, 3, 32, 32))
+    assert told.path == "dot_u8s8"
+    assert told.scheme == "q8ta_q8csw_q8to"
+    assert told.macs == 30 * 30 * 6 * 27
+    assert any(name.startswith("gemm_q8ta_q8csw__") and ":u8s8.q8to." in name for name in told.variants)
+    assert told.problem == "conv2d[N=1,IC=3,H=32,W=32,OC=6,KH=3,KW=3]"
+    assert "dot_u8s8" in str(told)
+    assert vkq.Linear(W, 0.1, device=any_device).explain((1, 10)).scheme == "q8csw"
+    assert vkq.Linear(W, 0.1, x_qparams=Q, device=any_device).explain((0, 10)).variants == ()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"weight": W.astype(np.int32)}, vkq.DTypeError, "linear: weight has dtype int32; it must be int8 or uint8"),
+        ({"weight": W[0]}, vkq.ArgumentError, r"linear: weight has 1 axes \(shape \(10,\)\); it must have 2"),
+        ({"w_scale": 0.0}, vkq.ArgumentError, r"linear: w_scale\[0\] is 0.0; a scale must be positive"),
+        ({"w_scale": [0.1, 0.2]}, vkq.ArgumentError, r"linear: w_scale has shape \(2,\) but there are 6 output channels"),
+        ({"w_scale": 1e38}, vkq.ArgumentError, "output channel 0: x_scale \\* w_scale / y_scale is"),
+        ({"bias": np.zeros(6)}, vkq.DTypeError, "linear: bias has dtype float64; with int8 output it must be int32"),
+        ({"bias": np.zeros(5, np.int32)}, vkq.ArgumentError, r"linear: bias has shape \(5,\); it must be \(6,\)"),
+        ({"bias": np.full(6, 2**31 - 1, np.int32)}, vkq.AccumulatorOverflowError, "output channel 0: the accumulator may reach"),
+        ({"w_zero_point": 200}, vkq.ArgumentError, r"linear: w_zero_point\[0\] is 200; int8 holds -128 to 127"),
+        ({"activation": "gelu"}, vkq.ArgumentError, "activation is 'gelu'"),
+        ({"path": "fast"}, vkq.ArgumentError, "linear: path is 'fast'; it must be one of auto, dot"),
+    ],
+)
+def test_bad_parameters_are_refused_at_construction(
+    arguments: dict[str, object], error: type[Exception], text: str, any_device: vkq.Device
+) -> None:
+    scale = vkq.QParams(3.0) if arguments.get("w_scale") == 1e38 else Q
+    y = vkq.QParams(1e-3) if arguments.get("w_scale") == 1e38 else Y
+    given = {"weight": W, "w_scale": 0.1, "x_qparams": scale, "y_qparams": y, "device": any_device} | arguments
+    with pytest.raises(error, match=text):
+        vkq.Linear(**given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("x", "error", "text"),
+    [
+        (np.zeros((4, 9), np.int8), vkq.ArgumentError, r"x has K=9 \(shape \(4, 9\)\) but weight has K=10"),
+        (np.zeros((4, 10), np.uint8), vkq.DTypeError, "linear: x has dtype uint8; it must be int8 or float32"),
+        (np.zeros((4, 10), np.float64), vkq.DTypeError, "linear: x has dtype float64; it must be int8 or float32"),
+    ],
+)
+def test_bad_inputs_are_refused(x: np.ndarray, error: type[Exception], text: str, any_device: vkq.Device) -> None:
+    layer = vkq.Linear(W, 0.1, x_qparams=Q, device=any_device)
+    with pytest.raises(error, match=text):
+        layer(x)
+
+
+def test_tensors_of_other_parameters_or_devices_are_refused(device: vkq.Device, any_device: vkq.Device) -> None:
+    first = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=device)
+    second = vkq.Linear(RNG.integers(-9, 9, (2, 6)).astype(np.int8), 0.1, x_qparams=Q, device=device)
+    with pytest.raises(vkq.ArgumentError, match=r"was quantized with QParams\(scale=2.0, zero_point=-4"):
+        second(first(vkq.Tensor.from_numpy(X, device)))
+    if device is not any_device:
+        with pytest.raises(vkq.ArgumentError, match="they must be the same"):
+            first(vkq.Tensor.from_numpy(X, any_device))
+
+
+def test_conv2d_options_are_refused_with_the_sizes(any_device: vkq.Device) -> None:
+    with pytest.raises(vkq.ArgumentError, match="groups must divide OC"):
+        vkq.Conv2d(CONV_W, 0.1, groups=4, x_qparams=Q, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="stride"):
+        vkq.Conv2d(CONV_W, 0.1, stride=0, x_qparams=Q, device=any_device)
+    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match=r"OH = .* = 0; it must be at least 1"):
+        layer(np.zeros((1, 3, 2, 9), np.int8))
+
+
+def test_same_padding(device: vkq.Device) -> None:
+    x = RNG.integers(-128, 128, (1, 3, 6, 5)).astype(np.int8)
+    w = RNG.integers(-128, 128, (2, 3, 4, 2)).astype(np.int8)
+    got = vkq.conv2d(x, w, 0.1, padding="same", x_qparams=Q, device=device)
+    assert_same_bits(got, reference.conv2d(x, w, x=Q, w_scale=0.1, y=None, padding="same"))
+    assert got.shape == (1, 2, 6, 5)

@@ -1,0 +1,131 @@
+"""Pooling on the device: the reference's bits in every layout, also where a device's own float rounding is not trusted."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import QParams, Tensor, reference_ops
+from vkq.layout import activation_layouts
+from vkq.ops import selftest
+from vkq.qparams import QDType
+from vkq.window import Window
+
+WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
+    ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
+    ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: ragged channels and width, two images",
+    ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "the whole image at once",
+    ((1, 4, 1, 9), (1, 3), (1, 2), (0, 1), 1, False): "an image of one row",
+    ((1, 1, 10, 11), (3, 2), (2, 3), (2, 0, 1, 1), 1, True): "asymmetric padding and ceil mode: windows beyond the padding",
+    ((1, 9, 5, 5), 2, 3, 0, 1, True): "pixels never read, an output that only ceil mode has",
+    ((1, 5, 1, 1), 1, 1, 0, 1, False): "one pixel",
+    ((1, 8, 6, 33), 5, 1, 2, 1, False): "SPP: stride 1, width above a workgroup's",
+}
+DILATED = {
+    ((1, 5, 9, 9), 3, 1, 2, 2, False): "dilation 2",
+    (
+        (1, 3, 4, 4),
+        2,
+        1,
+        (3, 0, 3, 3),
+        (4, 3),
+        False,
+    ): "a dilated kernel that reaches beyond the image: some windows see padding alone",
+}
+POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
+
+
+def image(shape: tuple[int, ...], dtype: QDType) -> np.ndarray:
+    return np.random.default_rng(30).integers(0, 256, shape).astype(np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_max(device: vkq.Device, dtype: QDType) -> None:
+    for (shape, kernel, stride, padding, dilation, ceil), reason in (WINDOWS | DILATED).items():
+        x = image(shape, dtype)
+        got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
+        window = Window.of("pool", shape, kernel, stride, padding, dilation, ceil)
+        np.testing.assert_array_equal(got, reference_ops.max_pool2d(x, window), err_msg=reason)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal scales give ties; the soft form is what a device gets that rounds floats another way."""
+    if soft:
+        monkeypatch.setattr(selftest, "report", lambda _: selftest.Report({}, soft_float=True))
+    scales = [(0.5, 0.5), (0.1, 0.1), (0.013, 0.007), (3.0, 3.7)]
+    for i, ((shape, kernel, stride, padding, _, ceil), reason) in enumerate(WINDOWS.items()):
+        x, window = image(shape, dtype), Window.of("pool", shape, kernel, stride, padding, 1, ceil)
+        for (xs, ys), include in itertools.product(scales, (False, True)):
+            xq, yq = QParams(xs, POINTS[dtype][i % 3], dtype), QParams(ys, POINTS[dtype][(i + 1) % 3], dtype)
+            got = vkq.avg_pool2d(
+                x, kernel, stride, padding, ceil_mode=ceil, count_include_pad=include, x_qparams=xq, y_qparams=yq, device=device
+            )
+            np.testing.assert_array_equal(
+                got, reference_ops.avg_pool2d(x, window, xq, yq, include), err_msg=f"{reason} {xs} {ys}"
+            )
+
+
+def test_average_of_extreme_scales(device: vkq.Device) -> None:
+    """Where no value can be trusted to the short formula, every word takes the exact steps."""
+    x = image((1, 3, 6, 6), "int8")
+    window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
+    for xs, ys in ((2.0**-100, 2.0**-100), (2.0**99, 2.0**100), (2.0**100, 2.0**-100), (2.0**-100, 2.0**100), (1e6, 1.0)):
+        xq, yq = QParams(xs, 7), QParams(ys, -9)
+        got = vkq.avg_pool2d(x, 3, 1, x_qparams=xq, y_qparams=yq, device=device)
+        np.testing.assert_array_equal(got, reference_ops.avg_pool2d(x, window, xq, yq, True), err_msg=f"{xs} {ys}")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 7, 7), (1, 37, 13, 11), (1, 4, 1, 300), (3, 0, 4, 4)])
+def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDType) -> None:
+    x = image(shape, dtype)
+    for xs, ys in ((0.5, 0.125), (0.1, 0.01), (2.0**-126, 1.0)):
+        xq, yq = QParams(xs, POINTS[dtype][1], dtype), QParams(ys, POINTS[dtype][1], dtype)
+        got = vkq.global_avg_pool2d(x, x_qparams=xq, y_qparams=yq, device=device)
+        np.testing.assert_array_equal(got, reference_ops.global_avg_pool(x, xq, yq))
+
+
+@pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
+def test_every_layout(device: vkq.Device, name: str) -> None:
+    x, q = image((2, 6, 9, 7), "uint8"), QParams(0.1, 100, "uint8")
+    tensor = Tensor.from_numpy(x, device, name, q)
+    window = Window.of("pool", x.shape, 3, 2, 1, 1, False)
+    most, mean, whole = vkq.max_pool2d(tensor, 3, 2, 1), vkq.avg_pool2d(tensor, 3, 2, 1), vkq.global_avg_pool2d(tensor)
+    kept = "kPackedInt8_4W4C" if name in ("kPackedInt8_4W", "kPackedInt8_4H4W") else name
+    assert {y.layout for y in (most, mean, whole)} == {kept}
+    assert {y.qparams for y in (most, mean, whole)} == {q}
+    np.testing.assert_array_equal(most.numpy(), reference_ops.max_pool2d(x, window))
+    np.testing.assert_array_equal(mean.numpy(), reference_ops.avg_pool2d(x, window, q, q, True))
+    np.testing.assert_array_equal(whole.numpy(), reference_ops.global_avg_pool(x, q, q))
+
+
+def test_empty_batch(device: vkq.Device) -> None:
+    x, q = np.zeros((0, 3, 8, 8), np.int8), QParams(1.0)
+    assert vkq.max_pool2d(x, 2, device=device).shape == (0, 3, 4, 4)
+    assert vkq.avg_pool2d(x, 2, x_qparams=q, device=device).shape == (0, 3, 4, 4)
+    assert vkq.global_avg_pool2d(x, x_qparams=q, device=device).shape == (0, 3, 1, 1)
+
+
+def test_refusals(device: vkq.Device) -> None:
+    x, q = np.zeros((1, 3, 8, 8), np.int8), QParams(1.0)
+    with pytest.raises(vkq.ArgumentError, match=r"padding along H is \(3, 3\) and the kernel reaches over 3"):
+        vkq.max_pool2d(x, 3, 1, 3, device=device)
+    with pytest.raises(vkq.ArgumentError, match="the kernel reaches over 9 but H with padding is 8"):
+        vkq.max_pool2d(x, 9, device=device)
+    with pytest.raises(vkq.ArgumentError, match="stride is 0; it must be at least 1"):
+        vkq.max_pool2d(x, 3, 0, device=device)
+    with pytest.raises(vkq.DTypeError, match=r"kernel is 2\.5"):
+        vkq.max_pool2d(x, 2.5, device=device)  # type: ignore[arg-type]
+    with pytest.raises(vkq.ArgumentError, match="x has 3 axes"):
+        vkq.max_pool2d(x[0], 2, device=device)
+    with pytest.raises(vkq.ArgumentError, match="x carries no qparams"):
+        vkq.avg_pool2d(x, 2, device=device)
+    with pytest.raises(vkq.ArgumentError, match="scale of y is"):
+        vkq.avg_pool2d(x, 2, x_qparams=q, y_qparams=QParams(1e-37), device=device)
+    with pytest.raises(vkq.ArgumentError, match="0 x 8 pixels"):
+        vkq.global_avg_pool2d(x[:, :, :0], x_qparams=q, device=device)

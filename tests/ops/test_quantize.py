@@ -1,0 +1,79 @@
+"""Quantize and dequantize on a device: every tie, every kind of float, every layout, exactly."""
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import reference
+from vkq.layout import activation_layouts
+
+from .run import assert_same_bits
+
+LAYOUTS = [layout.name for layout in activation_layouts()]
+
+
+def scales() -> list[float]:
+    rng = np.random.default_rng(3)
+    fixed = [1.0, 0.1, 1 / 3, 1 / 255, 2.0**-20, float(np.float32(2) ** -126), 1e30, 3e38, 1.9999999]
+    return [float(np.float32(s)) for s in [*fixed, *np.exp(rng.uniform(-40, 40, 20))]]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_ties_neighbours_and_extremes(dtype: str, device: vkq.Device) -> None:
+    for scale in scales():
+        with np.errstate(over="ignore", under="ignore"):
+            ties = ((np.arange(-300, 300) + 0.5) * np.float64(scale)).astype(np.float32)
+            up, down = np.nextafter(ties, np.float32(np.inf)), np.nextafter(ties, np.float32(-np.inf))
+        edges = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1e-45, -1e-40, 3.4e38, -3.4e38], np.float32)
+        x = np.concatenate([ties, up, down, np.nextafter(up, np.float32(np.inf)), edges])
+        for zero_point in (np.iinfo(dtype).min, 3, np.iinfo(dtype).max):
+            q = vkq.QParams(scale, int(zero_point), dtype)  # type: ignore[arg-type]
+            assert_same_bits(vkq.quantize(x, q, device=device), reference.quantize(x, q))
+
+
+def test_random_bit_patterns(device: vkq.Device) -> None:
+    rng = np.random.default_rng(4)
+    for scale in scales():
+        x = rng.integers(0, 2**32, 20_000, dtype=np.uint32).view(np.float32)
+        with np.errstate(over="ignore"):
+            near = (rng.uniform(-140, 140, 20_000) * np.float64(scale)).astype(np.float32)
+        q = vkq.QParams(scale, 5)
+        both = np.concatenate([x, near])
+        assert_same_bits(vkq.quantize(both, q, device=device), reference.quantize(both, q))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 7), (1, 4, 4, 4), (3, 3, 2, 9)])
+def test_every_layout_agrees_with_numpy_on_every_element(shape: tuple[int, ...], layout: str, device: vkq.Device) -> None:
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=shape).astype(np.float32)
+    q = vkq.QParams(0.02, -7)
+    tensor = vkq.quantize(vkq.Tensor.from_numpy(x, device), q, layout=layout)
+    assert tensor.layout == layout
+    assert_same_bits(tensor.numpy(), reference.quantize(x, q))
+    assert_same_bits(vkq.dequantize(tensor).numpy(), reference.dequantize(reference.quantize(x, q), q))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_dequantize_every_value(dtype: str, device: vkq.Device) -> None:
+    values = np.arange(256).astype(np.uint8).view(dtype)
+    for scale in scales()[:8]:
+        q = vkq.QParams(scale, 9, dtype)  # type: ignore[arg-type]
+        with np.errstate(over="ignore"):
+            assert_same_bits(vkq.dequantize(values, q, device=device), reference.dequantize(values, q))
+
+
+def test_empty_and_scalar(device: vkq.Device) -> None:
+    q = vkq.QParams(0.5)
+    assert vkq.quantize(np.zeros((0, 3), np.float32), q, device=device).shape == (0, 3)
+    assert vkq.quantize(np.float32(1.0), q, device=device) == 2
+
+
+def test_wrong_types_are_refused(any_device: vkq.Device) -> None:
+    q = vkq.QParams(0.5)
+    with pytest.raises(vkq.DTypeError, match="quantize: x has dtype float64; it must be float32"):
+        vkq.quantize(np.zeros(3), q, device=any_device)
+    with pytest.raises(vkq.DTypeError, match="dequantize: x has dtype uint8 and the qparams are for int8"):
+        vkq.dequantize(np.zeros(3, np.uint8), q, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="carries no qparams"):
+        vkq.dequantize(vkq.Tensor.from_numpy(np.zeros((2, 2), np.int8), any_device))

@@ -1,0 +1,42 @@
+"""Layout changes, reshape and flatten on a device: the same elements in row-major order."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.layout import activation_layouts
+from vkq.ops.repack import to_layout
+
+LAYOUTS = [layout.name for layout in activation_layouts()]
+
+
+@pytest.mark.parametrize(("source", "target"), list(itertools.product(LAYOUTS, LAYOUTS)))
+def test_every_pair_of_layouts(source: str, target: str, device: vkq.Device) -> None:
+    x = np.random.default_rng(1).integers(-128, 128, (2, 5, 3, 7)).astype(np.int8)
+    moved = to_layout(vkq.Tensor.from_numpy(x, device, source), target)
+    assert moved.layout == target
+    assert np.array_equal(moved.numpy(), x)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_flatten_and_reshape(dtype: type, device: vkq.Device) -> None:
+    x = np.random.default_rng(2).integers(0, 128, (3, 5, 2, 7)).astype(dtype)
+    tensor = vkq.Tensor.from_numpy(x, device)
+    assert np.array_equal(vkq.flatten(tensor).numpy(), x.reshape(3, 70))
+    assert vkq.flatten(tensor).layout == "kPackedInt8_4H4W"
+    assert np.array_equal(vkq.reshape(tensor, (15, -1)).numpy(), x.reshape(15, 14))
+    assert np.array_equal(vkq.reshape(vkq.flatten(tensor), (1, 3, 10, 7)).numpy(), x.reshape(1, 3, 10, 7))
+
+
+def test_reshape_of_float_shares_the_memory(any_device: vkq.Device) -> None:
+    tensor = vkq.Tensor.from_numpy(np.arange(6, dtype=np.float32), any_device)
+    assert vkq.reshape(tensor, (2, 3)).buffer is tensor.buffer
+
+
+def test_wrong_shapes_are_refused(any_device: vkq.Device) -> None:
+    tensor = vkq.Tensor.from_numpy(np.zeros((2, 3), np.int8), any_device)
+    for shape in ((2, 4), (-1, -1), (4, -1)):
+        with pytest.raises(vkq.ArgumentError, match="the products must be equal"):
+            vkq.reshape(tensor, shape)

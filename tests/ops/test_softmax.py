@@ -1,0 +1,107 @@
+"""Softmax on the device: the reference's bits along every axis, and the reference's distance from the real softmax."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import QParams, Tensor
+from vkq.layout import activation_layouts
+from vkq.ops import selftest
+from vkq.qparams import QDType
+from vkq.reference_softmax import exponentials, softmax
+
+from ..referees import ort_ops
+
+SHAPES = {  # shape: reason
+    (1, 1): "one number",
+    (7,): "a vector",
+    (3, 10): "a ragged word",
+    (5, 4): "one word a row",
+    (2, 3, 257): "rows longer than the invocations that share them",
+    (1, 1000): "a classifier",
+    (130, 21): "more rows than a workgroup has",
+    (1, 5000): "a sum above 2**32",
+}
+
+
+def random_bytes(shape: tuple[int, ...], dtype: QDType) -> np.ndarray:
+    return np.random.default_rng(60).integers(0, 256, shape).astype(np.uint8).view(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("scale", [0.001, 0.05, 1.0])
+def test_rows(device: vkq.Device, scale: float, dtype: QDType) -> None:
+    middle = 128 if dtype == "uint8" else 0
+    q = QParams(scale, middle, dtype)
+    outputs = [None, QParams(1 / 256, middle - 128, dtype), QParams(0.001, middle, dtype)]
+    for shape, reason in SHAPES.items():
+        x = random_bytes(shape, dtype)
+        for yq in outputs:
+            got = vkq.softmax(x, -1, yq, x_qparams=q, device=device)
+            want = softmax(x, q, -1, yq)
+            assert got.dtype == want.dtype
+            np.testing.assert_array_equal(got, want, err_msg=reason)
+
+
+@pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
+def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
+    x, q, yq = random_bytes((2, 21, 3, 5), "int8"), QParams(0.03), QParams(1 / 256, -128)
+    tensor = Tensor.from_numpy(x, device, name, q)
+    for axis in range(4):
+        y = vkq.softmax(tensor, axis, yq)
+        assert (y.layout, y.qparams) == (name, yq)
+        np.testing.assert_array_equal(y.numpy(), softmax(x, q, axis, yq), err_msg=str(axis))
+    for axis in (1, 3):
+        np.testing.assert_array_equal(vkq.softmax(tensor, axis).numpy(), softmax(x, q, axis), err_msg=str(axis))
+
+
+def test_without_trust_in_the_floats_of_the_device(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selftest, "report", lambda _: selftest.Report({}, soft_float=True))
+    x, q = random_bytes((9, 77), "int8"), QParams(0.02)
+    np.testing.assert_array_equal(vkq.softmax(x, x_qparams=q, device=device), softmax(x, q))
+
+
+@pytest.mark.parametrize("n", [1, 2, 100, 5000])
+@pytest.mark.parametrize("scale", [2.0**-126, 0.001, 0.05, 0.5, 100.0])
+def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
+    x = np.random.default_rng(n).integers(-128, 128, (20, n)).astype(np.int8)
+    x[0] = 5
+    real = np.exp((x.astype(np.float64) - x.max(axis=1, keepdims=True)) * scale)
+    real /= real.sum(axis=1, keepdims=True)
+    error = np.abs(softmax(x, QParams(scale)) - real)
+    assert (error <= (n + 2) * 2.0**-31 + 4 * 2.0**-24 * real).all()
+
+
+def test_reference_is_near_onnxruntime() -> None:
+    """QLinearSoftmax takes floor(1 / y_scale) and sums floats: with 256 steps the two differ by one at most."""
+    x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
+    inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
+    want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)
+    difference = np.abs(softmax(x, q, -1, yq).astype(int) - want)
+    assert difference.max() <= 1
+    assert difference.mean() < 0.01
+
+
+def test_exponentials_are_correctly_rounded() -> None:
+    table = exponentials(0.05)
+    want = np.rint(np.exp(-np.arange(256) * np.float64(0.05)) * 2**30)
+    assert table[0] == 2**30
+    assert np.abs(table - want).max() <= 1
+    assert exponentials(1e30)[1:].max() == 0
+
+
+def test_empty(device: vkq.Device) -> None:
+    for shape in ((0, 5), (5, 0)):
+        assert vkq.softmax(np.zeros(shape, np.int8), x_qparams=QParams(1.0), device=device).shape == shape
+
+
+def test_refusals(device: vkq.Device) -> None:
+    x, q = np.zeros((2, 3, 4), np.int8), QParams(1.0)
+    with pytest.raises(vkq.ArgumentError, match="give y_qparams, or transpose x first"):
+        vkq.softmax(x, 1, x_qparams=q, device=device)
+    with pytest.raises(vkq.ArgumentError, match="axis is 3 and x has 3 axes"):
+        vkq.softmax(x, 3, x_qparams=q, device=device)
+    with pytest.raises(vkq.ArgumentError, match="carries no qparams"):
+        vkq.softmax(x, device=device)

@@ -1,0 +1,67 @@
+"""Random cases on a device and in ONNX Runtime, byte for byte: ``python -m tests.referees.corpus --count 2000 --device 0``.
+
+QLinearConv takes one weight zero point, QLinearMatMul one per channel and no bias; the types are those that both operators take.
+Where this CPU's ONNX Runtime saturates int8 weights in int16, the weights keep to 7 bits (see `ort.exact_int8_weights`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from vkq.check.catalogue import Check, random_checks
+from vkq.check.compare import layer, usable_paths
+from vkq.check.data import Data
+from vkq.problem import LinearProblem
+from vkq.runtime.device import Device
+
+from . import ort
+
+TYPES = (("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"))
+
+
+def corpus(count: int, seed: int) -> Iterator[tuple[Check, Data]]:
+    """Checks that ONNX Runtime has an operator for, with their data."""
+    for number, check in enumerate(random_checks(count, seed)):
+        linear = isinstance(check.problem, LinearProblem)
+        x, w = TYPES[number % 3]
+        zero_points = "none" if check.wz == "none" else "channel" if linear else "tensor"
+        check = dataclasses.replace(check, x=x, w=w, wz=zero_points, out="q8to", act="none", float_in=False)
+        data = check.data(ort.exact_int8_weights() if w == "int8" else None)
+        yield check, dataclasses.replace(data, bias=np.zeros_like(data.bias)) if linear else data
+
+
+def compare(device: Device, count: int, seed: int) -> list[str]:
+    """The names of the cases, with the path, in which a byte differs."""
+    paths, _ = usable_paths(device)
+    wrong = []
+    for check, data in corpus(count, seed):
+        want = ort.qlinear(data)
+        results = [(path, layer(device, check, data, path)(data.x)) for path in paths]
+        wrong += [f"{check.name} path={path}" for path, y in results if y.dtype != want.dtype or not np.array_equal(y, want)]
+    return wrong
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", help="an index, or a part of a name")
+    options = parser.parse_args()
+    start = time.perf_counter()
+    with Device(options.device) as device:
+        wrong = compare(device, options.count, options.seed)
+        paths, _ = usable_paths(device)
+        print(*wrong, sep="\n", end="\n" if wrong else "")
+        took = time.perf_counter() - start
+        print(f"{device.name}: {options.count} cases x {', '.join(paths)}: {len(wrong)} differ from ONNX Runtime, {took:.0f} s")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

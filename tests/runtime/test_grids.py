@@ -1,0 +1,83 @@
+"""Dispatches of any number of workgroups within any limits."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import vkq
+from tests.runtime import work
+from vkq import reference
+from vkq.runtime import device as runtime_device
+from vkq.runtime import recording
+from vkq.runtime.device import MACS_PER_DISPATCH_DEFAULT
+from vkq.runtime.recording import grids
+
+
+def covered(total: int, limits: tuple[int, int, int], most: int) -> list[tuple[int, int, int]]:
+    """The dispatches, after checking that they cover exactly [0, total) in order and keep the limits."""
+    out = list(grids(total, limits, most))
+    following = 0
+    for first, x, y in out:
+        assert first == following
+        assert 1 <= x <= limits[0]
+        assert 1 <= y <= limits[1]
+        assert x * y <= max(1, most)
+        following += x * y
+    assert following == total
+    return out
+
+
+@given(st.integers(0, 3000), st.integers(1, 9), st.integers(1, 9), st.integers(0, 4000))
+def test_exactly_the_total_runs_within_tiny_limits(total: int, x: int, y: int, most: int) -> None:
+    covered(total, (x, y, 1), most)
+
+
+@pytest.mark.parametrize("total", [65535, 65536, 65537, 2 * 65535, 131071, 65535 * 65535, 65535 * 65535 + 1, 2**32 - 1])
+def test_a_real_limit_takes_few_dispatches(total: int) -> None:
+    dispatches = covered(total, (65535, 65535, 65535), total)
+    assert len(dispatches) <= 3, "a whole part, the rest, and at most one row more"
+
+
+def test_no_dispatch_where_there_is_nothing() -> None:
+    assert list(grids(0, (65535, 65535, 65535), 1 << 30)) == []
+
+
+def test_a_watchdog_splits_by_work(any_device: vkq.Device) -> None:
+    """A device of unknown speed gets at most 2**33 multiply-adds in one dispatch."""
+    c = work.doctored(any_device.capabilities)
+    slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
+    with slow:
+        assert slow.groups_per_dispatch(1000, MACS_PER_DISPATCH_DEFAULT) == 1000
+        assert slow.groups_per_dispatch(1000, 4 * MACS_PER_DISPATCH_DEFAULT) == 250
+        assert slow.groups_per_dispatch(3, 1 << 60) == 1
+        assert any_device.groups_per_dispatch(1000, 4 * MACS_PER_DISPATCH_DEFAULT) == 1000
+
+
+@pytest.mark.parametrize("limits", [(3, 5, 1), (1, 1, 1), (7, 1, 1)])
+def test_folded_dispatches_give_the_same_bytes(
+    device: vkq.Device, limits: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shaders that read their workgroup wrongly would leave rows out or write them twice."""
+    c = work.doctored(
+        device.capabilities, **{f"maxComputeWorkGroupCount_{axis}": n for axis, n in zip("xyz", limits, strict=True)}
+    )
+    with vkq.Device(capabilities=c) as folded:
+        assert folded.capabilities.max_workgroups == limits
+        counts: list[int] = []
+        monkeypatch.setattr(recording, "grids", lambda *a: counts.append(len(out := list(grids(*a)))) or out)
+        for one in (work.linear(folded, 67, 33, 190), work.conv2d(folded)):
+            one.check()
+        x = np.linspace(-80, 80, 5003, dtype=np.float32)
+        q = vkq.QParams(0.37, -3)
+        np.testing.assert_array_equal(vkq.quantize(x, q, device=folded), reference.quantize(x, q))
+        assert max(counts) > 1, "the sizes above need more than one dispatch"
+
+
+def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = work.linear(device, 67, 33, 190)
+    for macs in (1, 1000, 100_000):
+        monkeypatch.setitem(runtime_device.MACS_PER_DISPATCH, "cpu", macs)
+        one.check()

@@ -1,0 +1,231 @@
+"""Recordings: barriers exactly where data depends on data, replays, timestamps, and what a recording refuses."""
+
+import dataclasses
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.runtime import work
+from vkq.runtime.recording import Recording
+from vkq.runtime.tensor import Tensor
+
+
+class Spy:
+    """Stands between a recording and the extension and notes the barriers."""
+
+    def __init__(self, native: Any):
+        self.native = native
+        self.log: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("barrier", "copy", "fill", "dispatch"):
+            self.log.append(name)
+        return getattr(self.native, name)
+
+
+def spied(device: vkq.Device) -> tuple[Recording, list[str], list[Tensor]]:
+    recording = Recording(device, replays=True)
+    spy = Spy(recording._native)
+    recording._native = spy
+    return recording, spy.log, [Tensor(device, (64,), "int32") for _ in range(4)]
+
+
+def test_barriers_stand_where_ranges_meet_and_nowhere_else(device: vkq.Device) -> None:
+    """Validated with synchronization validation, too, when the recording runs."""
+    r, log, (a, b, c, d) = spied(device)
+    r.fill(a.buffer, 1)
+    r.fill(b.buffer, 2)
+    assert log == ["fill", "fill"], "they share nothing, though they lie in one block of memory"
+    r.copy(a.buffer, c.buffer, 256)
+    assert log[2:] == ["barrier", "copy"], "read after write"
+    r.copy(b.buffer, d.buffer, 256)
+    assert log[4:] == ["copy"], "b was written before the barrier"
+    r.copy(a.buffer, b.buffer, 256)
+    assert log[5:] == ["barrier", "copy"], "write after read: b is read by the copy before"
+    r.copy(a.buffer, c.buffer, 256)
+    assert log[7:] == ["copy"], "two reads of a; c was written before the barrier"
+    r.fill(c.buffer, 5)
+    assert log[8:] == ["barrier", "fill"], "write after write"
+    r.run()
+    assert [int(t.numpy()[0]) for t in (a, b, c, d)] == [1, 1, 5, 2]
+
+
+def test_a_dispatch_waits_for_its_inputs_and_not_for_others(device: vkq.Device) -> None:
+    r, log, _ = spied(device)
+    x = vkq.Tensor.from_numpy(np.arange(-8, 8, dtype=np.float32).reshape(4, 4), device)
+    q = vkq.QParams(1.0)
+    previous = device._local.explicit = r
+    try:
+        first = vkq.quantize(x, q)
+        vkq.quantize(x, q)  # reads x, too
+        assert log == ["dispatch", "dispatch"]
+        out = vkq.dequantize(first)
+        assert log[2:] == ["barrier", "dispatch"]
+    finally:
+        device._local.explicit = None
+    assert previous is r
+    r.run()
+    np.testing.assert_array_equal(out.numpy(), x.numpy())
+
+
+def test_200_replays_give_the_same_bytes(device: vkq.Device) -> None:
+    one = work.conv2d(device)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    with device.record() as recording:
+        y = one.layer(x)
+    for _ in range(200):
+        recording.run()
+    np.testing.assert_array_equal(y.numpy(), one.want)
+    for _ in range(200):
+        recording.run()
+        assert y.numpy().tobytes() == one.want.tobytes()
+
+
+@pytest.mark.parametrize("staging", [False, True])
+def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: bool) -> None:
+    with vkq.Device(device.name, staging=staging) as mine:
+        one = work.linear(mine)
+        with mine.record() as recording:
+            x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded once, not at each run
+            y = one.layer(x)
+        recording.run()
+        np.testing.assert_array_equal(y.numpy(), one.want)
+        for other in (one.x[::-1].copy(), np.zeros_like(one.x)):
+            x.write(other)
+            recording.run()
+            np.testing.assert_array_equal(y.numpy(), one.layer(other))
+
+
+def test_a_write_waits_for_what_was_asked_for_before(device: vkq.Device) -> None:
+    one = work.linear(device)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    y = one.layer(x)  # not submitted yet
+    x.write(np.zeros_like(one.x))
+    np.testing.assert_array_equal(y.numpy(), one.want)
+    y = one.layer(x)
+    device.flush()  # submitted
+    x.write(one.x)
+    np.testing.assert_array_equal(y.numpy(), one.layer(np.zeros_like(one.x)))
+    with device.record() as recording:
+        z = one.layer(x)
+    recording.submit()  # submitted, and not waited for
+    x.write(np.zeros_like(one.x))
+    np.testing.assert_array_equal(z.numpy(), one.want)
+
+
+def test_a_fresh_tensor_waits_for_nothing(device: vkq.Device) -> None:
+    one = work.linear(device)
+    with work.failing("vkQueueSubmit", 0):
+        for _ in range(3):
+            y = one.layer(vkq.Tensor.from_numpy(one.x, device))
+        assert work.counted() == 0
+        np.testing.assert_array_equal(y.numpy(), one.want)
+
+
+def test_reading_inside_record_is_refused_and_immediate_work_is_not(device: vkq.Device) -> None:
+    one = work.linear(device)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    with device.record() as recording:
+        y = one.layer(x)
+        with pytest.raises(vkq.DeviceError, match="only being recorded; run the recording first"):
+            y.numpy()
+        with device.immediate():
+            np.testing.assert_array_equal(one.layer(x).numpy(), one.want)
+        assert recording.dispatches == 1
+    recording.run()
+    np.testing.assert_array_equal(y.numpy(), one.want)
+    with pytest.raises(vkq.DeviceError, match="takes no more operations"):
+        recording.fill(y.buffer, 0)
+
+
+def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
+    one = work.linear(device)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    with device.record() as recording:
+        y = one.layer(x)
+    del x
+    others = [vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)]  # would take x's place
+    recording.run()
+    np.testing.assert_array_equal(y.numpy(), one.want)
+    assert len(others) == 4
+
+
+def test_timestamps_are_sane(device: vkq.Device) -> None:
+    one = work.linear(device, 64, 256, 256)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    with device.record(timestamps=2) as recording:
+        one.layer(x)
+        one.layer(x)
+        one.layer(x)  # beyond the two that were asked for
+    with pytest.raises(vkq.DeviceError, match="has not run yet"):
+        recording.gpu_times_us()
+    for _ in range(3):
+        start = time.perf_counter()
+        recording.run()
+        wall_us = 1e6 * (time.perf_counter() - start)
+        times = recording.gpu_times_us()
+        assert len(times) == 2
+        assert all(0 < t < wall_us for t in times)
+        assert sum(times) < wall_us
+
+
+def test_a_device_without_timestamps_says_so(any_device: vkq.Device) -> None:
+    c = dataclasses.replace(work.doctored(any_device.capabilities), timestamp_valid_bits=0)
+    with vkq.Device(capabilities=c) as blind:
+        one = work.linear(blind)
+        x = vkq.Tensor.from_numpy(one.x, blind)
+        with blind.record(timestamps=5) as recording:
+            y = one.layer(x)
+        recording.run()
+        np.testing.assert_array_equal(y.numpy(), one.want)
+        with pytest.raises(vkq.DeviceError, match="timestampValidBits is 0"):
+            recording.gpu_times_us()
+
+
+def test_a_wrapping_counter_gives_the_difference(any_device: vkq.Device) -> None:
+    c = dataclasses.replace(any_device.capabilities, timestamp_valid_bits=32, timestamp_period_ns=10.0)
+
+    class Wrapped(Recording):
+        def __init__(self) -> None:
+            self.device = type("D", (), {"capabilities": c})()  # type: ignore[assignment]
+            self._native = type("N", (), {"timestamps": lambda self: [2**32 - 100, 400]})()
+
+    assert Wrapped().gpu_times_us() == [5.0]
+
+
+def test_a_dropped_recording_is_waited_for(device: vkq.Device) -> None:
+    """Freeing what the device works on would be a message of the validation layer, or a crash."""
+    one = work.linear(device, 64, 512, 512)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    device.flush()
+    with device.record() as recording:
+        one.layer(x)
+    recording._native.submit()
+    del recording
+    one.check()
+
+
+def test_a_running_recording_is_not_submitted_again(device: vkq.Device) -> None:
+    one = work.linear(device)
+    x = vkq.Tensor.from_numpy(one.x, device)
+    with device.record() as recording:
+        one.layer(x)
+    recording.submit()
+    with pytest.raises(vkq.DeviceError, match="running already; wait"):
+        recording.submit()
+    recording.wait()
+    recording.wait()
+    recording.run()
+
+
+def test_ranges_outside_their_memory_are_refused(any_device: vkq.Device) -> None:
+    native = any_device.context.recording(0)
+    memory, offset, _ = vkq.Tensor(any_device, (4,), "int32").buffer.binding()
+    for where, size in ((offset, memory.bytes + 1), (memory.bytes + 16, 16), (2**64 - 16, 32)):
+        with pytest.raises(IndexError, match="outside its memory"):
+            native.fill((memory, where, size), 0)
+        with pytest.raises(IndexError, match="outside"):
+            memory.view(where, size)

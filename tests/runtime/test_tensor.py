@@ -1,0 +1,149 @@
+"""Tensors from every kind of array, and what they refuse."""
+
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from tests.runtime import work
+from vkq.layout import activation_layouts
+
+Array = npt.NDArray[Any]
+DTYPES = ["int8", "uint8", "float32", "int32"]
+
+
+def values(dtype: str, shape: tuple[int, ...] = (3, 5, 6, 7)) -> Array:
+    """Every kind of bits of the type, its extremes first."""
+    rng = np.random.default_rng(5)
+    size = int(np.prod(shape))
+    out = rng.integers(0, 256, size * np.dtype(dtype).itemsize, dtype=np.uint8).view(dtype)[:size]
+    info = np.finfo if dtype == "float32" else np.iinfo
+    out[:2] = info(dtype).min, info(dtype).max  # type: ignore[operator]
+    return np.nan_to_num(out).reshape(shape) if dtype == "float32" else out.reshape(shape)
+
+
+def read_only(a: Array) -> Array:
+    a = a.copy()
+    a.flags.writeable = False
+    return a
+
+
+KINDS: dict[str, Callable[[Array], Array]] = {
+    "as it is": lambda a: a,
+    "every second": lambda a: np.repeat(a, 2, axis=-1)[..., ::2],
+    "reversed": lambda a: a[::-1, :, ::-1].copy()[::-1, :, ::-1],
+    "transposed": lambda a: a.transpose(0, 3, 1, 2).copy().transpose(0, 2, 3, 1),
+    "Fortran": np.asfortranarray,
+    "read-only": read_only,
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "big-endian": lambda a: a.astype(a.dtype.newbyteorder(">")),
+    "unaligned": lambda a: np.frombuffer(b"\0" + a.tobytes(), np.uint8)[1:].view(a.dtype).reshape(a.shape),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_arrays_of_every_kind_come_back(device: vkq.Device, kind: str, dtype: str) -> None:
+    array = KINDS[kind](values(dtype))
+    before, flags = array.tobytes(), str(array.flags)
+    tensor = vkq.Tensor.from_numpy(array, device)
+    got = tensor.numpy()
+    assert (got.dtype, got.shape) == (np.dtype(dtype), array.shape)
+    np.testing.assert_array_equal(got, array)
+    assert (array.tobytes(), str(array.flags)) == (before, flags), "the caller's array was changed"
+    got[...] = 0  # a copy of its own
+    np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_memory_mapped_files_come_back_and_stay(device: vkq.Device, dtype: str, tmp_path: Path) -> None:
+    array = values(dtype)
+    array.tofile(tmp_path / "data")
+    mapped = np.memmap(tmp_path / "data", dtype, "r", shape=array.shape)
+    np.testing.assert_array_equal(vkq.Tensor.from_numpy(mapped, device).numpy(), array)
+    assert (tmp_path / "data").read_bytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("staging", [False, True])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (0, 4), (4, 0), (2, 0, 3, 4), (1, 1, 1, 1), (2, 3, 5), (1, 2, 3, 4, 5)])
+def test_any_rank_and_empty_ones(device: vkq.Device, shape: tuple[int, ...], staging: bool) -> None:
+    with vkq.Device(device.name, staging=staging) as mine:
+        for dtype in DTYPES:
+            array = np.resize(values(dtype), shape)
+            tensor = vkq.Tensor.from_numpy(array, mine)
+            assert (tensor.shape, tensor.size) == (shape, array.size)
+            np.testing.assert_array_equal(tensor.numpy(), array)
+            tensor.write(array)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
+    array = values(dtype)
+    for one in activation_layouts():
+        np.testing.assert_array_equal(vkq.Tensor.from_numpy(array, device, one.name).numpy(), array)
+
+
+@pytest.mark.parametrize("array", [
+    np.ones(3), np.ones(3, np.float16), np.ones(3, bool), np.array([None]), np.ones(3, np.int64), np.ones(3, np.uint32),
+    np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"),
+    [1, 2], 1.5, "text", None,
+], ids=lambda a: f"{np.asarray(a).dtype}-{type(a).__name__}")  # fmt: skip
+def test_other_dtypes_are_refused_by_name(any_device: vkq.Device, array: object) -> None:
+    with pytest.raises(vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32; convert the array first"):
+        vkq.Tensor.from_numpy(array, any_device)  # type: ignore[arg-type]
+
+
+def test_layouts_that_do_not_fit_are_refused(any_device: vkq.Device) -> None:
+    cases: list[tuple[str, tuple[int, ...], str, str]] = [
+        ("int8", (2, 3), "contiguous", "8-bit data is packed"),
+        ("float32", (1, 2, 3, 4), "kPackedInt8_4W4C", "8-bit data is packed"),
+        ("int8", (2, 3), "kPackedInt8_4W4C", r"holds \(N, C, H, W\), the shape is \(2, 3\)"),
+        ("int8", (2, 3), "kPackedInt8_4N4K", "need a layout of n, c, h, w"),
+        ("int8", (2, 3), "nothing", "nothing"),
+    ]
+    for dtype, shape, layout, message in cases:
+        with pytest.raises(vkq.ArgumentError, match=message):
+            vkq.Tensor(any_device, shape, dtype, layout)
+    with pytest.raises(vkq.ArgumentError, match=r"shape \(-1, 3\) has a negative dim"):
+        vkq.Tensor(any_device, (-1, 3), "int32")
+    with pytest.raises(vkq.DTypeError, match="float16"):
+        vkq.Tensor(any_device, (1, 3), "float16")
+
+
+def test_write_takes_only_what_fits(device: vkq.Device) -> None:
+    tensor = vkq.Tensor.from_numpy(values("int8"), device)
+    for wrong in (values("int8")[:2], values("uint8"), values("float32"), values("int8").reshape(3, 5, 42)):
+        with pytest.raises(vkq.ArgumentError, match=r"Tensor.write: the array is .* the tensor int8 \(3, 5, 6, 7\)"):
+            tensor.write(wrong)
+    np.testing.assert_array_equal(tensor.numpy(), values("int8"))
+    tensor.write(values("int8")[::-1])
+    np.testing.assert_array_equal(tensor.numpy(), values("int8")[::-1])
+
+
+def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
+    """The input dies while its work is pending; new tensors of the same size must not take its place before it ran."""
+    one = work.linear(device)
+    device.synchronize()
+    gc.collect()
+    before = device.memory_used_bytes
+    for flush in (False, True):
+        y = one.layer(vkq.Tensor.from_numpy(one.x, device))
+        if flush:
+            device.flush()
+        others = [vkq.Tensor.from_numpy(np.full_like(one.x, i), device) for i in range(8)]
+        np.testing.assert_array_equal(y.numpy(), one.want)
+        assert all((t.numpy() == i).all() for i, t in enumerate(others))
+        del y, others
+    assert device.memory_used_bytes == before
+
+
+def test_a_layer_refuses_a_tensor_of_another_device(any_device: vkq.Device) -> None:
+    with vkq.Device(any_device.name) as other:
+        one = work.linear(any_device)
+        with pytest.raises(vkq.ArgumentError, match="must be the same"):
+            one.layer(vkq.Tensor.from_numpy(one.x, other))

@@ -1,0 +1,68 @@
+"""Layers with operands and the reference's answer, for tests that ask whether a device still computes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import vkq
+from tests.cases import random_data
+from vkq.device.capabilities import Capabilities
+from vkq.problem import parse
+from vkq.runtime.recording import native_module
+
+OUT_OF_DEVICE_MEMORY, DEVICE_LOST = -2, -4
+Y = vkq.QParams(0.5, 3)
+
+
+@dataclasses.dataclass
+class Work:
+    """A layer, an input and what it must give."""
+
+    layer: Any
+    x: npt.NDArray[Any]
+    want: npt.NDArray[Any]
+
+    def check(self) -> None:
+        np.testing.assert_array_equal(self.layer(self.x), self.want)
+
+
+def linear(device: vkq.Device, m: int = 9, k: int = 70, n: int = 13, path: str = "portable", seed: int = 1) -> Work:
+    """A linear layer whose sizes are no multiples of any tile."""
+    data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(seed))
+    layer = vkq.Linear(data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device)
+    return Work(layer, data.x, data.expected(Y))
+
+
+def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
+    """A convolution of two dispatches (im2col and product) with scratch between them."""
+    data = random_data(parse("conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]"), np.random.default_rng(seed))
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device, **data.options
+    )
+    return Work(layer, data.x, data.expected(Y))
+
+
+def doctored(c: Capabilities, **properties: int) -> Capabilities:
+    """Capabilities with other properties, under another UUID: what is remembered of the real device stays out of it."""
+    return dataclasses.replace(c, device_uuid=f"d0c{c.index}", properties={**c.properties, **properties})
+
+
+@contextlib.contextmanager
+def failing(call: str, nth: int = 1, result: int = OUT_OF_DEVICE_MEMORY, times: int = 1) -> Iterator[None]:
+    """Inside, the nth call of a Vulkan function and the times - 1 calls after it fail; 0 only counts."""
+    native_module().inject(call, nth, result, times)
+    try:
+        yield
+    finally:
+        native_module().inject("")
+
+
+def counted() -> int:
+    """How many calls matched `failing`."""
+    return int(native_module().injected_calls())

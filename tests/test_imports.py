@@ -1,0 +1,119 @@
+"""Imports go one way, and ``import vkq`` does no work."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
+# Modules and packages by layer: each may import its own layer and those before it.
+LAYERS = [
+    {"errors", "_version"},
+    {"qparams", "problem", "yamlfile", "cache"},
+    {"layoutspec", "layout", "reference"},
+    {"shader"},
+    {"device"},
+    {"runtime"},
+    {"ops"},
+    {"graph", "bench", "check"},
+    {"__init__"},
+    {"cli", "__main__"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+
+def part(module: tuple[str, ...]) -> str:
+    """The name in LAYERS of a module below vkq; reference_x belongs to reference."""
+    name = module[0] if module else "__init__"
+    return "reference" if name.startswith("reference") else name
+
+
+def imported(path: Path) -> list[tuple[int, tuple[str, ...]]]:
+    """(line, module below vkq) for each import of the package's own, also those inside functions."""
+    here = path.relative_to(PACKAGE).with_suffix("").parts
+    folder = here[:-1]
+    found = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = folder[: len(folder) - node.level + 1]
+                names = node.module.split(".") if node.module else []
+                target = (*base, *names)
+            elif node.module and node.module.split(".")[0] == "vkq":
+                target = tuple(node.module.split(".")[1:])
+            else:
+                continue
+            found += [(node.lineno, target or (alias.name,)) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            found += [(node.lineno, tuple(a.name.split(".")[1:])) for a in node.names if a.name.split(".")[0] == "vkq"]
+    return found
+
+
+def modules() -> list[Path]:
+    return sorted(p for p in PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_downward(path: Path) -> None:
+    own = part(path.relative_to(PACKAGE).with_suffix("").parts)
+    assert own in RANK, f"vkq/{own} has no place in LAYERS: give it one"
+    for line, target in imported(path):
+        name = part(target)
+        assert name in RANK, f"{path}:{line}: vkq.{name} has no place in LAYERS"
+        assert RANK[name] <= RANK[own], f"{path}:{line}: vkq.{own} imports vkq.{name}, which lies above it"
+
+
+def test_the_rule_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each way of writing an import is seen."""
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    (tmp_path / "device").mkdir()
+    lines = ["from ..ops import linear", "from vkq.ops.linear import x", "import vkq.ops", "from .. import ops", "def f():"]
+    (tmp_path / "device" / "bad.py").write_text("\n".join([*lines, "    from ..ops.y import z"]))
+    assert [(line, part(target)) for line, target in imported(tmp_path / "device" / "bad.py")] == [
+        (1, "ops"), (2, "ops"), (3, "ops"), (4, "ops"), (6, "ops"),
+    ]  # fmt: skip
+
+
+def test_only_the_command_line_prints() -> None:
+    for path in modules():
+        if path.relative_to(PACKAGE).parts[0] in ("cli", "__main__.py"):
+            continue
+        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        printing = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
+        allowed = path.relative_to(PACKAGE).as_posix() in ("shader/build.py", "ops/probe.py")  # run with python -m
+        assert not printing or allowed, f"{path}: print in lines {printing}"
+
+
+WATCH = """
+import json, sys, threading, time
+opened = []
+sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
+start = time.perf_counter()
+import numpy, yaml, platformdirs
+others = time.perf_counter() - start
+start = time.perf_counter()
+opened.clear()
+import vkq
+own = time.perf_counter() - start
+files = [name for name in opened if not name.endswith((".py", ".pyc", ".so")) and "__pycache__" not in name]
+print(json.dumps({"own": own, "files": files, "modules": sorted(sys.modules), "threads": threading.active_count()}))
+"""
+
+
+def test_import_does_no_work(tmp_path: Path) -> None:
+    """No Vulkan, no extension, no shader or layout read, no cache, no thread; and fast."""
+    env = {**os.environ, "VKQ_CACHE_DIR": str(tmp_path / "cache"), "VK_DRIVER_FILES": "/nonexistent"}
+    runs = [
+        json.loads(subprocess.run([sys.executable, "-c", WATCH], env=env, capture_output=True, check=True, timeout=60).stdout)
+        for _ in range(2)
+    ]
+    for run in runs:
+        assert not {"vulkan", "vkq._kompute", "cffi", "onnx", "onnxruntime", "torch"} & set(run["modules"])
+        assert [f for f in run["files"] if f.endswith((".yaml", ".comp", ".glslh", ".spv", ".json"))] == []
+        assert run["threads"] == 1
+    assert not (tmp_path / "cache").exists()
+    assert min(run["own"] for run in runs) < 1.0, "seconds, on a busy machine; 0.1 is usual"

@@ -1,0 +1,54 @@
+"""The README's example, every example script and every docstring run."""
+
+import doctest
+import importlib
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vkq
+
+ROOT = Path(__file__).resolve().parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
+# A __main__ module runs when it is imported.
+MODULES = [m.name for m in pkgutil.walk_packages(vkq.__path__, "vkq.") if not m.name.endswith(("__main__", "_kompute"))]
+
+
+@pytest.fixture(autouse=True)
+def default_device(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    monkeypatch.setenv("VKQ_DEVICE", any_device.name)
+
+
+@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+def test_readme_example(block: str, capsys: pytest.CaptureFixture[str]) -> None:
+    exec(compile(block, "README.md", "exec"), {})
+    assert "(1, 10)" in capsys.readouterr().out
+
+
+def test_readme_names_tests_that_exist() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", (ROOT / "README.md").read_text()))
+    assert named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
+def test_example(script: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "VKQ_VALIDATION": "0", "PYTHONPATH": str(ROOT) if "PYTHONPATH" in os.environ else ""}
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_docstrings(name: str) -> None:
+    """Every example in a docstring gives what it says."""
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert failed == 0

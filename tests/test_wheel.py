@@ -1,0 +1,66 @@
+"""The wheel: built here, installed into an empty environment with no shader compiler, it runs the demo's kind of work."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import vkq
+from vkq.shader.catalog import catalog
+
+ROOT = Path(__file__).resolve().parents[1]
+
+PROGRAM = """
+import importlib.util, sys, warnings
+warnings.simplefilter("error")
+import numpy as np
+import vkq
+from vkq import reference
+assert importlib.util.find_spec("slangpy") is None
+assert vkq.__file__.startswith(sys.prefix), vkq.__file__
+rng = np.random.default_rng(0)
+x, w = rng.integers(-128, 128, (2, 5, 9, 7), dtype=np.int8), rng.integers(-128, 128, (6, 5, 3, 3), dtype=np.int8)
+q, y = vkq.QParams(0.02, 3), vkq.QParams(0.5, -9)
+for path in ("auto", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"):
+    got = vkq.conv2d(x, w, 0.01, padding=1, x_qparams=q, y_qparams=y, path=path)
+    assert (got == reference.conv2d(x, w, x=q, w_scale=0.01, y=y, padding=1)).all(), path
+assert vkq.quantize(np.float32([0.25, 0.75]), vkq.QParams(0.5)).tolist() == [0, 2]
+print("exact")
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (built,) = folder.glob("vkq-*.whl")
+    return built
+
+
+def test_it_carries_shaders_layouts_and_spirv(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    spirv = [n for n in names if n.startswith("vkq/_spirv/") and n.endswith(".spv")]
+    assert len(spirv) == len(catalog().variants)
+    assert "vkq/shaders/gemm/gemm_q8ta_q8csw_tiled.comp" in names
+    assert "vkq/layouts/4W4C.yaml" in names
+    assert "vkq/py.typed" in names
+    assert f"vkq-{vkq.__version__}-" in wheel.name
+    assert not [n for n in names if n.startswith(("tests/", "examples/"))]
+
+
+def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([str(python), "-m", "pip", "install", "--quiet", str(wheel)], check=True, timeout=600)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment |= {"VKQ_CACHE_DIR": str(tmp_path / "cache"), "PATH": str(tmp_path), "VKQ_VALIDATION": "0"}
+    done = subprocess.run(
+        [str(python), "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.stdout == "exact\n", done.stdout + done.stderr

@@ -1,0 +1,200 @@
+"""What is measured: problems written by name, sweeps over their sizes, and the case lists of the benchmarks folder.
+
+linear[M=1,K=512,N=512]              one case
+linear[M=1,8,64,K=512,N=512]         three: a size may be a list
+linear[M=64:1024:64,K=512,N=512]     sixteen: or first:last:step, both ends included
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from vkq.errors import ArgumentError
+from vkq.problem import LinearProblem, Problem, parse
+from vkq.yamlfile import Node, load
+
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "q8csw")
+SCALES = ("channel", "tensor")
+MAX_CASES = 10_000  # of one sweep
+
+_NAME = re.compile(r"(\w+)\[([^\[\]]*)\]")
+_RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per channel.
+
+    ``method`` asks a layer for one of its ways by name; None leaves the choice to it.
+    """
+
+    problem: Problem
+    scheme: str = "q8ta_q8csw_q8to"
+    scale: str = "channel"
+    method: str | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The problem's name."""
+        return self.problem.name
+
+    @property
+    def op(self) -> str:
+        """``linear`` or ``conv2d``."""
+        return "linear" if isinstance(self.problem, LinearProblem) else "conv2d"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The command line's options that differ from the defaults."""
+        given = [("--scheme", self.scheme, SCHEMES[0]), ("--scale", self.scale, SCALES[0]), ("--method", self.method, None)]
+        return tuple(word for option, value, default in given if value != default and value for word in (option, value))
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of x, weight and y, each counted once, in the types of the scheme."""
+        x, y = (4 if self.scheme == "q8csw" else 1), (1 if self.scheme == "q8ta_q8csw_q8to" else 4)
+        return self.problem.bytes(x, 1, y)
+
+    @property
+    def operations(self) -> int:
+        """Two for each multiply-add."""
+        return 2 * self.problem.macs
+
+
+def expand(text: str) -> list[Problem]:
+    """The problems that a name with lists and ranges of sizes states, the last size varying fastest.
+
+    >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
+    ['linear[M=1,K=32,N=4]', 'linear[M=8,K=16,N=4]']
+    """
+    match = _NAME.fullmatch(text.strip())
+    if match is None:
+        parse(text)  # says how a name is written
+        raise ArgumentError(f"{text!r} is not a problem with sizes in brackets")
+    keys: list[str] = []
+    values: list[list[str]] = []
+    for token in match[2].split(","):
+        key, equals, value = token.strip().partition("=")
+        if equals:
+            keys.append(key)
+            values.append([])
+        elif not values:
+            raise ArgumentError(f"{text!r}: {token!r} stands before any size; write NAME=value, as in linear[M=1,8,K=64,N=32]")
+        values[-1] += _numbers(text, value if equals else token.strip())
+    count = 1
+    for each in values:
+        count *= len(each)
+    if count > MAX_CASES:
+        raise ArgumentError(f"{text!r} states {count} cases; at most {MAX_CASES} can be asked for: use larger steps")
+    return [parse(f"{match[1]}[{','.join(map('='.join, zip(keys, one, strict=True)))}]") for one in itertools.product(*values)]
+
+
+def _numbers(text: str, value: str) -> list[str]:
+    match = _RANGE.fullmatch(value)
+    if match is None:
+        return [value]
+    first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
+    if step < 1 or last < first:
+        raise ArgumentError(f"{text!r}: the range {value} is empty; write first:last:step with last >= first and step >= 1")
+    if (last - first) // step >= MAX_CASES:
+        raise ArgumentError(f"{text!r}: the range {value} has more than {MAX_CASES} sizes; use a larger step")
+    return [str(n) for n in range(first, last + 1, step)]
+
+
+def swept(cases: Sequence[Case]) -> str | None:
+    """The one size in which the cases of one operation differ (``M``, ``IC``, ...), or None."""
+    sizes = [dict(item.split("=") for item in case.name.partition("[")[2][:-1].split(",")) for case in cases]
+    if len({case.op for case in cases}) != 1:
+        return None
+    keys = {key for one in sizes for key in one}
+    differing = [key for key in keys if len({one.get(key) for one in sizes}) > 1]
+    return differing[0] if len(differing) == 1 else None
+
+
+def benchmarks_folder() -> Path:
+    """The folder of the case lists: the package's own in a wheel, the checkout's otherwise."""
+    package = Path(__file__).parent.parent
+    packaged = package / "benchmarks"
+    return packaged if packaged.is_dir() else package.parent / "benchmarks"
+
+
+def lists(folder: Path | None = None) -> dict[str, str]:
+    """Name and summary of every case list in the folder."""
+    return {path.stem: _top(path)["summary"].str() for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))}
+
+
+def load_list(path: Path) -> list[Case]:
+    """The cases of a YAML file, each once, in its order.
+
+    Its keys: ``summary``; ``include``, other lists of the same folder; ``cases``, each a mapping of ``case`` (a problem, sizes
+    may be swept), ``reason``, and where they differ from the default ``schemes``, ``scales`` and ``methods`` (lists: all
+    combinations are measured). Raises SpecError with file and line.
+    """
+    return list(dict.fromkeys(_load(path, ())))
+
+
+def _load(path: Path, including: tuple[str, ...]) -> list[Case]:
+    top = _top(path)
+    found: list[Case] = []
+    for node in top["include"].sequence() if "include" in top else []:
+        name = node.str()
+        if name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
+            raise node.error(f"cannot include '{name}': no such list in {path.parent}, or it includes itself.")
+        found += _load(path.parent / f"{name}.yaml", (*including, path.stem))
+    for node in top["cases"].sequence() if "cases" in top else []:
+        found += _cases(node)
+    return found
+
+
+def _top(path: Path) -> dict[str, Node]:
+    return load(path).mapping({"summary"}, {"include", "cases"})
+
+
+def _cases(node: Node) -> list[Case]:
+    keys = node.mapping({"case", "reason"}, {"schemes", "scales", "methods"})
+    try:
+        problems = expand(keys["case"].str())
+    except ArgumentError as error:
+        raise keys["case"].error(str(error)) from error
+    schemes = _choices(keys.get("schemes"), SCHEMES)
+    scales = _choices(keys.get("scales"), SCALES)
+    methods = [each.str() for each in keys["methods"].sequence()] if "methods" in keys else [None]
+    reason = keys["reason"].str()
+    return [Case(p, s, c, m, reason) for p in problems for s in schemes for c in scales for m in methods]
+
+
+def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
+    if node is None:
+        return [known[0]]
+    for each in node.sequence():
+        if each.str() not in known:
+            raise each.error(f"'{each.str()}' is not one of {', '.join(known)}.")
+    return [each.str() for each in node.sequence()]
+
+
+def select(words: Sequence[str], scheme: str | None = None, scale: str | None = None, method: str | None = None) -> list[Case]:
+    """The cases that words of the command line name: problems, names of lists, or paths of YAML files.
+
+    *scheme*, *scale* and *method* replace what a list says. Raises ArgumentError, naming the lists that exist.
+    """
+    found: list[Case] = []
+    for word in words:
+        path = benchmarks_folder() / f"{word}.yaml"
+        if "[" in word:
+            found += [Case(problem) for problem in expand(word)]
+        elif word.endswith((".yaml", ".yml")):
+            found += load_list(Path(word))
+        elif re.fullmatch(r"[\w-]+", word) and path.is_file():
+            found += load_list(path)
+        else:
+            known = ", ".join(lists()) or f"none in {benchmarks_folder()}"
+            raise ArgumentError(
+                f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are: {known}."
+            )
+    changes = {key: value for key, value in (("scheme", scheme), ("scale", scale), ("method", method)) if value is not None}
+    return list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""What a device can do at most, measured in the same run: the rates of its arithmetic, and of a copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.bench.stats import THROTTLED
+from vkq.device.capabilities import CooperativeMatrix
+from vkq.errors import DeviceError
+from vkq.runtime.device import Device
+from vkq.runtime.program import Program, refusals
+from vkq.runtime.recording import Recording
+from vkq.runtime.tensor import Tensor
+from vkq.shader.catalog import catalog
+
+DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
+OPERATIONS = {**dict.fromkeys(DOTS, 2 * 4 * 16), "fp32_fma": 2 * 4 * 4}  # of one step of an invocation's chains
+INVOCATIONS = 64
+MATRIX_CHAINS = 8
+GROUPS = {"cpu": 64, "integrated": 1024}  # enough to fill the device
+GROUPS_DEFAULT = 8192
+COPY_BYTES = {"discrete": 512 << 20, "virtual": 512 << 20}  # well above any cache; halved where a buffer may not be so large
+COPY_BYTES_DEFAULT = 64 << 20
+LASTING_US = 4000.0
+RUNS = 10
+
+
+def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
+    """GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8 matrices where the device has
+    them (``coopmat``), and GB/s of a copy (read + write).
+
+    The best of several runs: a ceiling is what the device can do. None where the device lacks the instruction.
+    """
+    found: dict[str, float | None] = {}
+    for what in OPERATIONS:
+        progress(what)
+        found[what] = _rate(device, what)
+    if device.capabilities.features.get("cooperativeMatrix"):
+        progress("coopmat")
+        found["coopmat"] = _matrix_rate(device)
+    progress("copy")
+    found["copy"] = _copy(device)
+    return found
+
+
+def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
+    """The arithmetic ceiling that a path is held against: its own instruction's, or float32's where it uses no dot product."""
+    name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
+    value = ceilings.get(name) if name else None
+    return (name, value) if name and value else None
+
+
+def _rate(device: Device, what: str) -> float | None:
+    program = _program(device, "ceiling__rate", what=what)
+    if program is None:
+        return None
+    kernel = _scalar_kernel(device, program, what)
+    return max(kernel.run() for _ in range(RUNS))
+
+
+def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
+    per_loop = OPERATIONS[what] * int(program.variant.defines["PER_LOOP"]) * INVOCATIONS
+    return Rate(device, program, per_loop, INVOCATIONS, {"a": 0.999, "b": 0.001})
+
+
+def _matrix_rate(device: Device) -> float | None:
+    """The fastest of the shapes that the device lists for int8 in a subgroup; None where it has none, or computes nothing."""
+    rates = []
+    for shape in sorted({f"{m.m}x{m.n}x{m.k}" for m in device.capabilities.cooperative_matrices if _int8(m)}):
+        program = _matrix_program(device, shape)
+        if program is None:
+            continue
+        defines = {name: int(value) for name, value in program.variant.defines.items()}
+        words = defines["SUBGROUPS"] * defines["MM"] * defines["MN"]
+        steps = MATRIX_CHAINS * defines["PER_LOOP"]
+        kernel = Rate(device, program, 2 * steps * words * defines["MK"], words, {"a": 1, "b": 1})
+        rate = max(kernel.run() for _ in range(RUNS))
+        if (kernel.words() == (steps * defines["MK"] * kernel.loops) % 2**32).all():
+            rates.append(rate)
+    return max(rates, default=None)
+
+
+def _int8(m: CooperativeMatrix) -> bool:
+    return (m.a, m.b, m.c, m.d, m.scope) == ("s8", "s8", "s32", "s32", "subgroup") and not m.saturating
+
+
+def _matrix_program(device: Device, shape: str) -> Program | None:
+    size = device.capabilities.properties["subgroupSize"]
+    if shape not in catalog().shaders["ceiling__matrix_rate"].axes["shape"] or size not in (32, 64):
+        return None
+    variant = catalog().find("ceiling__matrix_rate", shape=shape, subgroup=f"s{size}")
+    if refusals(variant, variant.constants({}), device.capabilities):
+        return None
+    return device.program(variant, {}, size)
+
+
+def _program(device: Device, shader: str, **axes: str) -> Program | None:
+    variant = catalog().find(shader, **axes)
+    constants = {"LOCAL_X": INVOCATIONS}
+    if refusals(variant, variant.constants(constants), device.capabilities):
+        return None
+    return device.program(variant, constants)
+
+
+class Rate:
+    """A kernel that does nothing but arithmetic, for a few milliseconds."""
+
+    def __init__(self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]):
+        """*operations* of a loop and *words* of the result are a workgroup's."""
+        groups = GROUPS.get(device.capabilities.device_type, GROUPS_DEFAULT)
+        self._device, self._program, self._groups, self._push = device, program, groups, push
+        self._y = device.allocate(4 * groups * words)
+        self._bytes = 4 * groups * words
+        loops = 1
+        self._recording = self._record(loops)
+        while (lasted := _time_us(self._recording)) < LASTING_US and loops < 1 << 20:
+            loops = max(2 * loops, min(16 * loops, int(1.2 * loops * LASTING_US / lasted)))
+            self._recording = self._record(loops)
+        self.loops = loops
+        self._operations = operations * groups * loops
+
+    def _record(self, loops: int) -> Recording:
+        with self._device.record(timestamps=1) as recording:
+            recording.dispatch(self._program, [self._y], {"groups": self._groups, "loops": loops, **self._push})
+        return recording
+
+    def run(self) -> float:
+        """GOP/s of one run."""
+        return self._operations / _time_us(self._recording) / 1e3
+
+    def words(self) -> npt.NDArray[np.uint32]:
+        """What the last run left."""
+        return self._device.download(self._y, self._bytes).view(np.uint32)
+
+
+def _copy(device: Device) -> float | None:
+    program = _program(device, "ceiling__copy")
+    size = COPY_BYTES.get(device.capabilities.device_type, COPY_BYTES_DEFAULT)
+    while size > device.capabilities.properties["maxStorageBufferRange"]:
+        size //= 2
+    if program is None:
+        return None
+    try:
+        buffers = [device.allocate(size) for _ in range(2)]
+    except DeviceError:  # out of memory
+        return None
+    with device.record(timestamps=1) as recording:
+        recording.dispatch(program, buffers, {"count": size // 16})
+    Tensor(device, (size // 4,), "int32", buffer=buffers[0]).write(np.arange(size // 4, dtype=np.int32))
+    best = min(_time_us(recording) for _ in range(2 * RUNS))
+    if not np.array_equal(device.download(buffers[1], 4096), device.download(buffers[0], 4096)):
+        raise DeviceError(f"{device.name}: the copy kernel of the benchmarks did not copy; the times cannot be trusted")
+    return 2 * size / best / 1e3
+
+
+def _time_us(recording: Recording) -> float:
+    """From the device's timestamps, or from the host where it has none."""
+    if recording.device.capabilities.timestamp_valid_bits:
+        recording.run()
+        return max(recording.gpu_times_us()[0], 1e-3)
+    begin = time.perf_counter()
+    recording.run()
+    return (time.perf_counter() - begin) * 1e6
+
+
+class Sentinel:
+    """The same arithmetic again between the cases: where it becomes slow, the device is throttled or shared."""
+
+    def __init__(self, device: Device):
+        program = _program(device, "ceiling__rate", what="fp32_fma")
+        assert program is not None  # it requires nothing
+        self._kernel = _scalar_kernel(device, program, "fp32_fma")
+        self._rates = [self._kernel.run() for _ in range(RUNS)]
+
+    def share(self) -> float:
+        """The rate now over the median of all so far, the better of two runs."""
+        rate = max(self._kernel.run() for _ in range(2))
+        self._rates.append(rate)
+        return float(rate / np.median(self._rates))
+
+    def throttled(self) -> float | None:
+        """That share where it is below `stats.THROTTLED`."""
+        share = self.share()
+        return share if share < THROTTLED else None

@@ -1,0 +1,106 @@
+"""The peer ncnn: a model of one int8 layer, on the same Vulkan device.
+
+ncnn quantizes symmetrically (no zero point, no -128), takes float32 and gives float32, so it is given the same numbers that way,
+and judged by the reference of that: the int8 sums are exact, and what follows them is float32.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkq import reference
+from vkq.bench.cases import Case
+from vkq.bench.data import Array, Weights
+from vkq.problem import Conv2dProblem
+from vkq.runtime.device import Device
+
+INT8_DATA = 0x000D4B38  # ncnn's tag in front of int8 weights
+CLOSE = 1e-5  # of the largest result: float32 roundoff after exact sums
+
+
+def arm(ncnn: Any, case: Case, weights: Weights, x: Array, device: Device) -> tuple[Callable[[], Array], str, str]:
+    """(call, what ran, agreement). Raises NotImplementedError for what ncnn cannot run as this case states it."""
+    p = case.problem
+    if case.scheme == "q8csw":
+        raise NotImplementedError("ncnn has no weight-only int8 layer")
+    if isinstance(p, Conv2dProblem) and p.groups != 1:
+        raise NotImplementedError("this peer is measured without groups")
+    index = _gpu(ncnn, device)
+    symmetric = np.maximum(x, -127)
+    assert weights.x is not None
+    bias = (weights.bias * weights.scale * np.float32(weights.x.scale)).astype(np.float32)
+    net, layer = _net(ncnn, case, weights, bias, index)
+    # One Mat for a matrix, one for each image of a batch: ncnn has no batches.
+    real = symmetric.astype(np.float32) * np.float32(weights.x.scale)
+    parts = [real] if case.op == "linear" else list(real)
+
+    def call() -> Array:
+        outputs = []
+        for part in parts:
+            extractor = net.create_extractor()
+            extractor.input("x", ncnn.Mat(part))
+            outputs.append(np.array(extractor.extract("y")[1]))
+        return outputs[0].reshape(p.y_shape) if case.op == "linear" else np.stack(outputs).reshape(p.y_shape)
+
+    batch = f", {len(parts)} images in turn" if len(parts) > 1 else ""
+    ran = f"ncnn {ncnn.__version__} {layer} int8 on Vulkan device {index} ({device.name}), fp16 off, float32 in and out{batch}"
+    return call, ran, _agreement(case, weights, symmetric, bias, call())
+
+
+def _gpu(ncnn: Any, device: Device) -> int:
+    names = [ncnn.get_gpu_info(i).device_name() for i in range(ncnn.get_gpu_count())]
+    if device.name not in names:
+        raise NotImplementedError(f"ncnn does not see this device; it sees {', '.join(names) or 'none'}")
+    return names.index(device.name)
+
+
+def _net(ncnn: Any, case: Case, weights: Weights, bias: Array, index: int) -> tuple[Any, str]:
+    p = case.problem
+    values = {0: p.gemm_n}
+    if isinstance(p, Conv2dProblem):
+        top, left, bottom, right = p.padding
+        values |= {1: p.kw, 11: p.kh, 2: p.dilation[1], 12: p.dilation[0], 3: p.stride[1], 13: p.stride[0]}
+        values |= {4: left, 15: right, 14: top, 16: bottom, 5: 1, 6: weights.w.size, 8: 1}
+        layer = "Convolution"
+    else:
+        values |= {1: 1, 2: weights.w.size, 8: 1}
+        layer = "InnerProduct"
+    text = " ".join(f"{key}={value}" for key, value in values.items())
+    net = ncnn.Net()
+    net.opt.use_vulkan_compute = True
+    for name in ("fp16_packed", "fp16_storage", "fp16_arithmetic", "bf16_packed", "bf16_storage"):
+        setattr(net.opt, f"use_{name}", False)
+    net.set_vulkan_device(index)
+    net.load_param_mem(f"7767517\n2 2\nInput x 0 1 x\n{layer} op 1 1 x y {text}\n")
+    assert weights.x is not None
+    scales = np.broadcast_to(1 / weights.scale, p.gemm_n).astype("<f4")
+    data = weights.w.tobytes()
+    model = struct.pack("<I", INT8_DATA) + data + b"\0" * (-len(data) % 4)
+    model += bias.astype("<f4").tobytes() + scales.tobytes() + struct.pack("<f", 1 / weights.x.scale)
+    with tempfile.TemporaryDirectory() as folder:  # its reader of memory takes text alone
+        path = Path(folder) / "model.bin"
+        path.write_bytes(model)
+        if net.load_model(str(path)) != 0:
+            raise NotImplementedError("ncnn refused the model")
+    return net, layer
+
+
+def _agreement(case: Case, weights: Weights, x: Array, bias: Array, got: Array) -> str:
+    assert weights.x is not None
+    scale = weights.scale * np.float32(weights.x.scale)
+    real = x.astype(np.float64)
+    if isinstance(case.problem, Conv2dProblem):
+        p = case.problem
+        window = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation}
+        want = reference.conv2d_q8csw(real, weights.w, scale, bias, **window)  # type: ignore[arg-type]
+    else:
+        want = reference.linear_q8csw(real, weights.w, scale, bias)
+    apart = float(np.abs(got - want).max()) / (float(np.abs(want).max()) or 1.0)
+    verdict = "agrees" if apart < CLOSE else "DIFFERS"
+    return f"{verdict}: at most {apart:.2g} of the largest result from the reference without zero point"

@@ -1,0 +1,181 @@
+"""Other libraries beside vkq, where they are installed: each says what really ran, on what, and whether its numbers agreed."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from vkq.bench import ncnn_peer
+from vkq.bench.cases import Case
+from vkq.bench.data import Array, Expected, Weights
+from vkq.errors import ArgumentError
+from vkq.problem import Conv2dProblem
+from vkq.runtime.device import Device
+
+
+@dataclass(frozen=True)
+class PeerArm:
+    """What is timed (``call``), what really runs in it (library, version, device, type), and whether its numbers agreed."""
+
+    call: Callable[[], Any]
+    ran: str
+    agreement: str
+
+
+class Peer(Protocol):
+    """A library that can run a case, or says why not (NotImplementedError)."""
+
+    @property
+    def name(self) -> str:
+        """As ``--peer`` takes it."""
+
+    def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
+        """Ready to be timed; it has run once."""
+
+
+def agreement(got: Array, expected: Expected) -> str:
+    """Whether a peer's result agrees with the reference of the same case, in words and numbers."""
+    wrong = expected.mismatch(got) if got.dtype == expected.y.dtype or expected.bound is not None else "another type"
+    if wrong is None:
+        return f"agrees {expected.how}"
+    size = float(np.abs(expected.y.astype(np.float64)).max()) or 1.0
+    apart = float(np.abs(got.astype(np.float64) - expected.y).max())
+    return f"DIFFERS from the reference: {wrong}; at most {apart:.3g} apart where the largest is {size:.3g}"
+
+
+class OnnxRuntime:
+    """ONNX Runtime's CPU provider: QLinearConv, QLinearMatMul (QGemm, which has a bias), MatMul and Conv in float."""
+
+    name = "ort"
+
+    def __init__(self) -> None:
+        self._ort, self._onnx = _library("onnxruntime", self.name), _library("onnx", self.name)
+
+    def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
+        if case.scheme != "q8ta_q8csw_q8to":
+            raise NotImplementedError(f"ONNX Runtime has no operator of scheme {case.scheme}")
+        operator, model = self._model(case, weights)
+        options = self._ort.SessionOptions()
+        options.log_severity_level = 3
+        session = self._ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+        def call() -> Array:
+            return np.asarray(session.run(None, {"x": x})[0])
+
+        ran = f"ONNX Runtime {self._ort.__version__} {operator} int8, CPU with all cores ({', '.join(session.get_providers())})"
+        return PeerArm(call, ran, agreement(call(), expected))
+
+    def _model(self, case: Case, data: Weights) -> tuple[str, Any]:
+        helper, kinds, p = self._onnx.helper, self._onnx.TensorProto, case.problem
+        assert data.x is not None
+        assert data.y is not None
+        conv = isinstance(p, Conv2dProblem)
+        zeros = np.zeros(data.scale.size, np.int8)
+        constants: dict[str, Array] = {
+            "x_scale": np.float32(data.x.scale), "x_zero": np.int8(data.x.zero_point),
+            "w": data.w if conv else np.ascontiguousarray(data.w.T),
+            "w_scale": data.scale if data.scale.size > 1 else data.scale[0], "w_zero": zeros if zeros.size > 1 else zeros[0],
+            "y_scale": np.float32(data.y.scale), "y_zero": np.int8(data.y.zero_point), "bias": data.bias,
+        }  # fmt: skip
+        if isinstance(p, Conv2dProblem):
+            order, operator, domain = "x x_scale x_zero w w_scale w_zero y_scale y_zero bias", "QLinearConv", ""
+            attributes = {"strides": p.stride, "pads": p.padding, "dilations": p.dilation, "group": p.groups}
+        else:
+            order, operator, domain = "x x_scale x_zero w w_scale w_zero bias y_scale y_zero", "QGemm", "com.microsoft"
+            attributes = {}
+        node = helper.make_node(operator, order.split(), ["y"], domain=domain, **attributes)
+        numpy_helper = self._onnx.numpy_helper
+        graph = helper.make_graph(
+            [node], "case", [helper.make_tensor_value_info("x", kinds.INT8, p.x_shape)],
+            [helper.make_tensor_value_info("y", kinds.INT8, p.y_shape)],
+            [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+        )  # fmt: skip
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+        return operator, helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+class PyTorch:
+    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) and float32 conv2d and linear."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        self._torch = _library("torch", self.name)
+
+    def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
+        torch, p = self._torch, case.problem
+        ran = f"PyTorch {torch.__version__} on the CPU with {torch.get_num_threads()} threads"
+        if case.op == "linear" and case.scheme != "q8csw":
+            xt, wt = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weights.w.T))
+            want = x.astype(np.float64) @ weights.w.astype(np.float64).T
+            same = np.array_equal(torch._int_mm(xt, wt).numpy(), want)
+            text = "its int32 sums agree bit for bit" if same else "DIFFERS: its int32 sums are not those of the reference"
+            return PeerArm(lambda: torch._int_mm(xt, wt), f"{ran}: _int_mm, int8 to int32, nothing after it", text)
+        per_channel = weights.scale.reshape((-1,) + (1,) * (weights.w.ndim - 1))
+        w = torch.from_numpy((weights.w * per_channel).astype(np.float32))
+        real = x if weights.x is None else ((x.astype(np.float32) - weights.x.zero_point) * np.float32(weights.x.scale))
+        xt = torch.from_numpy(np.ascontiguousarray(real, np.float32))
+        scale = 1.0 if weights.x is None else weights.x.scale
+        bias = torch.from_numpy((weights.bias * (weights.scale * np.float32(scale) if weights.x else 1)).astype(np.float32))
+        if isinstance(p, Conv2dProblem):
+            top, left, bottom, right = p.padding
+            padded = torch.nn.functional.pad(xt, (left, right, top, bottom))
+            call = functools.partial(
+                torch.nn.functional.conv2d, padded, w, bias, stride=p.stride, dilation=p.dilation, groups=p.groups
+            )  # fmt: skip
+        else:
+            call = functools.partial(torch.nn.functional.linear, xt, w, bias)
+        got = call().numpy()
+        if weights.y is not None:  # what the reference rounds to int8, PyTorch leaves in float
+            steps = np.clip(got / np.float32(weights.y.scale) + weights.y.zero_point, -128, 127) - expected.y
+            text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
+        else:
+            size = float(np.abs(expected.y).max()) or 1.0
+            text = f"float32: at most {float(np.abs(got - expected.y).max()) / size:.2g} of the largest result from the reference"
+        return PeerArm(call, f"{ran}: {case.op} in float32", text)
+
+
+class Ncnn:
+    """ncnn on the same Vulkan device, int8 with its fp16 options off; float32 arrays in and out, as it takes them."""
+
+    name = "ncnn"
+
+    def __init__(self) -> None:
+        self._ncnn = _library("ncnn", self.name)
+
+    def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
+        call, ran, text = ncnn_peer.arm(self._ncnn, case, weights, x, device)
+        return PeerArm(call, ran, text)
+
+
+PEERS: dict[str, Callable[[], Peer]] = {"ort": OnnxRuntime, "torch": PyTorch, "ncnn": Ncnn}
+
+
+def find_peer(name: str) -> Peer:
+    """The peer by name. Raises ArgumentError where there is none, or it is not installed."""
+    if name not in PEERS:
+        raise ArgumentError(f"--peer is {name!r}; it must be all or one of {', '.join(PEERS)}")
+    return PEERS[name]()
+
+
+def installed_peers() -> tuple[Peer, ...]:
+    """The peers whose library is installed."""
+    found = []
+    for make in PEERS.values():
+        try:
+            found.append(make())
+        except ArgumentError:
+            continue
+    return tuple(found)
+
+
+def _library(name: str, peer: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ArgumentError(f"--peer {peer} needs {name} ({error}); install it: pip install 'vkq[peers]'") from error

@@ -1,0 +1,73 @@
+"""Can the comparison be trusted here? One kernel against itself must be called equal, and against 10 % more work slower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from vkq.bench import data, stats, timer
+from vkq.bench.cases import Case
+from vkq.problem import parse
+from vkq.runtime.device import Device
+from vkq.runtime.tensor import Tensor
+
+TRIALS = 20
+NEEDED = 19
+INJECTED = 0.10
+CASE = Case(parse("linear[M=64,K=256,N=256]"))
+# Short submissions in many pairs: what disturbs the machine then mostly meets both halves of a pair, and the rest are outliers
+# that the median leaves out. Ten passes, so that one more is 10 % more work.
+SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
+PASSES = 10
+
+
+@dataclass(frozen=True)
+class Report:
+    """The ratios of the trials with equal arms, and of those with extra work."""
+
+    equal: list[stats.Ratio]
+    slower: list[stats.Ratio]
+
+    @property
+    def right(self) -> tuple[int, int]:
+        """How many trials of each kind had the right verdict."""
+        return sum(r.verdict == "equal" for r in self.equal), sum(r.verdict == "slower" for r in self.slower)
+
+    @property
+    def passed(self) -> bool:
+        return min(self.right) >= NEEDED
+
+    def lines(self) -> list[str]:
+        """The report in words."""
+        names = ("one kernel as both arms: called equal", f"{INJECTED:.0%} more work: called slower")
+        lines = []
+        for name, right, ratios in zip(names, self.right, (self.equal, self.slower), strict=True):
+            values = sorted(r.value for r in ratios)
+            pairs = sum(r.pairs for r in ratios) // len(ratios)
+            lines.append(
+                f"{name} in {right} of {len(ratios)} (at least {NEEDED}); ratios {values[0]:.3f} to {values[-1]:.3f}, "
+                f"{pairs} pairs each"
+            )
+        lines.append("passed" if self.passed else "FAILED: times on this machine are too noisy now; close other programs")
+        return lines
+
+
+def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = lambda what: None) -> Report:
+    """Runs the trials, by the same sampling and statistics as every comparison of ``vkq bench``."""
+    layer = data.layer(CASE, data.weights(CASE), "auto", device)
+    x = Tensor.from_numpy(data.activations(CASE), device)
+    base, same, more = (_arm(device, lambda: layer(x), extra) for extra in (0.0, 0.0, INJECTED))
+    clock = base.clocks[0]
+    equal: list[stats.Ratio] = []
+    slower: list[stats.Ratio] = []
+    for trial in range(trials):
+        progress(f"self-test {trial + 1}/{trials}")
+        for other, found in ((same, equal), (more, slower)):
+            times = timer.measure([base, other], clock, SETTINGS).times
+            found.append(stats.paired_ratio(times[1], times[0]))
+    return Report(equal, slower)
+
+
+def _arm(device: Device, call: Callable[[], Tensor], extra: float) -> timer.WorkArm:
+    work = timer.Work(device, call, CASE.bytes, rotate=False)
+    return timer.WorkArm(work, SETTINGS, inject=extra, least_passes=PASSES)

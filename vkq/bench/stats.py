@@ -1,0 +1,138 @@
+"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and what is suspicious in a sample.
+
+Times on a shared machine have heavy tails and drift, so nothing here uses a mean or a standard deviation. Two arms are compared
+by the ratio of pairs measured right after each other: what slows the machine for a while slows both halves of a pair.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+CONFIDENCE = 0.99  # of the interval of a ratio
+FLOOR = 0.02  # ratios nearer to 1 than this are called equal: where buffers lie makes as much of a difference
+DRIFT = 0.05  # between the medians of the first and the last fifth
+OUTLIERS = 0.05  # share of samples
+THROTTLED = 0.85  # of the sentinel's median rate
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Median, 20th and 80th percentile of the samples, and how many there are."""
+
+    median: float
+    p20: float
+    p80: float
+    count: int
+
+
+def summarize(samples: Sequence[float]) -> Summary:
+    """The summary of at least one sample.
+
+    >>> summarize([1.0, 2.0, 3.0, 4.0, 100.0])
+    Summary(median=3.0, p20=1.8, p80=23.2, count=5)
+    """
+    p20, median, p80 = (round(float(v), 6) for v in np.percentile(np.asarray(samples, np.float64), (20, 50, 80)))
+    return Summary(median, p20, p80, len(samples))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The time of one arm over that of another: estimate, interval, and the number of pairs. Below 1 the first is faster."""
+
+    value: float
+    low: float
+    high: float
+    pairs: int
+
+    @property
+    def verdict(self) -> str:
+        """``slower``, ``faster`` (the interval leaves 1 out, and the difference is above `FLOOR`), else ``equal``."""
+        if abs(math.log(self.value)) < math.log1p(FLOOR) or self.low <= 1 <= self.high:
+            return "equal"
+        return "slower" if self.value > 1 else "faster"
+
+    @property
+    def width(self) -> float:
+        """Half the width of the interval, as a share of the ratio: what could not have been seen."""
+        return math.sqrt(self.high / self.low) - 1
+
+
+def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
+    """The ratio times[i] / base[i] over all pairs, by Hodges and Lehmann: the median of the pairwise geometric means.
+
+    The interval is that of the Wilcoxon signed-rank test. It is exact wherever log ratios are symmetric about their centre,
+    which interleaving makes true for two equal arms, whatever the noise's distribution. With too few pairs for the confidence
+    (fewer than eight for 99 %) it is the whole range.
+
+    >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
+    2.0
+    """
+    logs = np.log(np.asarray(times, np.float64) / np.asarray(base, np.float64))
+    n = len(logs)
+    rows, columns = np.triu_indices(n)
+    means = np.sort((logs[rows] + logs[columns]) / 2)
+    rank = _signed_rank(n, confidence)
+    value, low, high = (math.exp(v) for v in (float(np.median(means)), means[rank], means[len(means) - 1 - rank]))
+    return Ratio(round(value, 9), round(low, 9), round(high, 9), n)
+
+
+@functools.cache
+def _signed_rank(n: int, confidence: float) -> int:
+    """How many of the n(n+1)/2 pairwise means lie outside the interval on either side."""
+    total, tail = n * (n + 1) // 2, (1 - confidence) / 2
+    if n > 60:  # the normal approximation, by then good to a fraction of a rank
+        spread = math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+        return max(0, math.floor(total / 2 - _normal_quantile(1 - tail) * spread))
+    counts = np.zeros(total + 1)
+    counts[0] = 1.0
+    for i in range(1, n + 1):  # the number of subsets of {1..n} by their sum, as probabilities
+        shifted = np.zeros_like(counts)
+        shifted[i:] = counts[:-i]
+        counts = (counts + shifted) / 2
+    return max(0, int(np.searchsorted(np.cumsum(counts), tail, side="right")) - 1)
+
+
+def _normal_quantile(p: float) -> float:
+    low, high = 0.0, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (1 + math.erf(middle / math.sqrt(2))) / 2 < p else (low, middle)
+    return low
+
+
+def median_ratio(times: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Ratio:
+    """The ratio of two medians of separate runs, with a bootstrapped interval (2,000 resamples, always the same ones)."""
+    rng = np.random.default_rng(0)
+    resampled = [np.median(_resamples(rng, np.asarray(v, np.float64)), axis=1) for v in (times, base)]
+    tail = 50 * (1 - confidence)
+    low, high = (float(v) for v in np.percentile(resampled[0] / resampled[1], (tail, 100 - tail)))
+    return Ratio(float(np.median(times) / np.median(base)), low, high, min(len(times), len(base)))
+
+
+def _resamples(rng: np.random.Generator, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return values[rng.integers(0, len(values), (2000, len(values)))]
+
+
+def drift(samples: Sequence[float]) -> float | None:
+    """The last fifth's median over the first fifth's, minus 1; None with fewer than ten samples."""
+    fifth = len(samples) // 5
+    return None if fifth < 2 else float(np.median(samples[-fifth:]) / np.median(samples[:fifth])) - 1
+
+
+def outliers(samples: Sequence[float]) -> float:
+    """The share of samples further than three interquartile ranges outside the middle half."""
+    q1, q3 = np.percentile(np.asarray(samples, np.float64), (25, 75))
+    reach = 3 * max(q3 - q1, 1e-3 * q3)  # a clock's granularity is no outlier
+    return float(np.mean([not q1 - reach <= v <= q3 + reach for v in samples]))
+
+
+def settled(samples: Sequence[float], count: int = 5, within: float = 0.03) -> bool:
+    """Whether the last *count* samples agree within *within* of their median."""
+    last = sorted(samples[-count:])
+    return len(last) == count and last[-1] - last[0] <= within * last[count // 2]

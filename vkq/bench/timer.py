@@ -1,0 +1,279 @@
+"""What is timed: work captured once, stacked into long submissions, on rotating copies of its data; and how it is sampled."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from vkq.bench import stats
+from vkq.runtime.buffer import Buffer
+from vkq.runtime.device import Device
+from vkq.runtime.recording import Recording
+from vkq.runtime.tensor import Tensor
+
+# gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one unstacked pass.
+# call: the Python call, arrays in and out.
+CLOCKS = ("gpu", "submit", "call")
+MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
+MAX_SETS = 64
+SET_BYTES = 1 << 30  # of all rotating copies together
+# What the rotating copies must exceed. Vulkan does not tell the size of the last-level cache; no GPU's of the type is larger
+# than this by much.
+CACHE_BYTES = {"discrete": 128 << 20, "virtual": 128 << 20}
+CACHE_BYTES_DEFAULT = 32 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long is measured.
+
+    ``samples``: at least so many for each arm and clock (three where a clock's ``time_s`` are over before). ``submission_us``:
+    dispatches are stacked until a submission lasts so long. ``precision``: two arms are sampled on until the interval of their
+    ratio is this narrow on either side, or the time is over.
+    """
+
+    samples: int = 10
+    submission_us: float = 50_000
+    time_s: float = 10.0
+    precision: float = 0.02
+    enough_s: float = 0.5  # a single arm is sampled so long, up to MOST samples
+
+    MOST = 400
+    LEAST = 3
+
+
+class Arm(Protocol):
+    """One of the things that are measured side by side."""
+
+    @property
+    def clocks(self) -> Sequence[str]:
+        """The clocks it can be measured with."""
+
+    def prepare(self, clock: str) -> None:
+        """Makes ready what `sample` runs."""
+
+    def sample(self, clock: str) -> float:
+        """One time in microseconds, of one pass of the work."""
+
+
+class Work:
+    """The dispatches of one call, captured, to be recorded again: stacked, and on copies of every buffer they use."""
+
+    def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
+        self.device = device
+        with device.record() as once:
+            self.y = run()
+        self.steps = list(once.steps)
+        self.dispatches = sum(step.program is not None for step in self.steps)
+        self.sets: list[dict[Buffer, Buffer]] = [{}]
+        if rotate:
+            self._rotate(work_bytes)
+
+    def _rotate(self, work_bytes: int) -> None:
+        cache = CACHE_BYTES.get(self.device.capabilities.device_type, CACHE_BYTES_DEFAULT)
+        buffers = dict.fromkeys(b for step in self.steps for b in step.buffers)
+        used = max(1, work_bytes, sum(b.bytes for b in buffers))
+        for _ in range(min(MAX_SETS, math.ceil(cache / max(1, work_bytes)), SET_BYTES // used)):
+            copies = {b: self.device.allocate(b.bytes) for b in buffers}
+            with self.device.operation() as recording:
+                for source, target in copies.items():
+                    recording.copy(source, target, source.bytes)
+            self.sets.append(copies)
+        self.device.synchronize()
+
+    def results(self) -> list[Tensor]:
+        """The result of every set, as the last run left it."""
+        y = self.y
+        return [Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer)) for one in self.sets]
+
+    def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
+        """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around it all."""
+        with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
+            if self.device.capabilities.timestamp_valid_bits:
+                recording.mark()
+            recording.barrier()
+            if extra:
+                self._pass(recording, sets[0], extra)
+            first = recording.position
+            for one in sets:
+                self._pass(recording, one)
+            if rounds > 1:
+                recording.repeat(first, rounds - 1)
+            if self.device.capabilities.timestamp_valid_bits:
+                recording.mark()
+        return recording
+
+    def _pass(self, recording: Recording, buffers: dict[Buffer, Buffer], times: int = 1) -> None:
+        first = recording.position
+        for step in self.steps:
+            recording.again(step, buffers)
+        recording.barrier()
+        if times > 1:
+            recording.repeat(first, times - 1)
+
+
+class WorkArm:
+    """Captured work under the clocks ``gpu`` and ``submit``, and *call* under ``call``.
+
+    *inject* is a share of extra work done and not counted, for the self-test of the comparison.
+    """
+
+    def __init__(
+        self, work: Work, settings: Settings, call: Callable[[], Any] | None = None, inject: float = 0.0, least_passes: int = 1
+    ):
+        self.work = work
+        self.settings = settings
+        self.passes = 0
+        self.overhead_us: list[float] = []  # of each submit sample: host time beyond the device's
+        self._submits: list[float] = []  # the host's times of the gpu samples
+        self._call = call
+        self._inject = inject
+        self._least_passes = least_passes
+        self._stacked: Recording | None = None
+        self._single: list[Recording] = []
+        self._next = 0
+
+    @property
+    def clocks(self) -> tuple[str, ...]:
+        timed = bool(self.work.device.capabilities.timestamp_valid_bits)
+        return tuple(c for c in CLOCKS if (c != "gpu" or timed) and (c != "call" or self._call))
+
+    def prepare(self, clock: str) -> None:
+        if clock == "gpu" and self._stacked is None:
+            self._stack()
+        if clock == "submit" and not self._single:
+            self._single = [self.work.record([one], 1) for one in self.work.sets]
+
+    def _stack(self) -> None:
+        """Rounds are doubled until a submission lasts long enough; its length is what the device says, warm."""
+        sets, rounds = self.work.sets, self._least_passes
+        while True:
+            self.passes = rounds * len(sets)
+            extra = round(self.passes * self._inject)
+            self._stacked = self.work.record(sets, rounds, extra)
+            lasted = self._shortest_us(self._stacked)
+            wanted = math.ceil(rounds * 1.1 * self.settings.submission_us / lasted)
+            if lasted >= self.settings.submission_us or 2 * self.passes > MAX_PASSES:
+                return
+            rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
+
+    def submits(self, gpu: Sequence[float]) -> list[float] | None:
+        """The submit samples that came with these gpu samples, where a submission was one pass anyway; else None."""
+        if self.passes != 1 or len(self.work.sets) != 1:
+            return None
+        taken = self._submits[-len(gpu) :]
+        self.overhead_us = [host - device for host, device in zip(taken, gpu, strict=True)]
+        return taken
+
+    def _shortest_us(self, recording: Recording) -> float:
+        """Of up to four runs: one that was interrupted must not pass for long work."""
+        shortest, spent_us = math.inf, 0.0
+        for _ in range(4):
+            recording.run()
+            lasted = max(recording.mark_times_us()[0], 1e-3)
+            shortest, spent_us = min(shortest, lasted), spent_us + lasted
+            if shortest < self.settings.submission_us or spent_us > 1e5 * self.settings.time_s:
+                break
+        return shortest
+
+    def sample(self, clock: str) -> float:
+        if clock == "gpu":
+            assert self._stacked is not None
+            self._submits.append(_elapsed_us(self._stacked.run))
+            return self._stacked.mark_times_us()[0] / self.passes
+        if clock == "submit":
+            recording = self._single[self._next % len(self._single)]
+            self._next += 1
+            elapsed = _elapsed_us(recording.run)
+            if self.work.device.capabilities.timestamp_valid_bits:
+                self.overhead_us.append(elapsed - recording.mark_times_us()[0])
+            return elapsed
+        assert self._call is not None
+        return _elapsed_us(self._call)
+
+
+class CallArm:
+    """A Python function under the clock ``call``: a peer."""
+
+    clocks = ("call",)
+
+    def __init__(self, call: Callable[[], Any]):
+        self._call = call
+
+    def prepare(self, clock: str) -> None:
+        """Nothing to do."""
+
+    def sample(self, clock: str) -> float:
+        return _elapsed_us(self._call)
+
+
+def _elapsed_us(run: Callable[[], Any]) -> float:
+    begin = time.perf_counter()
+    run()
+    return (time.perf_counter() - begin) * 1e6
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Microseconds by arm, in the order taken, and whether each arm's warm-up settled."""
+
+    times: list[list[float]]
+    warm: list[bool]
+
+
+def measure(arms: Sequence[Arm], clock: str, settings: Settings) -> Samples:
+    """Samples of all arms with one clock, interleaved: A B, B A, A B, ...
+
+    The order turns every round, so that neither drift nor what one arm leaves behind favours an arm.
+    """
+    begin = time.perf_counter()
+    for arm in arms:
+        arm.prepare(clock)
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        warm = [_warm_up(arm, clock, settings.time_s / (5 * len(arms))) for arm in arms]
+        times: list[list[float]] = [[] for _ in arms]
+        start = time.perf_counter()
+        while not _enough(times, time.perf_counter() - start, time.perf_counter() - begin, settings):
+            forward = len(times[0]) % 2 == 0
+            for i in range(len(arms)) if forward else reversed(range(len(arms))):
+                times[i].append(arms[i].sample(clock))
+    finally:
+        if collecting:
+            gc.enable()
+    return Samples(times, warm)
+
+
+def _warm_up(arm: Arm, clock: str, limit_s: float) -> bool:
+    """The same work until five samples in a row agree within 3 %, or the time is over (False).
+
+    A single pass longer than that time has warmed the device up by itself.
+    """
+    begin, seen = time.perf_counter(), [arm.sample(clock)]
+    if seen[0] > 1e6 * limit_s:
+        return True
+    while not stats.settled(seen):
+        if time.perf_counter() - begin > limit_s:
+            return False
+        seen.append(arm.sample(clock))
+    return True
+
+
+def _enough(times: list[list[float]], sampled_s: float, spent_s: float, settings: Settings) -> bool:
+    count = len(times[0])
+    if count < settings.LEAST:
+        return False
+    if spent_s > settings.time_s or count >= settings.MOST:
+        return True
+    if count < settings.samples:
+        return False
+    if len(times) == 1:
+        return sampled_s >= settings.enough_s
+    if count % 5:  # the interval is asked for now and then: looking at it often would make it too hopeful
+        return False
+    return all(stats.paired_ratio(one, times[0]).width <= settings.precision for one in times[1:])

@@ -1,0 +1,168 @@
+"""The shapes that `vkq check` and the tests share, each with its reason, and seeded random problems.
+
+A case is written as its problem's name (see `vkq.problem.parse`), so that the text here, the test id and the benchmark
+filter are the same string.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ..problem import Conv2dProblem, LinearProblem, Problem, parse
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem, what it is for, and why it is here."""
+
+    problem: Problem
+    use: Literal["correctness", "performance"]
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.problem.name
+
+
+_CORRECTNESS = """
+    linear[M=1,K=64,N=32]
+    linear[M=1,K=128,N=64]
+    linear[M=4,K=128,N=64]
+    linear[M=4,K=256,N=128]
+    linear[M=32,K=64,N=32]
+    linear[M=32,K=128,N=64]
+    conv2d[N=1,IC=3,H=8,W=8,OC=8,KH=3,KW=3]
+    conv2d[N=1,IC=3,H=64,W=64,OC=32,KH=1,KW=1]
+    conv2d[N=1,IC=3,H=64,W=64,OC=32,KH=3,KW=3,stride=2,padding=1]
+    conv2d[N=1,IC=3,H=64,W=64,OC=32,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=8,H=8,W=8,OC=8,KH=3,KW=3,padding=1,groups=8]
+    conv2d[N=1,IC=16,H=8,W=8,OC=1,KH=1,KW=1]
+    conv2d[N=1,IC=16,H=8,W=8,OC=2,KH=1,KW=1]
+    conv2d[N=1,IC=16,H=57,W=33,OC=16,KH=3,KW=3,padding=1,groups=16]
+    conv2d[N=1,IC=16,H=32,W=32,OC=32,KH=3,KW=3,padding=2,dilation=2]
+    conv2d[N=1,IC=32,H=55,W=55,OC=1,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=32,H=77,W=77,OC=16,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=32,H=64,W=64,OC=32,KH=5,KW=5,padding=2,groups=32]
+    conv2d[N=1,IC=32,H=8,W=8,OC=64,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=32,H=16,W=16,OC=64,KH=3,KW=3,padding=3,dilation=3]
+    conv2d[N=1,IC=32,H=16,W=16,OC=64,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=32,H=64,W=64,OC=64,KH=3,KW=3,padding=1,groups=2]
+    conv2d[N=1,IC=32,H=64,W=64,OC=64,KH=3,KW=3,stride=2,padding=1]
+    conv2d[N=1,IC=64,H=32,W=32,OC=64,KH=3,KW=3,stride=2,padding=1,groups=64]
+    conv2d[N=1,IC=64,H=32,W=32,OC=64,KH=3,KW=3,stride=2,padding=2,groups=64]
+    conv2d[N=1,IC=80,H=16,W=16,OC=80,KH=3,KW=3,padding=1,groups=80]
+    conv2d[N=1,IC=96,H=64,W=64,OC=96,KH=5,KW=5,stride=2,padding=2,groups=4]
+    conv2d[N=1,IC=96,H=64,W=64,OC=96,KH=5,KW=5,stride=2,padding=2,groups=96]
+    conv2d[N=1,IC=96,H=81,W=81,OC=96,KH=3,KW=3,stride=2,padding=1,groups=3]
+"""
+
+_PERFORMANCE = """
+    linear[M=1,K=512,N=512]
+    linear[M=1,K=512,N=9059]
+    linear[M=256,K=2048,N=2048]
+    linear[M=1024,K=2048,N=2048]
+    conv2d[N=1,IC=32,H=128,W=128,OC=32,KH=3,KW=3,padding=2,groups=32]
+    conv2d[N=1,IC=32,H=128,W=128,OC=64,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=48,H=256,W=256,OC=22,KH=1,KW=1]
+    conv2d[N=1,IC=64,H=128,W=128,OC=64,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=64,H=128,W=128,OC=128,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=96,H=128,W=128,OC=96,KH=3,KW=3,stride=2,padding=1,groups=3]
+    conv2d[N=1,IC=128,H=128,W=128,OC=128,KH=5,KW=5,stride=2,padding=2,groups=4]
+    conv2d[N=1,IC=128,H=128,W=128,OC=128,KH=1,KW=1]
+    conv2d[N=1,IC=128,H=256,W=256,OC=128,KH=5,KW=5,stride=2,padding=2,groups=4]
+    conv2d[N=1,IC=128,H=128,W=128,OC=256,KH=1,KW=1,padding=1,groups=8]
+    conv2d[N=1,IC=288,H=16,W=16,OC=288,KH=3,KW=3,padding=1,groups=288]
+    conv2d[N=1,IC=480,H=8,W=8,OC=160,KH=1,KW=1]
+    conv2d[N=1,IC=512,H=7,W=7,OC=512,KH=3,KW=3,padding=1]
+    conv2d[N=1,IC=576,H=128,W=128,OC=64,KH=1,KW=1]
+    conv2d[N=1,IC=1024,H=128,W=128,OC=128,KH=1,KW=1]
+    conv2d[N=1,IC=1024,H=14,W=14,OC=2048,KH=1,KW=1,stride=2]
+"""
+
+_LISTS: dict[Literal["correctness", "performance"], str] = {"correctness": _CORRECTNESS, "performance": _PERFORMANCE}
+KNOWN = [
+    Case(parse(name), use, "a shape of ExecuTorch's public Vulkan operator tests")
+    for use, names in _LISTS.items()
+    for name in names.split()
+]
+
+# Transposed convolutions: (N, IC, H, W, OC, KH=KW, groups, output_padding), all
+# with stride 2 and padding 1.
+TRANSPOSED = [
+    (1, 32, 8, 8, 16, 3, 1, 1),
+    (1, 64, 4, 4, 32, 3, 1, 1),
+    (1, 64, 8, 8, 32, 3, 2, 1),
+    (1, 128, 32, 32, 64, 3, 1, 1),
+    (1, 256, 16, 16, 128, 4, 1, 0),
+]
+
+_ODD = {
+    "linear[M=1,K=1,N=1]": "the smallest",
+    "linear[M=9,K=9,N=9]": "just above a tile of 8",
+    "linear[M=1,K=10,N=10]": "one row",
+    "linear[M=10,K=1,N=10]": "K = 1",
+    "linear[M=10,K=10,N=1]": "one column",
+    "linear[M=457,K=512,N=330]": "unaligned and large",
+    "linear[M=130,K=20,N=12]": "M > K",
+    "linear[M=3,K=0,N=5]": "K = 0: the bias alone",
+    "linear[M=0,K=8,N=4]": "no rows",
+    "linear[M=2,K=8,N=0]": "no columns",
+    "linear[M=2,K=5000,N=3]": "accumulators above 2**24",
+    "linear[M=33,K=1021,N=9]": "K just within what float lanes sum exactly",
+    "linear[M=5,K=1025,N=70]": "K just above what float lanes sum exactly",
+    "linear[M=70,K=2051,N=7]": "twice above what float lanes sum exactly",
+    **{
+        f"linear[M={5 + k % 4},K={k},N={n}]": f"K % 4 = {k % 4}, N % 4 = {n % 4}"
+        for k in (28, 29, 30, 31)
+        for n in (16, 17, 18, 19)
+    },
+    "conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]": "the smallest",
+    "conv2d[N=1,IC=1,H=9,W=9,OC=9,KH=3,KW=3,padding=1]": "IC = 1",
+    "conv2d[N=1,IC=3,H=13,W=11,OC=5,KH=7,KW=7,stride=2,padding=3]": "IC = 3, OC % 4 = 1: a first layer",
+    "conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1,groups=1]": "IC % 4 = 3, OC % 4 = 2",
+    "conv2d[N=1,IC=6,H=7,W=9,OC=6,KH=3,KW=3,padding=1,groups=6]": "depthwise, channels % 4 = 2",
+    "conv2d[N=1,IC=4,H=6,W=6,OC=8,KH=3,KW=3,groups=4]": "depthwise with multiplier 2",
+    "conv2d[N=1,IC=3,H=5,W=5,OC=3,KH=3,KW=3,padding=1,groups=3]": "3 groups of one channel",
+    "conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]": "groups that straddle a word of 4 channels",
+    "conv2d[N=1,IC=2,H=2,W=3,OC=4,KH=5,KW=5,padding=2]": "kernel larger than the image",
+    "conv2d[N=1,IC=2,H=5,W=5,OC=4,KH=3,KW=3,padding=4,dilation=4]": "dilation * (k - 1) > input",
+    "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=3,KW=3,padding=0x1x2x3]": "asymmetric padding",
+    "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=1,KW=1,padding=3]": "outputs that see padding alone",
+    "conv2d[N=1,IC=4,H=9,W=10,OC=4,KH=2,KW=2,stride=3]": "stride > kernel: pixels never read",
+    "conv2d[N=1,IC=4,H=8,W=9,OC=4,KH=3,KW=2,stride=2x1,padding=1x0,dilation=1x2]": "height and width differ in all",
+    "conv2d[N=1,IC=5,H=1,W=17,OC=4,KH=1,KW=3,padding=0x1]": "an image of one row",
+    "conv2d[N=1,IC=5,H=17,W=1,OC=4,KH=3,KW=1,padding=1x0]": "an image of one column",
+    "conv2d[N=3,IC=5,H=6,W=7,OC=6,KH=3,KW=3,padding=1]": "batch 3",
+    "conv2d[N=0,IC=4,H=6,W=6,OC=4,KH=3,KW=3]": "empty batch",
+    "conv2d[N=1,IC=4,H=6,W=6,OC=0,KH=3,KW=3]": "no output channel",
+    "conv2d[N=1,IC=0,H=6,W=6,OC=4,KH=3,KW=3]": "no input channel: the bias alone",
+}
+
+ODD = [Case(parse(name), "correctness", reason) for name, reason in _ODD.items()]
+
+CASES = KNOWN + ODD
+
+
+def random_linear(rng: np.random.Generator) -> LinearProblem:
+    """A small linear problem; one in eight has no leading dims or two of them."""
+    m, k, n = (int(size) for size in rng.integers(1, (20, 150, 40)))
+    leads = {0: (), 1: (2, m)}
+    lead = leads.get(int(rng.integers(16)), (m,))
+    return LinearProblem.of((*lead, k), (n, k))
+
+
+def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
+    """A small convolution with random batch, groups, kernel, stride, dilation and asymmetric padding."""
+    groups = int(rng.choice([1, 1, 1, 2, 3, 5]))
+    n, icg, ocg = (int(size) for size in rng.integers(1, (4, 7, 7)))
+    h, w = (int(size) for size in rng.integers(1, 13, 2))
+    kh, kw = (int(size) for size in rng.choice([1, 2, 3, 3, 4, 5], 2))
+    stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
+    top, left, bottom, right = rng.integers(0, 4, 4).tolist()
+    bottom += max(0, dilation[0] * (kh - 1) + 1 - h - top - bottom)  # so that there is an output
+    right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
+    x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)
+    return Conv2dProblem.of(x_shape, w_shape, stride, (top, left, bottom, right), dilation, groups)

@@ -1,0 +1,109 @@
+"""Operands for a problem: seeded, over the whole of their types, with scales over six decades and zero points at the ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import reference
+from ..problem import LinearProblem, Problem
+from ..qparams import QDType, QParams
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Data:
+    """Operands of one problem, all that `vkq.reference` needs."""
+
+    problem: Problem
+    x: Array
+    w: Array
+    x_q: QParams
+    w_scale: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.int32]
+    y_q: QParams
+    w_zero_point: npt.NDArray[np.int32] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """stride, padding, dilation and groups as keyword arguments; none for a linear layer."""
+        if isinstance(self.problem, LinearProblem):
+            return {}
+        p = self.problem
+        return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
+
+    def expected(self, y: QParams | None, **changes: Any) -> Array:
+        """The reference's answer with output parameters y (None: float32); other arguments may be replaced."""
+        arguments: dict[str, Any] = {"w_scale": self.w_scale, "bias": self.bias, "w_zero_point": self.w_zero_point}
+        op = reference.linear if isinstance(self.problem, LinearProblem) else reference.conv2d
+        return op(self.x, self.w, x=self.x_q, y=y, **self.options, **(arguments | changes))
+
+
+def random_data(
+    problem: Problem,
+    rng: np.random.Generator,
+    x_dtype: QDType = "int8",
+    w_dtype: QDType = "int8",
+    *,
+    w_range: tuple[int, int] | None = None,
+    w_zero_points: Literal["none", "tensor", "channel"] = "none",
+    extreme: bool = False,
+) -> Data:
+    """Operands that use the whole of their types, with scales over six decades and zero points often at an end.
+
+    One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both included; all
+    of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as large as they can.
+    """
+    low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
+    x_info, channels = np.iinfo(x_dtype), problem.gemm_n
+    x = rng.integers(x_info.min, x_info.max + 1, problem.x_shape, dtype=x_dtype)
+    w = rng.integers(low, high + 1, problem.weight_shape).astype(w_dtype)
+    x_zero_point = _zero_point(rng, x_dtype)
+    if extreme:
+        x_zero_point = int(rng.choice([x_info.min, x_info.max]))
+        x[...] = x_info.min + x_info.max - x_zero_point
+        w[...] = np.where(rng.random(w.shape) < 0.03, low, high)
+    points = {
+        "none": None,
+        "tensor": np.array([_zero_point(rng, w_dtype)], np.int32),
+        "channel": np.array([_zero_point(rng, w_dtype) for _ in range(channels)], np.int32),
+    }[w_zero_points]
+    w_zero_point = float(points.mean()) if points is not None and points.size else 0.0
+    typical = _typical_accumulator(x, x_zero_point, w, w_zero_point, problem.gemm_k)
+    x_scale = 10.0 ** rng.uniform(-4, 2)
+    w_scale = 10.0 ** rng.uniform(-5, 1) * rng.uniform(0.5, 2, channels)
+    if rng.integers(4) == 0:
+        x_scale, w_scale = 2.0 ** round(np.log2(x_scale)), 2.0 ** np.round(np.log2(w_scale))
+    y_scale = typical * x_scale * float(w_scale.mean() if channels else 1) / rng.choice([30, 60, 100])
+    if rng.integers(4) == 0:
+        y_scale = 2.0 ** round(np.log2(y_scale))
+    return Data(
+        problem=problem,
+        x=x,
+        w=w,
+        x_q=QParams(x_scale, x_zero_point, x_dtype),
+        w_scale=w_scale.astype(np.float32),
+        bias=rng.integers(-int(typical), int(typical) + 1, channels).astype(np.int32),
+        y_q=QParams(y_scale, _zero_point(rng, x_dtype), x_dtype),
+        w_zero_point=points,
+    )
+
+
+def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: float, k: int) -> float:
+    """About how large an accumulator gets, so that results spread over y's type and do not all saturate."""
+    if not (x.size and w.size):
+        return 1000.0
+    x_mean, w_mean = float(x.mean()) - x_zero_point, float(w.mean()) - w_zero_point
+    drift = k * abs(x_mean * w_mean)
+    noise = np.sqrt(k * (float(x.var()) + x_mean**2) * (float(w.var()) + w_mean**2))
+    return float(drift + noise) + 1
+
+
+def _zero_point(rng: np.random.Generator, dtype: QDType) -> int:
+    """Often an end of the type or 0, else anything in it."""
+    info = np.iinfo(dtype)
+    return int(rng.choice([info.min, info.max, 0, int(rng.integers(info.min, info.max + 1))]))

@@ -1,0 +1,100 @@
+"""``vkq check``: the catalogue of cases against the reference, on this device, over all paths."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from typing import Any
+
+from vkq._version import __version__
+from vkq.check import catalogue
+from vkq.check.catalogue import Check
+from vkq.check.compare import Mismatch, run_check, usable_paths
+from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.errors import PathError
+from vkq.ops.select import PATHS
+from vkq.runtime.device import Device
+
+SHOWN = 5  # mismatches printed in full; of the others the names
+LISTED = 50
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "check",
+        run,
+        "compare every path with the reference, bit for bit; exit code 1 if anything differs",
+        [
+            "vkq check",
+            "vkq check 'linear[M=9,K=9,N=9]'",
+            "vkq check groups=3 --path portable",
+            "vkq check --count 1000 --seed 7 --device 0 --json",
+        ],
+    )
+    parser.add_argument(
+        "filter", nargs="?", default="", metavar="FILTER", help="a case by its name, a part of names, or a glob (default: all)"
+    )
+    device_argument(parser)
+    parser.add_argument(
+        "--path", action="append", choices=PATHS, help="check this path alone; may be repeated (default: all that can run)"
+    )
+    parser.add_argument("--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random cases (default: 0)")
+    parser.add_argument("--list", action="store_true", help="print the names of the cases and run nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}")
+
+
+def run(options: argparse.Namespace) -> int:
+    checks = _chosen(options)
+    if options.list:
+        print(*(check.name for check in checks), sep="\n")
+        return 0
+    start = time.perf_counter()
+    with Device(options.device) as device:
+        paths, refused = usable_paths(device, options.path or ())
+        if not paths:
+            raise PathError(f"no path can be checked on {device.name}: {'; '.join(f'{p}: {why}' for p, why in refused.items())}")
+        mismatches: list[Mismatch] = []
+        for check in progress(checks, len(checks), "checking"):
+            mismatches += run_check(device, check, paths)
+        summary: dict[str, Any] = {
+            "cases": len(checks),
+            "comparisons": len(checks) * len(paths),
+            "mismatches": len(mismatches),
+            "paths": paths,
+            "refused_paths": refused,
+            "device": device.name,
+            "driver": device.capabilities.driver,
+            "vkq": __version__,
+            "seconds": round(time.perf_counter() - start, 2),
+        }
+    if options.json:
+        print(json.dumps({"schema": 1, "summary": summary, "mismatches": [dataclasses.asdict(m) for m in mismatches]}, indent=2))
+    else:
+        _show(summary, mismatches)
+    return 1 if mismatches else 0
+
+
+def _chosen(options: argparse.Namespace) -> list[Check]:
+    named = catalogue.select(options.filter) if options.filter or not options.count else []
+    return [*named, *catalogue.random_checks(options.count, options.seed)]
+
+
+def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:
+    for mismatch in mismatches[:SHOWN]:
+        print(mismatch)
+        print(f"  again: vkq check '{mismatch.case}' --path {mismatch.path} --device '{summary['device']}'")
+    for mismatch in mismatches[SHOWN:LISTED]:
+        print(f"MISMATCH {mismatch.case} path={mismatch.path}")
+    if len(mismatches) > LISTED:
+        print(f"... and {len(mismatches) - LISTED} more")
+    for path, why in summary["refused_paths"].items():
+        print(f"not checked: {path}: {why}")
+    print(f"device {summary['device']} ({summary['driver']})")
+    print(
+        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}): "
+        f"{summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
+    )

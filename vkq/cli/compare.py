@@ -1,0 +1,92 @@
+"""``vkq compare``: two files of ``vkq bench --json``; exit code 1 on a regression."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from vkq.bench import compare, result
+from vkq.bench.timer import CLOCKS
+from vkq.cli.common import Parsers, add_command
+from vkq.errors import ArgumentError
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "compare",
+        run,
+        "compare two results of vkq bench --json, and fail where the new one is slower",
+        ["vkq compare old.json new.json", "vkq compare old.json new.json --fail-above 5% --clock gpu"],
+    )
+    parser.add_argument("old", type=Path, help="the result to compare with")
+    parser.add_argument("new", type=Path, help="the result to judge")
+    parser.add_argument(
+        "--fail-above", metavar="PERCENT", default="5%", help="slower by more than this is a regression (default: 5%%)"
+    )
+    parser.add_argument("--clock", default="", help="only some of gpu, submit, call, with commas (default: all)")
+    parser.add_argument("--any-device", action="store_true", help="compare runs of two different devices")
+    parser.add_argument("--all", action="store_true", help="print what did not change, too")
+    parser.add_argument("--json", action="store_true", help="print JSON: {changes: [...], regressions: ...}")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Exit code 1 where something became slower, or gives wrong numbers now."""
+    limit = _percent(options.fail_above)
+    clocks = tuple(filter(None, options.clock.split(",")))
+    if not set(clocks) <= set(CLOCKS):
+        raise ArgumentError(f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between")
+    old, new = result.read(options.old), result.read(options.new)
+    found = compare.compare(old, new, clocks, options.any_device)
+    regressions = [change for change in found.changes if change.regressed(limit)]
+    if options.json:
+        _print_json(found, regressions)
+    else:
+        _print(old, new, found, limit, options.all)
+    return 1 if regressions or found.mismatches else 0
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.removesuffix("%")) / 100
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 100:
+        raise ArgumentError(f"--fail-above is {text!r}; write a percentage such as 5%")
+    return value
+
+
+def _verdict(change: compare.Change, limit: float) -> str:
+    return "SLOWER" if change.regressed(limit) else "faster" if change.improved(limit) else "same"
+
+
+def _print(old: result.Result, new: result.Result, found: compare.Comparison, limit: float, everything: bool) -> None:
+    for what, one in (("old", old), ("new", new)):
+        print(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}")
+    counts: dict[str, int] = {"SLOWER": 0, "faster": 0, "same": 0}
+    for change in sorted(found.changes, key=lambda c: -c.ratio.value):
+        verdict, row, ratio = _verdict(change, limit), change.new, change.ratio
+        counts[verdict] += 1
+        if everything or verdict != "same":
+            name = " ".join(filter(None, [row.case, row.scheme, row.scale, row.method, row.path, row.clock]))
+            times = f"{change.old.median_us:.6g} -> {row.median_us:.6g} us"
+            print(f"{verdict:>6} {ratio.value:7.3f} ({ratio.low:.3f} to {ratio.high:.3f})  {times}  {name}")
+    for label, rows in (("only in the old run", found.only_old), ("only in the new run", found.only_new)):
+        for row in rows:
+            print(f"{label}: {row.case} {row.scheme} {row.scale} {row.path} {row.clock}")
+    for wrong in found.mismatches:
+        print(f"MISMATCH in the new run: {wrong}")
+    print(f"{counts['SLOWER']} slower by more than {100 * limit:.3g} %, {counts['faster']} faster, {counts['same']} the same")
+
+
+def _print_json(found: compare.Comparison, regressions: list[compare.Change]) -> None:
+    changes = [
+        {
+            "case": c.new.case, "scheme": c.new.scheme, "scale": c.new.scale, "method": c.new.method, "path": c.new.path,
+            "clock": c.new.clock, "old_us": c.old.median_us, "new_us": c.new.median_us, "ratio": c.ratio.value,
+            "low": c.ratio.low, "high": c.ratio.high, "regression": c in regressions,
+        }
+        for c in found.changes
+    ]  # fmt: skip
+    print(json.dumps({"changes": changes, "regressions": len(regressions), "mismatches": found.mismatches}, indent=2))

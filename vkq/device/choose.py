@@ -1,0 +1,55 @@
+"""Which physical device ``vkq.Device`` opens: by index, by a part of its name, from VKQ_DEVICE, or the best one."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..errors import DTypeError, NoDeviceError
+from . import vulkan
+from .capabilities import Capabilities, read
+
+PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
+
+
+def choose(which: int | str | None) -> tuple[Any, Capabilities]:
+    """The physical device and its capabilities.
+
+    *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE, and where that is not
+    set for the best device: discrete before integrated before virtual before CPU.
+
+    Raises:
+        NoDeviceError: there is no loader, no driver, or no device that fits; the message lists what there is.
+        DTypeError: *which* is something else.
+    """
+    if isinstance(which, bool) or not isinstance(which, (int, str, type(None))):
+        raise DTypeError(f"Device: which is {which!r}; it must be an index, a part of a device's name, or None")
+    handles = vulkan.instance().physical_devices()
+    found = [(handle, read(handle, index)) for index, handle in enumerate(handles)]
+    source = ""
+    if which is None and os.environ.get("VKQ_DEVICE"):
+        which, source = os.environ["VKQ_DEVICE"], " (from VKQ_DEVICE)"
+    able = [pair for pair in found if pair[1].refusal() is None]
+    if which is None or which == "":
+        if not able:
+            why = "; ".join(_described(c) for _, c in found) or "the loader shows no device"
+            raise NoDeviceError(
+                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the CPU)"
+            )
+        return min(able, key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
+    matching = [pair for pair in able if _matches(which, pair[1], len(found))]
+    if not matching:
+        listed = "; ".join(_described(c) for _, c in found) or "none"
+        raise NoDeviceError(f"no device matches {which!r}{source} and can run vkq; there are: {listed}")
+    return matching[0]
+
+
+def _matches(which: int | str, c: Capabilities, count: int) -> bool:
+    if isinstance(which, str) and which.isdecimal() and (len(which) < 3 or int(which) < count):
+        which = int(which)  # else a number in a name, such as 3060
+    return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
+
+
+def _described(c: Capabilities) -> str:
+    refusal = c.refusal()
+    return f"{c.index}: {c.name}" + (f" ({refusal})" if refusal else "")

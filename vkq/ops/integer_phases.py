@@ -1,0 +1,118 @@
+"""Strided and dilated correlations as plain ones on rearranged images, one axis at a time.
+
+Output o reads the positions ``o*s + k*d - pad`` for the taps k. Divide s and d by their common divisor g; with o = r + d*m and
+k = s*a + b (r < d, b < s) the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``: for each residue r and each phase b, a plain
+correlation over the sub-image of every (g*s*d)-th position. Residues are independent images; phases are added up, like channels.
+No position is stored twice, as s and d have no common divisor left.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One axis of a correlation: image size, taps, outputs, and how they meet. *pad* may be negative (the image is cropped)."""
+
+    size: int
+    taps: int
+    out: int
+    stride: int = 1
+    dilation: int = 1
+    pad: int = 0
+
+    @property
+    def common(self) -> int:
+        return math.gcd(self.stride, self.dilation)
+
+    @property
+    def residues(self) -> int:
+        """How many independent sub-images the outputs fall into."""
+        return min(self.dilation // self.common, self.out)
+
+    @property
+    def phases(self) -> int:
+        """How many sub-images are added up for one output."""
+        return min(self.stride // self.common, self.taps)
+
+    @property
+    def plain_out(self) -> int:
+        """Outputs of each residue (the last ones of some may be surplus)."""
+        return -(-self.out // (self.dilation // self.common))
+
+    @property
+    def plain_taps(self) -> int:
+        """Taps of each phase (the last one of some may be surplus)."""
+        return -(-self.taps // (self.stride // self.common))
+
+    @property
+    def step(self) -> int:
+        return self.stride * self.dilation // self.common
+
+    def start(self, residue: int, phase: int) -> int:
+        """The image position of a sub-image's element 0; negative where the padding is."""
+        return self.stride * residue + self.dilation * phase - self.pad
+
+    def stored(self) -> tuple[int, int]:
+        """[first, last) of the sub-image elements that hold image data in any residue and phase."""
+        starts = [self.start(r, b) for r in range(self.residues) for b in range(self.phases)]
+        length = self.plain_out + self.plain_taps - 1
+        first = min(max(0, -(start // self.step)) for start in starts)
+        last = max(min(length, -((start - self.size) // self.step)) for start in starts)
+        return (first, last) if last > first else (0, 0)
+
+    def places(self, residue: int, phase: int, first: int, last: int) -> tuple[slice, slice]:
+        """Where elements [first, last) of a sub-image lie: (slice of the stored elements, slice of the image)."""
+        start = self.start(residue, phase)
+        begin = max(first, -(start // self.step))
+        end = min(last, -((start - self.size) // self.step))
+        if end <= begin:
+            return slice(0, 0), slice(0, 0)
+        at = start + begin * self.step
+        return slice(begin - first, end - first), slice(at, at + (end - begin - 1) * self.step + 1, self.step)
+
+    def part(self, first: int, last: int) -> tuple[slice, Axis]:
+        """Outputs [first, last) alone: (the part of the image that they read, its axis)."""
+        low = first * self.stride - self.pad
+        high = (last - 1) * self.stride + (self.taps - 1) * self.dilation + 1 - self.pad
+        begin, end = min(max(low, 0), self.size), max(min(high, self.size), 0)
+        if end <= begin:
+            begin = end = 0
+        return slice(begin, end), Axis(end - begin, self.taps, last - first, self.stride, self.dilation, begin - low)
+
+
+def pack_image(x: npt.NDArray[Any], out: npt.NDArray[Any], rows: Axis, columns: Axis, first: tuple[int, int]) -> None:
+    """Writes the sub-images of x (..., C, H, W) into out (..., Rh, Rw, C, Ph, Pw, rows, columns), from element *first* on.
+
+    What lies outside of the image is left as it is.
+    """
+    last_row, last_column = first[0] + out.shape[-2], first[1] + out.shape[-1]
+    for rh, rw, ph, pw in np.ndindex(rows.residues, columns.residues, rows.phases, columns.phases):
+        to_h, from_h = rows.places(rh, ph, first[0], last_row)
+        to_w, from_w = columns.places(rw, pw, first[1], last_column)
+        out[..., rh, rw, :, ph, pw, to_h, to_w] = x[..., from_h, from_w]
+
+
+def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any]:
+    """w (T, C, KH, KW) as (T, C, Ph, Pw, KH', KW'); taps that a phase lacks are zero."""
+    t, c = w.shape[:2]
+    if (rows.phases, columns.phases) == (1, 1) and (rows.plain_taps, columns.plain_taps) == w.shape[2:]:
+        return w.reshape(t, c, 1, 1, *w.shape[2:])
+    out = np.zeros((t, c, rows.phases, columns.phases, rows.plain_taps, columns.plain_taps), w.dtype)
+    for ph, pw in np.ndindex(rows.phases, columns.phases):
+        taps = w[:, :, ph :: rows.stride // rows.common, pw :: columns.stride // columns.common]
+        out[:, :, ph, pw, : taps.shape[2], : taps.shape[3]] = taps
+    return out
+
+
+def unpack_result(y: npt.NDArray[Any], rows: Axis, columns: Axis, out: npt.NDArray[Any]) -> None:
+    """The results (N, Rh, Rw, T, OH', OW') of the sub-images into out (N, T, OH, OW)."""
+    for rh, rw in np.ndindex(rows.residues, columns.residues):
+        target = out[:, :, rh :: rows.dilation // rows.common, rw :: columns.dilation // columns.common]
+        target[...] = y[:, rh, rw, :, : target.shape[2], : target.shape[3]]

@@ -1,0 +1,106 @@
+"""How fast a device does what the int8 kernels are made of: each dot form, the float lanes, float32 FMA, a copy.
+
+A flag says that a dot product is accelerated; only a rate says what that is worth. Each rate comes from the difference between
+no loop and many, so that what a dispatch costs at all falls out, and from the fastest of interleaved rounds, so that a clock
+that wakes up or another program does not decide. All of them take well under a second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from ..runtime.buffer import Buffer
+from ..runtime.device import Device
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+
+LOCAL = 64  # invocations of a workgroup, as LOCAL_X of the shader
+# Enough workgroups to fill the device, and no more: the time per loop must stay far below the target.
+GROUPS = {"discrete": 8192, "virtual": 8192, "cpu": 16}
+GROUPS_DEFAULT = 1024
+COPY_BYTES = {"discrete": 128 << 20, "virtual": 128 << 20, "cpu": 8 << 20}  # above the last-level cache, where memory allows
+COPY_BYTES_DEFAULT = 32 << 20
+TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # of one run; the host's clock needs more to drown its jitter
+ROUNDS = 5
+MOST_LOOPS = 1 << 22
+DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Operations per second by dot form (two per multiply-add) and for ``fma``, bytes per second (read and written) for
+    ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is missing."""
+
+    per_second: Mapping[str, float]
+    clock: str
+
+
+class _Work:
+    """One rate's program with its two loop counts."""
+
+    def __init__(self, device: Device, op: str, clock: str, buffers: tuple[Buffer, Buffer]):
+        self.device, self.op, self.clock, self.buffers = device, op, clock, buffers
+        self.program: Program = device.program(catalog().find("selftest__rates", op=op))
+        self.groups = GROUPS.get(device.capabilities.device_type, GROUPS_DEFAULT)
+        self.most = MOST_LOOPS
+        if op == "copy":
+            per_loop = 16 * LOCAL * self.groups
+            self.most = max(1, min(b.bytes for b in buffers) // per_loop)
+        self.loops = self._calibrated()
+        self.empty, self.full = list[float](), list[float]()
+
+    def sample(self) -> None:
+        self.empty.append(self.time_us(0))
+        self.full.append(self.time_us(self.loops))
+
+    def _calibrated(self) -> int:
+        """Loops that take about the target; the first runs also wake the clock."""
+        loops, target = 1, TARGET_US[self.clock]
+        for _ in range(12):
+            took = self.time_us(loops)
+            if took >= target / 2 or loops >= self.most:
+                break
+            loops = min(self.most, max(loops + 1, round(loops * min(16.0, target / max(took, 1.0)))))
+        return loops
+
+    def time_us(self, loops: int) -> float:
+        push: dict[str, int | float] = {"groups": self.groups, "loops": loops, "seed": 1.0}
+        with self.device.record(timestamps=int(self.clock == "gpu")) as recording:
+            recording.dispatch(self.program, self.buffers, push)
+        start = time.perf_counter()
+        recording.run()
+        host = (time.perf_counter() - start) * 1e6
+        return recording.gpu_times_us()[0] if self.clock == "gpu" else host
+
+    def per_loop(self) -> float:
+        """Operations (or bytes) of one more loop."""
+        invocations = LOCAL * self.groups
+        if self.op == "copy":
+            return 32.0 * invocations
+        steps = int(self.program.variant.defines["STEPS"])
+        return float(invocations * steps * (2 * 16 if self.op == "fma" else 8 * 16))
+
+    def per_second(self) -> float | None:
+        """None where the full run was not longer: then the clock says nothing."""
+        took = (min(self.full) - min(self.empty)) * 1e-6
+        return self.per_loop() * self.loops / took if took > 0 else None
+
+
+def measure(device: Device) -> Rates:
+    """The rates of a device, of every form that it has the features for."""
+    facts = device.capabilities
+    clock = "gpu" if facts.timestamp_valid_bits else "host"
+    size = min(COPY_BYTES.get(facts.device_type, COPY_BYTES_DEFAULT), facts.properties["maxStorageBufferRange"])
+    groups = GROUPS.get(facts.device_type, GROUPS_DEFAULT)
+    size = max(size, 16 * LOCAL * groups)
+    x, y = device.allocate(size), device.allocate(size)
+    has_dot = facts.features["shaderIntegerDotProduct"]
+    ops = [op for op in (*DOT_FORMS, "fma", "copy") if op in ("float", "fma", "copy") or has_dot]
+    works = [_Work(device, op, clock, (x, y)) for op in ops]
+    for _ in range(ROUNDS):
+        for work in works:
+            work.sample()
+    found = {work.op: work.per_second() for work in works}
+    return Rates({op: rate for op, rate in found.items() if rate is not None}, clock)

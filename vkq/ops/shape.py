@@ -1,0 +1,239 @@
+"""Operators that move 8-bit elements: concatenate, pad, transpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import ArgumentError, DTypeError
+from ..layout import layout
+from ..qparams import QParams
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
+from ..shader.spec import Value
+from . import operand
+from .operand import Operand
+from .quantize import layout_number
+from .repack import to_layout
+from .table import requantize_tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """One logical axis of a result: its length, and the part [before, before + size) that the input has, *stride* apart there."""
+
+    length: int
+    before: int
+    size: int
+    stride: int
+
+    def joined(self, inner: Axis) -> Axis | None:
+        """This axis and the next as one, where the elements allow it."""
+        if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
+            return None
+        return Axis(self.length * inner.length, self.before * inner.length, self.size * inner.length, inner.stride)
+
+
+def concat(
+    xs: Sequence[Operand],
+    axis: int,
+    y_qparams: QParams | None = None,
+    *,
+    x_qparams: Sequence[QParams | None] | None = None,
+    device: Device | None = None,
+) -> Any:
+    """The inputs one after the other along an axis, each requantized to y_qparams where its own differ.
+
+    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy array where all are,
+    else a Tensor in the first one's layout. y_qparams: by default those of the inputs, which must then be equal.
+    As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
+
+    Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types without y_qparams.
+
+    >>> import numpy as np
+    >>> a, b = np.array([[1, 2]], np.int8), np.array([[30]], np.int8)
+    >>> concat([a, b], 1, QParams(1.0), x_qparams=[QParams(1.0), QParams(0.1)])
+    array([[1, 2, 3]], dtype=int8)
+    """
+    if not xs:
+        raise ArgumentError("concat: there are no inputs; give at least one")
+    chosen = operand.device_of("concat", xs, device)
+    tensors = [operand.take("concat", f"x[{i}]", x, chosen) for i, x in enumerate(xs)]
+    axis = operand.normal_axis("concat", axis, len(tensors[0].shape))
+    _check_concat(tensors, axis)
+    tensors = _common_parameters(tensors, y_qparams, x_qparams)
+    first = tensors[0]
+    shape = list(first.shape)
+    shape[axis] = sum(x.shape[axis] for x in tensors)
+    y = Tensor(chosen, shape, first.dtype, first.layout, first.qparams)
+    offset = 0
+    for x in tensors:
+        before = [offset if i == axis else 0 for i in range(len(shape))]
+        axes = [Axis(*sizes) for sizes in zip(shape, before, x.shape, _strides(x.shape), strict=True)]
+        if x.size:
+            _move(to_layout(x, y.layout), y, axes, 0, along=axis)
+        offset += x.shape[axis]
+    return operand.give(y, *xs)
+
+
+def pad(
+    x: Operand,
+    pads: Sequence[Sequence[int]],
+    value: int | None = None,
+    *,
+    x_qparams: QParams | None = None,
+    device: Device | None = None,
+) -> Any:
+    """Elements of one value around x.
+
+    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's own type; by default the zero
+    point, that is the real number 0 (then x_qparams or a Tensor that carries them are needed). As ONNX Pad, mode "constant".
+
+    >>> import numpy as np
+    >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
+    array([[-7, -7,  1,  2],
+           [-7, -7, -7, -7]], dtype=int8)
+    """
+    tensor = operand.take("pad", "x", x, operand.device_of("pad", [x], device))
+    qparams = tensor.qparams if x_qparams is None else operand.meaning("pad", "x", tensor, x_qparams)
+    around = _checked_pads(pads, len(tensor.shape))
+    if value is None:
+        value = operand.meaning("pad", "x", tensor, qparams).zero_point
+    moved = operand.shift(tensor.dtype)
+    stored = operator.index(value) - moved
+    if not -128 <= stored <= 127:
+        raise ArgumentError(f"pad: value is {value}; {tensor.dtype} holds {moved - 128} to {moved + 127}")
+    shape = [size + before + after for size, (before, after) in zip(tensor.shape, around, strict=True)]
+    y = Tensor(tensor.device, shape, tensor.dtype, tensor.layout, qparams)
+    befores = [before for before, _ in around]
+    if y.size:
+        axes = [Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, _strides(tensor.shape), strict=True)]
+        _move(tensor, y, axes, stored)
+    return operand.give(y, x)
+
+
+def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None) -> Any:
+    """The axes in another order: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
+
+    x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose and numpy.transpose.
+
+    >>> import numpy as np
+    >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()
+    [[1], [2], [3]]
+    """
+    tensor = operand.take("transpose", "x", x, operand.device_of("transpose", [x], device))
+    rank = len(tensor.shape)
+    order = tuple(reversed(range(rank))) if axes is None else tuple(operand.normal_axis("transpose", a, rank) for a in axes)
+    if sorted(order) != list(range(rank)):
+        raise ArgumentError(f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once")
+    strides = _strides(tensor.shape)
+    shape = [tensor.shape[a] for a in order]
+    y = Tensor(tensor.device, shape, tensor.dtype, tensor.layout, tensor.qparams)
+    if y.size:
+        _move(tensor, y, [Axis(tensor.shape[a], 0, tensor.shape[a], strides[a]) for a in order], 0, order=order)
+    return operand.give(y, x)
+
+
+def _move(
+    x: Tensor, y: Tensor, axes: Sequence[Axis], fill: int, along: int | None = None, order: Sequence[int] | None = None
+) -> None:
+    """Records the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis that x has."""
+    packed, folded = layout(y.layout), operand.folded(y)
+    lane = len(axes) - 1 if folded else packed.lane.dim
+    whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
+    box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y, axes, along)
+    box = list(y.extent)
+    if box_axis:
+        box[box_axis] = box_size
+    push: dict[str, int | float] = {
+        "words": packed.words(box), "fill": fill, "box_axis": box_axis, "box_first": box_first, "box_size": box_size,
+    }  # fmt: skip
+    logical = _four_axes(axes, folded)
+    for name, values in {
+        "y": y.extent,
+        "x": x.extent,
+        "dims": [a.length for a in logical],
+        "before": [a.before for a in logical],
+        "size": [a.size for a in logical],
+        "stride": [a.stride for a in logical],
+    }.items():
+        push |= operand.named(name, values)
+    constants: dict[str, Value] = {
+        "LAYOUT": layout_number(y.layout), "FOLDED": folded, "WORDS": whole_words, "KEEP": along is not None,
+        "LANE_AXIS": packed.lane.dim,
+    }  # fmt: skip
+    program = y.device.program(catalog().find("move_q8__word"), constants)
+    operand.dispatch(program, y.device, [x.buffer, y.buffer], push)
+
+
+def _box(y: Tensor, axes: Sequence[Axis], along: int) -> tuple[int, int, int]:
+    """(axis of the extent, first, size) of the part of y that an input covers, from a whole block; (0, 0, 0) is all of y."""
+    if operand.folded(y):
+        inner = math.prod(y.shape[along + 1 : -1])
+        if along == len(y.shape) - 1:
+            axis, begin, size = 3, axes[along].before, axes[along].size
+        elif math.prod(y.shape[:along]) == 1:
+            axis, begin, size = 2, axes[along].before * inner, axes[along].size * inner
+        else:
+            return (0, 0, 0)
+    else:
+        axis, begin, size = along, axes[along].before, axes[along].size
+    first = begin // 4 * 4
+    return (axis, first, begin + size - first) if axis else (0, 0, 0)
+
+
+def _four_axes(axes: Sequence[Axis], folded: bool) -> list[Axis]:
+    """Four axes that mean the same; those of a folded layout are joined where they can be."""
+    joined: list[Axis] = []
+    for axis in axes:
+        one = joined[-1].joined(axis) if folded and joined else None
+        joined[-1:] = [one] if one else [*joined[-1:], axis]
+    if len(joined) > 4:
+        joined = [axis for axis in joined if axis.length > 1]
+    if len(joined) > 4:
+        raise ArgumentError(f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps")
+    return [Axis(1, 0, 1, 0)] * (4 - len(joined)) + joined
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    """Row-major strides in elements."""
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+
+
+def _check_concat(xs: Sequence[Tensor], axis: int) -> None:
+    first = xs[0].shape
+    for i, x in enumerate(xs):
+        others = [j for j in range(len(x.shape)) if j != axis]
+        if len(x.shape) != len(first) or any(x.shape[j] != first[j] for j in others):
+            raise ArgumentError(f"concat: x[0] has shape {first} and x[{i}] {x.shape}; all axes but {axis} must be equal")
+
+
+def _common_parameters(xs: list[Tensor], yq: QParams | None, given: Sequence[QParams | None] | None) -> list[Tensor]:
+    """The inputs with one meaning: requantized to yq, or as they are where they mean the same (or nothing is said)."""
+    if given is not None and len(given) != len(xs):
+        raise ArgumentError(f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each")
+    own = [q if q is not None else x.qparams for x, q in zip(xs, given or [None] * len(xs), strict=True)]
+    if yq is not None:
+        meant = [operand.meaning("concat", f"x[{i}]", x, q) for i, (x, q) in enumerate(zip(xs, own, strict=True))]
+        return [requantize_tensor(_named(x, q), q, yq) for x, q in zip(xs, meant, strict=True)]
+    if len({x.dtype for x in xs}) > 1:
+        raise DTypeError(f"concat: the inputs are {', '.join(x.dtype for x in xs)}; give y_qparams, or make them one type")
+    if len(set(own)) > 1:
+        raise ArgumentError(f"concat: the inputs have different qparams ({', '.join(map(str, own))}); give y_qparams")
+    return [_named(x, own[0]) for x in xs]
+
+
+def _named(x: Tensor, q: QParams | None) -> Tensor:
+    """The same content with these parameters."""
+    return x if x.qparams == q else Tensor(x.device, x.shape, x.dtype, x.layout, q, x.buffer)
+
+
+def _checked_pads(pads: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:
+    pairs = [tuple(operator.index(v) for v in pair) for pair in pads]
+    if len(pairs) != rank or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
+        raise ArgumentError(f"pad: pads are {list(pads)!r} and x has {rank} axes; give (before, after) for each, 0 or more")
+    return [(pair[0], pair[1]) for pair in pairs]

@@ -1,0 +1,108 @@
+"""Functions of one 8-bit number by a table of 256 entries: activations, requantization, anything."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import reference_ops
+from ..errors import ArgumentError, DTypeError
+from ..qparams import QParams
+from ..reference_ops import Function
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
+from . import operand
+from .gemm import ceil4, signed
+from .operand import Operand
+
+
+def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
+    """The 256 results of a function of one quantized number, for `lookup`: entry i is that of the number ``qmin + i``.
+
+    function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a callable that takes
+    256 float64 numbers and returns as many. Each entry is DequantizeLinear, the function in float64 rounded to float32, and
+    QuantizeLinear (round half even).
+
+    Raises ArgumentError for an unknown name or a result that is not 256 real numbers.
+
+    >>> table_of(np.square, QParams(1.0), QParams(1.0))[[128, 131, 125, 255]]
+    array([  0,   9,   9, 127], dtype=int8)
+    """
+    return reference_ops.table_of(function, x_qparams, y_qparams)
+
+
+def lookup(x: Operand, table: npt.ArrayLike, *, y_qparams: QParams | None = None, device: Device | None = None) -> Any:
+    """``table[x - qmin]``, element by element.
+
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same layout).
+    table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the result's.
+    y_qparams: what the result means, kept with a Tensor.
+
+    Raises DTypeError where x is not 8-bit, ArgumentError where the table is not 256 8-bit numbers.
+
+    >>> lookup(np.array([-128, 0, 127], np.int8), np.arange(256).astype(np.uint8))
+    array([  0, 128, 255], dtype=uint8)
+    """
+    entries = np.asarray(table)
+    if entries.shape != (256,) or entries.dtype.name not in ("int8", "uint8"):
+        raise ArgumentError(f"lookup: table is {entries.dtype} {entries.shape}; it must be 256 int8 or uint8 numbers")
+    if y_qparams is not None and y_qparams.dtype != entries.dtype.name:
+        raise DTypeError(f"lookup: table is {entries.dtype} and y_qparams are for {y_qparams.dtype}; make them the same")
+    tensor = operand.take("lookup", "x", x, operand.device_of("lookup", [x], device))
+    return operand.give(lookup_tensor(tensor, entries, y_qparams), x)
+
+
+def unary(
+    function: str | Function,
+    x: Operand,
+    y_qparams: QParams | None = None,
+    *,
+    x_qparams: QParams | None = None,
+    device: Device | None = None,
+) -> Any:
+    """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
+
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by default those of x.
+    Equal to ONNX Runtime's QLinearLeakyRelu; QLinearSigmoid may differ by one where its approximation of exp does.
+
+    >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
+    array([0, 0, 7], dtype=int8)
+    """
+    tensor = operand.take("unary", "x", x, operand.device_of("unary", [x], device))
+    xq = operand.meaning("unary", "x", tensor, x_qparams)
+    yq = y_qparams or xq
+    return operand.give(lookup_tensor(tensor, table_of(function, xq, yq), yq), x)
+
+
+def requantize(x: Operand, y_qparams: QParams, *, x_qparams: QParams | None = None, device: Device | None = None) -> Any:
+    """The same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.
+
+    >>> requantize(np.array([10, 20], np.int8), QParams(1.0, 5), x_qparams=QParams(0.5))
+    array([10, 15], dtype=int8)
+    """
+    return unary("identity", x, y_qparams, x_qparams=x_qparams, device=device)
+
+
+def requantize_tensor(x: Tensor, xq: QParams, yq: QParams) -> Tensor:
+    """The tensor with other parameters; itself where they are the same."""
+    return x if xq == yq else lookup_tensor(x, _identity(xq, yq), yq)
+
+
+def lookup_tensor(x: Tensor, entries: npt.NDArray[Any], y_qparams: QParams | None) -> Tensor:
+    """A Tensor in the layout of x, of the table's dtype."""
+    y = Tensor(x.device, x.shape, entries.dtype.name, x.layout, y_qparams)
+    if x.size:
+        stored = signed(entries)
+        buffer = x.device.constant(("lookup", stored.tobytes()), lambda: stored)
+        program = x.device.program(catalog().find("lookup_q8__vector"))
+        operand.dispatch(program, x.device, [x.buffer, buffer, y.buffer], {"vectors": ceil4(y.nbytes // 4)})
+    return y
+
+
+@functools.lru_cache(maxsize=256)
+def _identity(xq: QParams, yq: QParams) -> npt.NDArray[Any]:
+    return reference_ops.table_of("identity", xq, yq)
