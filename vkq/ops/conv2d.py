@@ -17,6 +17,7 @@ from ..runtime.device import Device
 from ..runtime.tensor import IMAGE, Tensor
 from .conv_gemm import int8_gemm, merge_groups
 from .conv_methods import Kernel, choose
+from .coopmat import gemm_kind
 from .gemm import FloatGemm, Int8, Int8Gemm, Scales
 from .layer import Explanation, Layer
 
@@ -31,8 +32,9 @@ class Conv2d(Layer[Conv2dProblem]):
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has the value zero: it is
             filled with x's zero point.
         groups: divides IC and OC.
-        method: "auto", or one of those of `vkq.ops.conv_methods` by name: "pointwise", "depthwise", "direct", "im2col". All give
-            the same bits; one that cannot take the convolution is refused. ``explain`` says which is taken, and why.
+        method: "auto", or one of those of `vkq.ops.conv_methods` by name: "pointwise", "depthwise", "matrix", "direct",
+            "implicit", "im2col". All give the same bits; one that cannot take the convolution is refused. ``explain`` says
+            which is taken, and why.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
@@ -75,6 +77,7 @@ class Conv2d(Layer[Conv2dProblem]):
         _, group_ic, _, _ = self.weight_shape
         # A large image: refuses bad options and groups at construction, not at the first call, and packs the weight now.
         reach = Conv2dProblem.of((1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options))
+        self.reach = reach
         self.groups = reach.groups
         self.method = method
         self._kernels: dict[str, Kernel] = {}
@@ -89,7 +92,7 @@ class Conv2d(Layer[Conv2dProblem]):
     @cached_property
     def int8_gemm(self) -> Int8Gemm:
         """The product that int8 methods share."""
-        return int8_gemm(*self.operands)
+        return int8_gemm(*self.operands, gemm_kind(self.choice().path))
 
     @property
     def gemm(self) -> Int8Gemm | FloatGemm:

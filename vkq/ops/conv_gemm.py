@@ -87,13 +87,19 @@ class Im2col:
 
 
 def int8_gemm(
-    device: Device, weight: Int8, zero_points: npt.NDArray[np.int32], scales: Scales, form: str, groups: int
+    device: Device,
+    weight: Int8,
+    zero_points: npt.NDArray[np.int32],
+    scales: Scales,
+    form: str,
+    groups: int,
+    kind: type[Int8Gemm] = Int8Gemm,
 ) -> Int8Gemm:
     """The product of a convolution with weight (OC, IC/groups, KH, KW) and zero points (OC,)."""
     merged = merge_groups(weight, groups, zero_points)
     zeros = np.zeros(merged.shape[:2], np.int32)
     zeros.reshape(-1)[: weight.shape[0]] = zero_points
-    return Int8Gemm(device, merged, zeros, scales, form, weight.shape[0])
+    return kind(device, merged, zeros, scales, form, weight.shape[0])
 
 
 def merge_groups(weight: Int8, groups: int, zero_points: npt.NDArray[np.int32] | None = None) -> Int8:

@@ -15,6 +15,7 @@ from ..runtime.buffer import Buffer
 from ..runtime.recording import Recording
 from .conv_direct import Depthwise, Direct
 from .conv_gemm import Im2col, Pointwise
+from .implicit import CoopmatConv, Implicit
 
 if TYPE_CHECKING:
     from .conv2d import Conv2d
@@ -94,7 +95,19 @@ METHODS = [
         lambda layer, p: "each output channel sees one input channel" if p.groups > 1 else None,
         lambda layer: Depthwise(*layer.operands),
     ),
+    Method(
+        "matrix",
+        CoopmatConv.refusal,
+        lambda layer, p: "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None,
+        CoopmatConv.of,
+    ),
     Method("direct", _not_direct, _direct_merit, lambda layer: Direct(*layer.operands)),
+    Method(
+        "implicit",
+        Implicit.refusal,
+        lambda layer, p: "large enough to gather tiles into shared memory" if Implicit.fits(layer.device, p) else None,
+        lambda layer: Implicit(layer.int8_gemm),
+    ),
     Method(
         "im2col",
         lambda layer, p: None,

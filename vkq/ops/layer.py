@@ -19,7 +19,7 @@ from ..runtime.tensor import CONTIGUOUS, Tensor
 from .gemm import Scales
 from .quantize import quantize_tensor
 from .repack import to_layout
-from .select import PATHS, Choice, choose
+from .select import MATRIX, PATHS, Choice, choose, without_matrices
 
 P = TypeVar("P")
 
@@ -152,7 +152,11 @@ class Layer(Generic[P]):
         """The path taken on the device, and why."""
         if self.scales is None:
             return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
-        return choose(self.device, self.path)
+        choice = choose(self.device, self.path)
+        if choice.path == MATRIX and (self._zero_points.any() or self.dynamic):
+            why = "quantization by rows" if self.dynamic else "weight zero points, which need the sums of x"
+            return dataclasses.replace(without_matrices(self.device), reason=f"{MATRIX} takes no {why}")
+        return choice
 
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError

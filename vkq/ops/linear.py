@@ -14,11 +14,12 @@ from ..reference import Activation
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import MATRIX, Tensor
+from .coopmat import gemm_kind
 from .dynamic import quantize_rows, rows_program
 from .gemm import FloatGemm, Int8Gemm, Rows, ceil4
 from .layer import Explanation, Layer
 
-METHODS = ("auto", "gemv", "tiled")
+METHODS = ("auto", "gemv", "tiled", "staged")
 
 
 class Linear(Layer[LinearProblem]):
@@ -34,8 +35,9 @@ class Linear(Layer[LinearProblem]):
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 where the result is float32.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
-        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8" or "portable". All give the same bits.
-        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.max_rows` rows) or "tiled".
+        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All give the same bits.
+        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.max_rows` rows), "tiled"
+            (in registers) or "staged" (int8: through shared memory).
             Integer results have the same bits; a float sum of the weight-only scheme is made in another order.
         device: a ``vkq.Device``; the default device where None.
 
@@ -86,8 +88,9 @@ class Linear(Layer[LinearProblem]):
             w_scales, checked, fused = self._float
             self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
         else:
-            form = self.choice().form
-            self._gemm = Int8Gemm(self.device, blocks, self._zero_points[None], self.scales, form, channels)
+            choice = self.choice()
+            kind = gemm_kind(choice.path)
+            self._gemm = kind(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
         self._gemm.kernel = method

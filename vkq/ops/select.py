@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from ..errors import ArgumentError, PathError
 from ..runtime.device import Device
-from . import selftest
+from . import coopmat, selftest
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
 WORTH = 1.1
@@ -46,7 +46,8 @@ TABLE = (
     Path("portable", "float"),
 )
 FORMS = {path.name: path.form for path in TABLE}
-PATHS = ("auto", "dot", *FORMS)
+MATRIX = "coopmat"  # matrix units for large products; the form is for everything that they do not take
+PATHS = ("auto", "dot", MATRIX, *FORMS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +65,8 @@ def _row(name: str) -> Path:
 
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
+    if path == MATRIX:
+        return coopmat.refusal(device) or selftest.report(device).failures.get("requantize")
     row = _row(path)
     if row.needs and not device.capabilities.features.get(row.needs):
         return f"{row.needs} is false"
@@ -86,11 +89,19 @@ def choose(device: Device, path: str = "auto") -> Choice:
     """
     if path not in PATHS:
         raise ArgumentError(f"path is {path!r}; it must be one of {', '.join(PATHS)}")
-    if path in FORMS:
+    if path in FORMS or path == MATRIX:
         reason = refusal(device, path)
         if reason:
             raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
-        return Choice(path, FORMS[path], "asked for by name")
+        return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
+    if path == "auto" and refusal(device, MATRIX) is None:
+        shape = coopmat.advertised(device.capabilities)[0]
+        return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {shape}")
+    return without_matrices(device, path)
+
+
+def without_matrices(device: Device, path: str = "auto") -> Choice:
+    """`choose` for what matrix units do not take: "auto" or "dot"."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":

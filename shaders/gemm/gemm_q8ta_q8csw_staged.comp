@@ -1,0 +1,207 @@
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation through shared memory, for matrices and (CONV) as an implicit
+// GEMM: the rows of X are gathered from an image while the tile is loaded, and no im2col matrix is made.
+//
+// Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic); w: kPackedInt8_4N4K
+//           blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory holds two K tiles of KT blocks, the one in use
+//           and the next: one barrier a tile.
+// Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results, an invocation
+//           TILE_M4 x TILE_N4 of them that lie LY (LX) apart.
+// Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#if DOT != 3
+#extension GL_EXT_integer_dot_product : require
+#endif
+
+layout(local_size_x = LX, local_size_y = LY) in;
+layout(constant_id = 2) const bool ROW_SUMS = false;  // weight zero points need the sums of x (the u8u8 form always does)
+
+#if CONV
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+#else
+layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
+#endif
+layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
+#if OUT == 1
+layout(set = 0, binding = 3) writeonly buffer Y { ivec4 y[]; };
+#else
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+#endif
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint m4, n4, k4;        // blocks of one group's product in this dispatch
+  uint groups;
+  uint first_m4;          // of the whole result: rows may come in chunks
+  uint y_c4;              // channel blocks of the whole result
+  int y_zero_point, y_min, y_max;
+  uint lines, oh, ow, ow_padded, channels;  // float32 result: images * oh, sizes, all channels
+  float y_low, y_high;
+#if CONV
+  uint c, h, w, kw, group_channels;
+  uint stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
+  int x_zero_point;
+  uint images;
+#endif
+} p;
+
+#include "workgroup.glslh"
+#include "dot4x8.glslh"
+#include "gemm_output.glslh"
+
+#define BM4 (LY * TILE_M4)
+#define BN4 (LX * TILE_N4)
+#define INVOCATIONS (LX * LY)
+#define X_ITEMS (BM4 * KT / INVOCATIONS)
+#define W_ITEMS (BN4 * KT / INVOCATIONS)
+shared ivec4 x_tile[2 * KT * BM4];  // [stage][k][m4 ^ k]: neighbours along k go to other banks
+shared ivec4 w_tile[2 * KT * BN4];  // [stage][k][n4]
+
+const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
+Sum4 sums[TILE_M4 * 4][TILE_N4], x_sums[TILE_M4];
+#if DOT == DOT_FLOAT  // integer forms need no second set of registers
+ivec4 flushed[TILE_M4 * 4][TILE_N4], x_flushed[TILE_M4];
+#endif
+ivec4 next_x[X_ITEMS], next_w[W_ITEMS];
+uint w_at[W_ITEMS];  // the column of w
+
+#if CONV
+#include "conv_gather.glslh"
+#else
+uint x_at[X_ITEMS];
+void begin_x(uint group, uint m4) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    x_at[i] = (group * p.m4 + min(m4 + (gl_LocalInvocationIndex + i * INVOCATIONS) / KT, p.m4 - 1u)) * p.k4;
+}
+void load_x(uint k) {  // beyond the end the last block is read; w_tile is zero there
+  uint k_mine = min(k + gl_LocalInvocationIndex % KT, p.k4 - 1u);
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) next_x[i] = x[x_at[i] + k_mine];
+}
+#endif
+
+void begin_w(uint n4) {
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) w_at[i] = min(n4 + (gl_LocalInvocationIndex + i * INVOCATIONS) % BN4, p.n4 - 1u);
+}
+
+void load_w(uint group, uint k) {
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
+    uint k_mine = min(k + (gl_LocalInvocationIndex + i * INVOCATIONS) / BN4, p.k4 - 1u);
+    next_w[i] = w[(group * p.k4 + k_mine) * p.n4 + w_at[i]];
+  }
+}
+
+// Operands are shifted for the unsigned forms here, once, rather than at every use.
+void store_tiles(uint stage) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
+    uint item = gl_LocalInvocationIndex + i * INVOCATIONS, k = item % KT;
+#if DOT == DOT_U8S8 || DOT == DOT_U8U8
+    x_tile[(stage * KT + k) * BM4 + (item / KT ^ k)] = next_x[i] ^ SIGN_BITS;
+#else
+    x_tile[(stage * KT + k) * BM4 + (item / KT ^ k)] = next_x[i];
+#endif
+  }
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
+#if DOT == DOT_U8U8
+    w_tile[stage * KT * BN4 + gl_LocalInvocationIndex + i * INVOCATIONS] = next_w[i] ^ SIGN_BITS;
+#else
+    w_tile[stage * KT * BN4 + gl_LocalInvocationIndex + i * INVOCATIONS] = next_w[i];
+#endif
+  }
+}
+
+#if DOT == DOT_FLOAT
+#define x_staged(word) int8x4_unpack_float(word)
+#define w_staged(word) int8x4_unpack_float(word)
+#else
+#define x_staged(word) XOperand(word)
+#define w_staged(word) WOperand(word)
+#endif
+
+void multiply_step(uint stage, uint k) {
+  WOperand ws[TILE_N4 * 4];
+  [[unroll]] for (uint j = 0u; j < TILE_N4; j++) {
+    ivec4 words = w_tile[(stage * KT + k) * BN4 + gl_LocalInvocationID.x + j * LX];
+    [[unroll]] for (uint c = 0u; c < 4u; c++) ws[j * 4u + c] = w_staged(words[c]);
+  }
+  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) {
+    ivec4 words = x_tile[(stage * KT + k) * BM4 + ((gl_LocalInvocationID.y + i * LY) ^ k)];
+    [[unroll]] for (uint r = 0u; r < 4u; r++) {
+      XOperand xr = x_staged(words[r]);
+      [[unroll]] for (uint j = 0u; j < TILE_N4; j++)
+        [[unroll]] for (uint c = 0u; c < 4u; c++) sums[i * 4u + r][j][c] += dot4x8(xr, ws[j * 4u + c]);
+      if (SUM_ROWS) x_sums[i][r] += lane_sum(xr);
+    }
+  }
+}
+
+void clear_sums() {
+  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) {
+    x_sums[i] = Sum4(0);
+    [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++) sums[i * 4u + r][j] = Sum4(0);
+  }
+}
+
+#if DOT == DOT_FLOAT
+void flush_sums(bool first) {
+  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) {
+    x_flushed[i] = (first ? ivec4(0) : x_flushed[i]) + ivec4(x_sums[i]);
+    [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++)
+      flushed[i * 4u + r][j] = (first ? ivec4(0) : flushed[i * 4u + r][j]) + ivec4(sums[i * 4u + r][j]);
+  }
+  clear_sums();
+}
+#define TOTAL flushed
+#define X_TOTAL x_flushed
+#else
+#define TOTAL sums
+#define X_TOTAL x_sums
+#endif
+
+void main() {
+  uint tiles_n = ceil_div(p.n4, BN4), tiles_m = ceil_div(p.m4, BM4);
+  uint index = workgroup_index(), group = index / (tiles_n * tiles_m);
+  uint n4 = index % tiles_n * BN4, m4 = index / tiles_n % tiles_m * BM4;
+
+  clear_sums();
+#if DOT == DOT_FLOAT
+  flush_sums(true);
+#endif
+  begin_x(group, m4);
+  begin_w(n4);
+  uint stage = 0u;
+  for (uint k = 0u; k < p.k4; k += KT) {
+    if (k == 0u) {
+      load_x(0u);
+      load_w(group, 0u);
+      store_tiles(0u);
+    }
+    barrier();  // the tile is stored, and nobody reads the other one any more
+    bool more = k + KT < p.k4;
+    if (more) {
+      load_x(k + KT);
+      load_w(group, k + KT);
+    }
+    if (k + KT <= p.k4) {
+      [[unroll]] for (uint i = 0u; i < KT; i++) multiply_step(stage, i);
+    } else {
+      for (uint i = 0u; i < p.k4 - k; i++) multiply_step(stage, i);
+    }
+    stage ^= 1u;
+    if (more) store_tiles(stage);
+#if DOT == DOT_FLOAT
+    if ((k / KT + 1u) % (WORDS_PER_FLUSH / KT) == 0u) flush_sums(false);
+#endif
+  }
+#if DOT == DOT_FLOAT
+  flush_sums(false);
+#endif
+
+  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++) {
+    uint row = m4 + gl_LocalInvocationID.y + i * LY, column = n4 + gl_LocalInvocationID.x + j * LX, c4 = group * p.n4 + column;
+    if (row >= p.m4 || column >= p.n4 || c4 >= p.y_c4) continue;
+    ivec4 rows[4];
+    [[unroll]] for (uint r = 0u; r < 4u; r++) rows[r] = corrected(TOTAL[i * 4u + r][j], X_TOTAL[i][r], c4);
+    store_block(p.first_m4 + row, c4, rows);
+  }
+}
