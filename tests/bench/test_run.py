@@ -17,7 +17,7 @@ from vkq.bench.cases import Case, expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
-from vkq.ops.select import FORMS
+from vkq.ops.select import FORMS, choose
 from vkq.problem import parse
 
 QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)
@@ -131,7 +131,7 @@ def test_ratios_are_of_pairs_and_to_the_base(any_device: vkq.Device) -> None:
 
 
 def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) -> None:
-    found = measured(any_device, CASES[:1], paths=("auto", "portable"), clocks=("submit",))
+    found = measured(any_device, CASES[:1], paths=("auto", choose(any_device).path), clocks=("submit",))
     assert len(found.rows) == 1
 
 
@@ -149,7 +149,7 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(any_device: vkq.Device, mon
     assert found.rows == []
     assert [(f.kind, f.case) for f in found.failures] == [("mismatch", c.name) for c in CASES]
     assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
-    assert "MISMATCH portable" in report.case_lines([], [], found.failures)[0]
+    assert f"MISMATCH {choose(any_device).path}" in report.case_lines([], [], found.failures)[0]
     monkeypatch.setattr(data, "expected", real)
     monkeypatch.setattr(timer.Work, "results", lambda self: [Ones()])
     late = measured(any_device, CASES[:1])
@@ -200,14 +200,14 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     fakes = (FakePeer("right"), FakePeer("wrong", 1), FakePeer("unable", None))
     found = measured(any_device, CASES[:1], peers=fakes)
     rows = {r.path: r for r in found.rows if r.clock == "call"}
-    assert list(rows) == ["portable", "right", "wrong"]
+    assert list(rows) == [choose(any_device).path, "right", "wrong"]
     assert (rows["right"].arm, rows["right"].variant) == ("peer", "right 1.0 int8, CPU")
     assert rows["right"].verified == "agrees bit for bit"
     assert rows["wrong"].verified.startswith("DIFFERS from the reference: ")
     assert rows["right"].command.endswith("--peer right --device 1")
     assert [(f.path, f.reason) for f in found.failures] == [("unable", "this library has no such layer")]
     first = found.comparisons[0]
-    assert (first.path, first.base, first.clock, first.verdict) == ("right", "portable", "call", "faster")
+    assert (first.path, first.base, first.clock, first.verdict) == ("right", choose(any_device).path, "call", "faster")
     assert "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
 
 
@@ -344,7 +344,7 @@ def test_command_line_refusals_and_json_alone(capsys: pytest.CaptureFixture[str]
     assert cli.main(["bench", case, "--device", "llvmpipe", *quick, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
     monkeypatch.setattr(data.Expected, "mismatch", lambda self, got: "7 of 8 differ")
-    assert cli.main(["bench", case, "--device", "llvmpipe", *quick]) == 1
+    assert cli.main(["bench", case, "--device", "llvmpipe", "--path", "portable", *quick]) == 1
     out = capsys.readouterr().out
     assert "MISMATCH portable: 7 of 8 differ" in out
     assert "1 MISMATCH: these give wrong numbers" in out
