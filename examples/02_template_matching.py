@@ -19,7 +19,7 @@ import vkq
 OUT = Path(__file__).parent / "out"
 SIZE = 40  # of a crop
 CROPS = 30
-SHOWN = 7  # the crop whose score map is drawn
+SHOWN = 2  # the crop whose score map is drawn
 
 
 def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,10 +86,8 @@ def main() -> int:
     macs = scores.size * SIZE * SIZE
     print(f"picture  {OUT / 'template_matching.png'}")
     print(f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds, integral images and normalization")
-    print(
-        f"float32  sums of one crop by FFT: {(wrong > 0).mean():.0%} of {wrong.size} places are not exact, "
-        f"by up to {wrong.max():g}"
-    )
+    share = (wrong > 0).mean()
+    print(f"float32  sums of one crop by FFT: wrong at {share:.0%} of {wrong.size} places, by up to {wrong.max():g}")
     print(f"ssd      {right_ssd} of {CROPS} crops found: squared differences do not allow for brightness")
     print(f"result   {right} of {CROPS} crops found exactly where they were cut (correlation coefficient, exact sums)")
     return 0 if right == CROPS else 1

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from vkq import reference
 from vkq.check import compare
+from vkq.check.catalogue import check_of
 from vkq.cli import main
 
 
@@ -50,3 +52,13 @@ def test_an_unknown_filter_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_a_device_it_exits_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "linear[M=9,K=9,N=9]", "--device", "no such device"]) == 3
     assert "no device matches 'no such device'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("driver", ["llvmpipe", "SwiftShader"])
+def test_debug_shows_what_the_shaders_print(driver: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "linear[M=5,K=9,N=6]/seed=0", "--device", driver, "--path", "portable", "--debug"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "linear[M=5,K=9,N=6]/seed=0 path=portable: equal"
+    data = check_of("linear[M=5,K=9,N=6]/seed=0").data()
+    acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[:4, :4]  # the first block of the first invocation
+    assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]

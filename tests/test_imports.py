@@ -13,13 +13,13 @@ PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [
     {"errors", "_version"},
-    {"qparams", "problem", "yamlfile", "cache"},
+    {"qparams", "problem", "window", "yamlfile", "cache"},
     {"layoutspec", "layout", "reference"},
     {"shader"},
     {"device"},
     {"runtime"},
     {"ops"},
-    {"graph", "bench", "check"},
+    {"graph", "bench", "check", "integer"},
     {"__init__"},
     {"cli", "__main__"},
 ]
@@ -27,9 +27,9 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 
 def part(module: tuple[str, ...]) -> str:
-    """The name in LAYERS of a module below vkq; reference_x belongs to reference."""
+    """The name in LAYERS of a module below vkq; reference_x belongs to reference, problem_x to problem."""
     name = module[0] if module else "__init__"
-    return "reference" if name.startswith("reference") else name
+    return name.split("_")[0] if name.startswith(("reference_", "problem_")) else name
 
 
 def imported(path: Path) -> list[tuple[int, tuple[str, ...]]]:

@@ -203,7 +203,8 @@ def match_template(
     w = t[None] if single else t
     w = w if w.ndim == 4 else w[:, None]
     problem = Conv2dProblem.of((1, *a.shape), w.shape)
-    products = _correlate("match_template", problem, a[None], w, _bias("", None, problem.oc), "int64", path, device)[0]
+    sums = _correlate("match_template", problem, a[None], w, _bias("", None, problem.oc), "auto", path, device)
+    products = sums[0].astype(np.int64, copy=False)
     score = products if method == "ccorr" else _score(method, a, w, products)
     return score[0] if single else score
 

@@ -36,22 +36,22 @@ uvec4 element(Pixel at, Tap tap) { return uvec4(at.image, tap.channel, at.h + ta
 
 void main() {
   uint block = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uint k4 = block % p.k4, m4 = block / p.k4 % p.m4, group = block / p.k4 / p.m4;
+  uint line = block / p.k4, k4 = block - line * p.k4, group = line / p.m4, m4 = line - group * p.m4;
   uvec4 extent = uvec4(p.images, p.c, p.h, p.w);
   ivec4 words = ivec4(int8x4_broadcast(p.x_zero_point));
+  Pixel at[4];  // a line of pixels is whole blocks of four rows
+  at[0] = window_of_row(4u * (p.first_m4 + m4));
+  [[unroll]] for (int r = 1; r < 4; r++) at[r] = Pixel(at[0].image, at[0].h, at[r - 1].w + int(p.stride_w));
 #if WHOLE_WORDS
   Tap tap = tap_of_column(4u * k4, group);
-  [[unroll]] for (uint r = 0u; r < 4u; r++) {
-    Pixel at = window_of_row(4u * (p.first_m4 + m4) + r);
-    if (inside(at, tap)) words[r] = x[kPackedInt8_4W4C_word(element(at, tap), extent)];
-  }
+  [[unroll]] for (int r = 0; r < 4; r++)
+    if (inside(at[r], tap)) words[r] = x[kPackedInt8_4W4C_word(element(at[r], tap), extent)];
 #else
-  [[unroll]] for (uint r = 0u; r < 4u; r++) {
-    Pixel at = window_of_row(4u * (p.first_m4 + m4) + r);
-    [[unroll]] for (uint b = 0u; b < 4u; b++) {
-      Tap tap = tap_of_column(4u * k4 + b, group);
-      if (!inside(at, tap)) continue;
-      uvec4 e = element(at, tap);
+  [[unroll]] for (uint b = 0u; b < 4u; b++) {
+    Tap tap = tap_of_column(4u * k4 + b, group);
+    [[unroll]] for (int r = 0; r < 4; r++) {
+      if (!inside(at[r], tap)) continue;
+      uvec4 e = element(at[r], tap);
       words[r] = bitfieldInsert(words[r], int8x4_lane(x[kPackedInt8_4W4C_word(e, extent)], kPackedInt8_4W4C_lane(e)), int(8u * b), 8);
     }
   }

@@ -147,11 +147,19 @@ void flush(uint x_digit, uint w_digit) {
   }
 }
 
+// Whether the step meets nothing but padding whose operand is 0, and adds nothing.
+bool only_zeros(Step at, uvec2 tile) {
+  int first_row = int(tile.y * TILE_ROWS + at.ky) - int(p.x_first_row);
+  bool outside = first_row + int(TILE_ROWS + at.rows) <= 1 || first_row >= int(p.x_rows);
+  return outside && shared_x(fill_word(p.fill, at.x_digit), 0u) == 0;
+}
+
 void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   uint pending = 0u, x_digit = 0u, w_digit = 0u;
   uint last = min((split + 1u) * p.steps_per_split, p.steps);
   for (uint s = split * p.steps_per_split; s < last; s++) {
     Step at = step_at(s);
+    if (only_zeros(at, tile)) continue;  // the same for the whole workgroup
     uint words = at.channels * at.rows * at.words;
     if (pending > 0u && (pending + words > p.flush_words || at.x_digit != x_digit || at.w_digit != w_digit)) {
       flush(x_digit, w_digit);

@@ -12,7 +12,7 @@ import pytest
 
 import vkq
 from vkq import cli
-from vkq.bench import ceilings, data, peers, report, result, timer
+from vkq.bench import ceilings, data, peers, report, result, selftest, timer
 from vkq.bench.cases import Case, expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
@@ -61,9 +61,53 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
     assert "--scheme q8ta_q8csw --scale tensor" in gpu.command
 
 
+def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blind = dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0, timestamp_period_ns=0.0)
+    monkeypatch.setattr(any_device, "capabilities", blind)
+    found = measured(any_device, CASES[:1])
+    assert [r.clock for r in found.rows] == ["submit", "call"]
+    assert any("no timestamps: there is no gpu clock" in w for w in found.rows[0].warnings)
+    assert found.rows[0].overhead_us is None
+    assert all(value for value in ceilings.measure(any_device).values())
+    ratio = selftest.run(any_device, trials=1).slower[0]
+    assert ratio.value > 1.03
+
+
+def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep over M asks the reference once, and fewer rows are the first of more."""
+    asked: list[str] = []
+    real = data.expected
+
+    def counted(case: Case, weights: data.Weights, x: data.Array) -> data.Expected:
+        asked.append(case.name)
+        return real(case, weights, x)
+
+    monkeypatch.setattr(data, "expected", counted)
+    sweep = [Case(p, s) for s in ("q8csw", "q8ta_q8csw_q8to") for p in expand("linear[M=1,3,33,K=70,N=9]")]
+    found = measured(any_device, sweep, clocks=("submit",))
+    assert asked == ["linear[M=32,K=70,N=9]", "linear[M=33,K=70,N=9]"] * 2
+    assert (len(found.rows), found.failures) == (6, [])
+    for one in sweep:
+        assert np.array_equal(
+            data.activations(one), data.activations(sweep[2] if one.scheme == "q8csw" else sweep[5])[: one.problem.gemm_m]
+        )
+
+
+@pytest.mark.parametrize("clock", timer.CLOCKS)
+def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -> None:
+    """Memory from an earlier use must not pass for a result, whichever clock has run what."""
+    any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
+    found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
+    assert found.failures == []
+    assert [(r.clock, r.sets > 1) for r in found.rows] == [(clock, clock != "call")]
+
+
 def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     cases = [dataclasses.replace(c, scheme="q8csw") for c in (CASES[1], CONV)]
     found = measured(device, cases, {"fp32_fma": 4.0, "copy": 2.0}, paths=("dot_s8s8", "portable"), clocks=("submit",))
+    assert found.failures == []
     assert [(r.path, r.verified, r.compute_ceiling) for r in found.rows] == [
         ("float", "within the bound of a float32 sum", "fp32_fma")
     ] * 2

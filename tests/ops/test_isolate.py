@@ -59,7 +59,7 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
     any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(probe.FAULT, "rates=hang")
-    monkeypatch.setattr(isolate, "TIMEOUT_S", 4.0)
+    monkeypatch.setattr(isolate, "TIMEOUT_S", 10.0)
     found = selftest.report(any_device)
     assert (found.failures, found.rates) == ({}, {})
     assert select.choose(any_device).path == "portable"
@@ -80,7 +80,7 @@ def test_a_driver_that_crashes_at_once_is_refused_and_this_process_lives(
         ("import time; time.sleep(60)", "the driver did not answer within 0.5 s"),
         ("import sys; sys.exit('no such thing')", "the probe failed (exit code 1): no such thing"),
         ("import os; os.kill(os.getpid(), 9)", "the driver crashed (SIGKILL)"),
-        ('print(\'{"device": "another"}\')', "the child found another device"),
+        ("print('no result')", "the probe ended without a result"),
         ("print('nonsense'); print('[1]'); import sys; sys.exit(3)", "the probe failed (exit code 3): no message"),
     ],
 )
@@ -100,6 +100,15 @@ def test_where_no_child_can_be_started_the_probe_runs_here(
     found = selftest.report(any_device)
     assert not found.isolated
     assert found.failures == {}
+
+
+def test_a_child_that_finds_another_device_is_not_believed(
+    any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [sys.executable, "-c", 'print(\'{"device": "another"}\')']
+    monkeypatch.setattr(isolate, "command", lambda index: said)
+    found = selftest.report(any_device)
+    assert (found.isolated, found.failures) == (False, {})
 
 
 def test_a_child_starts_no_child(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,12 @@ def test_the_shapes_with_a_reason(device, problem):
     check(random_data(problem, np.random.default_rng([1, problem.macs])), device)
 
 
+@pytest.fixture
+def shared(monkeypatch):
+    """The split of a GPU, which sums parts in shared memory, on the CPU devices of the tests."""
+    monkeypatch.setattr(gemv, "split", lambda _, n4, k4: gemv.shared_split(256, n4, k4))
+
+
 @pytest.mark.parametrize("path", PATHS)
 def test_every_path_on_random_problems(device, path):
     rng = np.random.default_rng([2, PATHS.index(path)])
@@ -57,6 +63,7 @@ FEW_ROWS = {
 
 
 @pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in FEW_ROWS.items() for path in paths])
+@pytest.mark.usefixtures("shared")
 def test_gemv_with_few_rows(device, name, path):
     rng = np.random.default_rng(3)
     check(random_data(parse(name), rng, "uint8", "uint8", w_zero_points="channel"), device, method="gemv", path=path)
@@ -66,6 +73,7 @@ def test_gemv_with_few_rows(device, name, path):
 
 
 @pytest.mark.parametrize("path", PATHS)
+@pytest.mark.usefixtures("shared")
 def test_gemv_is_exact_at_the_ends_of_int32(device, path):
     """A thread of the portable form sums more than the 256 words that floats hold exactly, and the total is near 2**31."""
     k = 66_000
@@ -85,14 +93,22 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
     np.testing.assert_array_equal(got, data.expected(data.y_q), strict=True)
 
 
-def test_split_fills_a_workgroup_and_no_more(any_device):
-    most = any_device.capabilities.properties["maxComputeWorkGroupInvocations"]
-    for n4, k4 in [(1, 1), (1, 4096), (3, 7), (4096, 4096), (64, 4096), (4096, 2), (1024, 1 << 20), (5, 0)]:
-        constants = gemv.split(any_device, n4, k4)
-        columns, parts = int(constants["LOCAL_X"]), int(constants["LOCAL_Y"])
-        assert columns * parts <= min(256, most)
-        assert parts & (parts - 1) == 0
-        assert parts == 1 or parts * gemv.BLOCKS_PER_PART <= k4
+def test_a_cpu_device_needs_no_barrier(device):
+    """One part of k: checked through the results of one row, two, and of a last workgroup that is not full."""
+    assert gemv.split(device, 100, 100)["LOCAL_Y"] == 1
+    for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
+        data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
+        check(data, device, method="gemv")
+
+
+def test_split_fills_a_workgroup_and_no_more():
+    for most in (128, 256, 1024):
+        for n4, k4 in [(1, 1), (1, 4096), (3, 7), (4096, 4096), (64, 4096), (4096, 2), (1024, 1 << 20), (5, 0)]:
+            constants = gemv.shared_split(most, n4, k4)
+            columns, parts = int(constants["LOCAL_X"]), int(constants["LOCAL_Y"])
+            assert columns * parts <= min(256, most)
+            assert parts & (parts - 1) == 0
+            assert parts == 1 or parts * gemv.BLOCKS_PER_PART <= k4
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -106,6 +122,7 @@ def test_onnx_runtime_agrees(device, seed):
 
 @pytest.mark.parametrize("method", FORCED)
 @pytest.mark.parametrize(("m", "k"), [(1, 640), (1, 641), (3, 259), (6, 96), (2, 1)])
+@pytest.mark.usefixtures("shared")
 def test_weight_only_against_float64(device, method, m, k):
     """A float32 sum of K products is off by at most K + 2 roundings of 2**-24 of the sum of magnitudes."""
     rng = np.random.default_rng([6, m, k])
@@ -124,15 +141,16 @@ def test_weight_only_gemv_does_not_read_beyond_a_row(any_device):
     np.testing.assert_array_equal(got, [[5.0] * 3, [np.nan] * 3])
 
 
-@pytest.mark.parametrize(("m", "kernel"), [(1, "gemv"), (gemv.MAX_ROWS, "gemv"), (gemv.MAX_ROWS + 1, "gemm")])
-def test_the_number_of_rows_chooses_the_kernel(any_device, m, kernel):
+def test_the_number_of_rows_chooses_the_kernel(any_device):
     w = np.ones((8, 16), np.int8)
     q = vkq.QParams(1.0)
     for options in ({"x_qparams": q}, {"x_qparams": q, "y_qparams": q}, {"x_qparams": "dynamic"}, {}):
-        explained = vkq.Linear(w, 1.0, device=any_device, **options).explain((m, 16))
-        assert explained.variants[-1].startswith(f"{kernel}_")
-        forced = vkq.Linear(w, 1.0, device=any_device, method="tiled", **options).explain((m, 16))
-        assert forced.variants[-1].startswith("gemm_")
+        most = gemv.max_rows(any_device, int8=bool(options))
+        for m, kernel in ((1, "gemv"), (most, "gemv"), (most + 1, "gemm")):
+            explained = vkq.Linear(w, 1.0, device=any_device, **options).explain((m, 16))
+            assert explained.variants[-1].startswith(f"{kernel}_")
+            forced = vkq.Linear(w, 1.0, device=any_device, method="tiled", **options).explain((m, 16))
+            assert forced.variants[-1].startswith("gemm_")
 
 
 def test_a_pointwise_convolution_of_one_pixel_takes_it_too(any_device):

@@ -37,14 +37,14 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
     report(monkeypatch, GPU_RATES)
     choice = select.choose(doctor(**{MIXED: 1}))
     assert (choice.path, choice.form) == ("dot_u8s8", "u8s8")
-    assert choice.reason == "dot_u8s8: 97.1 TOPS measured, 3.9x portable"
+    assert choice.reason == "97.1 TOPS measured, 3.9x portable"
 
 
 def test_a_form_whose_flag_is_false_but_which_is_fast_is_taken(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     report(monkeypatch, {"s8s8": 9.0, "u8s8": 4.0, "u8u8": 4.0, "float": 3.0})
     choice = select.choose(doctor(**{SIGNED: 0, MIXED: 1, UNSIGNED: 1}))
     assert choice.path == "dot_s8s8"
-    assert choice.reason == f"dot_s8s8: 9 TOPS measured, 3x portable ({SIGNED} is false)"
+    assert choice.reason == f"9 TOPS measured, 3x portable ({SIGNED} is false)"
 
 
 def test_a_form_that_is_claimed_and_slow_gives_way_to_portable(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_without_the_feature_every_dot_path_is_refused_by_its_name(doctor: Open,
 def test_dot_by_name_takes_the_fastest_dot_even_below_portable(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 2.0, "u8u8": 1.5, "float": 4.0})
     choice = select.choose(doctor(), "dot")
-    assert (choice.path, choice.reason) == ("dot_u8s8", "asked for; dot_u8s8: 2 TOPS measured, 0.5x portable")
+    assert (choice.path, choice.reason) == ("dot_u8s8", "asked for; 2 TOPS measured, 0.5x portable")
 
 
 @pytest.mark.parametrize("test", ["open", "requantize", "quantize"])
@@ -137,3 +137,20 @@ def test_a_buffer_above_the_limit_is_refused_before_anything_runs(doctor: Open) 
     device = doctor(maxStorageBufferRange=4096)
     with pytest.raises(vkq.ArgumentError, match="maxStorageBufferRange of 4096"):
         vkq.linear(np.zeros((512, 64), np.int8), np.ones((4, 64), np.int8), 1.0, x_qparams=QParams(1.0), device=device)
+
+
+def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    report(monkeypatch, GPU_RATES)
+    shapes: list[str] = []
+    row = select.Path(
+        "coopmat", "coopmat", "cooperativeMatrix", "cooperativeMatrix", lambda device: None if shapes else "no int8 matrix shape"
+    )
+    monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
+    able = doctor()
+    monkeypatch.setattr(able, "capabilities", capabilities(able, cooperativeMatrix=True))  # claimed, and not enabled
+    assert select.refusal(doctor(), "coopmat") == "cooperativeMatrix is false"
+    assert select.refusal(able, "coopmat") == "no int8 matrix shape"
+    assert select.choose(able).path == "dot_u8s8"
+    shapes.append("16x16x32")
+    choice = select.choose(able)
+    assert (choice.path, choice.reason) == ("coopmat", "cooperativeMatrix, and the self-test passed; its rate is not measured")

@@ -54,8 +54,11 @@ def test_repeat_lasts_longer_and_gives_the_same(device: vkq.Device) -> None:
         recording.barrier()
         recording.repeat(first, 99)
         recording.mark()
-    recording.run()
-    once, hundred = recording.mark_times_us()
+    times = []
+    for _ in range(5):  # the shortest of each: a busy machine makes single ones long
+        recording.run()
+        times.append(recording.mark_times_us())
+    once, hundred = (min(one) for one in zip(*times, strict=True))
     assert 0 < 5 * once < hundred
     assert np.array_equal(y.numpy(), layer(X))
 

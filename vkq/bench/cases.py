@@ -165,7 +165,8 @@ def _cases(node: Node) -> list[Case]:
     scales = _choices(keys.get("scales"), SCALES)
     methods = [each.str() for each in keys["methods"].sequence()] if "methods" in keys else [None]
     reason = keys["reason"].str()
-    return [Case(p, s, c, m, reason) for p in problems for s in schemes for c in scales for m in methods]
+    # Problems inside schemes: neighbours then share their weights, which are slow to make.
+    return [Case(p, s, c, m, reason) for s in schemes for c in scales for p in problems for m in methods]
 
 
 def _choices(node: Node | None, known: Sequence[str]) -> list[str]:

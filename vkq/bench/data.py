@@ -50,8 +50,8 @@ def weights(case: Case) -> Weights:
 
 
 def activations(case: Case) -> Array:
-    """The input of a case: all of int8, or normally distributed float32."""
-    rng = _rng("x", case.problem.x_shape, case.scheme)
+    """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of more."""
+    rng = _rng("x", case.problem.x_shape[1:], case.scheme)
     if case.scheme == "q8csw":
         return rng.standard_normal(case.problem.x_shape, np.float32)
     return rng.integers(-128, 128, case.problem.x_shape, dtype=np.int8)
@@ -98,6 +98,10 @@ class Expected:
             return None
         first = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
         return f"{int(wrong.sum())} of {wrong.size} differ; first at {first}: got {got[first]}, must be {self.y[first]}"
+
+    def first(self, rows: int) -> Expected:
+        """The answer for the first rows of the input alone."""
+        return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows])
 
     @property
     def how(self) -> str:

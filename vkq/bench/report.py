@@ -81,9 +81,9 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
     main = gpu or submit or call
     assert main is not None
     return [
-        _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), f"{main.gops:,.1f}",
+        _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), _rate(main.gops),
         f"{main.compute_share:.0%} {main.compute_ceiling}" if main.compute_share else "-",
-        f"{main.gbps:,.1f}", f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
+        _rate(main.gbps), f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
     ]  # fmt: skip
 
 
@@ -106,6 +106,10 @@ def _time(row: Row | None) -> str:
     return _us(row.median_us) if row else "-"
 
 
+def _rate(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.2g}"
+
+
 def _us(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 100 else f"{value:.1f}"
 
@@ -118,13 +122,16 @@ def markdown(result: Result) -> str:
         row = next(iter(arm.values()))
         name = " ".join([f"`{row.case}`", *([row.scheme] if row.scheme != "q8ta_q8csw_q8to" else [])])
         name += " per-tensor scale" if row.scale == "tensor" else ""
-        path = row.path if row.arm == "vkq" else f"{row.path}: {row.variant}"
-        lines.append("| " + " | ".join([name, path, *_cells(arm, result.comparisons)]) + " |")
+        lines.append("| " + " | ".join([name, row.path, *_cells(arm, result.comparisons)]) + " |")
     for one in result.failures:
         lines.append(
             f"| `{one.case}` | {one.path} | {'MISMATCH' if one.kind == 'mismatch' else 'not run'}: {one.reason} |" + " |" * 8
         )
-    return "\n".join([*lines, "", *(f"- {line}" for line in footer(result)), f"- `{result.command}`, {result.created}"]) + "\n"
+    ran = dict.fromkeys(f"{row.path}: {row.variant}; {row.verified}" for row in result.rows if row.arm == "peer")
+    return (
+        "\n".join([*lines, "", *(f"- {line}" for line in [*ran, *footer(result)]), f"- `{result.command}`, {result.created}"])
+        + "\n"
+    )
 
 
 def comma_separated(result: Result) -> str:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from .. import reference
 from ..errors import ArgumentError
-from ..problem import Problem, parse
+from ..problem import Conv2dProblem, LinearProblem, Problem, parse
 from ..qparams import QDType
 from .cases import CASES, random_conv2d, random_linear
 from .data import Data, random_data
@@ -31,7 +31,7 @@ class Check:
     """One case. ``x``, ``w``: the types of the operands; ``x`` is the result's too. ``out``: "q8to" (8-bit) or "f32".
 
     ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends
-    of its type. ``float_in``: x is float32 and quantized on the device.
+    of its type. ``float_in``: x is float32 and quantized on the device. ``method``: of a convolution, see `vkq.Conv2d`.
     """
 
     problem: Problem
@@ -43,6 +43,7 @@ class Check:
     act: Literal["none", "relu", "relu6"] = "none"
     extreme: bool = False
     float_in: bool = False
+    method: Literal["auto", "im2col", "direct", "depthwise", "pointwise"] = "auto"
 
     @property
     def name(self) -> str:
@@ -87,7 +88,9 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "out": ("q8to", "f32"),
     "wz": ("none", "tensor", "channel"),
     "act": ("none", "relu", "relu6"),
+    "method": ("auto", "im2col", "direct", "depthwise", "pointwise"),
 }
+_EVERYWHERE = ("auto", "auto", "im2col", "direct")  # methods that take every convolution
 # Every problem is checked with each of these: together they reach every output, type and epilogue.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -111,8 +114,10 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         problem = random_linear(rng) if number % 3 == 0 else random_conv2d(rng)
-        options: dict[str, Any] = {key: str(rng.choice(values)) for key, values in _CHOICES.items()}
+        options: dict[str, Any] = {key: str(rng.choice(values)) for key, values in _CHOICES.items() if key != "method"}
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
+        if isinstance(problem, Conv2dProblem):
+            options["method"] = str(rng.choice(_EVERYWHERE))
         yield Check(parse(problem.name), seed=seed * 1_000_000 + number, **options)
 
 
@@ -156,4 +161,7 @@ def check_of(name: str) -> Check:
             raise ArgumentError(
                 f"check {name!r}: the option {item!r} is unknown; there are seed=NUMBER; {known}; extreme; float_in."
             )
-    return Check(parse(problem), **values)
+    check = Check(parse(problem), **values)
+    if check.method != "auto" and isinstance(check.problem, LinearProblem):
+        raise ArgumentError(f"check {name!r}: method={check.method} is for convolutions; leave it out.")
+    return check

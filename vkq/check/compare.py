@@ -75,11 +75,13 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> list[Mismat
 
 def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d:
     """The layer of a check."""
-    kind: type[Linear] | type[Conv2d] = Linear if isinstance(check.problem, LinearProblem) else Conv2d
-    return kind(
-        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=data.y_q if check.out == "q8to" else None, bias=data.bias,
-        w_zero_point=data.w_zero_point, activation=check.activation, path=path, device=device, **data.options,
-    )  # fmt: skip
+    options: dict[str, Any] = {
+        "x_qparams": data.x_q, "y_qparams": data.y_q if check.out == "q8to" else None, "bias": data.bias,
+        "w_zero_point": data.w_zero_point, "activation": check.activation, "path": path, "device": device,
+    }  # fmt: skip
+    if isinstance(check.problem, LinearProblem):
+        return Linear(data.w, data.w_scale, **options)
+    return Conv2d(data.w, data.w_scale, method=check.method, **data.options, **options)
 
 
 def compare(check: Check, path: str, got: Array, want: Array) -> Mismatch | None:

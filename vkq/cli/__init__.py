@@ -8,13 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import bench, check, compare, devices, shaders
+from vkq.cli import bench, check, compare, devices, doctor, shaders, tune
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
 COMMANDS: list[Callable[[Parsers], None]] = [
     devices.register,
+    doctor.register,
     check.register,
+    tune.register,
     bench.register,
     compare.register,
     shaders.register,

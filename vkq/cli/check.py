@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
+import re
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -13,12 +17,15 @@ from vkq.check import catalogue
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
 from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.device import vulkan
 from vkq.errors import PathError
 from vkq.ops.select import PATHS
 from vkq.runtime.device import Device
+from vkq.shader import compile as shader_compile
 
 SHOWN = 5  # mismatches printed in full; of the others the names
 LISTED = 50
+_MESSAGE_HEAD = re.compile(r"^.*?MessageID = 0x[0-9a-f]+ \| ", re.DOTALL)
 
 
 def register(commands: Parsers) -> None:
@@ -31,6 +38,7 @@ def register(commands: Parsers) -> None:
             "vkq check",
             "vkq check 'linear[M=9,K=9,N=9]'",
             "vkq check groups=3 --path portable",
+            "vkq check 'linear[M=5,K=9,N=6]/seed=0' --path portable --debug",
             "vkq check --count 1000 --seed 7 --device 0 --json",
         ],
     )
@@ -43,6 +51,11 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument("--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)")
     parser.add_argument("--seed", type=int, default=0, help="of the random cases (default: 0)")
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="build the shaders with DEBUG defined and show what they print (needs the validation layer)",
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the cases and run nothing")
     parser.add_argument("--json", action="store_true", help="print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}")
 
@@ -52,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print(*(check.name for check in checks), sep="\n")
         return 0
+    if options.debug:
+        return _debug(options, checks)
     start = time.perf_counter()
     with Device(options.device) as device:
         paths, refused = usable_paths(device, options.path or ())
@@ -81,6 +96,39 @@ def run(options: argparse.Namespace) -> int:
 def _chosen(options: argparse.Namespace) -> list[Check]:
     named = catalogue.select(options.filter) if options.filter or not options.count else []
     return [*named, *catalogue.random_checks(options.count, options.seed)]
+
+
+def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
+    """Shows what the shaders print, in a process of its own: the validation layer is told so when the instance is made."""
+    if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
+        argv = [
+            sys.executable,
+            "-m",
+            "vkq",
+            "check",
+            options.filter,
+            "--debug",
+            "--count",
+            str(options.count),
+            "--seed",
+            str(options.seed),
+        ]
+        argv += [f"--device={options.device}"] if options.device else []
+        argv += [f"--path={path}" for path in options.path or ()]
+        environment = {**os.environ, shader_compile.DEBUG_VARIABLE: "1", "VKQ_VALIDATION": "printf"}
+        return subprocess.run(argv, env=environment, check=False).returncode
+    wrong = 0
+    with Device(options.device) as device:
+        paths, _ = usable_paths(device, options.path or ())
+        for check, path in ((check, path) for check in checks for path in paths):
+            before = len(vulkan.validation_messages())
+            mismatches = run_check(device, check, [path])
+            print(f"{check.name} path={path}: {'MISMATCH' if mismatches else 'equal'}")
+            for message in vulkan.validation_messages()[before:]:
+                print(f"  {_MESSAGE_HEAD.sub('', message)}")
+            print(*mismatches, sep="\n", end="\n" if mismatches else "")
+            wrong += len(mismatches)
+    return 1 if wrong else 0
 
 
 def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:

@@ -43,7 +43,7 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         for number, item in enumerate(items, 1):
             if sys.stderr.isatty() and time.monotonic() - start > 2:
                 shown = True
-                print(f"\r\x1b[K{what} {number}/{total}", end="", file=sys.stderr, flush=True)
+                print(f"\r\x1b[K{what} {number}{f'/{total}' if total else ''}", end="", file=sys.stderr, flush=True)
             yield item
     finally:
         if shown:

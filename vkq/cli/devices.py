@@ -9,6 +9,7 @@ from typing import Any
 from vkq.cli.common import Parsers, add_command
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.errors import NoDeviceError, VkqError
+from vkq.ops import selftest
 from vkq.ops.select import FORMS, choose, refusal
 from vkq.runtime.device import Device
 
@@ -46,12 +47,13 @@ def run(options: argparse.Namespace) -> int:
 
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
-        "capabilities": c.as_dict(),
-        "path": None,
-        "reason": c.refusal(),
-        "paths": {},
-    }
-    if c.refusal() is None:
+        "capabilities": c.as_dict(), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
+    }  # fmt: skip
+    if report["reason"] is None:
+        probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
+        report["rates"] = dict(probe.rates)
+        report["reason"] = probe.failures.get(selftest.OPENING)
+    if report["reason"] is None:
         try:
             with Device(c.index) as device:
                 report["paths"] = {path: refusal(device, path) for path in FORMS}
@@ -63,7 +65,16 @@ def _report(c: Capabilities) -> dict[str, Any]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    c = report["capabilities"]
+    show_capabilities(report["capabilities"])
+    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
+    for path, reason in report["paths"].items():
+        rate = report["rates"].get(FORMS[path])
+        measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""
+        print(f"     {path:<10} {'can run' if reason is None else reason}{measured}")
+
+
+def show_capabilities(c: dict[str, Any]) -> None:
+    """A device's name and what it says of itself."""
     limits = c["properties"]
     fast = [n.removeprefix("integerDotProduct").removesuffix("Accelerated") for n in DOT_ACCELERATED if limits.get(n)]
     matrices = [
@@ -71,9 +82,6 @@ def _show(report: dict[str, Any]) -> None:
     ]
     dot = "yes" if c["features"]["shaderIntegerDotProduct"] else "no"
     print(f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']}, {c['driver'] or 'driver unnamed'})")
-    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
-    for path, reason in report["paths"].items():
-        print(f"     {path:<10} {'can run' if reason is None else reason}")
     print(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}")
     print(f"   int8 matrices  {', '.join(matrices) or 'none'}")
     print(

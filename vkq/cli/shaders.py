@@ -5,17 +5,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 from vkq import cache
-from vkq.cli.common import Parsers, add_command, progress
+from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.errors import ArgumentError, CompileError
+from vkq.runtime.device import Device
+from vkq.runtime.program import refusals
+from vkq.runtime.statistics import Executable, executables
 from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all
 from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.rules import check_sources
 from vkq.shader.spec import Variant
+
+_HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 
 def register(commands: Parsers) -> None:
@@ -51,6 +57,22 @@ def register(commands: Parsers) -> None:
     )
     building.add_argument("pattern", nargs="?", default="", help=pattern)
     building.add_argument("--output", type=Path, metavar="DIR", help="write here (default: the user's cache)")
+
+    stats = add_command(
+        inner,
+        "stats",
+        shaders_stats,
+        "what the device's compiler makes of the variants: registers, spills, occupancy, instructions; nothing is run",
+        [
+            "vkq shaders stats gemm_q8ta_q8csw__tiled",
+            "vkq shaders stats '*:s8s8.q8to.4x4' --text",
+            "RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json vkq shaders stats",
+        ],
+    )
+    stats.add_argument("pattern", nargs="?", default="", help=pattern)
+    device_argument(stats)
+    stats.add_argument("--text", action="store_true", help="print the last of the compiler's forms too: usually machine code")
+    stats.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
     check = add_command(
         inner,
@@ -118,6 +140,42 @@ def shaders_check(options: argparse.Namespace) -> int:
         print(problem)
     print(f"{len(variants)} variants checked, {len(problems)} problems")
     return 1 if problems else 0
+
+
+def shaders_stats(options: argparse.Namespace) -> int:
+    variants = _matching(options.pattern)
+    found: list[dict[str, Any]] = []
+    with Device(options.device, compile_only=True) as device:
+        for variant in progress(variants, len(variants), "compiling"):
+            reasons = refusals(variant, variant.constants(), device.capabilities)
+            programs = [] if reasons else executables(device, variant)
+            found.append({"name": variant.name, "refused": reasons, "programs": [_program(p) for p in programs]})
+    if options.json:
+        print(json.dumps(found, indent=2))
+        return 0
+    width = max(len(each["name"]) for each in found)
+    for each in found:
+        lines = [f"cannot run: {reason}" for reason in each["refused"]]
+        for program in each["programs"]:
+            lines.append(_pairs(_shown(program["statistics"])))
+            lines += [program["text"]] if options.text else []
+        print(f"{each['name']:{width}}  " + "\n".join(lines))
+    return 0
+
+
+def _program(program: Executable) -> dict[str, Any]:
+    return {
+        "name": program.name,
+        "subgroup_size": program.subgroup_size,
+        "spills": program.spills,
+        "statistics": dict(program.statistics),
+        "text": list(program.texts.values())[-1] if program.texts else "",
+    }
+
+
+def _shown(statistics: dict[str, Any]) -> dict[str, Any]:
+    """Without hashes, and without what only a compiler's author wants."""
+    return {name: value for name, value in statistics.items() if not _HIDDEN.search(name)}
 
 
 def _matching(pattern: str) -> list[Variant]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -170,7 +171,7 @@ def read(physical: Any, index: int) -> Capabilities:
         memory_types=_memory_types(physical),
         cooperative_matrices=_cooperative_matrices(physical) if features.get("cooperativeMatrix") else (),
         compute_family=family,
-        timestamp_valid_bits=bits,
+        timestamp_valid_bits=bits if math.isfinite(base.limits.timestampPeriod) else 0,
         timestamp_period_ns=float(base.limits.timestampPeriod),
     )
 
@@ -180,7 +181,7 @@ def _limits(limits: Any) -> dict[str, int]:
     for name in LIMITS:
         value = getattr(limits, name)
         if isinstance(value, (int, float)):
-            out[name] = int(value)
+            out[name] = int(value) if math.isfinite(value) else 0  # a driver without hardware has an infinite timestampPeriod
         else:
             out |= {f"{name}_{axis}": int(value[i]) for i, axis in enumerate("xyz")}
     return out

@@ -126,6 +126,8 @@ class Instance:
 
     def _debug_chain(self, vk: Any) -> Any:
         enable = [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT]
+        if _printing():  # the layer does one or the other
+            enable = [vk.VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT]
         return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=enable)
 
     def _add_messenger(self, vk: Any) -> None:
@@ -141,7 +143,7 @@ class Instance:
         info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
         info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
         severity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-        info.messageSeverity = severity
+        info.messageSeverity = severity | (vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0)
         info.messageType = vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
         info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
         messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
@@ -168,6 +170,11 @@ class Instance:
         return list(out)[: count[0]]
 
 
+def _printing() -> bool:
+    """VKQ_VALIDATION=printf: the layer shows what shaders print (debugPrintfEXT) instead of validating synchronization."""
+    return os.environ.get("VKQ_VALIDATION") == "printf"
+
+
 def _has_instance_extension(vk: Any, name: str) -> bool:
     count = vk.ffi.new("uint32_t*")
     vk.lib.vkEnumerateInstanceExtensionProperties(vk.ffi.NULL, count, vk.ffi.NULL)
@@ -188,6 +195,14 @@ def instance() -> Instance:
                 "start the child with multiprocessing's 'spawn' method"
             )
         return _instance
+
+
+def loader_version() -> str:
+    """The Vulkan version that the loader offers, such as 1.3.239."""
+    vk = binding()
+    out = vk.ffi.new("uint32_t*")
+    check(vk.lib.vkEnumerateInstanceVersion(out), "vkEnumerateInstanceVersion")
+    return f"{out[0] >> 22 & 0x7F}.{out[0] >> 12 & 0x3FF}.{out[0] & 0xFFF}"
 
 
 def validation_messages() -> list[str]:

@@ -15,7 +15,7 @@ from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from . import selftest
-from .gemm import INVOCATIONS, Int8, Scales, ceil4, channel_parameters, output_push, signed_zero_point, upload
+from .gemm import INVOCATIONS, Int8, Scales, ceil4, channel_parameters, epilogue_push, signed_zero_point, upload
 
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
@@ -85,7 +85,6 @@ class Direct:
     def dispatch(self, recording: Recording, window: Window, x: Buffer, y: Buffer) -> None:
         """The pixels of one window."""
         v = window
-        assert self.scales.x is not None
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],
@@ -93,7 +92,7 @@ class Direct:
             "x_zero_point": signed_zero_point(self.scales.x), "group_ic": self.group_ic, "group_oc": self.group_oc,
             "channels": self.oc, "out_h": v.out[0], "out_w": v.out[1], "out_stride_h": v.out_stride[0],
             "out_stride_w": v.out_stride[1], "out_first_h": v.out_first[0], "out_first_w": v.out_first[1],
-            **output_push(self.scales),
+            **epilogue_push(self.scales),
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
         recording.dispatch(self.program(v.slides), [x, self.weights, self.parameters, y], push, macs)

@@ -69,7 +69,6 @@ class Im2col:
     def _chunk_push(self, first: int, size: int) -> dict[str, int | float]:
         gemm = self.gemm
         if isinstance(gemm, Int8Gemm):
-            assert gemm.scales.x is not None
             return {"m4": size, "k4": gemm.k4, "first_m4": first, "x_zero_point": signed_zero_point(gemm.scales.x)}
         return {"m": size, "k": gemm.k, "first_m": first}
 

@@ -18,8 +18,9 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from . import gemv, selftest
+from . import gemv, selftest, tune
 
+GEMV_LAYOUT = "kPackedInt8_4N4K"  # of the weights, as the gemv and the tiled kernels read them
 INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
 Int8 = npt.NDArray[np.int8]
 
@@ -69,8 +70,10 @@ def signed(values: npt.NDArray[Any]) -> Int8:
     return np.asarray(values, np.int8)
 
 
-def signed_zero_point(q: QParams) -> int:
-    """The zero point of 8-bit data after `signed`."""
+def signed_zero_point(q: QParams | None) -> int:
+    """The zero point of 8-bit data after `signed`; 0 where it is found by rows at run time (None)."""
+    if q is None:
+        return 0
     return q.zero_point - (128 if q.dtype == "uint8" else 0)
 
 
@@ -139,7 +142,7 @@ def row_channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point:
     return np.ascontiguousarray(out.astype(np.int32).reshape(-1, 4, 4).transpose(0, 2, 1))
 
 
-def output_push(scales: Scales) -> dict[str, int | float]:
+def epilogue_push(scales: Scales) -> dict[str, int | float]:
     """The push constants of an epilogue: y's zero point and the bounds of the activation, for both kinds of result."""
     low, high = activation_range(scales.activation)
     if scales.y is None:
@@ -163,7 +166,7 @@ class Int8Gemm:
     *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real output channels.
     """
 
-    weight_layout = "kPackedInt8_4N4K"
+    weight_layout = GEMV_LAYOUT
 
     def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
         self.device = device
@@ -178,20 +181,25 @@ class Int8Gemm:
         self.weights = upload(device, layout(self.weight_layout).pack(blocked))
         self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
+    @property
+    def out(self) -> str:
+        """The variant's output: ``q8to`` or ``f32``."""
+        return "f32" if self.scales.y is None else "q8to"
+
     def variant(self, kernel: str, **axes: str) -> Variant:
         """The variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this product."""
         if self.scales.x is None:
             return catalog().find(kernel.format("dq8ca_q8csw"), dot=self.form, **axes)
-        out = "f32" if self.scales.y is None else "q8to"
-        return catalog().find(kernel.format("q8ta_q8csw"), dot=self.form, out=out, **axes)
+        return catalog().find(kernel.format("q8ta_q8csw"), dot=self.form, out=self.out, **axes)
 
     def program(self, m4: int) -> Program:
         """The pipeline for a product with so many row blocks: tiles in shared memory, or in registers alone."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
-        variant = self.variant("gemm_{}__tiled", tile=tile_for(m4, self.n4))
-        return self.device.program(variant, {**local_size(variant, m4), **self.constants()})
+        setting = tune.choose(self.device, tune.Shape(self.form, self.out, m4, self.n4, self.k4, self.groups))
+        variant = self.variant("gemm_{}__tiled", tile=setting.tile)
+        return self.device.program(variant, {**setting.local, **self.constants()})
 
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do it."""
@@ -207,7 +215,9 @@ class Int8Gemm:
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
         few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
-        if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(few)):
+        if self.weight_layout == GEMV_LAYOUT and (
+            self.kernel == "gemv" or (self.kernel == "auto" and few <= gemv.max_rows(self.device))
+        ):
             return self.gemv_program(few)
         return self.program(m4)
 
@@ -224,22 +234,24 @@ class Int8Gemm:
         row_parameters: scale and zero point of every row, where x is quantized by rows.
         """
         m4 = rows.blocks if m4 is None else m4
-        macs = self.block_macs(m4)
         buffers = [x, self.weights, self.parameters, y]
         if row_parameters is not None:
             buffers.append(row_parameters)
-        recording.dispatch(self.chosen(rows, m4), buffers, self.push(rows, first_m4, m4), macs)
+        recording.dispatch(self.chosen(rows, m4), buffers, self.push(rows, first_m4, m4), self.block_macs(m4))
 
     def block_macs(self, m4: int) -> int:
         """Multiply-adds of so many row blocks, padding included."""
-        return 64 * m4 * int(self.n4) * int(self.k4) * int(self.groups)
+        return int(64 * m4 * self.n4 * self.k4 * self.groups)
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
-        """The push constants of every kernel of this product."""
+        """The push constants that every int8 product has."""
+        return {"m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, **self.output_push(rows)}
+
+    def output_push(self, rows: Rows) -> dict[str, int | float]:
+        """The push constants of the end of a product: shaders/common/gemm_output.glslh."""
         return {
-            "m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, "y_c4": ceil4(self.channels),
-            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
-            **output_push(self.scales),
+            "y_c4": ceil4(self.channels), "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded,
+            "channels": self.channels, **epilogue_push(self.scales),
         }  # fmt: skip
 
 
@@ -267,12 +279,13 @@ class FloatGemm:
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
         clamped = self.bounds != (-math.inf, math.inf)
-        if self.kernel == "gemv" or (self.kernel == "auto" and gemv.fits(m)):
+        if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
             variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
             constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, {**local_size(variant, ceil4(m)), "CLAMPED": clamped})
+        constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
+        return self.device.program(variant, constants)
 
     def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
@@ -284,11 +297,6 @@ class FloatGemm:
             "y_low": low, "y_high": high,
         }  # fmt: skip
         recording.dispatch(self.program(m), [x, self.weights, self.parameters, y], push, 4 * m * self.n4 * self.k * self.groups)
-
-
-def tile_for(m4: int, n4: int) -> str:
-    """The tile of one invocation: the widest that the product fills."""
-    return "4x4" if n4 < 2 else "4x8"
 
 
 # The tiles through shared memory by (least row blocks, least column blocks), in order of preference. On an H200 this one reaches
@@ -303,15 +311,6 @@ def staged_tile(device: Device, m4: int, n4: int) -> str | None:
     if device.capabilities.device_type not in STAGED_DEVICES:
         return None
     return next((tile for tile, (rows, columns) in STAGED_TILES.items() if m4 >= rows and n4 >= columns), None)
-
-
-def local_size(variant: Variant, m4: int) -> dict[str, Value]:
-    """LOCAL_X and LOCAL_Y: square, but no taller than the product has tiles."""
-    tall = 1
-    tile_m4 = int(variant.defines.get("TILE_M4", 1))
-    while tall < 8 and tall * tile_m4 < m4:
-        tall *= 2
-    return {"LOCAL_X": INVOCATIONS // tall, "LOCAL_Y": tall}
 
 
 def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:

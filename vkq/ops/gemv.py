@@ -9,27 +9,40 @@ from ..runtime.device import Device
 from ..shader.spec import Value
 
 # A tile of the matrix kernels is four rows high: with one such block of rows it reads each weight once as well, but one thread
-# walks all of k. From two blocks on there are rows enough to share the weights among.
+# walks all of k. From two blocks on there are rows enough to share the weights among. On a CPU device the wider tile wins sooner,
+# but for float activations, whose kernel has no wider one.
 MAX_ROWS = 4
+MAX_ROWS_CPU = 2
 INVOCATIONS = 256  # of a workgroup, where the device has so many
 
 # (column blocks of the product, column blocks of a workgroup): the fewer columns, the more threads share the sum over k, so that
 # there are enough workgroups for the whole device. Two neighbouring blocks are a sector of 32 bytes, eight a line of 128.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
 BLOCKS_PER_PART = 4  # of k at least, that a thread sums
+CPU_COLUMNS = 16  # of a workgroup on a CPU device: few cores, and a barrier costs more than a thread's sum over all of k
 
 
-def fits(rows: int) -> bool:
-    """Whether a product with so many rows is a matter of reading the weights."""
-    return 0 < rows <= MAX_ROWS
+def max_rows(device: Device, int8: bool = True) -> int:
+    """Up to how many rows a product on the device is a matter of reading the weights."""
+    return MAX_ROWS_CPU if int8 and device.capabilities.device_type == "cpu" else MAX_ROWS
 
 
 def split(device: Device, n4: int, k4: int) -> dict[str, Value]:
-    """LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with (n4, k4) weight blocks.
+    """LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with (n4, k4) weight blocks."""
+    if device.capabilities.device_type == "cpu":
+        return {"LOCAL_X": CPU_COLUMNS, "LOCAL_Y": 1}
+    return shared_split(int(device.capabilities.properties["maxComputeWorkGroupInvocations"]), n4, k4)
+
+
+def shared_split(most: int, n4: int, k4: int) -> dict[str, Value]:
+    """`split` where parts are summed in shared memory, by at most so many invocations.
 
     A short k has few parts; the workgroup then takes more columns, so that it still fills a subgroup.
+
+    >>> shared_split(1024, 4096, 4096), shared_split(1024, 16, 8)
+    ({'LOCAL_X': 8, 'LOCAL_Y': 32}, {'LOCAL_X': 16, 'LOCAL_Y': 2})
     """
-    most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
+    most = min(INVOCATIONS, most)
     columns = next(width for least, width in COLUMNS if n4 >= least)
     parts = 1
     while 2 * parts * columns <= most and 2 * parts * BLOCKS_PER_PART <= k4:

@@ -31,9 +31,10 @@ def command(index: int) -> list[str] | None:
 
 
 def ask(index: int, key: str) -> tuple[dict[str, Any], dict[str, str]] | None:
-    """(results by stage, crashed or hung stages with the reason) of a device; None where no child can be started.
+    """(results by stage, crashed or hung stages with the reason) of a device.
 
-    *key* is `Capabilities.key`: a child that finds another device under the index has failed.
+    None where no child can be started, and where it finds another device under the index than the one with this *key*
+    (`Capabilities.key`): it knows nothing of that one.
     """
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
@@ -45,18 +46,21 @@ def ask(index: int, key: str) -> tuple[dict[str, Any], dict[str, str]] | None:
             ended, text = _run([*argv, *(f"--skip={stage}" for stage in (*results, *failed))])
         except OSError:
             return None
-        stage, found = _stages(text, key)
+        said = _stages(text, key)
+        if said is None:
+            return None
+        stage, found = said
         results |= found
         if ended is None and stage is None:
             return results, failed
-        failed[stage or OPENING] = ended or f"the child found another device; {text[-200:].strip()}"
+        failed[stage or OPENING] = ended or "the probe ended without a result"
         if stage in (None, OPENING):
             break
     return results, failed
 
 
-def _stages(text: str, key: str) -> tuple[str | None, dict[str, Any]]:
-    """(the stage that was begun and not ended, results): a line cut short by a crash counts as not said."""
+def _stages(text: str, key: str) -> tuple[str | None, dict[str, Any]] | None:
+    """(the stage that was begun and not ended, results), None for another device; a line cut short counts as not said."""
     stage: str | None = OPENING
     found: dict[str, Any] = {}
     for line in text.splitlines():
@@ -67,7 +71,7 @@ def _stages(text: str, key: str) -> tuple[str | None, dict[str, Any]]:
         if not isinstance(said, dict):
             continue
         if said.get("device", key) != key:
-            return OPENING, {}
+            return None
         stage = said.get("begin")
         if "end" in said:
             found[said["end"]] = said["result"]

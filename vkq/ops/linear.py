@@ -36,7 +36,7 @@ class Linear(Layer[LinearProblem]):
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All give the same bits.
-        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.MAX_ROWS` rows), "tiled"
+        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.max_rows` rows), "tiled"
             (in registers) or "staged" (int8: through shared memory).
             Integer results have the same bits; a float sum of the weight-only scheme is made in another order.
         device: a ``vkq.Device``; the default device where None.

@@ -72,8 +72,9 @@ def avg_pool2d(
     """The mean under a sliding window, as ONNX Runtime's com.microsoft.QLinearAveragePool, byte for byte.
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum adds
-    ``x_scale * (x_q - x_zp)`` in row-major order; count is the kernel's size (count_include_pad), or the number of elements
-    inside the image. x, kernel, stride, padding and ceil_mode as `max_pool2d`; y_qparams by default those of x.
+    ``x_scale * (x_q - x_zp)`` in row-major order; count is the kernel's size (count_include_pad, the default as in PyTorch and
+    not in ONNX), or the number of elements inside the image. x, kernel, stride, padding and ceil_mode as `max_pool2d`;
+    y_qparams by default those of x.
 
     Raises ArgumentError for sizes that do not fit, for missing qparams and for scales outside [2**-100, 2**100].
 

@@ -7,6 +7,7 @@ they need. Which is fastest is measured (rates.py), because the drivers' flags o
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from ..errors import ArgumentError, PathError
 from ..runtime.device import Device
@@ -16,18 +17,23 @@ from . import coopmat, selftest
 WORTH = 1.1
 # Rates closer than this are the same: then the order of the table decides, which is that of what the forms cost beside the
 # product (the mixed form shifts x, the unsigned one both operands and adds row sums).
-SAME = 1.1
+SAME = 1.05
 
 
 @dataclasses.dataclass(frozen=True)
 class Path:
-    """``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without which it cannot
-    run. ``flag``: the feature or property that says that it is fast; believed alone where its rate is not measured."""
+    """A path: one row of `TABLE`.
+
+    ``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without which it cannot run.
+    ``flag``: the feature or property that says that it is fast; believed alone where its rate is not measured. ``refusal``: why
+    else a device cannot run it, or None.
+    """
 
     name: str
     form: str
     needs: str | None = None
     flag: str | None = None
+    refusal: Callable[[Device], str | None] = lambda device: None
 
 
 _SIGNED, _MIXED, _UNSIGNED = (
@@ -42,7 +48,6 @@ TABLE = (
 FORMS = {path.name: path.form for path in TABLE}
 MATRIX = "coopmat"  # matrix units for large products; the form is for everything that they do not take
 PATHS = ("auto", "dot", MATRIX, *FORMS)
-_BY_NAME = {path.name: path for path in TABLE}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,13 +59,19 @@ class Choice:
     reason: str
 
 
+def _row(name: str) -> Path:
+    return next(row for row in TABLE if row.name == name)
+
+
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
     if path == MATRIX:
         return coopmat.refusal(device) or selftest.report(device).failures.get("requantize")
-    row = _BY_NAME[path]
+    row = _row(path)
     if row.needs and not device.capabilities.features.get(row.needs):
         return f"{row.needs} is false"
+    if reason := row.refusal(device):
+        return reason
     failures = selftest.report(device).failures
     return next((failures[test] for test in (selftest.OPENING, row.form, "requantize", "quantize") if test in failures), None)
 
@@ -122,7 +133,7 @@ def _fastest(device: Device, rows: list[Path]) -> Path:
 
 def _faster_than_portable(device: Device, able: list[Path]) -> Choice | None:
     unmeasured = [row for row in able if not _rate(device, row) and _claimed(device, row)]
-    portable = _rate(device, _BY_NAME["portable"])
+    portable = _rate(device, _row("portable"))
     if unmeasured:
         row = unmeasured[0]
         return Choice(row.name, row.form, f"{row.flag}, and the self-test passed; its rate is not measured")
@@ -135,10 +146,10 @@ def _faster_than_portable(device: Device, able: list[Path]) -> Choice | None:
 
 
 def _measured(device: Device, row: Path) -> str:
-    """``dot_u8s8: 97.1 TOPS measured, 3.9x portable``"""
-    rate, portable = _rate(device, row), _rate(device, _BY_NAME["portable"])
+    """``97.1 TOPS measured, 3.9x portable``"""
+    rate, portable = _rate(device, row), _rate(device, _row("portable"))
     compared = f", {rate / portable:.3g}x portable" if portable and row.name != "portable" else ""
-    return f"{row.name}: {rate:.3g} TOPS measured{compared}"
+    return f"{rate:.3g} TOPS measured{compared}"
 
 
 def _why_portable(device: Device, able: list[Path], refused: dict[str, str | None]) -> str:
@@ -150,7 +161,7 @@ def _why_portable(device: Device, able: list[Path], refused: dict[str, str | Non
         return "no packed dot product is accelerated, and no rate is measured"
     row = max(measured, key=lambda row: _rate(device, row))
     claim = f", although {row.flag}" if _claimed(device, row) else ""
-    return f"the fastest other is {_measured(device, row)}{claim}; {WORTH:g}x is needed"
+    return f"the fastest other is {row.name}: {_measured(device, row)}{claim}; {WORTH:g}x is needed"
 
 
 def _dot(device: Device, able: list[Path], refused: dict[str, str | None]) -> Choice:

@@ -22,6 +22,7 @@ import numpy.typing as npt
 from .. import cache, reference
 from .._version import __version__
 from ..device.capabilities import Capabilities
+from ..errors import DeviceLostError, VkqError
 from ..qparams import QParams
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -30,7 +31,7 @@ from . import isolate, rates
 
 Words = npt.NDArray[np.int32]
 OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
-FORMAT = 2  # of the cached report: raised when a test or a rate changes
+FORMAT = 3  # of the cached report: raised when a test or a rate changes
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
@@ -92,7 +93,16 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
 
 def run(device: Device) -> Report:
     """Runs every stage in this process."""
-    return verdict({name: stage() for name, stage in stages(device).items()}, {}, isolated=False)
+    results: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for name, stage in stages(device).items():
+        try:
+            results[name] = stage()
+        except DeviceLostError:
+            raise
+        except VkqError as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    return verdict(results, failed, isolated=False)
 
 
 def verdict(results: Mapping[str, Any], crashed: Mapping[str, str], isolated: bool) -> Report:
@@ -116,6 +126,8 @@ def _load(capabilities: Capabilities) -> Report | None:
 
 
 def _run_and_store(capabilities: Capabilities, device: Device | None) -> Report:
+    if device is not None and device.doctored:
+        return run(device)
     asked = isolate.ask(capabilities.index, capabilities.key)
     if asked is not None:
         found = verdict(*asked, isolated=True)

@@ -49,6 +49,9 @@ class Device:
         capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features that are false
             are not enabled); its index chooses the device where *which* is None.
 
+        compile_only: opens a device without memory too (a driver made to compile for hardware that is not there): programs can be
+            made and asked about, nothing can be allocated or run.
+
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
     used from several threads. It is a context manager; ``close`` frees everything and may be called twice.
 
@@ -60,10 +63,18 @@ class Device:
     True
     """
 
-    def __init__(self, which: int | str | None = None, *, staging: bool | None = None, capabilities: Capabilities | None = None):
+    def __init__(
+        self,
+        which: int | str | None = None,
+        *,
+        staging: bool | None = None,
+        capabilities: Capabilities | None = None,
+        compile_only: bool = False,
+    ):
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose(capabilities.index if which is None and capabilities else which)
         self.capabilities = capabilities or found
+        self.doctored = self.capabilities.key != found.key  # for tests: another process would see another device
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
@@ -78,10 +89,11 @@ class Device:
         handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
+        self.handle = handle  # the VkDevice, for queries that the extension does not make
         self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family)
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
-            self._make_arenas(staging)
+            self._make_arenas(staging, compile_only)
         except BaseException:
             self.context.close()
             raise
@@ -147,7 +159,7 @@ class Device:
         """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
         with self._lock:
             found = self._constants.get(key)
-            if found is None:
+            if found is None or found.failure is not None:  # its upload may have been lost
                 data = np.ascontiguousarray(make())
                 found = self.allocate(data.nbytes)
                 self.upload(found, data)
@@ -199,7 +211,10 @@ class Device:
                 error.call,
             ) from error
 
-    def _make_arenas(self, staging: bool | None) -> None:
+    def _make_arenas(self, staging: bool | None, compile_only: bool) -> None:
+        if compile_only:
+            self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
+            return
         context, facts = self.context, self.capabilities.properties
         plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
 
@@ -229,7 +244,7 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0) -> Program:
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
         code = with_float_controls(
@@ -238,7 +253,7 @@ class Device:
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
         packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, 0)
+        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags)
         return Program(variant, values, native)
 
     # ---------------------------------------------------------------------------------------------- submission
@@ -378,6 +393,10 @@ class Device:
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+
+def _no_memory(size: int) -> Memory:
+    raise OutOfMemoryError("this vkq.Device was opened with compile_only: it has no memory")
 
 
 _default: Device | None = None

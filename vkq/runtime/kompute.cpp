@@ -137,6 +137,7 @@ struct Core {
   std::mutex mutex;        // resources, fences
   std::mutex queueMutex;   // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+  std::atomic<bool> submitted{false};  // a device that only compiles may be one without hardware, whose driver cannot wait
   const int pid = static_cast<int>(getpid());
 
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
@@ -155,7 +156,7 @@ struct Core {
     if (forked() || closed.exchange(true)) return;
     std::unique_lock<std::shared_mutex> alone(life, std::defer_lock);
     lockPolitely(alone);
-    waitIdle();
+    if (submitted) waitIdle();
     std::lock_guard<std::mutex> lock(mutex);
     for (Resource *r : resources) r->release();
     resources.clear();
@@ -648,6 +649,7 @@ struct Recording : Resource {
     std::lock_guard<std::mutex> lock(core->queueMutex);
     Evaluation evaluation(*core);
     try {
+      core->submitted = true;
       sequence->evalAsync();
     } catch (const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
       broken = true;
@@ -757,6 +759,7 @@ struct Context {
 };
 
 NB_MODULE(_kompute, m) {
+  m.attr("kompute_version") = VKQ_KOMPUTE_VERSION;
   nb::set_leak_warnings(false);  // objects alive at interpreter exit are closed by the device's exit handler
   nb::register_exception_translator(
       [](const std::exception_ptr &pointer, void *) {

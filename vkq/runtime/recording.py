@@ -66,7 +66,6 @@ class Recording:
         buffers = list(buffers)
         for buffer in buffers:
             buffer.check()
-        self.steps.append(Step(tuple(buffers), program, dict(push), macs))
         variant = program.variant
         limit = self.device.capabilities.properties["maxStorageBufferRange"]
         for buffer, binding in zip(buffers, variant.bindings, strict=True):
@@ -90,6 +89,7 @@ class Recording:
             self._native.dispatch(program.native, bindings, packed, x, y, 1)
         if timed:
             self._native.timestamp()
+        self.steps.append(Step(tuple(buffers), program, dict(push), macs))
         self.dispatches += 1
         self.operations += 1
 

@@ -6,6 +6,7 @@ The text names its files relative to the shaders folder, so a wheel, a checkout 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,8 @@ from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant
 
 FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
+DEBUG = "DEBUG"  # a define under which shaders print (debugPrintfEXT)
+DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a process of its own
 PACKAGED = Path(__file__).parent.parent / "_spirv"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
@@ -47,6 +50,8 @@ def expand(
     if version is None:
         raise CompileError(f"{name}:1: there is no #version line; begin with one (only comments may stand above it).")
     lines = [*head[:version], "#extension GL_GOOGLE_cpp_style_line_directive : require"]
+    if DEBUG in (defines or {}):
+        lines.append("#extension GL_EXT_debug_printf : require")
     lines += [f"#define {key} {value}" for key, value in (defines or {}).items()]
     body = "\n".join(head[version:])
     lines.append(f'#line {version + 1} "{name}"')
@@ -116,7 +121,8 @@ def _read(path: Path) -> str:
 def text(variant: Variant) -> str:
     """The GLSL that is compiled for *variant*: its source expanded, with its defines and the layouts' functions."""
     common = variant.source.parent.parent / "common"
-    return expand(variant.source, [common], glsl_includes(), variant.defines)
+    debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
+    return expand(variant.source, [common], glsl_includes(), {**variant.defines, **debug})
 
 
 def cache_folder() -> Path:

@@ -49,9 +49,7 @@ class Expression:
     @property
     def names(self) -> frozenset[str]:
         """The names that must have a value."""
-        functions = {id(node.func) for node in ast.walk(_parse(self.text)) if isinstance(node, ast.Call)}
-        nodes = (node for node in ast.walk(_parse(self.text)) if isinstance(node, ast.Name))
-        return frozenset(node.id for node in nodes if id(node) not in functions)
+        return _names(self.text)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
         """The value of the expression; raises ``ArgumentError`` for a name without a value or a division by zero."""
@@ -63,6 +61,13 @@ class Expression:
         except ZeroDivisionError:
             given = ", ".join(f"{name}={values[name]}" for name in sorted(self.names))
             raise ArgumentError(f"'{self.text}' divides by zero with {given}.") from None
+
+
+@cache  # a dispatch asks for them each time
+def _names(text: str) -> frozenset[str]:
+    functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
+    nodes = (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
+    return frozenset(node.id for node in nodes if id(node) not in functions)
 
 
 @cache
@@ -110,7 +115,7 @@ def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
         return _BINARY[type(node.op)](_evaluate(node.left, values), _evaluate(node.right, values))
     if isinstance(node, ast.UnaryOp):
         return -_evaluate(node.operand, values)
-    if isinstance(node, ast.Call):
-        function = _FUNCTIONS[ast.unparse(node.func)][0]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        function = _FUNCTIONS[node.func.id][0]
         return function(*(_evaluate(argument, values) for argument in node.args))
     return int(ast.literal_eval(node))

@@ -1,0 +1,88 @@
+"""Tuning measures what is exact, keeps the fastest, and prefers the default where the gain is noise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vkq.check import tuning
+from vkq.check.catalogue import check_of
+from vkq.check.tuning import Result, winner
+from vkq.cli import main
+from vkq.ops import tune
+from vkq.ops.tune import Setting
+from vkq.runtime.device import Device
+
+from ..ops.test_tune import fresh  # noqa: F401  a fixture
+
+A, B, C = Setting("4x8", 8, 8), Setting("8x8", 8, 8), Setting("4x4", 64, 1)
+NAME = "linear[M=33,K=40,N=20]"
+
+
+def test_the_fastest_final_setting_wins_if_it_is_worth_it() -> None:
+    first = [Result(A, 10.0), Result(B, 5.0), Result(C, 1.0)]
+    assert winner([*first, Result(A, 10.0, final=True), Result(B, 8.0, final=True)], A) == B
+    assert winner([*first, Result(A, 10.0, final=True), Result(B, 9.9, final=True)], A) == A  # noise
+    assert winner([Result(A, None, "wrong"), Result(B, 99.0, final=True)], A) == B  # the default is out
+    assert winner([], A) == A
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three settings, short samples."""
+    monkeypatch.setattr(tune, "candidates", lambda facts: [A, B, C])
+    monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
+
+
+def test_every_setting_is_measured_and_the_best_again(device: Device, few: None) -> None:
+    results = list(tuning.tuned(device, check_of(NAME), "portable"))
+    assert {r.setting for r in results if not r.final} >= {A, B, C}
+    assert all(r.time_us and r.time_us > 0 for r in results)
+    assert any(r.final for r in results)
+
+
+def test_without_timestamps_the_host_times(any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0))
+    assert all(r.time_us for r in tuning.tuned(any_device, check_of(NAME), "portable"))
+
+
+def test_a_setting_that_is_not_exact_is_never_kept(any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = tuning.compare
+
+    def compare(check: object, path: str, got: np.ndarray, want: np.ndarray) -> object:
+        calls.append(1)
+        return true(check, path, got ^ (len(calls) == 2), want)  # type: ignore[arg-type]
+
+    calls: list[int] = []
+    monkeypatch.setattr(tuning, "compare", compare)
+    results = list(tuning.tuned(any_device, check_of(NAME), "portable"))
+    (wrong,) = [r for r in results if r.error]
+    assert wrong.error == "660 of 660 elements differ"
+    assert wrong.time_us is None
+    assert not any(r.final for r in results if r.setting == wrong.setting)
+
+
+def test_the_command_stores_the_winner(
+    few: None,
+    fresh: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", NAME, "--device", "llvmpipe", "--path", "portable", "--json"]) == 0
+    (said,) = json.loads(capsys.readouterr().out)
+    (stored,) = tune._tuned.values()
+    assert [str(setting) for setting in stored.values()] == [said["kept"]]
+    assert len(list((fresh / "tune").iterdir())) == 1
+
+
+def test_a_dry_run_stores_nothing_and_prints_a_table(
+    few: None,
+    fresh: Path,  # noqa: F811
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", NAME, "--device", "llvmpipe", "--dry-run"]) == 0
+    assert "(default)" in capsys.readouterr().out
+    assert not (fresh / "tune").exists()

@@ -1,0 +1,71 @@
+"""What Mesa's compiler for an AMD GPU makes of the shaders. It needs no such GPU: RADV compiles for one that is named to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vkq
+from vkq.runtime.statistics import executables
+from vkq.shader.catalog import catalog
+
+RADV = next(iter(Path("/usr/share/vulkan/icd.d").glob("radeon_icd.*.json")), None)
+REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
+
+
+@cache
+def navi21(pattern: str) -> dict[str, dict[str, Any]]:
+    """`vkq shaders stats` for gfx1030, in a process of its own: the loader is told its drivers when it starts."""
+    environment = {**os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": "navi21", "VKQ_VALIDATION": "0"}
+    argv = [sys.executable, "-m", "vkq", "shaders", "stats", pattern, "--json"]
+    ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return {each["name"]: each["programs"][0] for each in json.loads(ended.stdout) if each["programs"]}
+
+
+@pytest.fixture(autouse=True)
+def radv() -> None:
+    if RADV is None and not REQUIRED:
+        pytest.skip("Mesa's RADV driver (mesa-vulkan-drivers) is not installed")
+
+
+def test_no_variant_spills_a_register() -> None:
+    found = navi21("")
+    assert len(found) > 40
+    assert {name: program["spills"] for name, program in found.items() if program["spills"] != 0} == {}
+
+
+@pytest.mark.parametrize(("tile", "dots"), [("4x4", 16), ("4x8", 32), ("8x8", 64)])
+def test_the_signed_form_is_the_native_instruction_once_for_each_result_of_the_tile(tile: str, dots: int) -> None:
+    text = navi21("")[f"gemm_q8ta_q8csw__tiled:s8s8.q8to.{tile}"]["text"]
+    assert len(re.findall(r"v_dot4_i32_i8|v_dot4c_i32_i8", text)) == dots
+
+
+def test_the_portable_form_has_no_dot_product_and_multiplies_in_float() -> None:
+    text = navi21("")["gemm_q8ta_q8csw__tiled:float.q8to.4x4"]["text"]
+    assert "v_dot4" not in text
+    assert len(re.findall(r"v_fma|v_mac|v_fmac|v_mad", text)) >= 64 - 16
+
+
+def test_the_default_tile_keeps_half_of_the_waves() -> None:
+    assert navi21("")["gemm_q8ta_q8csw__tiled:s8s8.q8to.4x4"]["statistics"]["Subgroups per SIMD"] >= 16
+    assert navi21("")["gemm_q8ta_q8csw__tiled:s8s8.q8to.4x8"]["statistics"]["Subgroups per SIMD"] >= 8
+
+
+def test_a_device_without_the_extension_is_refused_by_its_name(any_device: vkq.Device) -> None:
+    assert not any_device.capabilities.features["pipelineExecutableInfo"]
+    with pytest.raises(vkq.PathError, match="VK_KHR_pipeline_executable_properties"):
+        executables(any_device, catalog().find("quantize_q8ta__word"))
+
+
+def test_a_device_that_only_compiles_allocates_nothing() -> None:
+    with vkq.Device(compile_only=True) as device, pytest.raises(vkq.OutOfMemoryError, match="compile_only"):
+        device.allocate(4)

@@ -1,0 +1,125 @@
+"""``vkq doctor``: what is installed, what the device can do, what it really does, and whether it does so every time."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import platform
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from vkq._version import __version__
+from vkq.check.compare import usable_paths
+from vkq.check.replay import TIMES, replays
+from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.cli.devices import show_capabilities
+from vkq.device import vulkan
+from vkq.errors import CompileError, PathError, VkqError
+from vkq.ops import selftest
+from vkq.ops.select import choose
+from vkq.runtime.device import Device
+from vkq.runtime.recording import native_module
+from vkq.shader.glslang import find_compiler
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "doctor",
+        run,
+        "probe a device again, and replay every kind of operator; exit code 1 if any byte differs, 3 without a device",
+        ["vkq doctor", "vkq doctor --device 1", "vkq doctor --json > report.json"],
+    )
+    device_argument(parser)
+    parser.add_argument("--times", type=int, default=TIMES, metavar="N", help=f"runs of each operator (default: {TIMES})")
+    parser.add_argument("--json", action="store_true", help="print JSON: {versions, device, probe, path, replays, healthy}")
+
+
+def run(options: argparse.Namespace) -> int:
+    report: dict[str, Any] = {"versions": versions()}
+    with Device(options.device) as device:
+        probe = selftest.probe_again(device.capabilities)
+        report |= {"device": device.capabilities.as_dict(), "probe": dataclasses.asdict(probe)}
+        paths, refused = usable_paths(device)
+        report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
+        done = []
+        if report["path"]:
+            for replay in progress(replays(device, paths, options.times), 0, "replaying"):
+                done.append(dataclasses.asdict(replay))
+        report["replays"] = done
+    report["healthy"] = bool(report["path"]) and not any(replay["wrong"] for replay in done)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _show(report)
+    return 0 if report["healthy"] else 1
+
+
+def versions() -> dict[str, str]:
+    """What is installed; a thing that cannot be asked says why instead."""
+    asked: dict[str, Callable[[], str]] = {
+        "vkq": lambda: __version__,
+        "python": lambda: f"{platform.python_version()} ({sys.executable})",
+        "system": platform.platform,
+        "numpy": lambda: np.__version__,
+        "kompute": lambda: str(native_module().kompute_version),
+        "vulkan binding": lambda: metadata.version("vulkan"),
+        "vulkan loader": vulkan.loader_version,
+        "shader compiler": lambda: find_compiler().name,
+    }
+    found = {}
+    for name, ask in asked.items():
+        try:
+            found[name] = ask()
+        except CompileError as error:
+            found[name] = f"none ({error})"
+        except (VkqError, ImportError, AttributeError) as error:
+            found[name] = f"unknown ({error})"
+    return found
+
+
+def _chosen(device: Device) -> dict[str, Any]:
+    try:
+        choice = choose(device)
+    except PathError as error:
+        return {"path": None, "reason": str(error)}
+    return {"path": choice.path, "reason": choice.reason}
+
+
+def _show(report: dict[str, Any]) -> None:
+    width = max(map(len, report["versions"]))
+    for name, version in report["versions"].items():
+        print(f"{name:<{width}}  {version}")
+    print()
+    show_capabilities(report["device"])
+    show_probe(report["probe"])
+    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
+    for path, why in report["refused_paths"].items():
+        print(f"     {path:<10} {why}")
+    print()
+    for case in dict.fromkeys(replay["case"] for replay in report["replays"]):
+        runs = [replay for replay in report["replays"] if replay["case"] == case]
+        wrong = [f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in runs if replay["wrong"]]
+        print(f"{runs[0]['times']} x {len(runs)} paths  {'; '.join(wrong) or 'the same bytes'}  {case}")
+    print("healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above")
+
+
+def show_probe(probe: dict[str, Any]) -> None:
+    """The self-test and the rates."""
+    where = "in a child process" if probe["isolated"] else "in this process"
+    print(f"   self-test      {'passed' if not probe['failures'] else 'FAILED'} ({where})")
+    for test, why in probe["failures"].items():
+        print(f"     {test:<10} {why}")
+    if probe["soft_float"]:
+        print("   floats         rounded in integers: the device does not round to nearest even")
+    units = {"fma": (1e12, "TFLOPS"), "copy": (1e9, "GB/s")}
+    rates = [
+        f"{name} {rate / units.get(name, (1e12,))[0]:.3g} {units.get(name, (0, 'TOPS'))[1]}"
+        for name, rate in probe["rates"].items()
+    ]
+    print(f"   rates          {', '.join(rates) or 'not measured'}{' (host clock)' if probe['clock'] == 'host' else ''}")

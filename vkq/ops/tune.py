@@ -1,0 +1,214 @@
+"""Which tile and workgroup size the int8 matrix product takes on a device: tuned (`vkq tune`), preferred, or the default.
+
+What is chosen here changes speed and never a result: every setting gives the same bits, and `vkq tune` stores none that it has
+not compared with the reference on that device. A stored setting that the device cannot run is ignored.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import dataclasses
+import functools
+import json
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import cache
+from .._version import __version__
+from ..device.capabilities import Capabilities
+from ..runtime.device import Device
+from ..shader.catalog import catalog
+from ..shader.spec import Value
+from ..yamlfile import load
+
+SHADER = "gemm_q8ta_q8csw__tiled"
+INVOCATIONS = 64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
+WIDE_N4 = 2  # column blocks from which the wide tile is filled
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A tile (rows x columns of results of one invocation) and the workgroup's invocations in x and y."""
+
+    tile: str
+    local_x: int
+    local_y: int
+
+    @property
+    def local(self) -> dict[str, Value]:
+        """The specialization constants."""
+        return {"LOCAL_X": self.local_x, "LOCAL_Y": self.local_y}
+
+    def __str__(self) -> str:
+        return f"tile {self.tile}, local size {self.local_x}x{self.local_y}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A matrix product in blocks of four, with its dot form and output ("q8to" or "f32")."""
+
+    form: str
+    out: str
+    m4: int
+    n4: int
+    k4: int
+    groups: int = 1
+
+    @property
+    def bucket(self) -> str:
+        """Products that are tuned together: each size rounded up to a power of two."""
+        sizes = (self.m4, self.n4, self.k4, self.groups)
+        return ".".join([self.form, self.out, *(str(1 << max(0, size - 1).bit_length()) for size in sizes)])
+
+
+@dataclasses.dataclass(frozen=True)
+class Preference:
+    """A rule of preferences.yaml."""
+
+    vendor_id: int
+    name: str
+    tile: str | None
+    avoid_local: frozenset[tuple[int, int]]
+    why: str
+    link: str
+
+
+_forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_setting", default=None)
+observer: contextvars.ContextVar[Callable[[Shape], None] | None] = contextvars.ContextVar(
+    "vkq_shapes", default=None
+)  # told of each
+_tuned: dict[str, dict[str, Setting]] = {}  # by device, then bucket
+_lock = threading.Lock()
+
+
+def choose(device: Device, shape: Shape) -> Setting:
+    """The setting for a product on a device."""
+    observe = observer.get()
+    if observe:
+        observe(shape)
+    return _forced.get() or lookup(device, shape) or default(device.capabilities, shape)
+
+
+def lookup(device: Device, shape: Shape) -> Setting | None:
+    """The tuned setting, or None where the product's bucket was not tuned on this device and driver."""
+    return stored(device.capabilities).get(shape.bucket)
+
+
+def default(capabilities: Capabilities, shape: Shape) -> Setting:
+    """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller than it has tiles."""
+    rule = preference(capabilities)
+    tile = (rule and rule.tile) or ("4x8" if shape.n4 >= WIDE_N4 else "4x4")
+    tile_m4 = int(tile.split("x")[0]) // 4
+    return Setting(tile, *_local(capabilities, -(-shape.m4 // tile_m4)))
+
+
+def default_local(capabilities: Capabilities, rows: int) -> dict[str, Value]:
+    """LOCAL_X and LOCAL_Y of a kernel that is not tuned, for so many rows of tiles."""
+    x, y = _local(capabilities, rows)
+    return {"LOCAL_X": x, "LOCAL_Y": y}
+
+
+def _local(capabilities: Capabilities, rows: int) -> tuple[int, int]:
+    """A workgroup's size in x and y: as square as the vendor allows, but no taller than *rows* of tiles."""
+    rule = preference(capabilities)
+    avoided = rule.avoid_local if rule else frozenset()
+    tall = 1
+    for y in (2, 4, 8):
+        if y // 2 < rows and (INVOCATIONS // y, y) not in avoided:
+            tall = y
+    return INVOCATIONS // tall, tall
+
+
+def candidates(capabilities: Capabilities) -> list[Setting]:
+    """Every setting that the device can run."""
+    sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
+    tiles = catalog().shaders[SHADER].axes["tile"]
+    return [s for s in (Setting(tile, x, y) for tile in tiles for x, y in sizes) if refusal(capabilities, s) is None]
+
+
+def refusal(capabilities: Capabilities, setting: Setting) -> str | None:
+    """Why a setting cannot be used on the device, or None."""
+    limits, local = capabilities.properties, (setting.local_x, setting.local_y)
+    rule = preference(capabilities)
+    if setting.tile not in catalog().shaders[SHADER].axes["tile"]:
+        return f"there is no tile {setting.tile}"
+    if min(local) < 1 or local[0] * local[1] > limits["maxComputeWorkGroupInvocations"]:
+        return f"a workgroup of {local[0]}x{local[1]} is above maxComputeWorkGroupInvocations"
+    if local[0] > limits["maxComputeWorkGroupSize_x"] or local[1] > limits["maxComputeWorkGroupSize_y"]:
+        return f"a workgroup of {local[0]}x{local[1]} is above maxComputeWorkGroupSize"
+    if rule and local in rule.avoid_local:
+        return f"{rule.name}: {rule.why} ({rule.link})"
+    return None
+
+
+@contextlib.contextmanager
+def forced(setting: Setting) -> Iterator[None]:
+    """Every product asked for in the block takes this setting: for tuning and for tests."""
+    token = _forced.set(setting)
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def stored(capabilities: Capabilities) -> Mapping[str, Setting]:
+    """The tuned settings of a device by bucket."""
+    with _lock:
+        found = _tuned.get(capabilities.key)
+        if found is None:
+            found = _tuned[capabilities.key] = _load(capabilities)
+        return found
+
+
+def store(capabilities: Capabilities, settings: Mapping[Shape, Setting]) -> None:
+    """Keeps settings for this device, driver and version of vkq, beside those that were tuned before."""
+    found = {**stored(capabilities), **{shape.bucket: setting for shape, setting in settings.items()}}
+    with _lock:
+        _tuned[capabilities.key] = found
+    text = json.dumps({bucket: dataclasses.asdict(setting) for bucket, setting in found.items()}, indent=1)
+    cache.write(_path(capabilities), text.encode())
+
+
+def _path(capabilities: Capabilities) -> Path:
+    return cache.cache_dir() / "tune" / f"{capabilities.key}-{__version__}.json"
+
+
+def _load(capabilities: Capabilities) -> dict[str, Setting]:
+    path = _path(capabilities)
+    data = cache.read(path)
+    found: dict[str, Setting] = {}
+    for bucket, values in (json.loads(data) if data else {}).items():
+        setting = Setting(str(values["tile"]), int(values["local_x"]), int(values["local_y"]))
+        reason = refusal(capabilities, setting)
+        if reason is None:
+            found[bucket] = setting
+        else:
+            warnings.warn(f"{path}: the setting for {bucket} is ignored: {reason}", cache.CacheWarning, stacklevel=2)
+    return found
+
+
+def preference(capabilities: Capabilities) -> Preference | None:
+    """The rule of preferences.yaml for a device, or None."""
+    return next((rule for rule in preferences() if rule.vendor_id == capabilities.vendor_id), None)
+
+
+@functools.cache
+def preferences() -> tuple[Preference, ...]:
+    """Every rule, in the order of the file. Raises SpecError with its line where one breaks the schema."""
+    return tuple(_rule(node) for node in load(Path(__file__).with_name("preferences.yaml")).sequence())
+
+
+def _rule(node: Any) -> Preference:
+    keys = node.mapping({"vendor_id", "name", "why", "link"}, {"tile", "avoid_local"})
+    tile = keys["tile"].str() if "tile" in keys else None
+    if tile is not None and tile not in catalog().shaders[SHADER].axes["tile"]:
+        raise keys["tile"].error(f"there is no tile {tile} of {SHADER}")
+    sizes = [tuple(n.int() for n in pair.sequence()) for pair in keys["avoid_local"].sequence()] if "avoid_local" in keys else []
+    if any(len(size) != 2 for size in sizes):
+        raise keys["avoid_local"].error("a workgroup size has two numbers here: x and y")
+    vendor, name, why, link = keys["vendor_id"].int(), keys["name"].str(), keys["why"].str(), keys["link"].str()
+    return Preference(vendor, name, tile, frozenset((size[0], size[1]) for size in sizes), why, link)
