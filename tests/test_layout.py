@@ -286,7 +286,7 @@ def test_refuses(call, error, message):
 
 
 def test_unknown_name_lists_those_there_are():
-    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_4C, .*kPackedInt8_4W4C"):
+    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_16K, .*kPackedInt8_4W4C"):
         layout("NCHW")
 
 

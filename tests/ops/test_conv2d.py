@@ -178,7 +178,11 @@ def test_auto_names_its_method_and_why(any_device, name, method):
         ("conv2d[N=1,IC=8,H=9,W=9,OC=4,KH=1,KW=1,groups=2]", "pointwise", "groups=2; it needs 1"),
         ("conv2d[N=1,IC=8,H=9,W=9,OC=8,KH=3,KW=3,groups=4]", "depthwise", "IC/groups=2; it needs 1"),
         ("conv2d[N=1,IC=0,H=9,W=9,OC=8,KH=3,KW=3]", "direct", "IC=0"),
-        ("conv2d[N=1,IC=4,H=9,W=9,OC=8,KH=3,KW=3]", "winograd", "it must be one of auto, pointwise, depthwise, direct, im2col"),
+        (
+            "conv2d[N=1,IC=4,H=9,W=9,OC=8,KH=3,KW=3]",
+            "winograd",
+            "it must be one of auto, pointwise, depthwise, matrix, direct",
+        ),
     ],
 )
 def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, name, method, reason):

@@ -143,14 +143,18 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     report(monkeypatch, GPU_RATES)
     shapes: list[str] = []
     row = select.Path(
-        "coopmat", "coopmat", "cooperativeMatrix", "cooperativeMatrix", lambda device: None if shapes else "no int8 matrix shape"
+        "imagined",
+        "imagined",
+        "cooperativeMatrix",
+        "cooperativeMatrix",
+        lambda device: None if shapes else "no int8 matrix shape",
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
     able = doctor()
     monkeypatch.setattr(able, "capabilities", capabilities(able, cooperativeMatrix=True))  # claimed, and not enabled
-    assert select.refusal(doctor(), "coopmat") == "cooperativeMatrix is false"
-    assert select.refusal(able, "coopmat") == "no int8 matrix shape"
+    assert select.refusal(doctor(), "imagined") == "cooperativeMatrix is false"
+    assert select.refusal(able, "imagined") == "no int8 matrix shape"
     assert select.choose(able).path == "dot_u8s8"
     shapes.append("16x16x32")
     choice = select.choose(able)
-    assert (choice.path, choice.reason) == ("coopmat", "cooperativeMatrix, and the self-test passed; its rate is not measured")
+    assert (choice.path, choice.reason) == ("imagined", "cooperativeMatrix, and the self-test passed; its rate is not measured")

@@ -18,7 +18,7 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.errors import ArgumentError, VkqError
-from vkq.ops.select import FORMS, PATHS, refusal
+from vkq.ops.select import PATHS, refusal
 from vkq.problem import LinearProblem
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
@@ -62,7 +62,7 @@ def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
     for word in words:
         if word != "all" and word not in PATHS:
             raise ArgumentError(f"path is {word!r}; it must be all or one of {', '.join(PATHS)}")
-        found += [path for path in FORMS if refusal(device, path) is None] if word == "all" else [word]
+        found += [path for path in PATHS[2:] if refusal(device, path) is None] if word == "all" else [word]
     return tuple(dict.fromkeys(found))
 
 

@@ -13,7 +13,7 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
-from . import selftest
+from . import selftest, tune
 from .gemm import Int8, Int8Gemm, Rows, Scales, block_weights, channel_parameters, upload
 
 SUBGROUP = 32
@@ -73,7 +73,7 @@ class CoopmatGemm(Int8Gemm):
 
     def on_matrices(self, m4: int) -> bool:
         """Whether matrix units take a product with so many row blocks."""
-        return self.kernel == "auto" and m4 >= LEAST_M4 and self.k4 > 0
+        return self.kernel == "auto" and m4 >= LEAST_M4 and self.k4 > 0 and not tune.is_forced()
 
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows."""

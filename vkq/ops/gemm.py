@@ -203,7 +203,7 @@ class Int8Gemm:
 
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do it."""
-        if self.scales.x is None or self.kernel not in ("auto", "staged"):
+        if self.scales.x is None or self.kernel not in ("auto", "staged") or tune.is_forced():
             return None
         return staged_tile(self.device, m4, self.n4) or (SMALLEST_STAGED if self.kernel == "staged" else None)
 

@@ -47,7 +47,7 @@ TABLE = (
 )
 FORMS = {path.name: path.form for path in TABLE}
 MATRIX = "coopmat"  # matrix units for large products; the form is for everything that they do not take
-PATHS = ("auto", "dot", MATRIX, *FORMS)
+PATHS = ("auto", "dot", *FORMS, MATRIX)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -155,6 +155,11 @@ def forced(setting: Setting) -> Iterator[None]:
         _forced.reset(token)
 
 
+def is_forced() -> bool:
+    """Whether a setting is `forced` here: kernels without settings then stay out of the way."""
+    return _forced.get() is not None
+
+
 def stored(capabilities: Capabilities) -> Mapping[str, Setting]:
     """The tuned settings of a device by bucket."""
     with _lock:
