@@ -201,8 +201,8 @@ def _read_all() -> dict[str, Layout]:
 def layouts() -> dict[str, Layout]:
     """Every layout by name. The files are read once.
 
-    >>> sorted(layouts())[:2]
-    ['kPackedInt8_4C', 'kPackedInt8_4C1W']
+    >>> "kPackedInt8_4W4C" in layouts()
+    True
     """
     return dict(_read_all())
 

@@ -31,8 +31,12 @@ SMALLEST_LIMITS = {
 
 
 def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
-    """The device's, with features, properties (by Vulkan's names) and fields of `vkq.Capabilities` replaced."""
+    """The device's, with features, properties (by Vulkan's names) and fields of `vkq.Capabilities` replaced.
+
+    Without matrix units, unless they are asked for: they win everywhere.
+    """
     real = of.capabilities
+    changes.setdefault("cooperativeMatrix", False)
     features = {name: changes.pop(name) for name in list(changes) if name in real.features}
     properties = {name: changes.pop(name) for name in list(changes) if name in real.properties}
     return dataclasses.replace(

@@ -206,9 +206,9 @@ def test_memory_of_a_large_convolution(any_device):
     device = any_device
     p = Conv2dProblem.of((1, 64, 1024, 1024), (4, 64, 3, 3), padding=1)
     layer = vkq.Conv2d(
-        np.ones(p.weight_shape, np.int8), 1.0, padding=1, x_qparams=vkq.QParams(1.0), y_qparams=vkq.QParams(16.0), device=device
-    )
-    assert layer.explain(p.x_shape).method == "im2col"
+        np.ones(p.weight_shape, np.int8), 1.0, padding=1, x_qparams=vkq.QParams(1.0), y_qparams=vkq.QParams(16.0),
+        method="im2col", device=device,
+    )  # fmt: skip
     x = vkq.Tensor(device, p.x_shape, "int8")
     with device.operation() as recording:
         recording.fill(x.buffer, 0x01010101)

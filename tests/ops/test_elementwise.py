@@ -140,9 +140,9 @@ def test_a_residual_sum_of_a_tensor_with_itself(device: vkq.Device) -> None:
     np.testing.assert_array_equal(vkq.add(tensor, tensor, q).numpy(), np.clip(2 * x.astype(int) - 4, -128, 127))
 
 
-def test_tables_made_while_recording_serve_later_calls() -> None:
+def test_tables_made_while_recording_serve_later_calls(any_device: vkq.Device) -> None:
     """A table is uploaded at once, not as part of the recorded block that first needed it."""
-    with vkq.Device("llvmpipe", staging=True) as device:
+    with vkq.Device(any_device.name, staging=True) as device:
         a = np.arange(-50, 50).astype(np.int8).reshape(4, 25)
         q, y = QParams(0.5), QParams(0.75, 1)
         tensor = Tensor.from_numpy(a, device, qparams=q)

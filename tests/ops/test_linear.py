@@ -94,8 +94,8 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
 
 
 def test_a_cpu_device_needs_no_barrier(device):
-    """One part of k: checked through the results of one row, two, and of a last workgroup that is not full."""
-    assert gemv.split(device, 100, 100)["LOCAL_Y"] == 1
+    """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is not full."""
+    assert (gemv.split(device, 100, 100)["LOCAL_Y"] == 1) == (device.capabilities.device_type == "cpu")
     for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
         data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
         check(data, device, method="gemv")
@@ -106,7 +106,7 @@ def test_split_fills_a_workgroup_and_no_more():
         for n4, k4 in [(1, 1), (1, 4096), (3, 7), (4096, 4096), (64, 4096), (4096, 2), (1024, 1 << 20), (5, 0)]:
             constants = gemv.shared_split(most, n4, k4)
             columns, parts = int(constants["LOCAL_X"]), int(constants["LOCAL_Y"])
-            assert columns * parts <= min(256, most)
+            assert columns * parts <= most
             assert parts & (parts - 1) == 0
             assert parts == 1 or parts * gemv.BLOCKS_PER_PART <= k4
 

@@ -675,7 +675,7 @@ struct Recording : Resource {
     Held held(*this);
     if (!running) return true;
     VkResult result = VK_NOT_READY;
-    for (auto start = Clock::now(); poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::microseconds(200);) {
+    for (auto start = Clock::now(); poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::milliseconds(1);) {
       result = vkTable.vkGetFenceStatus(core->handle(), fence);
       if (result == VK_NOT_READY) std::this_thread::yield();
     }
