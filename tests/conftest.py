@@ -59,6 +59,14 @@ def any_device() -> vkq.Device:
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "lavapipe"))
 
 
+@pytest.fixture
+def software_device() -> vkq.Device:
+    """A CPU device, for tests that name what vkq chooses on one."""
+    if "VKQ_TEST_DEVICE" in os.environ:
+        pytest.skip("names what a CPU device takes; VKQ_TEST_DEVICE asks for another")
+    return open_device("lavapipe")
+
+
 @pytest.fixture(autouse=True)
 def silent_validation() -> Iterator[None]:
     """Fails the test in which the validation layer (with synchronization validation) says anything."""

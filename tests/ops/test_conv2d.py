@@ -161,9 +161,9 @@ def test_weight_only_against_float64(device):
         ("conv2d[N=1,IC=0,H=9,W=9,OC=8,KH=1,KW=2]", "im2col"),
     ],
 )
-def test_auto_names_its_method_and_why(any_device, name, method):
+def test_auto_names_its_method_and_why(software_device, name, method):
     data = random_data(parse(name), np.random.default_rng(9))
-    explained = layer_of(data, any_device, data.y_q).explain(data.x.shape)
+    explained = layer_of(data, software_device, data.y_q).explain(data.x.shape)
     assert explained.method == method
     assert f"method   {method} ({explained.method_reason})" in str(explained)
     assert explained.method_reason

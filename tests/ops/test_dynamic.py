@@ -76,7 +76,7 @@ def test_scale_is_raised_to_the_smallest_normal_number():
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)])
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
-    monkeypatch.setattr(gemv, "split", lambda _, n4, k4: gemv.shared_split(256, n4, k4))  # as on a GPU
+    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4))  # as on a GPU
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)
     scale = (10.0 ** rng.uniform(-8, 3, n)).astype(np.float32)
@@ -116,8 +116,8 @@ def test_a_row_does_not_depend_on_its_neighbours(device):
         np.testing.assert_array_equal(layer(x[i]), together[i])
 
 
-def test_explain_names_both_steps(any_device):
-    layer = vkq.Linear(np.ones((8, 12), np.int8), 1.0, x_qparams="dynamic", device=any_device)
+def test_explain_names_both_steps(software_device):
+    layer = vkq.Linear(np.ones((8, 12), np.int8), 1.0, x_qparams="dynamic", device=software_device)
     explained = layer.explain((5, 12))
     assert explained.scheme == "dq8ca_q8csw"
     assert [name.split(":")[0] for name in explained.variants] == ["quantize_dq8ca__row", "gemm_dq8ca_q8csw__tiled"]

@@ -38,7 +38,7 @@ def test_the_shapes_with_a_reason(device, problem):
 @pytest.fixture
 def shared(monkeypatch):
     """The split of a GPU, which sums parts in shared memory, on the CPU devices of the tests."""
-    monkeypatch.setattr(gemv, "split", lambda _, n4, k4: gemv.shared_split(256, n4, k4))
+    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -95,7 +95,7 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
 
 def test_a_cpu_device_needs_no_barrier(device):
     """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is not full."""
-    assert (gemv.split(device, 100, 100)["LOCAL_Y"] == 1) == (device.capabilities.device_type == "cpu")
+    assert (gemv.split(device, 100, 100, 1)["LOCAL_Y"] == 1) == (device.capabilities.device_type == "cpu")
     for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
         data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
         check(data, device, method="gemv")
@@ -153,10 +153,10 @@ def test_the_number_of_rows_chooses_the_kernel(any_device):
             assert forced.variants[-1].startswith("gemm_")
 
 
-def test_a_pointwise_convolution_of_one_pixel_takes_it_too(any_device):
+def test_a_pointwise_convolution_of_one_pixel_takes_it_too(software_device):
     rng = np.random.default_rng(7)
     q, w = vkq.QParams(0.5, 3), rng.integers(-128, 128, (24, 40, 1, 1), dtype=np.int8)
-    layer = vkq.Conv2d(w, 0.01, x_qparams=q, y_qparams=q, device=any_device)
+    layer = vkq.Conv2d(w, 0.01, x_qparams=q, y_qparams=q, device=software_device)
     assert layer.explain((1, 40, 1, 1)).variants[0].startswith("gemv_")
     assert layer.explain((1, 40, 2, 3)).variants[0].startswith("gemm_")
     x = rng.integers(-128, 128, (1, 40, 1, 3), dtype=np.int8)

@@ -73,13 +73,13 @@ def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device)
         vkq.Conv2d(data.w, data.w_scale, **operands(data, any_device, None, method="implicit"))
 
 
-def test_chosen_by_size_on_gpus_only(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (staged_tile(any_device, 1000, 1000) is None) == (any_device.capabilities.device_type == "cpu")
-    monkeypatch.setattr(gemm, "STAGED_DEVICES", ("cpu", "discrete"))
-    assert [staged_tile(any_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == ["64x64", None, None]
+def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert staged_tile(software_device, 1000, 1000) is None
+    monkeypatch.setattr(gemm, "STAGED_DEVICES", ("cpu",))
+    assert [staged_tile(software_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == ["64x64", None, None]
     data = random_data(parse("linear[M=64,K=16,N=64]"), np.random.default_rng(2))
-    layer = vkq.Linear(data.w, data.w_scale, **operands(data, any_device, None, path="dot_s8s8"))
+    layer = vkq.Linear(data.w, data.w_scale, **operands(data, software_device, None, path="dot_s8s8"))
     assert layer.explain((64, 16)).variants == ("gemm_q8ta_q8csw__staged:s8s8.f32.64x64",)
     assert "tiled" in layer.explain((28, 16)).variants[0]
     program = layer._gemm.chosen(Rows(64), 16)
-    assert program.constants["SOFT_FLOAT"] == selftest.report(any_device).soft_float
+    assert program.constants["SOFT_FLOAT"] == selftest.report(software_device).soft_float

@@ -79,16 +79,16 @@ def test_a_setting_changes_no_bit(setting: Setting, device: Device) -> None:
 
 
 def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(
-    any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
+    software_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = Setting("8x8", 32, 2)
-    tune.store(any_device.capabilities, {SHAPE: setting})
+    tune.store(software_device.capabilities, {SHAPE: setting})
     monkeypatch.setattr(tune, "_tuned", {})  # as another process would find it
-    assert tune.choose(any_device, SHAPE) == setting
-    assert tune.choose(any_device, Shape("s8s8", "q8to", 4, 3, 32)) == setting  # the same powers of two
-    assert tune.choose(any_device, Shape("s8s8", "f32", 3, 4, 20)) != setting
+    assert tune.choose(software_device, SHAPE) == setting
+    assert tune.choose(software_device, Shape("s8s8", "q8to", 4, 3, 32)) == setting  # the same powers of two
+    assert tune.choose(software_device, Shape("s8s8", "f32", 3, 4, 20)) != setting
     x, w = GEMM
-    layer = vkq.Linear(w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=any_device)
+    layer = vkq.Linear(w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=software_device)
     assert layer.explain(x.shape).variants == ("gemm_q8ta_q8csw__tiled:s8s8.q8to.8x8",)
 
 

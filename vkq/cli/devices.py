@@ -10,7 +10,7 @@ from vkq.cli.common import Parsers, add_command
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.ops import selftest
-from vkq.ops.select import FORMS, choose, refusal
+from vkq.ops.select import FORMS, MATRIX, choose, refusal
 from vkq.runtime.device import Device
 
 
@@ -56,7 +56,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
     if report["reason"] is None:
         try:
             with Device(c.index) as device:
-                report["paths"] = {path: refusal(device, path) for path in FORMS}
+                report["paths"] = {path: refusal(device, path) for path in (MATRIX, *FORMS)}
                 choice = choose(device)
                 report |= {"path": choice.path, "reason": choice.reason}
         except VkqError as error:
@@ -68,7 +68,7 @@ def _show(report: dict[str, Any]) -> None:
     show_capabilities(report["capabilities"])
     print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
     for path, reason in report["paths"].items():
-        rate = report["rates"].get(FORMS[path])
+        rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""
         print(f"     {path:<10} {'can run' if reason is None else reason}{measured}")
 

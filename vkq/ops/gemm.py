@@ -209,7 +209,7 @@ class Int8Gemm:
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
-        constants = {**gemv.split(self.device, self.n4, self.k4), "ROWS": min(rows, 4), **self.constants()}
+        constants = {**gemv.split(self.device, self.n4, self.k4, rows), "ROWS": min(rows, 4), **self.constants()}
         return self.device.program(self.variant("gemv_{}__split"), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
@@ -281,7 +281,7 @@ class FloatGemm:
         clamped = self.bounds != (-math.inf, math.inf)
         if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
             variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
-            constants = {**gemv.split(self.device, self.n4, ceil4(self.k)), "ROWS": min(m, 4), "CLAMPED": clamped}
+            constants = {**gemv.split(self.device, self.n4, ceil4(self.k), m), "ROWS": min(m, 4), "CLAMPED": clamped}
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
         constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}

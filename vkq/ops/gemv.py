@@ -15,9 +15,10 @@ from ..shader.spec import Value
 # begin to win at 29 rows.
 MAX_ROWS = {"discrete": 28, "cpu": 2}
 MAX_ROWS_DEFAULT = 4
-# Of a workgroup, where the device has so many. More loads in flight: 8192^2 takes an H200 21.1 us with 512, 24.9 us with 256.
-INVOCATIONS = {"discrete": 512}
-INVOCATIONS_DEFAULT = 256
+INVOCATIONS = 256  # of a workgroup, where the device has so many
+# More loads in flight for one or two rows: 8192^2 takes an H200 21.1 us with 512, 24.9 us with 256; 16 rows of 4096^2 36 and 23.
+INVOCATIONS_FEW_ROWS = {"discrete": 512}
+FEW_ROWS = 2
 
 # (column blocks of the product, column blocks of a workgroup): the fewer columns, the more threads share the sum over k, so that
 # there are enough workgroups for the whole device. Two neighbouring blocks are a sector of 32 bytes, eight a line of 128.
@@ -32,13 +33,14 @@ def max_rows(device: Device, int8: bool = True) -> int:
     return MAX_ROWS_DEFAULT if kind == "cpu" and not int8 else MAX_ROWS.get(kind, MAX_ROWS_DEFAULT)
 
 
-def split(device: Device, n4: int, k4: int) -> dict[str, Value]:
+def split(device: Device, n4: int, k4: int, rows: int) -> dict[str, Value]:
     """LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with (n4, k4) weight blocks."""
     kind = device.capabilities.device_type
     if kind == "cpu":
         return {"LOCAL_X": CPU_COLUMNS, "LOCAL_Y": 1}
     most = int(device.capabilities.properties["maxComputeWorkGroupInvocations"])
-    return shared_split(min(INVOCATIONS.get(kind, INVOCATIONS_DEFAULT), most), n4, k4)
+    wanted = INVOCATIONS_FEW_ROWS.get(kind, INVOCATIONS) if rows <= FEW_ROWS else INVOCATIONS
+    return shared_split(min(wanted, most), n4, k4)
 
 
 def shared_split(most: int, n4: int, k4: int) -> dict[str, Value]:
