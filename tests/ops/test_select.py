@@ -69,7 +69,7 @@ def test_equal_rates_fall_to_the_form_that_needs_no_shift(doctor: Open, monkeypa
 
 def test_without_rates_the_flags_decide(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     report(monkeypatch)
-    assert select.choose(doctor(**{UNSIGNED: 1})).path == "dot_u8u8"
+    assert select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 1})).path == "dot_u8u8"
     choice = select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 0}))
     assert (choice.path, choice.reason) == ("portable", "no packed dot product is accelerated, and no rate is measured")
 
@@ -145,16 +145,19 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     row = select.Path(
         "imagined",
         "imagined",
-        "cooperativeMatrix",
-        "cooperativeMatrix",
+        "pipelineExecutableInfo",
+        "pipelineExecutableInfo",
         lambda device: None if shapes else "no int8 matrix shape",
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
-    able = doctor()
-    monkeypatch.setattr(able, "capabilities", capabilities(able, cooperativeMatrix=True))  # claimed, and not enabled
-    assert select.refusal(doctor(), "imagined") == "cooperativeMatrix is false"
+    able = doctor(pipelineExecutableInfo=False)
+    monkeypatch.setattr(able, "capabilities", capabilities(able, pipelineExecutableInfo=True))  # claimed, and not enabled
+    assert select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
     assert select.refusal(able, "imagined") == "no int8 matrix shape"
     assert select.choose(able).path == "dot_u8s8"
     shapes.append("16x16x32")
     choice = select.choose(able)
-    assert (choice.path, choice.reason) == ("imagined", "cooperativeMatrix, and the self-test passed; its rate is not measured")
+    assert (choice.path, choice.reason) == (
+        "imagined",
+        "pipelineExecutableInfo, and the self-test passed; its rate is not measured",
+    )
