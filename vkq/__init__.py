@@ -20,6 +20,7 @@ from .layout import Int8x4
 from .ops.conv2d import Conv2d, conv2d
 from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.elementwise import add, mul, sub
+from .ops.explain import Steps, explain
 from .ops.linear import Linear, linear
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
@@ -51,6 +52,7 @@ __all__ = [
     "PathError",
     "QParams",
     "SpecError",
+    "Steps",
     "Tensor",
     "VkqError",
     "__version__",
@@ -63,6 +65,7 @@ __all__ = [
     "default_device",
     "dequantize",
     "devices",
+    "explain",
     "flatten",
     "global_avg_pool2d",
     "integer",

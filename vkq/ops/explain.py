@@ -1,0 +1,47 @@
+"""``vkq.explain``: what any operator does on a device, without running it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..runtime.device import Device, default_device
+from ..runtime.tensor import Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Steps:
+    """The dispatches of an operator in order: the shader ``variants`` by name, and the multiply-adds that they count."""
+
+    device: str
+    variants: tuple[str, ...]
+    macs: int
+
+    def __str__(self) -> str:
+        lines = [f"{self.device}: {self.macs} multiply-adds, dispatches: {len(self.variants)}"]
+        return "\n".join([*lines, *(f"  {name}" for name in self.variants)])
+
+
+def explain(operator: Callable[..., Any], *arguments: Any, device: Device | None = None, **options: Any) -> Steps:
+    """What ``operator(*arguments, **options)`` would dispatch: recorded, not run.
+
+    operator: a function of vkq or a layer. arguments: as it takes them, activations as Tensors; the first may be a NumPy array.
+    A layer's own ``explain`` also tells the path and why.
+
+    >>> from vkq.ops.pool import max_pool2d
+    >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants
+    ('max_pool_q8__word',)
+    """
+    chosen = next((a.device for a in arguments if isinstance(a, Tensor)), None) or device or default_device()
+    first = [Tensor.from_numpy(a, chosen) if isinstance(a, np.ndarray) else a for a in arguments[:1]]
+    with chosen.record() as recording:
+        operator(*first, *arguments[1:], **options)
+    programs = [step for step in recording.steps if step.program is not None]
+    return Steps(
+        chosen.name,
+        tuple(step.program.variant.name for step in programs if step.program is not None),
+        sum(step.macs for step in programs),
+    )
