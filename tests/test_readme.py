@@ -3,7 +3,6 @@
 import doctest
 import importlib
 import os
-import pkgutil
 import re
 import subprocess
 import sys
@@ -16,8 +15,9 @@ import vkq
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-# A __main__ module runs when it is imported.
-MODULES = [m.name for m in pkgutil.walk_packages(vkq.__path__, "vkq.") if not m.name.endswith(("__main__", "_kompute"))]
+# By file: an editable install has the checkout itself in the package's path. A __main__ module runs when it is imported.
+FILES = [path for path in sorted((ROOT / "vkq").rglob("*.py")) if path.stem not in ("__main__", "__init__")]
+MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 
 
 @pytest.fixture(autouse=True)
