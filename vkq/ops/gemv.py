@@ -11,8 +11,8 @@ from ..shader.spec import Value
 # A tile of the matrix kernels is four rows high: with one such block of rows it reads each weight once as well, but one thread
 # walks all of k. From two blocks on there are rows enough to share the weights among. On a CPU device the wider tile wins sooner,
 # but for float activations, whose kernel has no wider one.
-# On an H200 (2026-11-21, K = N = 8192) 16 rows take 64 us here and 932 us tiled, 32 rows 118 and 904 us; cooperative matrices
-# begin to win at 29 rows.
+# On an H200 (2026-11-21, K = N = 8192) 16 rows take 64 us here and 932 us tiled, 32 rows 118 and 904 us; from 29 rows
+# on cooperative matrices take over where there are any.
 MAX_ROWS = {"discrete": 28, "cpu": 2}
 MAX_ROWS_DEFAULT = 4
 INVOCATIONS = 256  # of a workgroup, where the device has so many
