@@ -62,7 +62,7 @@ def test_a_chain_is_one_submission(any_device: vkq.Device) -> None:
     assert_same_bits(got, chain[1](middle))
 
 
-@pytest.mark.parametrize("shape", [(0, 10), (3, 0, 10), (10,), (2, 3, 10)])
+@pytest.mark.parametrize("shape", [(0, 10), (3, 0, 10), (10,), (2, 3, 10), (2, 3, 5, 10), (2, 1, 3, 2, 10)])
 def test_leading_dims(shape: tuple[int, ...], device: vkq.Device) -> None:
     x = RNG.integers(-128, 128, shape).astype(np.int8)
     got = vkq.linear(x, W, 0.1, x_qparams=Q, y_qparams=Y, device=device)

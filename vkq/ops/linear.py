@@ -103,7 +103,7 @@ class Linear(Layer[LinearProblem]):
         dtype = self.y_qparams.dtype if self.y_qparams else "float32"
 
         def run(x: Tensor) -> Tensor:
-            y = Tensor(self.device, problem.y_shape, dtype, qparams=self.y_qparams)
+            y = Tensor(self.device, problem.y_shape, dtype, MATRIX if self.y_qparams else None, self.y_qparams)
             if y.size:
                 with self.device.operation() as recording:
                     self._record(recording, problem, rows, x, y)
