@@ -72,10 +72,11 @@ def test_worked_example():
         ("kPackedInt8_4W", "((n*C+c)*H + h)*Wb + w//4", "w%4"),
         ("kPackedInt8_4C", "((n*H+h)*W + w)*Cb + c//4", "c%4"),
         ("kPackedInt8_4C1W", "((n*H+h)*Cb + c//4)*W + w", "c%4"),
+        ("kPackedInt8_16C", "4*((((c//16)*N + n)*H + h)*W + w) + c%16//4", "c%4"),
     ],
 )
 def test_index_is_the_documented_formula(name, word, lane):
-    for shape in [(2, 5, 3, 7), (1, 8, 4, 4), (3, 1, 6, 2)]:
+    for shape in [(2, 5, 3, 7), (1, 8, 4, 4), (3, 1, 6, 2), (2, 35, 2, 3)]:
         sizes = dict(zip("NCHW", shape, strict=True)) | {f"{d}b": -(-s // 4) for d, s in zip("NCHW", shape, strict=True)}
         for element in product(*map(range, shape)):
             names = sizes | dict(zip("nchw", element, strict=True))
@@ -192,7 +193,7 @@ def test_padding_lanes_hold_fill():
 
 
 def test_large_array_is_packed_without_a_loop_over_elements():
-    """16 million elements in all six layouts; one at a time this would take minutes."""
+    """16 million elements in every layout; one at a time this would take minutes."""
     for name in NAMES:
         found = layout(name)
         array = values((1, 18, 1023, 901) if name in ACTIVATIONS else (18, 1023, 901))
@@ -286,7 +287,7 @@ def test_refuses(call, error, message):
 
 
 def test_unknown_name_lists_those_there_are():
-    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_16K, .*kPackedInt8_4W4C"):
+    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_16C, .*kPackedInt8_4W4C"):
         layout("NCHW")
 
 
