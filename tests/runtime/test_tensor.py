@@ -12,6 +12,7 @@ import pytest
 import vkq
 from tests.runtime import work
 from vkq.layout import activation_layouts
+from vkq.runtime.tensor import BLOCKED
 
 Array = npt.NDArray[Any]
 DTYPES = ["int8", "uint8", "float32", "int32"]
@@ -86,6 +87,23 @@ def test_images_in_every_layout(device: vkq.Device, dtype: str) -> None:
     array = values(dtype)
     for one in activation_layouts():
         np.testing.assert_array_equal(vkq.Tensor.from_numpy(array, device, one.name).numpy(), array)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("shape", [(), (35,), (5, 16), (2, 3, 17), (2, 3, 2, 2, 5), (3, 0), (0, 7)])
+def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """Every 16 numbers of a row stand together, and the rows of a block follow each other."""
+    array = np.resize(values(dtype), shape)
+    tensor = vkq.Tensor.from_numpy(array, device, BLOCKED)
+    rows, k = int(np.prod(shape[:-1])), shape[-1] if shape else 1
+    assert tensor.extent == (rows, k, 1, 1)
+    assert tensor.nbytes == rows * -(-k // 16) * 16
+    np.testing.assert_array_equal(tensor.numpy(), array)
+    stored = array.view(np.int8) if dtype == "int8" else (array ^ np.uint8(128)).view(np.int8)
+    raw = device.download(tensor.buffer, tensor.nbytes).view(np.int8).reshape(-(-k // 16), rows, 16)
+    np.testing.assert_array_equal(raw.transpose(1, 0, 2).reshape(rows, -(-k // 16) * 16)[:, :k], stored.reshape(rows, k))
+    tensor.write(array[::-1] if shape else array)
+    np.testing.assert_array_equal(tensor.numpy(), array[::-1] if shape else array)
 
 
 @pytest.mark.parametrize("array", [

@@ -18,6 +18,7 @@ from .device import Device
 CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
+BLOCKED = "kPackedInt8_16C"
 _NUMBERS = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
 _BYTES = ("int8", "uint8")
 
@@ -26,9 +27,9 @@ class Tensor:
     """An array in device memory.
 
     ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32" or "int32"; ``layout`` is the name of a packed
-    layout for 8-bit data (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K)) and "contiguous"
-    (row-major) for the others. ``qparams`` says what 8-bit values mean, where that is known; a layer refuses an input with
-    other parameters than its own.
+    layout for 8-bit data (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
+    both, where four axes are an image) and "contiguous" (row-major) for the others. ``qparams`` says what 8-bit values mean,
+    where that is known; a layer refuses an input with other parameters than its own.
 
     uint8 is kept as int8, moved by 128: x and x - 128 with the zero point moved alike are the same number.
 
@@ -82,7 +83,7 @@ class Tensor:
 
     @property
     def extent(self) -> tuple[int, int, int, int]:
-        """The shape as the layout's (n, c, h, w): a matrix (..., K) is (1, 1, M, K)."""
+        """The shape as the layout's (n, c, h, w): a matrix (..., K) is (1, 1, M, K), in blocks of channels (M, K, 1, 1)."""
         return extent_of(self.shape, self.layout)
 
     @property
@@ -126,11 +127,13 @@ def default_layout(dtype: str, rank: int) -> str:
 
 
 def extent_of(shape: Sequence[int], layout_name: str) -> tuple[int, int, int, int]:
-    """A logical shape as (n, c, h, w): 4-D as it is, except that a matrix layout folds all but the last axis into rows."""
+    """A logical shape as (n, c, h, w): 4-D as it is, others, and 4-D in the matrix layout, with all but the last axis folded
+    into rows. Rows are h, their elements w; in blocks of channels n and c."""
     if len(shape) == 4 and layout_name != MATRIX:
         n, c, h, w = shape
         return (n, c, h, w)
-    return (1, 1, math.prod(shape[:-1]), shape[-1] if shape else 1)
+    rows, k = math.prod(shape[:-1]), shape[-1] if shape else 1
+    return (rows, k, 1, 1) if layout_name == BLOCKED else (1, 1, rows, k)
 
 
 def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
