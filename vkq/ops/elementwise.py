@@ -193,9 +193,12 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
 
 
 def _alike(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Both with the rank of the result and in one layout: that of the operand which has the result's shape, if one has."""
+    """Both with the rank of the result and in one layout: that of the operand which has the result's shape, if one has and if
+    it can be broadcast."""
     whole = b if b.shape == shape and a.shape != shape else a
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(a.dtype, len(shape))
+    if a.shape != b.shape:
+        name = operand.axes_layout(name, len(shape))
 
     def alike(x: Tensor) -> Tensor:
         missing = len(shape) - len(x.shape)

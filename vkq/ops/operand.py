@@ -13,7 +13,7 @@ from ..qparams import QParams
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device, default_device
 from ..runtime.program import Program
-from ..runtime.tensor import IMAGE, MATRIX, Tensor
+from ..runtime.tensor import BLOCKED, IMAGE, MATRIX, Tensor
 
 Operand = npt.ArrayLike | Tensor
 
@@ -73,6 +73,11 @@ def lanes_are_channels(x: Tensor) -> bool:
 def image_layout(x: Tensor) -> str:
     """The tensor's own layout where a word holds four channels of one pixel, else kPackedInt8_4W4C."""
     return x.layout if lanes_are_channels(x) else IMAGE
+
+
+def axes_layout(name: str, rank: int) -> str:
+    """The layout for work that follows the axes: not blocks of channels for rows, whose extent is another than `folded` says."""
+    return MATRIX if name == BLOCKED and rank != 4 else name
 
 
 def folded(x: Tensor) -> bool:

@@ -69,7 +69,7 @@ def concat(
     first = tensors[0]
     shape = list(first.shape)
     shape[axis] = sum(x.shape[axis] for x in tensors)
-    y = Tensor(chosen, shape, first.dtype, first.layout, first.qparams)
+    y = Tensor(chosen, shape, first.dtype, operand.axes_layout(first.layout, len(shape)), first.qparams)
     offset = 0
     for x in tensors:
         before = [offset if i == axis else 0 for i in range(len(shape))]
@@ -77,7 +77,7 @@ def concat(
         if x.size:
             _move(to_layout(x, y.layout), y, axes, 0, along=axis)
         offset += x.shape[axis]
-    return operand.give(y, *xs)
+    return operand.give(to_layout(y, first.layout), *xs)
 
 
 def pad(
@@ -108,12 +108,12 @@ def pad(
     if not -128 <= stored <= 127:
         raise ArgumentError(f"pad: value is {value}; {tensor.dtype} holds {moved - 128} to {moved + 127}")
     shape = [size + before + after for size, (before, after) in zip(tensor.shape, around, strict=True)]
-    y = Tensor(tensor.device, shape, tensor.dtype, tensor.layout, qparams)
+    y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, len(shape)), qparams)
     befores = [before for before, _ in around]
     if y.size:
         axes = [Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, _strides(tensor.shape), strict=True)]
-        _move(tensor, y, axes, stored)
-    return operand.give(y, x)
+        _move(to_layout(tensor, y.layout), y, axes, stored)
+    return operand.give(to_layout(y, tensor.layout), x)
 
 
 def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None) -> Any:
@@ -132,10 +132,11 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
         raise ArgumentError(f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once")
     strides = _strides(tensor.shape)
     shape = [tensor.shape[a] for a in order]
-    y = Tensor(tensor.device, shape, tensor.dtype, tensor.layout, tensor.qparams)
+    y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, rank), tensor.qparams)
     if y.size:
-        _move(tensor, y, [Axis(tensor.shape[a], 0, tensor.shape[a], strides[a]) for a in order], 0, order=order)
-    return operand.give(y, x)
+        axes_of_y = [Axis(tensor.shape[a], 0, tensor.shape[a], strides[a]) for a in order]
+        _move(to_layout(tensor, y.layout), y, axes_of_y, 0, order=order)
+    return operand.give(to_layout(y, tensor.layout), x)
 
 
 def _move(
