@@ -1,10 +1,19 @@
 """Layers from the user's side: what goes in and comes out, what is refused, what is explained."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import vkq
 from vkq import reference
+from vkq.ops import conv_methods
+from vkq.ops.gemm import Rows
+from vkq.ops.repack import to_layout
+from vkq.problem import Conv2dProblem
+from vkq.runtime.buffer import Buffer
+from vkq.runtime.recording import Recording
+from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
 
 from .run import assert_same_bits
 
@@ -161,3 +170,116 @@ def test_same_padding(device: vkq.Device) -> None:
     got = vkq.conv2d(x, w, 0.1, padding="same", x_qparams=Q, device=device)
     assert_same_bits(got, reference.conv2d(x, w, x=Q, w_scale=0.1, y=None, padding="same"))
     assert got.shape == (1, 2, 6, 5)
+
+
+def in_blocks(recording: Recording, layer: Any, x: Buffer, y: Buffer, shapes: Any, other: str, run: Any) -> None:
+    """Kernels of another layout made to take and give blocks of channels, by repacking before and after them."""
+    x_shape, y_shape = shapes
+    given = vkq.Tensor(layer.device, x_shape, "int8", BLOCKED, buffer=x)
+    if layer.y_qparams is None:
+        run(to_layout(given, other).buffer, y)
+        return
+    result = vkq.Tensor(layer.device, y_shape, "int8", other)
+    run(to_layout(given, other).buffer, result.buffer)
+    result = to_layout(result, BLOCKED)
+    recording.copy(result.buffer, y, result.nbytes)
+
+
+class BlockedConv:
+    """Im2col that takes and gives blocks of channels."""
+
+    def __init__(self, layer: vkq.Conv2d):
+        self.layer = layer
+        self.kernel = conv_methods.Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3])
+
+    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
+        run = lambda a, b: self.kernel.record(recording, p, a, b)  # noqa: E731
+        in_blocks(recording, self.layer, x, y, (p.x_shape, p.y_shape), IMAGE, run)
+
+
+def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Linear:
+    """The layer with kernels that take and give blocks of channels."""
+    dispatch, (n, k) = layer._gemm.dispatch, layer.weight_shape
+
+    def blocked(recording: Recording, x: Buffer, y: Buffer, rows: Rows) -> None:
+        run = lambda a, b: dispatch(recording, a, b, rows)  # noqa: E731
+        in_blocks(recording, layer, x, y, ((rows.count, k), (rows.count, n)), MATRIX, run)
+
+    monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
+    monkeypatch.setattr(layer._gemm, "dispatch", blocked)
+    return layer
+
+
+def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
+    """The same input as a layer may get it, int8 and float32: an array, and Tensors in every layout that holds it."""
+    layouts = [BLOCKED, MATRIX] + ([IMAGE] if x.ndim == 4 else [])
+    real = reference.dequantize(x, Q)
+    return [x, *(vkq.Tensor.from_numpy(x, device, name, Q) for name in layouts), real, vkq.Tensor.from_numpy(real, device)]
+
+
+@pytest.mark.parametrize("y", [Y, None])
+@pytest.mark.parametrize("channels", [1, 16, 35])
+def test_a_method_chooses_the_layout(
+    device: vkq.Device, channels: int, y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = conv_methods.Method("blocked", lambda layer, p: None, lambda layer, p: "a test", BlockedConv, BLOCKED)
+    monkeypatch.setattr(conv_methods, "METHODS", [method, *conv_methods.METHODS])
+    w = RNG.integers(-128, 128, (17, channels, 3, 3)).astype(np.int8)
+    x = RNG.integers(-128, 128, (2, channels, 5, 7)).astype(np.int8)
+    layer = vkq.Conv2d(w, 0.1, x_qparams=Q, y_qparams=y, device=device)
+    want = reference.conv2d(x, w, x=Q, w_scale=0.1, y=y)
+    for one in given(x, device):
+        result = layer(one)
+        if isinstance(one, vkq.Tensor):
+            assert result.layout == (BLOCKED if y else "contiguous")
+            result = result.numpy()
+        assert_same_bits(result, want)
+
+
+def test_a_chain_keeps_the_layout_and_another_converts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = conv_methods.Method("blocked", lambda layer, p: None, lambda layer, p: None, BlockedConv, BLOCKED)
+    monkeypatch.setattr(conv_methods, "METHODS", [method, *conv_methods.METHODS])
+    conversions = []
+
+    def seen(x: vkq.Tensor, layout: str) -> vkq.Tensor:
+        conversions.append((x.layout, layout))
+        return to_layout(x, layout)
+
+    monkeypatch.setattr("vkq.ops.layer.to_layout", seen)
+    want = RNG.integers(-128, 128, (1, 3, 6, 6)).astype(np.int8)
+    y = vkq.Tensor.from_numpy(want, device)
+    for name in ("blocked", "blocked", "im2col", "blocked"):
+        w = RNG.integers(-128, 128, (want.shape[1] + 14, want.shape[1], 1, 1)).astype(np.int8)
+        layer = vkq.Conv2d(w, 0.01, x_qparams=Q, y_qparams=Q, method=name, device=device)
+        y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
+    assert_same_bits(y.numpy(), want)
+    assert conversions == [(IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, IMAGE), (IMAGE, BLOCKED)]
+
+
+@pytest.mark.parametrize("y", [Y, None])
+@pytest.mark.parametrize("lead", [(), (5,), (2, 3), (2, 3, 2), (2, 1, 3, 2), (0,), (2, 0, 3)])
+def test_a_linear_layer_in_blocks_of_channels(
+    device: vkq.Device, lead: tuple[int, ...], y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of four axes, which as a Tensor in that layout are an image."""
+    for n, k in ((17, 35), (16, 16), (5, 1)):
+        w = RNG.integers(-128, 128, (n, k)).astype(np.int8)
+        x = RNG.integers(-128, 128, (*lead, k)).astype(np.int8)
+        layer = blocked_linear(vkq.Linear(w, 0.1, x_qparams=Q, y_qparams=y, device=device), monkeypatch)
+        want = reference.linear(x, w, x=Q, w_scale=0.1, y=y)
+        for one in given(x, device):
+            result = layer(one)
+            if isinstance(one, vkq.Tensor):
+                assert result.qparams == y
+                assert result.layout == ("contiguous" if y is None else MATRIX if len(lead) == 3 else BLOCKED)
+                result = result.numpy()
+            assert_same_bits(result, want)
+
+
+def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan and its input cannot differ, whatever is decided later."""
+    layer = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=any_device)
+    want = layer(X)
+    monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
+    assert layer(vkq.Tensor.from_numpy(X, any_device)).layout == MATRIX
+    assert_same_bits(layer(X), want)

@@ -112,12 +112,15 @@ class Conv2d(Layer[Conv2dProblem]):
             self._kernels[method.name] = method.make(self)
         return self._kernels[method.name]
 
-    def _plan(self, problem: Conv2dProblem) -> Callable[[Tensor], Tensor]:
-        dtype = self.y_qparams.dtype if self.y_qparams else "float32"
+    def _layout_for(self, problem: Conv2dProblem) -> str:
+        method, _ = choose(self, problem, self.method)
+        return method.layout
+
+    def _plan(self, problem: Conv2dProblem, layout: str) -> Callable[[Tensor], Tensor]:
         kernel = self._kernel(problem)
 
         def run(x: Tensor) -> Tensor:
-            y = Tensor(self.device, problem.y_shape, dtype, qparams=self.y_qparams)
+            y = self._result(problem.y_shape, layout)
             if y.size:
                 with self.device.operation() as recording:
                     kernel.record(recording, problem, x.buffer, y.buffer)

@@ -13,6 +13,7 @@ from ..errors import ArgumentError
 from ..problem import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.recording import Recording
+from ..runtime.tensor import IMAGE
 from .conv_direct import Depthwise, Direct
 from .conv_gemm import Im2col, Pointwise
 from .implicit import CoopmatConv, Implicit
@@ -45,12 +46,14 @@ class Method:
 
     refusal: why it cannot take a layer and its problem; None where it can. merit: why "auto" should take it where it can; None
     where it should not. make: its kernel. All see the layer, so that they can ask for its device, path and scheme.
+    layout: that of the int8 images that the kernel takes and gives.
     """
 
     name: str
     refusal: Verdict
     merit: Verdict
     make: Callable[[Conv2d], Kernel]
+    layout: str = IMAGE
 
 
 def _not_pointwise(layer: Conv2d, p: Conv2dProblem) -> str | None:

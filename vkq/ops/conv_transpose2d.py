@@ -122,11 +122,9 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     def _problem(self, x_shape: Sequence[int]) -> TransposedConv2dProblem:
         return TransposedConv2dProblem.of(x_shape, self._given_shape, **self._options)
 
-    def _plan(self, problem: TransposedConv2dProblem) -> Callable[[Tensor], Tensor]:
-        dtype = self.y_qparams.dtype if self.y_qparams else "float32"
-
+    def _plan(self, problem: TransposedConv2dProblem, layout: str) -> Callable[[Tensor], Tensor]:
         def run(x: Tensor) -> Tensor:
-            y = Tensor(self.device, problem.y_shape, dtype, qparams=self.y_qparams)
+            y = self._result(problem.y_shape, layout)
             if y.size:
                 with self.device.operation() as recording:
                     self._record(recording, problem, x, y)

@@ -51,7 +51,7 @@ class Layer(Generic[P]):
 
     _op: str
     _rank: int  # of the weight
-    _layout: str  # of int8 inputs and outputs
+    _layout: str  # of int8 inputs and outputs, unless `_layout_for` says another
     _takes_dynamic = False  # x_qparams="dynamic"
     weight_shape: tuple[int, ...]
 
@@ -88,7 +88,7 @@ class Layer(Generic[P]):
         self.device = device or default_device()
         self._weight_int8 = w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
         self._zero_points = zeros - (128 if w.dtype == np.uint8 else 0)
-        self._plans: dict[P, Callable[[Tensor], Tensor]] = {}
+        self._plans: dict[P, tuple[str, Callable[[Tensor], Tensor]]] = {}
         if self.dynamic:
             if checked is not None and checked.dtype != np.float32:
                 raise DTypeError(f"{op}: bias has dtype {checked.dtype}; with x_qparams='dynamic' it must be float32")
@@ -161,26 +161,42 @@ class Layer(Generic[P]):
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError
 
-    def _plan(self, problem: P) -> Callable[[Tensor], Tensor]:
+    def _layout_for(self, problem: P) -> str:
+        """The layout in which the kernels for a problem take int8 and give it."""
+        return self._layout
+
+    def _plan(self, problem: P, layout: str) -> Callable[[Tensor], Tensor]:
+        """What takes an input in this layout to the result, see `_result`."""
         raise NotImplementedError
 
+    def _planned(self, problem: P) -> tuple[str, Callable[[Tensor], Tensor]]:
+        """The plan for a problem and its layout, which are chosen once: the kernels must find what x was packed as."""
+        planned = self._plans.get(problem)
+        if planned is None:
+            layout = self._layout_for(problem)
+            planned = self._plans[problem] = (layout, self._plan(problem, layout))
+        return planned
+
     def _apply(self, x: Tensor) -> Tensor:
-        problem = self._problem(x.shape)
-        plan = self._plans.get(problem)
-        if plan is None:
-            plan = self._plans[problem] = self._plan(problem)
-        return plan(self._checked(x))
+        layout, plan = self._planned(self._problem(x.shape))
+        return plan(self._checked(x, layout))
+
+    def _result(self, shape: Sequence[int], layout: str) -> Tensor:
+        """Where a plan writes: 8-bit numbers in its layout, or float32."""
+        if self.y_qparams is None:
+            return Tensor(self.device, shape, "float32")
+        return Tensor(self.device, shape, self.y_qparams.dtype, layout, self.y_qparams)
 
     def _from_numpy(self, x: npt.NDArray[Any]) -> Tensor:
-        self._problem(x.shape)  # refused before anything is copied
+        problem = self._problem(x.shape)  # refused before anything is copied
         allowed = ("float32",) if self.x_qparams is None else (self.x_qparams.dtype, "float32")
         if x.dtype.name not in allowed:
             raise DTypeError(f"{self._op}: x has dtype {x.dtype}; it must be {' or '.join(allowed)}")
         packed = x.dtype.name in ("int8", "uint8")
-        return Tensor.from_numpy(x, self.device, self._layout if packed else CONTIGUOUS)
+        return Tensor.from_numpy(x, self.device, self._planned(problem)[0] if packed else CONTIGUOUS)
 
-    def _checked(self, x: Tensor) -> Tensor:
-        """The input as the kernels take it: on this device, of the right type, quantized and in the right layout."""
+    def _checked(self, x: Tensor, layout: str) -> Tensor:
+        """The input as the kernels take it: on this device, of the right type, quantized and in their layout."""
         if x.device is not self.device:
             raise ArgumentError(f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same")
         if self.x_qparams is None:
@@ -188,7 +204,7 @@ class Layer(Generic[P]):
                 raise DTypeError(f"{self._op}: x has dtype {x.dtype}; without QParams it must be float32")
             return x
         if x.dtype == "float32":
-            return quantize_tensor(x, self.x_qparams, self._layout)
+            return quantize_tensor(x, self.x_qparams, layout)
         if x.dtype != self.x_qparams.dtype:
             raise DTypeError(
                 f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them the same"
@@ -198,4 +214,4 @@ class Layer(Generic[P]):
                 f"{self._op}: x was quantized with {x.qparams} and the layer expects {self.x_qparams}; requantize it, "
                 "or give the layer before this one the same y_qparams"
             )
-        return to_layout(x, self._layout)
+        return to_layout(x, layout)

@@ -13,11 +13,12 @@ from ..qparams import QParams
 from ..reference import Activation
 from ..runtime.device import Device
 from ..runtime.recording import Recording
-from ..runtime.tensor import MATRIX, Tensor
+from ..runtime.tensor import BLOCKED, MATRIX, Tensor
 from .coopmat import gemm_kind
 from .dynamic import quantize_rows, rows_program
 from .gemm import FloatGemm, Int8Gemm, Rows, ceil4
 from .layer import Explanation, Layer
+from .repack import reshape
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -98,12 +99,21 @@ class Linear(Layer[LinearProblem]):
     def _problem(self, x_shape: Sequence[int]) -> LinearProblem:
         return LinearProblem.of(x_shape, self.weight_shape)
 
-    def _plan(self, problem: LinearProblem) -> Callable[[Tensor], Tensor]:
+    def _layout_for(self, problem: LinearProblem) -> str:
+        return MATRIX
+
+    def _apply(self, x: Tensor) -> Tensor:
+        p = self._problem(x.shape)
+        if len(x.shape) != 4 or self._planned(p)[0] != BLOCKED:
+            return super()._apply(x)
+        y = super()._apply(reshape(x, (p.m, p.k), BLOCKED))  # four axes in blocks of channels would be an image
+        return reshape(y, p.y_shape, MATRIX)
+
+    def _plan(self, problem: LinearProblem, layout: str) -> Callable[[Tensor], Tensor]:
         rows = Rows(problem.m)
-        dtype = self.y_qparams.dtype if self.y_qparams else "float32"
 
         def run(x: Tensor) -> Tensor:
-            y = Tensor(self.device, problem.y_shape, dtype, MATRIX if self.y_qparams else None, self.y_qparams)
+            y = self._result(problem.y_shape, layout)
             if y.size:
                 with self.device.operation() as recording:
                     self._record(recording, problem, rows, x, y)
