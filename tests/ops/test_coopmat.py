@@ -10,9 +10,8 @@ from tests.cases import random_data
 from vkq.device.capabilities import CooperativeMatrix
 from vkq.layout import layout
 from vkq.ops import coopmat, select
-from vkq.ops.implicit import chunked, conv_tile, halo
+from vkq.ops.implicit import chunked
 from vkq.problem import parse
-from vkq.shader.catalog import catalog
 
 ROW = CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "subgroup")
 
@@ -26,7 +25,7 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
     for name, value in changes.items():
         assert coopmat.advertised(with_matrices(any_device, dataclasses.replace(ROW, **{name: value}))) == ()
     both = with_matrices(any_device, dataclasses.replace(ROW, n=16), ROW)
-    assert coopmat.advertised(both) == ("16x8x32", "16x16x32")
+    assert coopmat.advertised(both) == ("16x16x32", "16x8x32")
 
 
 def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
@@ -41,7 +40,7 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
 def test_chunks_of_channels_keep_every_weight() -> None:
     """The order of k is free: what counts is that x is read in the same one, (chunk, kh, kw, channel)."""
     weight = np.random.default_rng(3).integers(-128, 128, (5, 70, 2, 3), dtype=np.int8)
-    got = chunked(weight, 64).reshape(5, 2, 2, 3, 64)
+    got = chunked(weight, 64, 64).reshape(5, 2, 2, 3, 64)
     for channel in (0, 63, 64, 69):
         np.testing.assert_array_equal(got[:, channel // 64, :, :, channel % 64], weight[:, channel])
     assert not got[:, 1, :, :, 6:].any()
@@ -53,25 +52,6 @@ def test_sixteen_k_of_an_output_are_one_run() -> None:
     np.testing.assert_array_equal(words[2, 4, :8], weight[0, 4, 32:])
     assert not words[2, :, 8:].any()
     assert not words[:, 5:].any()
-
-
-@pytest.mark.parametrize(
-    ("name", "tile"),
-    [
-        ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128"),
-        ("conv2d[N=1,IC=64,H=9,W=9,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c64"),
-        ("conv2d[N=1,IC=64,H=9,W=9,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64"),
-        ("conv2d[N=1,IC=128,H=99,W=99,OC=128,KH=7,KW=7]", "8x16x128_c64"),  # 14 x 22 pixels are too many at 128 channels
-        ("conv2d[N=1,IC=64,H=99,W=99,OC=64,KH=3,KW=3,dilation=9]", None),
-    ],
-)
-def test_tile_of_a_convolution(name: str, tile: str | None) -> None:
-    p = parse(name)
-    assert conv_tile(p) == tile
-    if tile:
-        shader = catalog().find("conv2d_q8ta_q8csw__coopmat", out="q8to", shape="16x8x32", tile=tile)
-        h, w = halo(p, shader)
-        assert h * w * (int(shader.defines["CH"]) + 16) <= 16 * int(shader.defines["HALO"])
 
 
 @pytest.mark.parametrize("name", ["linear[M=257,K=200,N=129]", "conv2d[N=2,IC=40,H=19,W=37,OC=70,KH=3,KW=3,padding=1]"])

@@ -1,5 +1,6 @@
 """Layers from the user's side: what goes in and comes out, what is refused, what is explained."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import vkq
 from vkq import reference
 from vkq.ops import conv_methods
+from vkq.ops.coopmat import Pixels
 from vkq.ops.gemm import Rows
 from vkq.ops.repack import to_layout
 from vkq.problem import Conv2dProblem
@@ -188,7 +190,7 @@ def in_blocks(recording: Recording, layer: Any, x: Buffer, y: Buffer, shapes: An
 class BlockedConv:
     """Im2col that takes and gives blocks of channels."""
 
-    def __init__(self, layer: vkq.Conv2d):
+    def __init__(self, layer: vkq.Conv2d, p: Conv2dProblem):
         self.layer = layer
         self.kernel = conv_methods.Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3])
 
@@ -201,12 +203,12 @@ def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Li
     """The layer with kernels that take and give blocks of channels."""
     dispatch, (n, k) = layer._gemm.dispatch, layer.weight_shape
 
-    def blocked(recording: Recording, x: Buffer, y: Buffer, rows: Rows) -> None:
-        run = lambda a, b: dispatch(recording, a, b, rows)  # noqa: E731
-        in_blocks(recording, layer, x, y, ((rows.count, k), (rows.count, n)), MATRIX, run)
+    def blocked(recording: Recording, x: Buffer, y: Buffer, pixels: Pixels) -> None:
+        run = lambda a, b: dispatch(recording, a, b, Rows(pixels.rows))  # noqa: E731
+        in_blocks(recording, layer, x, y, ((pixels.rows, k), (pixels.rows, n)), MATRIX, run)
 
     monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
-    monkeypatch.setattr(layer._gemm, "dispatch", blocked)
+    monkeypatch.setattr(layer, "_matrix", SimpleNamespace(dispatch=blocked))
     return layer
 
 

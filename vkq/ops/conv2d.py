@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,7 +17,6 @@ from ..runtime.device import Device
 from ..runtime.tensor import IMAGE, Tensor
 from .conv_gemm import int8_gemm, merge_groups
 from .conv_methods import Kernel, choose
-from .coopmat import gemm_kind
 from .gemm import FloatGemm, Int8, Int8Gemm, Scales
 from .layer import Explanation, Layer
 
@@ -80,7 +79,7 @@ class Conv2d(Layer[Conv2dProblem]):
         self.reach = reach
         self.groups = reach.groups
         self.method = method
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[Hashable, Kernel] = {}
         self._kernel(reach)
 
     @property
@@ -91,8 +90,8 @@ class Conv2d(Layer[Conv2dProblem]):
 
     @cached_property
     def int8_gemm(self) -> Int8Gemm:
-        """The product that int8 methods share."""
-        return int8_gemm(*self.operands, gemm_kind(self.choice().path))
+        """The product in dot form that int8 methods share."""
+        return int8_gemm(*self.operands)
 
     @property
     def gemm(self) -> Int8Gemm | FloatGemm:
@@ -108,9 +107,10 @@ class Conv2d(Layer[Conv2dProblem]):
 
     def _kernel(self, problem: Conv2dProblem) -> Kernel:
         method, _ = choose(self, problem, self.method)
-        if method.name not in self._kernels:
-            self._kernels[method.name] = method.make(self)
-        return self._kernels[method.name]
+        key = method.name, method.layout, method.packing(self, problem)
+        if key not in self._kernels:
+            self._kernels[key] = method.make(self, problem)
+        return self._kernels[key]
 
     def _layout_for(self, problem: Conv2dProblem) -> str:
         method, _ = choose(self, problem, self.method)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import weakref
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,12 @@ from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
+from .coopmat import CoopmatGemm, Pixels, whole_blocks
 from .gemm import FloatGemm, Int8, Int8Gemm, Rows, Scales, ceil4, signed_zero_point
+from .select import MATRIX
+
+if TYPE_CHECKING:
+    from .conv2d import Conv2d
 
 SCRATCH_BYTES = 16 << 20  # of the im2col matrix: larger ones are made and used in chunks of rows
 
@@ -33,6 +39,42 @@ class Pointwise:
     def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
         rows = pixel_rows(p, pad=True)
         return (self.gemm.chosen(rows, rows.blocks).variant.name,), 0
+
+
+class MatrixPointwise:
+    """A 1x1 convolution of any stride on matrix units, which read the pixels of kPackedInt8_16C that it needs."""
+
+    def __init__(self, layer: Conv2d, p: Conv2dProblem):
+        assert layer.scales is not None
+        weight = layer.operands[1].reshape(p.groups, p.oc // p.groups, p.ic // p.groups)
+        self.gemm = CoopmatGemm(layer.device, weight, layer.scales, p.oc)
+
+    @staticmethod
+    def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
+        """Why it cannot take a layer and its problem; None where it can."""
+        if (p.kh, p.kw) != (1, 1) or any(p.padding):
+            return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
+        return matrix_refusal(layer, p)
+
+    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
+        self.gemm.dispatch(recording, x, y, Pixels.of(p))
+
+    def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
+        return (self.gemm.program(p.gemm_m).variant.name,), 0
+
+
+def matrix_refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
+    """Why matrix units cannot take a layer and its problem, whatever the kernel; None where they can."""
+    if layer.scales is None:
+        return "its activations are float"
+    path = layer.choice().path
+    if path != MATRIX:
+        return f"its path is {path}; it needs {MATRIX}"
+    if not p.ic or not p.oc:
+        return f"IC={p.ic}, OC={p.oc}; it needs at least 1"
+    if not (whole_blocks(p.ic, p.groups) and whole_blocks(p.oc, p.groups)):
+        return f"groups of {p.ic // p.groups} to {p.oc // p.groups} channels are not whole blocks of 16"
+    return None
 
 
 class Im2col:
@@ -93,13 +135,12 @@ def int8_gemm(
     scales: Scales,
     form: str,
     groups: int,
-    kind: type[Int8Gemm] = Int8Gemm,
 ) -> Int8Gemm:
     """The product of a convolution with weight (OC, IC/groups, KH, KW) and zero points (OC,)."""
     merged = merge_groups(weight, groups, zero_points)
     zeros = np.zeros(merged.shape[:2], np.int32)
     zeros.reshape(-1)[: weight.shape[0]] = zero_points
-    return kind(device, merged, zeros, scales, form, weight.shape[0])
+    return Int8Gemm(device, merged, zeros, scales, form, weight.shape[0])
 
 
 def merge_groups(weight: Int8, groups: int, zero_points: npt.NDArray[np.int32] | None = None) -> Int8:

@@ -6,16 +6,17 @@ A method is added by putting it into `METHODS`, in order of preference.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
 from ..errors import ArgumentError
 from ..problem import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.recording import Recording
-from ..runtime.tensor import IMAGE
+from ..runtime.tensor import BLOCKED, IMAGE
 from .conv_direct import Depthwise, Direct
-from .conv_gemm import Im2col, Pointwise
+from .conv_gemm import Im2col, MatrixPointwise, Pointwise
+from .coopmat import CoopmatGemm
 from .implicit import CoopmatConv, Implicit
 
 if TYPE_CHECKING:
@@ -46,14 +47,16 @@ class Method:
 
     refusal: why it cannot take a layer and its problem; None where it can. merit: why "auto" should take it where it can; None
     where it should not. make: its kernel. All see the layer, so that they can ask for its device, path and scheme.
-    layout: that of the int8 images that the kernel takes and gives.
+    layout: that of the int8 images that the kernel takes and gives. packing: what of a problem the kernel's weights depend on;
+    a kernel is made for each.
     """
 
     name: str
     refusal: Verdict
     merit: Verdict
-    make: Callable[[Conv2d], Kernel]
+    make: Callable[[Conv2d, Conv2dProblem], Kernel]
     layout: str = IMAGE
+    packing: Callable[[Conv2d, Conv2dProblem], Hashable] = lambda layer, p: None
 
 
 def _not_pointwise(layer: Conv2d, p: Conv2dProblem) -> str | None:
@@ -88,41 +91,50 @@ def _direct_merit(layer: Conv2d, p: Conv2dProblem) -> str | None:
 METHODS = [
     Method(
         "pointwise",
+        MatrixPointwise.refusal,
+        lambda layer, p: "a 1x1 convolution is a matrix product" if CoopmatGemm.worth(p.gemm_m) else None,
+        MatrixPointwise,
+        BLOCKED,
+    ),
+    Method(
+        "pointwise",
         _not_pointwise,
         lambda layer, p: "a 1x1 convolution is a matrix product",
-        lambda layer: Pointwise(layer.int8_gemm),
+        lambda layer, p: Pointwise(layer.int8_gemm),
     ),
     Method(
         "depthwise",
         _not_depthwise,
         lambda layer, p: "each output channel sees one input channel" if p.groups > 1 else None,
-        lambda layer: Depthwise(*layer.operands),
+        lambda layer, p: Depthwise(*layer.operands),
     ),
     Method(
         "matrix",
         CoopmatConv.refusal,
         lambda layer, p: "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None,
-        CoopmatConv.of,
+        CoopmatConv,
+        BLOCKED,
+        CoopmatConv.packing,
     ),
-    Method("direct", _not_direct, _direct_merit, lambda layer: Direct(*layer.operands)),
+    Method("direct", _not_direct, _direct_merit, lambda layer, p: Direct(*layer.operands)),
     Method(
         "implicit",
         Implicit.refusal,
         lambda layer, p: "large enough to gather tiles into shared memory" if Implicit.fits(layer.device, p) else None,
-        lambda layer: Implicit(layer.int8_gemm),
+        lambda layer, p: Implicit(layer.int8_gemm),
     ),
     Method(
         "im2col",
         lambda layer, p: None,
         lambda layer, p: "any convolution is a matrix product of its im2col matrix",
-        lambda layer: Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3]),
+        lambda layer, p: Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3]),
     ),
 ]
 
 
 def names() -> tuple[str, ...]:
     """What ``Conv2d(method=...)`` takes."""
-    return ("auto", *(method.name for method in METHODS))
+    return ("auto", *dict.fromkeys(method.name for method in METHODS))
 
 
 def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
@@ -132,13 +144,16 @@ def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method,
     """
     if name not in names():
         raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
+    able: list[Method] = []
+    reason: str | None = ""
     for method in METHODS:
-        if method.name == name:
-            reason = method.refusal(layer, p)
-            if reason:
-                raise ArgumentError(f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can")
-            return method, "asked for by name"
-        merit = method.merit(layer, p) if name == "auto" and method.refusal(layer, p) is None else None
-        if merit:
-            return method, merit
-    raise AssertionError("im2col takes every convolution")
+        if name not in ("auto", method.name):
+            continue
+        reason = method.refusal(layer, p)
+        if reason is None:
+            able.append(method)
+            if merit := method.merit(layer, p):
+                return method, merit if name == "auto" else "asked for by name"
+    if not able:
+        raise ArgumentError(f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can")
+    return able[0], "asked for by name"

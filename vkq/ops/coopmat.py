@@ -1,12 +1,18 @@
-"""The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): which shapes a device has, and the dispatches."""
+"""The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): which shapes a device has, and the dispatches.
+
+Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a row of a linear
+layer. Weight zero points are 0.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
-import numpy.typing as npt
 
 from ..device.capabilities import Capabilities, CooperativeMatrix
 from ..layout import layout
+from ..problem import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.program import Program
@@ -14,10 +20,17 @@ from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import selftest, tune
-from .gemm import Int8, Int8Gemm, Rows, Scales, block_weights, channel_parameters, upload
+from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilogue_push, upload
 
 SUBGROUP = 32
-SHAPES = ("16x8x32", "16x16x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
+SHAPES = ("16x16x32", "16x8x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
+GEMM = "gemm_q8ta_q8csw__coopmat"
+SMALLEST_TILE = "64x64"
+# Large tiles (rows x outputs) read their operands less often; with fewer workgroups than this they would leave much of the
+# device idle.
+ENOUGH_WORKGROUPS = 128
+TURN = 128  # k of a turn of every tile: a weight is padded to whole turns once, whatever the tile
+LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
 def advertised(capabilities: Capabilities) -> tuple[str, ...]:
@@ -45,67 +58,126 @@ def refusal(device: Device) -> str | None:
     least, most = c.properties["minSubgroupSize"], c.properties["maxSubgroupSize"]
     if not least <= SUBGROUP <= most:
         return f"its subgroups have {least} to {most} invocations, not {SUBGROUP}"
-    return None
+    missing = _variant("f32", advertised(c)[0], SMALLEST_TILE).missing(c.facts)
+    return missing[0] if missing else None
 
 
-# The tile by the least number of 128 x 128 tiles in the result, below which the smaller tile occupies more of the device.
-TILES = ((128, "128x128x128"), (0, "64x64x64"))
+def _variant(out: str, shape: str, tile: str) -> Variant:
+    return catalog().find(GEMM, out=out, shape=shape, tile=tile)
 
 
-LEAST_M4 = 8  # row blocks: with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
+def gemm_tiles(rows: int, n: int, groups: int = 1) -> tuple[str, ...]:
+    """The tiles for a product of so many rows and outputs of a group, the best one first; the others need less of the device."""
+
+    def workgroups(tile: str) -> int:
+        tile_rows, outputs = map(int, tile.split("x"))
+        return groups * -(-rows // tile_rows) * -(-n // outputs)
+
+    wide = n > 128 and workgroups("128x256") >= ENOUGH_WORKGROUPS
+    large = wide or workgroups("128x128") >= ENOUGH_WORKGROUPS
+    return (*(("128x256",) if wide else ()), *(("128x128",) if large else ()), SMALLEST_TILE)
 
 
-class CoopmatGemm(Int8Gemm):
-    """`Int8Gemm` with its large products on matrix units. Weight zero points must be 0.
+def whole_blocks(channels: int, groups: int) -> bool:
+    """Whether each group has whole blocks of 16 channels; one group has all blocks, and its last one may be padding in part."""
+    return groups == 1 or channels // groups % 16 == 0
 
-    The weights are on the device twice, for matrix units and for the dot form, which takes few rows and what is forced by name.
+
+@dataclasses.dataclass(frozen=True)
+class Pixels:
+    """The rows of a product: pixels of y, ``pixels`` of them an image in lines of ``ow``, and where x has theirs.
+
+    x has ``x_rows`` pixels, ``x_pixels`` of them an image in lines of ``x_w``. A linear layer has images of one pixel.
     """
 
-    matrix_layout = "kPackedInt8_16K"
-    tile: str | None = None  # for tests and measurements: this tile, and this shape, instead of those chosen
-    shape: str | None = None
+    rows: int
+    x_rows: int
+    pixels: int = 1
+    ow: int = 1
+    x_pixels: int = 1
+    x_w: int = 1
+    stride: tuple[int, int] = (1, 1)
 
-    def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
-        super().__init__(device, weight, zero_point, scales, form, channels)
-        blocked = block_weights(weight, zero_point)
-        self.matrix_weights = upload(device, layout(self.matrix_layout).pack(blocked))
-        self.matrix_parameters = upload(device, channel_parameters(blocked, scales, "s8s8", zero_point))
+    @classmethod
+    def of(cls, p: Conv2dProblem) -> Pixels:
+        """Of a 1x1 convolution without padding."""
+        return cls(p.gemm_m, p.n * p.h * p.w, p.oh * p.ow, p.ow, p.h * p.w, p.w, p.stride)
 
-    def on_matrices(self, m4: int) -> bool:
-        """Whether matrix units take a product with so many row blocks."""
-        return self.kernel == "auto" and m4 >= LEAST_M4 and self.k4 > 0 and not tune.is_forced()
-
-    def chosen(self, rows: Rows, m4: int) -> Program:
-        """The pipeline that `dispatch` takes for these rows."""
-        return self.matrix_program(m4) if self.on_matrices(m4) else super().chosen(rows, m4)
-
-    def matrix_program(self, m4: int) -> Program:
-        """The pipeline on matrix units for a product with so many row blocks."""
-        tiles = -(-m4 // 32) * -(-self.n4 // 32) * self.groups
-        tile = self.tile or next(name for least, name in TILES if tiles >= least)
-        if self._matrix_variant(tile).missing(self.device.capabilities.facts):
-            tile = TILES[-1][1]
-        soft = selftest.report(self.device).soft_float
-        return self.device.program(self._matrix_variant(tile), {"SOFT_FLOAT": soft}, SUBGROUP)
-
-    def _matrix_variant(self, tile: str) -> Variant:
-        shape = self.shape or advertised(self.device.capabilities)[0]
-        out = "f32" if self.scales.y is None else "q8to"
-        return catalog().find("gemm_q8ta_q8csw__coopmat", out=out, shape=shape, tile=tile)
-
-    def dispatch(
-        self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None,
-        row_parameters: Buffer | None = None,
-    ) -> None:  # fmt: skip
-        """Row blocks [first_m4, first_m4 + m4) of the result; see `Int8Gemm.dispatch`."""
-        count = rows.blocks if m4 is None else m4
-        if not self.on_matrices(count):
-            super().dispatch(recording, x, y, rows, first_m4, m4, row_parameters)
-            return
-        buffers = [x, self.matrix_weights, self.matrix_parameters, y]
-        recording.dispatch(self.matrix_program(count), buffers, self.push(rows, first_m4, count), self.block_macs(count))
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants."""
+        return {
+            "rows": self.rows, "pixels": self.pixels, "ow": self.ow, "x_rows": self.x_rows, "x_pixels": self.x_pixels,
+            "x_w": self.x_w, "stride_h": self.stride[0], "stride_w": self.stride[1],
+        }  # fmt: skip
 
 
-def gemm_kind(path: str) -> type[Int8Gemm]:
-    """The class of a product on this path."""
-    return CoopmatGemm if path == "coopmat" else Int8Gemm
+class MatrixWeights:
+    """Weights on a device for matrix units, with what the epilogue needs.
+
+    *weight* is (G, N, K) int8, K padded as the kernel reads it; *channels* is the number of real output channels.
+    """
+
+    def __init__(self, device: Device, weight: Int8, scales: Scales, channels: int):
+        self.device = device
+        self.scales = scales
+        self.channels = channels
+        self.groups, n, self.k_padded = weight.shape
+        self.n = 4 * ceil4(n)
+        zeros = np.zeros((self.groups, n), np.int32)
+        blocked = block_weights(weight, zeros)
+        self.weights = upload(device, layout("kPackedInt8_16K").pack(blocked))
+        self.parameters = upload(device, channel_parameters(blocked, scales, "s8s8", zeros))
+
+    @property
+    def out(self) -> str:
+        """The variant's output: ``q8to`` or ``f32``."""
+        return "f32" if self.scales.y is None else "q8to"
+
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants that say what the weights are and what the epilogue does."""
+        return {"n": self.n, "groups": self.groups, "channels": self.channels, **epilogue_push(self.scales)}
+
+    def macs(self, rows: int) -> int:
+        """Multiply-adds of so many rows, padding of the weights included."""
+        return int(rows * self.n * self.k_padded * self.groups)
+
+
+class CoopmatGemm:
+    """A product on matrix units. *weight* is (G, N, K) int8; groups have whole blocks of 16 channels, unless there is one."""
+
+    def __init__(self, device: Device, weight: Int8, scales: Scales, channels: int):
+        self.k = weight.shape[2]
+        padded = np.pad(weight, ((0, 0), (0, 0), (0, -self.k % TURN)))
+        self.packed = MatrixWeights(device, padded, scales, channels)
+        self.device = device
+        self.tile: str | None = None  # for tests and measurements: this tile, and this shape, instead of those chosen
+        self.shape: str | None = None
+
+    @staticmethod
+    def worth(rows: int) -> bool:
+        """Whether a product with so many rows should be made on matrix units."""
+        return rows >= LEAST_ROWS and not tune.is_forced()
+
+    def variant(self, rows: int) -> Variant:
+        """The variant for so many rows: the best tile that the device has room for."""
+        w, capabilities = self.packed, self.device.capabilities
+        shape = self.shape or advertised(capabilities)[0]
+        tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.groups)
+        found = [_variant(w.out, shape, tile) for tile in tiles]
+        return next((variant for variant in found if not variant.missing(capabilities.facts)), found[-1])
+
+    def program(self, rows: int) -> Program:
+        """The pipeline for so many rows."""
+        return self.device.program(self.variant(rows), {"SOFT_FLOAT": selftest.report(self.device).soft_float}, SUBGROUP)
+
+    def push(self, pixels: Pixels, variant: Variant) -> dict[str, int | float]:
+        """The push constants."""
+        steps = self.packed.k_padded // int(variant.defines["BK"])
+        return {**self.packed.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps}
+
+    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels) -> None:
+        """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel]."""
+        program, w = self.program(pixels.rows), self.packed
+        recording.dispatch(program, [x, w.weights, w.parameters, y], self.push(pixels, program.variant), w.macs(pixels.rows))

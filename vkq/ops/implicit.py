@@ -1,16 +1,18 @@
 """Convolutions as implicit GEMMs: the input is gathered while tiles are loaded, and no im2col matrix is made.
 
-`Implicit` runs on every device (all dot forms), `CoopmatConv` on matrix units. Both take and give kPackedInt8_4W4C, with the
-numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
+`Implicit` runs on every device (all dot forms) and has images in kPackedInt8_4W4C, `CoopmatConv` on matrix units and has them in
+kPackedInt8_16C. Both have the numbers of `vkq.ops.gemm.Int8Gemm`: the same offsets, multipliers and bits.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
+from ..device.capabilities import Capabilities
 from ..problem import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
@@ -19,14 +21,14 @@ from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from . import selftest
-from .conv_gemm import pixel_rows
-from .coopmat import SUBGROUP, advertised
-from .gemm import SMALLEST_STAGED, Int8, Int8Gemm, Scales, signed_zero_point, staged_tile
+from .conv_gemm import matrix_refusal, pixel_rows
+from .coopmat import SUBGROUP, MatrixWeights, advertised
+from .gemm import SMALLEST_STAGED, Int8, Int8Gemm, signed_zero_point, staged_tile
 
 if TYPE_CHECKING:
     from .conv2d import Conv2d
 
-CONV_SHAPES = ("16x8x32", "16x16x32")  # of matrices, in order of preference
+CONV = "conv2d_q8ta_q8csw__coopmat"
 
 
 def window(p: Conv2dProblem) -> dict[str, int | float]:
@@ -76,79 +78,87 @@ class Implicit:
         return (self.program(p).variant.name,), 0
 
 
-class CoopmatConv(Int8Gemm):
-    """A convolution of one group on matrix units. *weight* is (OC, IC, KH, KW); weight zero points are 0.
+class CoopmatConv:
+    """A convolution on matrix units. *p* is one of the problems whose weight is packed alike: see `packing`."""
 
-    *shader* is a variant of conv2d_q8ta_q8csw__coopmat; the weight is packed for its chunk of channels.
-    """
-
-    weight_layout = "kPackedInt8_16K"
-
-    def __init__(self, device: Device, weight: Int8, scales: Scales, shader: Variant):
-        self.shader = shader
-        zeros = np.zeros((1, weight.shape[0]), np.int32)
-        ordered = chunked(weight, int(shader.defines["CH"]))
-        super().__init__(device, ordered[None], zeros, scales, "s8s8", weight.shape[0])
+    def __init__(self, layer: Conv2d, p: Conv2dProblem):
+        assert layer.scales is not None
+        self.device = layer.device
+        shader = _shader(layer, p)
+        weight = chunked(layer.operands[1], int(shader.defines["CH"]), turn(shader))
+        grouped = weight.reshape(p.groups, p.oc // p.groups, weight.shape[1])
+        self.packed = MatrixWeights(layer.device, grouped, layer.scales, p.oc)
+        self._shaders = {p: shader}
 
     @staticmethod
     def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
         """Why it cannot take a layer and its problem; None where it can."""
-        if layer.scales is None:
-            return "its activations are float"
-        path = layer.choice().path
-        if path != "coopmat":
-            return f"its path is {path}; it needs coopmat"
-        if p.groups != 1 or p.ic == 0:
-            return f"groups={p.groups}, IC={p.ic}; it needs one group with input channels"
-        if not _shapes(layer.device):
-            return f"the device lists no int8 cooperative matrix of {' or '.join(CONV_SHAPES)}"
-        if conv_tile(p) is None:
-            return "the input pixels of a tile do not fit into shared memory"
-        return None
+        if reason := matrix_refusal(layer, p):
+            return reason
+        shapes, capabilities = catalog().shaders[CONV].axes["shape"], layer.device.capabilities
+        if not set(shapes) & set(advertised(capabilities)):
+            return f"the device lists no int8 cooperative matrix of {' or '.join(shapes)}"
+        return (
+            "the input pixels of a tile do not fit into shared memory" if conv_shader(p, "q8to", capabilities) is None else None
+        )
 
-    @classmethod
-    def of(cls, layer: Conv2d) -> CoopmatConv:
-        """The kernel of a layer that `refusal` has nothing against."""
-        assert layer.scales is not None
-        p = layer.reach
-        tile = conv_tile(p)
-        assert tile is not None
-        out = "f32" if layer.scales.y is None else "q8to"
-        shader = catalog().find("conv2d_q8ta_q8csw__coopmat", out=out, shape=_shapes(layer.device)[0], tile=tile)
-        return cls(layer.device, layer.operands[1], layer.scales, shader)
+    @staticmethod
+    def packing(layer: Conv2d, p: Conv2dProblem) -> Hashable:
+        """What the order of the weights depends on: the channels of a chunk, and to what its k is padded."""
+        shader = _shader(layer, p)
+        return shader.defines["CH"], turn(shader)
 
     def pipeline(self, p: Conv2dProblem) -> Program:
-        """The pipeline; it is the same for all sizes of image and batch."""
-        h, w = halo(p, self.shader)
+        """The pipeline; it is the same for all images and batches that take the same tile."""
+        shader = self._shaders.get(p)
+        if shader is None:
+            shader = conv_shader(p, self.packed.out, self.device.capabilities)
+            assert shader is not None
+            self._shaders[p] = shader
+        h, w = halo(p, shader)
         constants: dict[str, Value] = {
-            "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w,
+            "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw,
             "SOFT_FLOAT": selftest.report(self.device).soft_float,
         }  # fmt: skip
-        return self.device.program(self.shader, constants, SUBGROUP)
+        return self.device.program(shader, constants, SUBGROUP)
+
+    def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
+        """The push constants."""
+        defines, w = {name: int(shader.defines[name]) for name in ("TH", "TW", "CH", "BK")}, self.packed
+        assert w.scales.x is not None
+        channels = p.ic // p.groups
+        return {
+            **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": -(-channels // 16),
+            "steps": w.k_padded // -(-channels // defines["CH"]) // defines["BK"], "taps": p.kh * p.kw,
+            "x_rows": p.n * p.h * p.w, "h": p.h, "w": p.w, "x_zero_point": signed_zero_point(w.scales.x),
+            "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0], "dilation_w": p.dilation[1],
+            "tiles_h": -(-p.oh // defines["TH"]), "tiles_w": -(-p.ow // defines["TW"]),
+        }  # fmt: skip
 
     def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        rows, defines = pixel_rows(p, pad=True), self.shader.defines
-        assert self.scales.x is not None
-        push = {**self.push(rows, 0, rows.blocks), **window(p), "kh": p.kh}
-        for name in ("m4", "k4", "groups", "first_m4", "stride_h", "stride_w"):
-            del push[name]
-        push |= {
-            "x_zero_point": signed_zero_point(self.scales.x),
-            "tiles_h": -(-p.oh // int(defines["TH"])), "tiles_w": -(-p.ow // int(defines["TW"])),
-        }  # fmt: skip
-        recording.dispatch(self.pipeline(p), [x, self.weights, self.parameters, y], push, self.block_macs(rows.blocks))
+        program, w = self.pipeline(p), self.packed
+        recording.dispatch(program, [x, w.weights, w.parameters, y], self.push(p, program.variant), w.macs(p.gemm_m))
 
     def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
         return (self.pipeline(p).variant.name,), 0
 
 
-def chunked(weight: Int8, chunk: int) -> Int8:
-    """(OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel), the channels padded with zeros."""
+def chunked(weight: Int8, chunk: int, multiple: int) -> Int8:
+    """(OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
+
+    The channels are padded with zeros to whole chunks, and so is the k of each chunk to a multiple of *multiple*.
+    """
     oc, ic, kh, kw = weight.shape
-    chunks = -(-ic // chunk)
-    padded: npt.NDArray[np.int8] = np.zeros((oc, chunks * chunk, kh, kw), np.int8)
-    padded[:, :ic] = weight
-    return np.ascontiguousarray(padded.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2)).reshape(oc, -1)
+    chunks, k = -(-ic // chunk), kh * kw * chunk
+    channels = np.pad(weight, ((0, 0), (0, chunks * chunk - ic), (0, 0), (0, 0)))
+    ordered = channels.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2).reshape(oc, chunks, k)
+    padded = np.pad(ordered, ((0, 0), (0, 0), (0, -k % multiple)))
+    return padded.reshape(oc, chunks * padded.shape[2])
+
+
+def turn(shader: Variant) -> int:
+    """The k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
+    return int(shader.defines["BK"]) * int(shader.defines["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
@@ -158,17 +168,29 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-def conv_tile(p: Conv2dProblem) -> str | None:
-    """The tile whose input pixels fit, with as few padding channels as can be; the larger chunk where two are equal."""
-    fitting = []
-    for variant in catalog().shaders["conv2d_q8ta_q8csw__coopmat"].variants:
-        d = {name: int(variant.defines[name]) for name in ("CH", "BN", "HALO")}
+def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Variant | None:
+    """The variant that computes least, padding included, of those that the device has and whose tile's input pixels fit.
+
+    Where several compute as much: the larger tile, the larger chunk of channels, the wider tile, the preferred shape.
+    """
+    shapes = advertised(capabilities)
+    found: list[tuple[tuple[int, ...], Variant]] = []
+    for variant in catalog().shaders[CONV].variants:
+        if variant.axes["out"] != out or variant.axes["shape"] not in shapes or variant.missing(capabilities.facts):
+            continue
+        names = ("TH", "TW", "BN", "CH", "HALO")
+        th, tw, bn, ch, room = (int(variant.defines[name]) for name in names)
         h, w = halo(p, variant)
-        if h * w * (d["CH"] + 16) <= 16 * d["HALO"]:
-            padding = -(-p.ic // d["CH"]) * d["CH"] * -(-p.oc // d["BN"]) * d["BN"]
-            fitting.append((padding, -d["BN"], -d["CH"], variant.axes["tile"]))
-    return min(fitting)[3] if fitting else None
+        if h * w * (ch // 16 + 1) > room:
+            continue
+        sizes = ((p.oh, th), (p.ow, tw), (p.ic // p.groups, ch), (p.oc // p.groups, bn))
+        work = math.prod(-(-size // block) * block for size, block in sizes)
+        found.append(((work, -th * tw * bn, -ch, -tw, shapes.index(variant.axes["shape"])), variant))
+    return min(found, key=lambda one: one[0])[1] if found else None
 
 
-def _shapes(device: Device) -> list[str]:
-    return [shape for shape in CONV_SHAPES if shape in advertised(device.capabilities)]
+def _shader(layer: Conv2d, p: Conv2dProblem) -> Variant:
+    """The variant for a problem that `CoopmatConv.refusal` has nothing against."""
+    shader = conv_shader(p, "f32" if layer.y_qparams is None else "q8to", layer.device.capabilities)
+    assert shader is not None
+    return shader

@@ -16,6 +16,7 @@ from ..reference import Activation, activation_range, multipliers
 from ..reference_dynamic import WORST_CASE
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor
+from . import tune
 from .gemm import Scales
 from .quantize import quantize_tensor
 from .repack import to_layout
@@ -88,7 +89,7 @@ class Layer(Generic[P]):
         self.device = device or default_device()
         self._weight_int8 = w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
         self._zero_points = zeros - (128 if w.dtype == np.uint8 else 0)
-        self._plans: dict[P, tuple[str, Callable[[Tensor], Tensor]]] = {}
+        self._plans: dict[tuple[P, bool], tuple[str, Callable[[Tensor], Tensor]]] = {}
         if self.dynamic:
             if checked is not None and checked.dtype != np.float32:
                 raise DTypeError(f"{op}: bias has dtype {checked.dtype}; with x_qparams='dynamic' it must be float32")
@@ -171,10 +172,11 @@ class Layer(Generic[P]):
 
     def _planned(self, problem: P) -> tuple[str, Callable[[Tensor], Tensor]]:
         """The plan for a problem and its layout, which are chosen once: the kernels must find what x was packed as."""
-        planned = self._plans.get(problem)
+        key = problem, tune.is_forced()  # which kernels without settings are not taken for
+        planned = self._plans.get(key)
         if planned is None:
             layout = self._layout_for(problem)
-            planned = self._plans[problem] = (layout, self._plan(problem, layout))
+            planned = self._plans[key] = (layout, self._plan(problem, layout))
         return planned
 
     def _apply(self, x: Tensor) -> Tensor:

@@ -12,13 +12,15 @@ from ..problem import LinearProblem
 from ..qparams import QParams
 from ..reference import Activation
 from ..runtime.device import Device
+from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..runtime.tensor import BLOCKED, MATRIX, Tensor
-from .coopmat import gemm_kind
+from .coopmat import CoopmatGemm, Pixels
 from .dynamic import quantize_rows, rows_program
 from .gemm import FloatGemm, Int8Gemm, Rows, ceil4
 from .layer import Explanation, Layer
 from .repack import reshape
+from .select import MATRIX as COOPMAT
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -85,13 +87,15 @@ class Linear(Layer[LinearProblem]):
         channels = self.weight_shape[0]
         blocks = self._weight_int8[None]
         self._gemm: Int8Gemm | FloatGemm
+        self._matrix: CoopmatGemm | None = None  # beside the dot form, which takes few rows and what is forced by name
         if self.scales is None:
             w_scales, checked, fused = self._float
             self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
         else:
             choice = self.choice()
-            kind = gemm_kind(choice.path)
-            self._gemm = kind(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
+            self._gemm = Int8Gemm(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
+            if choice.path == COOPMAT and method == "auto" and blocks.size:
+                self._matrix = CoopmatGemm(self.device, blocks, self.scales, channels)
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
         self._gemm.kernel = method
@@ -100,7 +104,7 @@ class Linear(Layer[LinearProblem]):
         return LinearProblem.of(x_shape, self.weight_shape)
 
     def _layout_for(self, problem: LinearProblem) -> str:
-        return MATRIX
+        return BLOCKED if self._matrix is not None and self._matrix.worth(problem.m) else MATRIX
 
     def _apply(self, x: Tensor) -> Tensor:
         p = self._problem(x.shape)
@@ -110,37 +114,43 @@ class Linear(Layer[LinearProblem]):
         return reshape(y, p.y_shape, MATRIX)
 
     def _plan(self, problem: LinearProblem, layout: str) -> Callable[[Tensor], Tensor]:
-        rows = Rows(problem.m)
-
         def run(x: Tensor) -> Tensor:
             y = self._result(problem.y_shape, layout)
             if y.size:
                 with self.device.operation() as recording:
-                    self._record(recording, problem, rows, x, y)
+                    self._record(recording, problem, layout, x, y)
             return y
 
         return run
 
-    def _record(self, recording: Recording, problem: LinearProblem, rows: Rows, x: Tensor, y: Tensor) -> None:
-        gemm = self._gemm
-        if isinstance(gemm, Int8Gemm) and self.dynamic:
+    def _record(self, recording: Recording, problem: LinearProblem, layout: str, x: Tensor, y: Tensor) -> None:
+        gemm, rows = self._gemm, Rows(problem.m)
+        if layout == BLOCKED:
+            assert self._matrix is not None
+            self._matrix.dispatch(recording, x.buffer, y.buffer, Pixels(problem.m, problem.m))
+        elif isinstance(gemm, Int8Gemm) and self.dynamic:
             packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k)
             gemm.dispatch(recording, packed, y.buffer, rows, row_parameters=parameters)
         else:
             gemm.dispatch(recording, x.buffer, y.buffer, rows)
 
+    def _program(self, problem: LinearProblem) -> Program:
+        """The pipeline of the product."""
+        if self._matrix is not None and self._layout_for(problem) == BLOCKED:
+            return self._matrix.program(problem.m)
+        rows, gemm = Rows(problem.m), self._gemm
+        return gemm.chosen(rows, rows.blocks) if isinstance(gemm, Int8Gemm) else gemm.program(problem.m)
+
     def explain(self, x_shape: Sequence[int]) -> Explanation:
         """What the layer does with an input of this shape, without running it."""
-        p, choice, gemm = self._problem(x_shape), self.choice(), self._gemm
+        p, choice = self._problem(x_shape), self.choice()
         names: list[str] = []
         scratch = 0
         if p.m * p.n:
             if self.dynamic:
                 names.append(rows_program(self.device, p.k).variant.name)
                 scratch = 16 * ceil4(p.m) * ceil4(p.k) + 8 * p.m
-            rows = Rows(p.m)
-            program = gemm.chosen(rows, rows.blocks) if isinstance(gemm, Int8Gemm) else gemm.program(p.m)
-            names.append(program.variant.name)
+            names.append(self._program(p).variant.name)
         return Explanation(p.name, self.scheme, choice.path, choice.reason, tuple(names), p.macs, scratch)
 
 

@@ -11,9 +11,10 @@ from vkq.shader.catalog import Catalog
 FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
-    (r"\b(memoryBarrier|groupMemoryBarrier|subgroup\w*Barrier)\w*\s*\(", "narrow barriers are fragile; use barrier()"),
+    (r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\(", "narrow barriers are fragile; use barrier()"),
 )
 EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must require one
+    "GL_KHR_shader_subgroup_basic": ("computeFullSubgroups",),  # subgroupBarrier() waits for whole subgroups
     "GL_EXT_shader_8bit_storage": ("storageBuffer8BitAccess",),
     "GL_EXT_shader_16bit_storage": ("storageBuffer16BitAccess",),
     "GL_EXT_shader_explicit_arithmetic_types": ("shaderInt8", "shaderInt16", "shaderInt64", "shaderFloat16"),
