@@ -179,6 +179,10 @@ class Layer(Generic[P]):
             planned = self._plans[key] = (layout, self._plan(problem, layout))
         return planned
 
+    def input_layout(self, x_shape: Sequence[int]) -> str:
+        """The packed layout in which int8 inputs of this shape are taken as they are; others are repacked first."""
+        return self._planned(self._problem(x_shape))[0]
+
     def _apply(self, x: Tensor) -> Tensor:
         layout, plan = self._planned(self._problem(x.shape))
         return plan(self._checked(x, layout))
