@@ -20,7 +20,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from . import gemv, selftest, tune
 
-GEMV_LAYOUT = "kPackedInt8_4N4K"  # of the weights, as the gemv and the tiled kernels read them
+WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # as every kernel of a dot form reads them
 INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
 Int8 = npt.NDArray[np.int8]
 
@@ -166,8 +166,6 @@ class Int8Gemm:
     *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real output channels.
     """
 
-    weight_layout = GEMV_LAYOUT
-
     def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
         self.device = device
         self.form = form
@@ -178,7 +176,7 @@ class Int8Gemm:
         self.row_sums = bool(zero_point.any())
         self.kernel = "auto"  # or "gemv", "tiled", "staged"
         blocked = block_weights(weight, zero_point)
-        self.weights = upload(device, layout(self.weight_layout).pack(blocked))
+        self.weights = upload(device, layout(WEIGHT_LAYOUT).pack(blocked))
         self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
     @property
@@ -215,9 +213,7 @@ class Int8Gemm:
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
         few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
-        if self.weight_layout == GEMV_LAYOUT and (
-            self.kernel == "gemv" or (self.kernel == "auto" and few <= gemv.max_rows(self.device))
-        ):
+        if self.kernel == "gemv" or (self.kernel == "auto" and few <= gemv.max_rows(self.device)):
             return self.gemv_program(few)
         return self.program(m4)
 
@@ -269,7 +265,7 @@ class FloatGemm:
         self.n4 = ceil4(self.n)
         self.kernel = "auto"  # or "gemv", "tiled"
         blocked = block_weights(weight, np.zeros(weight.shape[:2], np.int32))
-        self.weights = upload(device, layout("kPackedInt8_4N4K").pack(blocked))
+        self.weights = upload(device, layout(WEIGHT_LAYOUT).pack(blocked))
         parameters = np.zeros((self.groups, 4 * self.n4, 2), np.float32)
         parameters[:, : self.n, 0] = _by_group(w_scale, self.groups, self.n)
         if bias is not None:
