@@ -154,6 +154,7 @@ class CoopmatGemm:
         self.device = device
         self.tile: str | None = None  # for tests and measurements: this tile, and this shape, instead of those chosen
         self.shape: str | None = None
+        self._programs: dict[tuple[int, str | None, str | None], Program] = {}
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -170,7 +171,12 @@ class CoopmatGemm:
 
     def program(self, rows: int) -> Program:
         """The pipeline for so many rows."""
-        return self.device.program(self.variant(rows), {"SOFT_FLOAT": selftest.report(self.device).soft_float}, SUBGROUP)
+        key = rows, self.tile, self.shape
+        found = self._programs.get(key)
+        if found is None:
+            soft = selftest.report(self.device).soft_float
+            found = self._programs[key] = self.device.program(self.variant(rows), {"SOFT_FLOAT": soft}, SUBGROUP)
+        return found
 
     def push(self, pixels: Pixels, variant: Variant) -> dict[str, int | float]:
         """The push constants."""

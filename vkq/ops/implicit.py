@@ -88,7 +88,7 @@ class CoopmatConv:
         weight = chunked(layer.operands[1], int(shader.defines["CH"]), turn(shader))
         grouped = weight.reshape(p.groups, p.oc // p.groups, weight.shape[1])
         self.packed = MatrixWeights(layer.device, grouped, layer.scales, p.oc)
-        self._shaders = {p: shader}
+        self._programs: dict[Conv2dProblem, Program] = {}
 
     @staticmethod
     def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
@@ -98,9 +98,8 @@ class CoopmatConv:
         shapes, capabilities = catalog().shaders[CONV].axes["shape"], layer.device.capabilities
         if not set(shapes) & set(advertised(capabilities)):
             return f"the device lists no int8 cooperative matrix of {' or '.join(shapes)}"
-        return (
-            "the input pixels of a tile do not fit into shared memory" if conv_shader(p, "q8to", capabilities) is None else None
-        )
+        fits = conv_shader(p, "q8to", capabilities) is not None
+        return None if fits else "the input pixels of a tile do not fit into shared memory"
 
     @staticmethod
     def packing(layer: Conv2d, p: Conv2dProblem) -> Hashable:
@@ -110,17 +109,17 @@ class CoopmatConv:
 
     def pipeline(self, p: Conv2dProblem) -> Program:
         """The pipeline; it is the same for all images and batches that take the same tile."""
-        shader = self._shaders.get(p)
-        if shader is None:
+        found = self._programs.get(p)
+        if found is None:
             shader = conv_shader(p, self.packed.out, self.device.capabilities)
             assert shader is not None
-            self._shaders[p] = shader
-        h, w = halo(p, shader)
-        constants: dict[str, Value] = {
-            "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw,
-            "SOFT_FLOAT": selftest.report(self.device).soft_float,
-        }  # fmt: skip
-        return self.device.program(shader, constants, SUBGROUP)
+            h, w = halo(p, shader)
+            constants: dict[str, Value] = {
+                "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw,
+                "SOFT_FLOAT": selftest.report(self.device).soft_float,
+            }  # fmt: skip
+            found = self._programs[p] = self.device.program(shader, constants, SUBGROUP)
+        return found
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
         """The push constants."""
