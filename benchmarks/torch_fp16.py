@@ -1,0 +1,101 @@
+"""The convolutions of a `vkq bench` result beside PyTorch's fp16 conv2d (cuDNN) on the same GPU.
+
+PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone: the least time that it can reach.
+It is timed in both memory formats, and vkq is compared with the faster one. vkq's times are the `gpu` clock of the result: device
+timestamps around its dispatches, int8 in and out with bias and requantization, where PyTorch adds its bias and nothing else.
+Usage: torch_fp16.py RESULT.json [--json FILE] [--md FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vkq.problem import Conv2dProblem, parse
+
+CALLS, SAMPLES, WARM_S = 64, 15, 0.15
+CACHE = 128 << 20  # the rotating copies together exceed it, as in vkq bench
+FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
+
+
+def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
+    """Median microseconds of one fp16 conv2d in a replayed graph of CALLS."""
+    sizes = p.x_shape, (p.oc, p.ic // p.groups, p.kh, p.kw)
+    sets = max(2, min(CALLS, CACHE // (2 * sum(math.prod(size) for size in sizes))))
+    xs, ws = (
+        [torch.randn(size, device="cuda", dtype=torch.float16).to(memory_format=memory_format) for _ in range(sets)]
+        for size in sizes
+    )
+    bias = torch.randn(p.oc, device="cuda", dtype=torch.float16)
+    top, left, bottom, right = p.padding
+    assert (top, left) == (bottom, right)
+
+    def call(i: int) -> torch.Tensor:
+        return torch.nn.functional.conv2d(xs[i % sets], ws[i % sets], bias, p.stride, (top, left), p.dilation, p.groups)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for i in range(3):
+            call(i)
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for i in range(CALLS):
+            call(i)
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    samples, warm = [], 0.0
+    while len(samples) < SAMPLES:
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        elapsed = begin.elapsed_time(end)
+        warm += elapsed / 1e3
+        if warm > WARM_S:
+            samples.append(elapsed * 1e3 / CALLS)
+    return statistics.median(samples)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--md", type=Path)
+    arguments = parser.parse_args()
+    torch.backends.cudnn.benchmark = True
+    rows: list[dict[str, Any]] = []
+    for row in json.loads(arguments.result.read_text())["rows"]:
+        p = parse(row["case"]) if row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq" else None
+        if not isinstance(p, Conv2dProblem):
+            continue
+        times = {name: torch_us(p, memory_format) for name, memory_format in FORMATS.items()}
+        rows.append(
+            {"case": row["case"], "batch": p.n, "vkq_us": row["median_us"], "variant": row["variant"],
+             **{f"torch_{name}_us": us for name, us in times.items()}, "ratio": min(times.values()) / row["median_us"]}
+        )  # fmt: skip
+    lines = ["| case | vkq int8 | torch fp16 NCHW | NHWC | faster by |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us | {r['ratio']:.2f} |"
+        for r in rows
+    ]
+    for batch in sorted({r["batch"] for r in rows}):
+        ratios = [r["ratio"] for r in rows if r["batch"] == batch]
+        faster = sum(ratio > 1 for ratio in ratios)
+        mean = statistics.geometric_mean(ratios)
+        lines.append(f"\nBatch {batch}: vkq is faster in {faster} of {len(ratios)}, geometric mean {mean:.2f}.")
+    print("\n".join(lines))
+    about = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "gpu": torch.cuda.get_device_name()}
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    if arguments.md:
+        arguments.md.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
