@@ -178,8 +178,7 @@ class Runner:
         return None
 
     def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> timer.WorkArm:
-        preferred = getattr(layer, "input_layout", None)  # a layer may take images in another layout than the default
-        tensor = Tensor.from_numpy(x, self.device, preferred(x.shape) if preferred and case.scheme != "q8csw" else None)
+        tensor = Tensor.from_numpy(x, self.device, None if case.scheme == "q8csw" else layer.input_layout(x.shape))
         ceiling, copy = of_path(path, self.result.ceilings), self.result.ceilings.get("copy")
         arithmetic_s = case.operations / ceiling[1] if ceiling else 0.0
         memory_bound = bool(copy) and case.bytes / (copy or 1) > 0.5 * arithmetic_s

@@ -25,10 +25,11 @@ from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilog
 SUBGROUP = 32
 SHAPES = ("16x16x32", "16x8x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
 GEMM = "gemm_q8ta_q8csw__coopmat"
-SMALLEST_TILE = "64x64"
-# Large tiles (rows x outputs) read their operands less often; with fewer workgroups than this they would leave much of the
-# device idle.
-ENOUGH_WORKGROUPS = 128
+# Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
+# where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
+# larger tiles read their operands less often, and that too few workgroups leave a device idle.
+TILE_COSTS = {"128x256": (800, 800), "128x128": (570, 560), "128x64": (390, 330), "64x64": (290, 265)}
+UNITS = 132
 TURN = 128  # k of a turn of every tile: a weight is padded to whole turns once, whatever the tile
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
@@ -58,8 +59,8 @@ def refusal(device: Device) -> str | None:
     least, most = c.properties["minSubgroupSize"], c.properties["maxSubgroupSize"]
     if not least <= SUBGROUP <= most:
         return f"its subgroups have {least} to {most} invocations, not {SUBGROUP}"
-    missing = _variant("f32", advertised(c)[0], SMALLEST_TILE).missing(c.facts)
-    return missing[0] if missing else None
+    missing = [_variant("f32", advertised(c)[0], tile).missing(c.facts) for tile in TILE_COSTS]
+    return None if [] in missing else missing[-1][0]
 
 
 def _variant(out: str, shape: str, tile: str) -> Variant:
@@ -67,15 +68,14 @@ def _variant(out: str, shape: str, tile: str) -> Variant:
 
 
 def gemm_tiles(rows: int, n: int, groups: int = 1) -> tuple[str, ...]:
-    """The tiles for a product of so many rows and outputs of a group, the best one first; the others need less of the device."""
+    """The tiles for a product of so many rows and outputs of a group, the best one first, for a device that has room for it."""
 
-    def workgroups(tile: str) -> int:
+    def cost(tile: str) -> float:
         tile_rows, outputs = map(int, tile.split("x"))
-        return groups * -(-rows // tile_rows) * -(-n // outputs)
+        alone, together = TILE_COSTS[tile]
+        return max(alone, together * groups * -(-rows // tile_rows) * -(-n // outputs) / UNITS)
 
-    wide = n > 128 and workgroups("128x256") >= ENOUGH_WORKGROUPS
-    large = wide or workgroups("128x128") >= ENOUGH_WORKGROUPS
-    return (*(("128x256",) if wide else ()), *(("128x128",) if large else ()), SMALLEST_TILE)
+    return tuple(sorted(TILE_COSTS, key=cost))
 
 
 def whole_blocks(channels: int, groups: int) -> bool:

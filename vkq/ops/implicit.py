@@ -167,13 +167,20 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Variant | None:
-    """The variant that computes least, padding included, of those that the device has and whose tile's input pixels fit.
+# What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): a step of a workgroup takes as long as the
+# square root of its tile's area, reading a chunk's pixels as long as a few steps, and fewer workgroups than a device holds at
+# once leave the rest of it idle.
+CHUNK_STEPS = 6
+WORKGROUPS_AT_ONCE = 256
 
-    Where several compute as much: the larger tile, the larger chunk of channels, the wider tile, the preferred shape.
+
+def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Variant | None:
+    """The variant that should be the fastest, padding included, of those that the device has and whose tile's input pixels fit.
+
+    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the shape first in the YAML.
     """
-    shapes = advertised(capabilities)
-    found: list[tuple[tuple[int, ...], Variant]] = []
+    shapes = [shape for shape in catalog().shaders[CONV].axes["shape"] if shape in advertised(capabilities)]
+    found: list[tuple[tuple[float, ...], Variant]] = []
     for variant in catalog().shaders[CONV].variants:
         if variant.axes["out"] != out or variant.axes["shape"] not in shapes or variant.missing(capabilities.facts):
             continue
@@ -182,9 +189,11 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Varia
         h, w = halo(p, variant)
         if h * w * (ch // 16 + 1) > room:
             continue
-        sizes = ((p.oh, th), (p.ow, tw), (p.ic // p.groups, ch), (p.oc // p.groups, bn))
-        work = math.prod(-(-size // block) * block for size, block in sizes)
-        found.append(((work, -th * tw * bn, -ch, -tw, shapes.index(variant.axes["shape"])), variant))
+        chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
+        steps = chunks * (-(-k // turn(variant)) * int(variant.defines["TURNS"]) + CHUNK_STEPS)
+        workgroups = p.n * p.groups * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
+        cost = max(workgroups, WORKGROUPS_AT_ONCE) * steps * math.sqrt(th * tw * bn)
+        found.append(((cost, -th * tw, -ch, shapes.index(variant.axes["shape"])), variant))
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
