@@ -1,8 +1,8 @@
 """The convolutions of a `vkq bench` result beside PyTorch's fp16 conv2d (cuDNN) on the same GPU.
 
-PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone: the least time that it can reach.
-It is timed in both memory formats, and vkq is compared with the faster one. vkq's times are the `gpu` clock of the result: device
-timestamps around its dispatches, int8 in and out with bias and requantization, where PyTorch adds its bias and nothing else.
+PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone: the least time that
+it can reach. It is timed in both memory formats, and vkq is compared with the faster one. vkq's times are the `gpu` clock of the
+result: device timestamps around its dispatches, int8 in and out with bias and requantization; PyTorch adds its bias, no more.
 Usage: torch_fp16.py RESULT.json [--json FILE] [--md FILE]
 """
 
