@@ -15,6 +15,7 @@ from vkq.ops import coopmat, implicit, select, tune
 from vkq.ops.coopmat import CoopmatGemm, gemm_tiles
 from vkq.ops.gemm import Scales
 from vkq.ops.implicit import CONV, chunked, conv_shader, halo, turn
+from vkq.ops.matrix_shapes import SHAPES, advertised
 from vkq.problem import Conv2dProblem, parse
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
 from vkq.shader.catalog import catalog
@@ -52,9 +53,9 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
 def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
     changes = {"m": 8, "a": "u8", "d": "u32", "saturating": True, "scope": "workgroup"}
     for name, value in changes.items():
-        assert coopmat.advertised(with_matrices(any_device, dataclasses.replace(ROW, **{name: value}))) == ()
+        assert advertised(with_matrices(any_device, dataclasses.replace(ROW, **{name: value}))) == ()
     both = with_matrices(any_device, ROW, dataclasses.replace(ROW, n=16))
-    assert coopmat.advertised(both) == ("16x16x32", "16x8x32")
+    assert advertised(both) == ("16x16x32", "16x8x32")
 
 
 def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
@@ -324,13 +325,13 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 
 
 @pytest.mark.parametrize("tile", catalog().shaders[coopmat.GEMM].axes["tile"])
-@pytest.mark.parametrize("shape", coopmat.SHAPES)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_every_tile_and_shape_of_a_product(
     any_device: vkq.Device, shape: str, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if coopmat.refusal(any_device) is not None:
         matrix_units.emulate(any_device, monkeypatch, shape)
-    elif shape not in coopmat.advertised(any_device.capabilities):
+    elif shape not in advertised(any_device.capabilities):
         pytest.skip(f"the device does not list {shape}")
     data = random_data(parse("linear[M=389,K=217,N=301]"), np.random.default_rng(13))
     for y in (data.y_q, None):
@@ -346,7 +347,7 @@ def test_every_tile_and_shape_of_a_product(
 def test_every_tile_and_shape_of_a_convolution(any_device: vkq.Device, variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if coopmat.refusal(any_device) is not None:
         matrix_units.emulate(any_device, monkeypatch, variant.axes["shape"])
-    elif variant.axes["shape"] not in coopmat.advertised(any_device.capabilities):
+    elif variant.axes["shape"] not in advertised(any_device.capabilities):
         pytest.skip(f"the device does not list {variant.axes['shape']}")
     monkeypatch.setattr(implicit, "conv_shader", lambda p, out, capabilities: variant)
     data = random_data(parse("conv2d[N=2,IC=150,H=19,W=21,OC=140,KH=3,KW=3,padding=1]"), np.random.default_rng(14))

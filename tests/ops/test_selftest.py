@@ -7,13 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from vkq.ops import rates, selftest
+from vkq.errors import PathError
+from vkq.ops import coopmat, rates, select, selftest
+from vkq.ops.matrix_shapes import SHAPES, lacking
 from vkq.runtime.device import Device
 
 
 def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
     stages = selftest.stages(device)
-    assert list(stages) == ["s8s8", "u8s8", "u8u8", "float", "requantize", "requantize_soft", "quantize", "rates"]
+    forms, matrices = ["s8s8", "u8s8", "u8u8", "float"], [] if lacking(device.capabilities) else ["matrices"]
+    assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "rates"]
     assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(list(stages)[:-1])
 
 
@@ -67,3 +70,24 @@ def test_rates_without_the_dot_product_are_those_of_the_rest(device: Device, mon
     features = {**device.capabilities.features, "shaderIntegerDotProduct": False}
     monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, features=features))
     assert set(rates.measure(device).per_second) == {"float", "fma", "copy"}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_place_of_a_matrix_shows(shape):
+    """Two elements that change places, in either operand, change a sum of the first cases."""
+    x, w = selftest.matrix_cases(shape)
+    outputs, rows, k = map(int, shape.split("x"))
+    assert x.shape[2:] == (rows, k)
+    assert w.shape[2:] == (outputs, k)
+    sums = np.einsum("csmk,csnk->cmn", x[:k].astype(int), w[:k].astype(int))
+    assert (sums == np.outer(np.arange(1, rows + 1), np.arange(1, outputs + 1))).all()
+    for operand in (x, w):
+        places = operand[:k].sum(axis=1).reshape(k, -1).T  # of one element: what each case has there
+        assert len(np.unique(places, axis=0)) == len(places)
+
+
+def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
+    monkeypatch.setattr(coopmat, "refusal", lambda device: None)
+    monkeypatch.setattr(selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False))
+    with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
+        select.choose(any_device, "coopmat")

@@ -10,7 +10,6 @@ import dataclasses
 
 import numpy as np
 
-from ..device.capabilities import Capabilities, CooperativeMatrix
 from ..layout import layout
 from ..problem import Conv2dProblem
 from ..runtime.buffer import Buffer
@@ -21,9 +20,8 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import selftest, tune
 from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilogue_push, upload
+from .matrix_shapes import SUBGROUP, advertised, lacking
 
-SUBGROUP = 32
-SHAPES = ("16x16x32", "16x8x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
 GEMM = "gemm_q8ta_q8csw__coopmat"
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
 # where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
@@ -34,31 +32,11 @@ TURN = 128  # k of a turn of every tile: a weight is padded to whole turns once,
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
-def advertised(capabilities: Capabilities) -> tuple[str, ...]:
-    """The shapes of the shaders that the device lists for int8 times int8 into int32, subgroup scope, not saturating.
-
-    Only these may be used: a shape that is not listed makes a pipeline that computes nothing, without an error.
-    """
-
-    def fits(c: CooperativeMatrix) -> bool:
-        types = (c.a, c.b, c.c, c.d) == ("s8", "s8", "s32", "s32")
-        return types and c.scope == "subgroup" and not c.saturating
-
-    listed = {f"{c.m}x{c.n}x{c.k}" for c in capabilities.cooperative_matrices if fits(c)}
-    return tuple(shape for shape in SHAPES if shape in listed)
-
-
 def refusal(device: Device) -> str | None:
     """Why the device cannot multiply int8 matrices on matrix units: the missing feature, or shape. None: it can."""
     c = device.capabilities
-    for feature in ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups"):
-        if not c.features.get(feature):
-            return f"{feature} is false"
-    if not advertised(c):
-        return f"it lists no s8 x s8 + s32 cooperative matrix of {', '.join(SHAPES)} in subgroup scope"
-    least, most = c.properties["minSubgroupSize"], c.properties["maxSubgroupSize"]
-    if not least <= SUBGROUP <= most:
-        return f"its subgroups have {least} to {most} invocations, not {SUBGROUP}"
+    if reason := lacking(c):
+        return reason
     missing = [_variant("f32", advertised(c)[0], tile).missing(c.facts) for tile in TILE_COSTS]
     return None if [] in missing else missing[-1][0]
 

@@ -22,8 +22,9 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from . import selftest
 from .conv_gemm import matrix_refusal, pixel_rows
-from .coopmat import SUBGROUP, MatrixWeights, advertised
+from .coopmat import MatrixWeights
 from .gemm import SMALLEST_STAGED, Int8, Int8Gemm, signed_zero_point, staged_tile
+from .matrix_shapes import SUBGROUP, advertised
 
 if TYPE_CHECKING:
     from .conv2d import Conv2d

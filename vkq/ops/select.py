@@ -12,6 +12,7 @@ from collections.abc import Callable
 from ..errors import ArgumentError, PathError
 from ..runtime.device import Device
 from . import coopmat, selftest
+from .matrix_shapes import advertised
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
 WORTH = 1.1
@@ -66,14 +67,19 @@ def _row(name: str) -> Path:
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
     if path == MATRIX:
-        return coopmat.refusal(device) or selftest.report(device).failures.get("requantize")
+        return coopmat.refusal(device) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
     if row.needs and not device.capabilities.features.get(row.needs):
         return f"{row.needs} is false"
     if reason := row.refusal(device):
         return reason
+    return _failed(device, selftest.OPENING, row.form, "requantize", "quantize")
+
+
+def _failed(device: Device, *tests: str) -> str | None:
+    """What the self-test found wrong in the first of the tests that failed."""
     failures = selftest.report(device).failures
-    return next((failures[test] for test in (selftest.OPENING, row.form, "requantize", "quantize") if test in failures), None)
+    return next((failures[test] for test in tests if test in failures), None)
 
 
 def choose(device: Device, path: str = "auto") -> Choice:
@@ -95,7 +101,7 @@ def choose(device: Device, path: str = "auto") -> Choice:
             raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
         return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
     if path == "auto" and refusal(device, MATRIX) is None:
-        shape = coopmat.advertised(device.capabilities)[0]
+        shape = advertised(device.capabilities)[0]
         return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {shape}")
     return without_matrices(device, path)
 

@@ -1,9 +1,10 @@
 """What a device computes, compared with what it must: asked once for each device, driver and version of vkq, and remembered.
 
 A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
-packed dot product in each form over all 65,536 pairs of bytes in each lane, the requantization over extremes, accumulators
-above 2^24 and ties, and the quotient of quantize around every tie. They run in a child process (isolate.py). A device
-that rounds floats another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
+packed dot product in each form over all 65,536 pairs of bytes in each lane, products of matrices of each listed shape, the
+requantization over extremes, accumulators above 2^24 and ties, and the quotient of quantize around every tie. They run in a
+child process (isolate.py). A device that rounds floats another way than to nearest even gets the integer form of the same steps
+(SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import isolate, rates
+from .matrix_shapes import SUBGROUP, advertised, lacking
 
 Words = npt.NDArray[np.int32]
 OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
-FORMAT = 3  # of the cached report: raised when a test or a rate changes
+FORMAT = 4  # of the cached report: raised when a test or a rate changes
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
@@ -39,9 +41,9 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 class Report:
     """What the probe found.
 
-    ``failures``: what was wrong, by test (a dot form, ``requantize``, ``quantize``, or ``open`` where the driver did not get so
-    far). ``soft_float``: floats are rounded in integers. ``rates``: see `vkq.ops.rates.Rates`; empty where not measured.
-    ``clock``: of the rates, "gpu" or "host". ``isolated``: it ran in a child process.
+    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open`` where the driver
+    did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see `vkq.ops.rates.Rates`; empty where not
+    measured. ``clock``: of the rates, "gpu" or "host". ``isolated``: it ran in a child process.
     """
 
     failures: Mapping[str, str]
@@ -84,6 +86,8 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     has_dot = device.capabilities.features["shaderIntegerDotProduct"]
     forms = [form for form in DOT_FORMS if form == "float" or has_dot]
     tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
+    if lacking(device.capabilities) is None:
+        tests["matrices"] = partial(_test_matrices, device)
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -148,6 +152,24 @@ def _test_dot(device: Device, form: str) -> str | None:
     return _difference(got, want, lambda i: f"dot({lanes_x[i].tolist()}, {lanes_w[i].tolist()})")
 
 
+def _test_matrices(device: Device) -> str | None:
+    wrong = (_test_shape(device, shape) for shape in advertised(device.capabilities))
+    return next((said for said in wrong if said), None)
+
+
+def _test_shape(device: Device, shape: str) -> str | None:
+    x, w = matrix_cases(shape)
+    cases, steps, rows, _ = x.shape
+    program = device.program(catalog().find("selftest__matrices", shape=shape), {}, SUBGROUP)
+    tensors = [Tensor.from_numpy(np.ascontiguousarray(v).view(np.int32).reshape(-1), device) for v in (x, w)]
+    out = Tensor(device, (cases, rows, w.shape[2]), "int32")
+    with device.operation() as recording:
+        recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
+    want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32))
+    said = _difference(out.numpy().reshape(-1, 1), want.reshape(-1, 1), lambda i: f"sum {i}")
+    return said and f"matrices of {shape}: {said}"
+
+
 def _test_requantize(device: Device, soft_float: bool) -> str | None:
     acc, multiplier = requantize_cases()
     got = _execute(device, "requantize", acc, multiplier.view(np.int32), soft_float)
@@ -179,6 +201,21 @@ def dot_cases() -> tuple[Words, Words]:
     x = np.concatenate([x.reshape(-1, 4), grid, grid])
     w = np.concatenate([w.reshape(-1, 4), grid, np.roll(grid, 1, axis=0)])
     return np.ascontiguousarray(x).view(np.int32)[:, 0], np.ascontiguousarray(w).view(np.int32)[:, 0]
+
+
+def matrix_cases(shape: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
+    """Rows (case, step, rows, k) and outputs (case, step, outputs, k): one element that is not 0 in each place, which tells apart
+    all places; extremes; values at random."""
+    outputs, rows, k = map(int, shape.split("x"))
+    rng, steps = np.random.default_rng(2027), 4
+    x, w = (rng.integers(-128, 128, (k + 12, steps, size, k)).astype(np.int8) for size in (rows, outputs))
+    x[:k], w[:k] = 0, 0
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1) for the place that both have
+        x[place, place % steps, :, place] = np.arange(1, rows + 1)
+        w[place, place % steps, :, place] = np.arange(1, outputs + 1)
+    for case, (a, b) in enumerate(((-128, -128), (-128, 127), (127, 127), (-1, 1)), k):
+        x[case], w[case] = a, b
+    return x, w
 
 
 def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
