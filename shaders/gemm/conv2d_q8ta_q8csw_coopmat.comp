@@ -62,6 +62,7 @@ layout(push_constant) uniform Push {
 shared uvec4 tile[max(HALO + 2 * STAGE, SCRATCH)];
 #include "coopmat_epilogue.glslh"
 
+uint group, n;               // of the workgroup
 uint image, tile_h, tile_w;  // of the tile's first output
 uint x_run, x_last;          // the first run of 16 channels of the chunk, and the last of the group
 
@@ -117,12 +118,19 @@ uint x_place(uint t, uint stage) {
 uint w_place(uint stage) { return HALO + stage * STAGE + subgroup_n * W_ROW; }
 #define X_RUN(j) (((j) * MN / TW * STRIDE_H * HALO_W + (j) * MN % TW * STRIDE_W) * X_ROW)
 #define X_STRIDE (STRIDE_W * X_ROW)
-#define LOAD_ONCE load_halo()
+void load_once() {
+  ivec4 offset = parameter(n, group * p.n, p.n, OFFSET), multiplier = parameter(n, group * p.n, p.n, MULTIPLIER);
+  load_halo();
+  keep_parameters(offset, multiplier);
+}
+#define LOAD_ONCE load_once()
 #include "coopmat_pipeline.glslh"
 
 void main() {
   uint tiles_n = ceil_div(p.n, BN), tiles = p.tiles_h * p.tiles_w, images = p.rows / p.pixels;
-  uint index = workgroup_index(), n = index % tiles_n * BN, place = index / tiles_n, group = place / (images * tiles);
+  uint index = workgroup_index(), place = index / tiles_n;
+  n = index % tiles_n * BN;
+  group = place / (images * tiles);
   place -= group * images * tiles;
   image = place / tiles;
   tile_h = place / p.tiles_w % p.tiles_h * TH;

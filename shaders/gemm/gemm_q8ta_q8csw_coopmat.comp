@@ -55,11 +55,11 @@ shared uvec4 tile[max(2 * STAGE, SCRATCH)];
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // where this invocation's row, and output, begin
-uint first_row;
+uint group, first_row, n;  // of the workgroup
 
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
 
-void begin_loads(uint group, uint n) {
+void begin_loads() {
   uint t = gl_LocalInvocationIndex, row = min(first_row + t % X_ACROSS, p.rows - 1u);
   uint image = row / p.pixels, pixel = row - image * p.pixels, oh = pixel / p.ow;
   x_run = group * p.k16;
@@ -91,14 +91,16 @@ uint x_place(uint t, uint stage) { return stage * STAGE + (BN + subgroup_m) * W_
 uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
 #define X_RUN(j) ((j) * MN * W_ROW)
 #define X_STRIDE W_ROW
-#define LOAD_ONCE
+#define LOAD_ONCE keep_parameters(parameter(n, group * p.n, p.n, OFFSET), parameter(n, group * p.n, p.n, MULTIPLIER))
 #include "coopmat_pipeline.glslh"
 
 void main() {
   uint tiles_n = ceil_div(p.n, BN), tiles_m = ceil_div(p.rows, BM);
-  uint index = workgroup_index(), group = index / (tiles_n * tiles_m), n = index % tiles_n * BN;
+  uint index = workgroup_index();
+  group = index / (tiles_n * tiles_m);
+  n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
-  begin_loads(group, n);
+  begin_loads();
   clear_acc();
   multiply_steps(p.steps);
   store_results(n, group * p.n, p.n);

@@ -34,11 +34,7 @@ LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weight
 
 def refusal(device: Device) -> str | None:
     """Why the device cannot multiply int8 matrices on matrix units: the missing feature, or shape. None: it can."""
-    c = device.capabilities
-    if reason := lacking(c):
-        return reason
-    missing = [_variant("f32", advertised(c)[0], tile).missing(c.facts) for tile in TILE_COSTS]
-    return None if [] in missing else missing[-1][0]
+    return lacking(device.capabilities)
 
 
 def _variant(out: str, shape: str, tile: str) -> Variant:

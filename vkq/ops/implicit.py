@@ -178,9 +178,9 @@ WORKGROUPS_AT_ONCE = 256
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Variant | None:
     """The variant that should be the fastest, padding included, of those that the device has and whose tile's input pixels fit.
 
-    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the shape first in the YAML.
+    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the preferred shape.
     """
-    shapes = [shape for shape in catalog().shaders[CONV].axes["shape"] if shape in advertised(capabilities)]
+    shapes = advertised(capabilities)
     found: list[tuple[tuple[float, ...], Variant]] = []
     for variant in catalog().shaders[CONV].variants:
         if variant.axes["out"] != out or variant.axes["shape"] not in shapes or variant.missing(capabilities.facts):
