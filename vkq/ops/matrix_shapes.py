@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..device.capabilities import Capabilities, CooperativeMatrix
 
 SUBGROUP = 32
-SHAPES = ("16x8x32", "16x16x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
+SHAPES = ("16x16x32", "16x8x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
 FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups")
 
 
