@@ -9,6 +9,7 @@ import pytest
 
 import vkq
 from tests.runtime import work
+from vkq.runtime.device import wide_barriers
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
@@ -229,3 +230,24 @@ def test_ranges_outside_their_memory_are_refused(any_device: vkq.Device) -> None
             native.fill((memory, where, size), 0)
         with pytest.raises(IndexError, match="outside"):
             memory.view(where, size)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_chains_are_ordered_by_either_kind_of_barrier(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
+    """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the other."""
+    monkeypatch.setattr("vkq.runtime.device.wide_barriers", lambda capabilities: wide)
+    with vkq.Device(device.capabilities.index) as own:
+        x = np.arange(-60, 60, dtype=np.int8).reshape(4, 30)
+        eye = np.eye(30, dtype=np.int8)
+        layer = vkq.Linear(eye, 1.0, x_qparams=vkq.QParams(1.0), y_qparams=vkq.QParams(1.0), device=own)
+        tensor = Tensor.from_numpy(x, own)
+        with own.record() as recording:
+            y = layer(layer(layer(tensor)))
+        for _ in range(3):
+            recording.run()
+            np.testing.assert_array_equal(y.numpy(), x)
+
+
+def test_qualcomm_gets_wide_barriers(device: vkq.Device) -> None:
+    assert not wide_barriers(device.capabilities)
+    assert wide_barriers(dataclasses.replace(device.capabilities, vendor_id=0x5143))
