@@ -26,7 +26,7 @@ FORMATS = {"NCHW": torch.contiguous_format, "NHWC": torch.channels_last}
 
 def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
     """Median microseconds of one fp16 conv2d in a replayed graph of CALLS."""
-    sizes = p.x_shape, (p.oc, p.ic // p.groups, p.kh, p.kw)
+    sizes = p.x_shape, p.weight_shape
     sets = max(2, min(CALLS, CACHE // (2 * sum(math.prod(size) for size in sizes))))
     xs, ws = (
         [torch.randn(size, device="cuda", dtype=torch.float16).to(memory_format=memory_format) for _ in range(sets)]

@@ -1,4 +1,4 @@
-"""The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): which shapes a device has, and the dispatches.
+"""The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
 Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a row of a linear
 layer. Weight zero points are 0.
@@ -35,10 +35,6 @@ LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weight
 def refusal(device: Device) -> str | None:
     """Why the device cannot multiply int8 matrices on matrix units: the missing feature, or shape. None: it can."""
     return lacking(device.capabilities)
-
-
-def _variant(out: str, shape: str, tile: str) -> Variant:
-    return catalog().find(GEMM, out=out, shape=shape, tile=tile)
 
 
 def gemm_tiles(rows: int, n: int, groups: int = 1) -> tuple[str, ...]:
@@ -140,7 +136,7 @@ class CoopmatGemm:
         w, capabilities = self.packed, self.device.capabilities
         shape = self.shape or advertised(capabilities)[0]
         tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.groups)
-        found = [_variant(w.out, shape, tile) for tile in tiles]
+        found = [catalog().find(GEMM, out=w.out, shape=shape, tile=tile) for tile in tiles]
         return next((variant for variant in found if not variant.missing(capabilities.facts)), found[-1])
 
     def program(self, rows: int) -> Program:
