@@ -15,7 +15,7 @@ from vkq.ops import coopmat, implicit, select, tune
 from vkq.ops.coopmat import CoopmatGemm, gemm_tiles
 from vkq.ops.gemm import Scales
 from vkq.ops.implicit import CONV, chunked, conv_shader, halo, turn
-from vkq.ops.matrix_shapes import SHAPES, advertised
+from vkq.ops.matrix_shapes import SHAPES, advertised, lacking
 from vkq.problem import Conv2dProblem, parse
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
 from vkq.shader.catalog import catalog
@@ -29,7 +29,7 @@ Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
 @pytest.fixture
 def matrices(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     """A device with matrix units: the real ones where it has them, else emulated."""
-    if coopmat.refusal(any_device) is not None:
+    if lacking(any_device.capabilities) is not None:
         matrix_units.emulate(any_device, monkeypatch)
     return any_device
 
@@ -60,9 +60,9 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
 
 def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
     if device.capabilities.features["cooperativeMatrix"]:
-        assert coopmat.refusal(device) is None
+        assert lacking(device.capabilities) is None
         return
-    assert coopmat.refusal(device) == "cooperativeMatrix is false"
+    assert lacking(device.capabilities) == "cooperativeMatrix is false"
     with pytest.raises(vkq.PathError, match=r"path coopmat cannot run on .*: cooperativeMatrix is false"):
         select.choose(device, "coopmat")
 
@@ -323,7 +323,7 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
 def test_every_tile_and_shape_of_a_product(
     any_device: vkq.Device, shape: str, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if coopmat.refusal(any_device) is not None:
+    if lacking(any_device.capabilities) is not None:
         matrix_units.emulate(any_device, monkeypatch, shape)
     elif shape not in advertised(any_device.capabilities):
         pytest.skip(f"the device does not list {shape}")
@@ -339,7 +339,7 @@ def test_every_tile_and_shape_of_a_product(
     "variant", [v for v in catalog().shaders[CONV].variants if v.axes["out"] == "q8to"], ids=lambda v: v.name
 )
 def test_every_tile_and_shape_of_a_convolution(any_device: vkq.Device, variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if coopmat.refusal(any_device) is not None:
+    if lacking(any_device.capabilities) is not None:
         matrix_units.emulate(any_device, monkeypatch, variant.axes["shape"])
     elif variant.axes["shape"] not in advertised(any_device.capabilities):
         pytest.skip(f"the device does not list {variant.axes['shape']}")

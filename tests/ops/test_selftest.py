@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from vkq.errors import PathError
-from vkq.ops import coopmat, rates, select, selftest
+from vkq.ops import rates, select, selftest
 from vkq.ops.matrix_shapes import SHAPES, lacking
 from vkq.runtime.device import Device
 
@@ -87,7 +87,7 @@ def test_every_place_of_a_matrix_shows(shape):
 
 
 def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
-    monkeypatch.setattr(coopmat, "refusal", lambda device: None)
+    monkeypatch.setattr(select, "lacking", lambda capabilities: None)
     monkeypatch.setattr(selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False))
     with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
         select.choose(any_device, "coopmat")

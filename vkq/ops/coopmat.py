@@ -20,7 +20,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import selftest, tune
 from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilogue_push, upload
-from .matrix_shapes import SUBGROUP, advertised, lacking
+from .matrix_shapes import SUBGROUP, advertised
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
@@ -30,11 +30,6 @@ TILE_COSTS = {"128x256": (800, 800), "128x128": (570, 560), "128x64": (390, 330)
 UNITS = 132
 TURN = 128  # k of a turn of every tile: a weight is padded to whole turns once, whatever the tile
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
-
-
-def refusal(device: Device) -> str | None:
-    """Why the device cannot multiply int8 matrices on matrix units: the missing feature, or shape. None: it can."""
-    return lacking(device.capabilities)
 
 
 def gemm_tiles(rows: int, n: int, groups: int = 1) -> tuple[str, ...]:

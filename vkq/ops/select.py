@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from ..errors import ArgumentError, PathError
 from ..runtime.device import Device
-from . import coopmat, selftest
-from .matrix_shapes import advertised
+from . import selftest
+from .matrix_shapes import advertised, lacking
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
 WORTH = 1.1
@@ -67,7 +67,7 @@ def _row(name: str) -> Path:
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
     if path == MATRIX:
-        return coopmat.refusal(device) or _failed(device, selftest.OPENING, "matrices", "requantize")
+        return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
     if row.needs and not device.capabilities.features.get(row.needs):
         return f"{row.needs} is false"
