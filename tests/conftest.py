@@ -60,6 +60,12 @@ def any_device() -> vkq.Device:
 
 
 @pytest.fixture
+def strict_device() -> vkq.Device:
+    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them (tests/ops/matrix_units.py)."""
+    return open_device(os.environ.get("VKQ_TEST_DEVICE", "swiftshader"))
+
+
+@pytest.fixture
 def software_device() -> vkq.Device:
     """A CPU device, for tests that name what vkq chooses on one."""
     if "VKQ_TEST_DEVICE" in os.environ:

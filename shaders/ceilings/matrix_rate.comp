@@ -1,7 +1,7 @@
 // The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in registers.
 //
 // Every accumulator grows by MK * a * b with each step, so the host can tell that something was computed.
-// Threads   a workgroup is SUBGROUPS subgroups; each has CHAINS accumulators of MM x MN and stores their sum.
+// Threads   each subgroup has CHAINS accumulators of MM x MN and stores their sum.
 // Needs     the shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -11,7 +11,8 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = SUBGROUPS * SUBGROUP) in;
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 128;
 
 layout(set = 0, binding = 0) writeonly buffer Y { int y[]; };
 
@@ -23,17 +24,18 @@ layout(push_constant) uniform Push {
 } p;
 
 #include "workgroup.glslh"
+#include "coopmat_types.glslh"
 #define CHAINS 8
 
 void main() {
-  coopmat<int8_t, gl_ScopeSubgroup, MM, MK, gl_MatrixUseA> a = coopmat<int8_t, gl_ScopeSubgroup, MM, MK, gl_MatrixUseA>(int8_t(p.a));
-  coopmat<int8_t, gl_ScopeSubgroup, MK, MN, gl_MatrixUseB> b = coopmat<int8_t, gl_ScopeSubgroup, MK, MN, gl_MatrixUseB>(int8_t(p.b));
-  coopmat<int, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator> acc[CHAINS];
-  [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = coopmat<int, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>(0);
+  MatrixW a = MatrixW(Element(p.a));
+  MatrixX b = MatrixX(Element(p.b));
+  MatrixAcc acc[CHAINS];
+  [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = matrix_of_zeros();
   for (uint loop = 0u; loop < p.loops; loop++)
     [[unroll]] for (int s = 0; s < PER_LOOP; s++)
       [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = coopMatMulAdd(a, b, acc[c]);
   [[unroll]] for (int c = 1; c < CHAINS; c++) acc[0] += acc[c];
-  uint place = (workgroup_index() * SUBGROUPS + gl_SubgroupID) * MM * MN;
+  uint place = (workgroup_index() * gl_NumSubgroups + gl_SubgroupID) * MM * MN;
   coopMatStore(acc[0], y, place, MN, gl_CooperativeMatrixLayoutRowMajor);
 }

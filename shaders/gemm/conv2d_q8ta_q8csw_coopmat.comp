@@ -1,14 +1,14 @@
 // A convolution in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup scope), as an implicit
-// GEMM of output pixels x output channels. Weight zero points are 0.
+// GEMM of output pixels x output channels.
 //
 // Memory    x and y: kPackedInt8_16C (y also float32 [image, channel, pixel]). The input pixels under a tile of TH x TW outputs,
 //           all taps of them, are loaded into shared memory once for CH channels; a run of MN outputs along w is then MN rows of a
 //           matrix wherever the tap shifts it, so no tap is ever gathered again. A pixel takes CH + 16 bytes, which keeps
 //           neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels, kh, kw, channel), every chunk padded with
-//           zeros to whole turns; BK channels of one tap at a time go through shared memory (coopmat_pipeline.glslh).
+//           weight zero points to whole turns; BK channels of one tap at a time go through shared memory (coopmat_pipeline.glslh).
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
-// Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and the input pixels of a
-//           tile within HALO uvec4 (the host chooses the tile so that they are).
+// Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and shared memory for the
+//           input pixels of a tile.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -17,7 +17,6 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 
-#define INVOCATIONS (WGM * WGN * SUBGROUP)
 #define BM (TH * TW)
 layout(local_size_x = INVOCATIONS) in;
 // Known to the compiler, so that matrices are loaded with constant strides.
@@ -59,7 +58,8 @@ layout(push_constant) uniform Push {
 #define W_RUNS (BK / 16)
 #define W_ROW (W_RUNS + 1)
 #define STAGE (BN * W_ROW)
-shared uvec4 tile[max(HALO + 2 * STAGE, SCRATCH)];
+const uint HALO = HALO_H * HALO_W * X_ROW;
+shared uvec4 tile[HALO + 2 * STAGE > SCRATCH ? HALO + 2 * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 
 uint group, n;               // of the workgroup
@@ -88,7 +88,7 @@ void load_halo() {
     }
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
       uint item = first + b * INVOCATIONS, run = item / halo;
-      if (item < items) tile[(item - run * halo) * X_ROW + run] = runs[b];
+      if (item < items) tile[(item - run * halo) * X_ROW + run] = operand(runs[b]);
     }
   }
 }
@@ -119,9 +119,9 @@ uint w_place(uint stage) { return HALO + stage * STAGE + subgroup_n * W_ROW; }
 #define X_RUN(j) (((j) * MN / TW * STRIDE_H * HALO_W + (j) * MN % TW * STRIDE_W) * X_ROW)
 #define X_STRIDE (STRIDE_W * X_ROW)
 void load_once() {
-  ivec4 offset = parameter(n, group * p.n, p.n, OFFSET), multiplier = parameter(n, group * p.n, p.n, MULTIPLIER);
+  Parameters loaded = load_parameters(n, group * p.n, p.n);
   load_halo();
-  keep_parameters(offset, multiplier);
+  keep_parameters(loaded);
 }
 #define LOAD_ONCE load_once()
 #include "coopmat_pipeline.glslh"

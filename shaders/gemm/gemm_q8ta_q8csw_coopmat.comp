@@ -1,9 +1,8 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup scope); also
-// 1x1 convolutions of any stride without padding, whose rows are pixels. Weight zero points are 0: a layer that has some takes a
-// dot path.
+// 1x1 convolutions of any stride without padding, whose rows are pixels.
 //
 // Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w: kPackedInt8_16K, its k padded
-//           with zeros to whole turns. 16 k of neighbouring rows or outputs are neighbours in memory, so both tiles are loaded
+//           with weight zero points to whole turns. 16 k of neighbouring rows or outputs are neighbours in memory, so both tiles are loaded
 //           alike: an invocation takes the same row or output in every step.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh).
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -15,7 +14,6 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 
-#define INVOCATIONS (WGM * WGN * SUBGROUP)
 layout(local_size_x = INVOCATIONS) in;
 
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
@@ -46,7 +44,7 @@ layout(push_constant) uniform Push {
 #define W_ROW ((BK + 16) / 16)
 #define STAGE ((BM + BN) * W_ROW)
 #define RUNS (BK / 16)
-shared uvec4 tile[max(2 * STAGE, SCRATCH)];
+shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 
 #define X_ACROSS min(BM, INVOCATIONS)  // rows that one round of loads covers
@@ -82,7 +80,7 @@ void load_step(uint slot, uint t) {
 void store_step(uint slot, uint stage) {
   uint t = gl_LocalInvocationIndex, base = stage * STAGE;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    tile[base + (BN + t % X_ACROSS) * W_ROW + t / X_ACROSS + i * (INVOCATIONS / X_ACROSS)] = next_x[slot][i];
+    tile[base + (BN + t % X_ACROSS) * W_ROW + t / X_ACROSS + i * (INVOCATIONS / X_ACROSS)] = operand(next_x[slot][i]);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
     tile[base + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
 }
@@ -91,7 +89,7 @@ uint x_place(uint t, uint stage) { return stage * STAGE + (BN + subgroup_m) * W_
 uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
 #define X_RUN(j) ((j) * MN * W_ROW)
 #define X_STRIDE W_ROW
-#define LOAD_ONCE keep_parameters(parameter(n, group * p.n, p.n, OFFSET), parameter(n, group * p.n, p.n, MULTIPLIER))
+#define LOAD_ONCE keep_parameters(load_parameters(n, group * p.n, p.n))
 #include "coopmat_pipeline.glslh"
 
 void main() {

@@ -3,8 +3,8 @@
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x / scale) + zero_point)
 // The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers (exact_float.glslh).
 //
-// Memory    x: float32 rows [m][k], read as bits; y: kPackedInt8_4H4W words, what is beyond K holds the row's zero point;
-//           rows: [m] = bits of the scale, zero point.
+// Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C where BLOCKED;
+//           what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero point.
 // Threads   one workgroup of LOCAL_X (a power of two) invocations for each row.
 // Needs     8 bytes of shared memory an invocation.
 #version 450
@@ -12,6 +12,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const bool BLOCKED = false;
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
@@ -25,6 +26,8 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "exact_float.glslh"
+#include "layout/kPackedInt8_16C.glslh"
+#include "layout/kPackedInt8_4H4W.glslh"
 
 const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
 
@@ -52,17 +55,22 @@ void find_bounds(uint row) {
   }
 }
 
+uint word(uint row, uint k) {
+  if (BLOCKED) return kPackedInt8_16C_word(uvec4(row, k, 0u, 0u), uvec4(p.m, p.k, 1u, 1u));
+  return kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), uvec4(1u, 1u, p.m, p.k));
+}
+
 void main() {
-  uint row = workgroup_index(), k4 = ceil_div(p.k, 4u);
+  uint row = workgroup_index(), words = BLOCKED ? 4u * ceil_div(p.k, 16u) : ceil_div(p.k, 4u);
   find_bounds(row);
   uint range = add_magnitudes(below[0], above[0]);
   uint scale = range == 0u ? ONE : max(divide(range, STEPS), SMALLEST_SCALE);
   int zero_point = clamp(quantized_quotient(below[0], scale) - 128, -128, 127);
   if (gl_LocalInvocationID.x == 0u) rows[row] = ivec2(int(scale), zero_point);
-  for (uint i = gl_LocalInvocationID.x; i < k4; i += LOCAL_X) {
+  for (uint i = gl_LocalInvocationID.x; i < words; i += LOCAL_X) {
     ivec4 q = ivec4(zero_point);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
       if (4u * i + lane < p.k) q[lane] = clamp(quantized_quotient(x[row * p.k + 4u * i + lane], scale) + zero_point, -128, 127);
-    y[4u * (row / 4u * k4 + i) + row % 4u] = int8x4_pack(q);
+    y[word(row, 4u * i)] = int8x4_pack(q);
   }
 }

@@ -1,7 +1,7 @@
 // What matrix units compute, on known values: sums of int8 products, the way the kernels do it, through shared memory with rows
 // of k for both operands and columns of results.
 //
-// Memory    x and w: [case][step][row][k] and [case][step][output][k] int8, 16 k a uvec4; y: [case][row][output] int32.
+// Memory    x and w: [case][step][row][k] and [case][step][output][k] bytes, 16 k a uvec4; y: [case][row][output] int32.
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -12,7 +12,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = SUBGROUP) in;
+layout(local_size_x_id = 13) in;
 
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -25,14 +25,15 @@ layout(push_constant) uniform Push {
 } p;
 
 #include "workgroup.glslh"
-#define RUNS (MK / 16)
+#include "coopmat_types.glslh"
+const uint RUNS = MK / 16;
 shared uvec4 rows[MN * RUNS], outputs[MM * RUNS], results[MN * (MM / 4)];
 
 void main() {
   uint index = workgroup_index(), lane = gl_LocalInvocationIndex;
-  coopmat<int8_t, gl_ScopeSubgroup, MM, MK, gl_MatrixUseA> left;
-  coopmat<int8_t, gl_ScopeSubgroup, MK, MN, gl_MatrixUseB> right;
-  coopmat<int, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator> acc = coopmat<int, gl_ScopeSubgroup, MM, MN, gl_MatrixUseAccumulator>(0);
+  MatrixW left;
+  MatrixX right;
+  MatrixAcc acc = matrix_of_zeros();
   [[dont_unroll]] for (uint s = 0u; s < p.steps; s++) {
     barrier();
     for (uint i = lane; i < MN * RUNS; i += SUBGROUP) rows[i] = x[(index * p.steps + s) * MN * RUNS + i];

@@ -11,6 +11,7 @@ import pytest
 import vkq
 from vkq.bench import ceilings
 from vkq.device.capabilities import CooperativeMatrix
+from vkq.ops.matrix_shapes import Matrices
 from vkq.runtime.program import Program
 from vkq.shader.catalog import catalog
 
@@ -77,12 +78,13 @@ class MatrixDevice:
     """What `ceilings` asks of a device with matrix units."""
 
     class capabilities:
-        properties: ClassVar = {"subgroupSize": 32}
+        properties: ClassVar = {"minSubgroupSize": 32, "maxSubgroupSize": 32}
+        vendor_id = 0x10DE
         cooperative_matrices = (
             CooperativeMatrix(16, 16, 32, "s8", "s8", "s32", "s32", False, "subgroup"),
             CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "workgroup"),
             CooperativeMatrix(16, 16, 16, "u8", "u8", "s32", "s32", False, "subgroup"),
-            CooperativeMatrix(9, 9, 9, "s8", "s8", "s32", "s32", False, "subgroup"),
+            CooperativeMatrix(64, 16, 32, "u8", "u8", "u32", "u32", False, "subgroup"),
         )
 
 
@@ -93,11 +95,11 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
     """A shape that a device does not list makes a pipeline that computes nothing: such a rate is none."""
     tried: list[str] = []
 
-    def find(device: MatrixDevice, shape: str) -> Program | None:
-        tried.append(shape)
-        if shape == "9x9x9":
-            return None
-        return Program(catalog().find("ceiling__matrix_rate", shape=shape, subgroup="s32"), {}, None)
+    def find(device: MatrixDevice, matrices: Matrices) -> Program | None:
+        tried.append(str(matrices))
+        if matrices.m == 64:
+            return None  # the device cannot run it
+        return Program(catalog().find("ceiling__matrix_rate", dot=matrices.form), {}, None)
 
     class Fake:
         loops = 5
@@ -114,4 +116,4 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
     monkeypatch.setattr(ceilings, "_matrix_program", find)
     monkeypatch.setattr(ceilings, "Rate", Fake)
     assert ceilings._matrix_rate(MatrixDevice) == rate  # type: ignore[arg-type]
-    assert tried == ["16x16x32", "9x9x9"]
+    assert tried == ["16x16x32", "64x16x32 u8u8"]

@@ -1,7 +1,8 @@
-"""Matrix units. Software drivers have none: there their addressing is emulated in NumPy, and the kernels themselves run where
-VKQ_TEST_DEVICE names a GPU."""
+"""Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL (matrix_units.py), and as they are
+where VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,16 +10,17 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq import reference
+from vkq import reference, reference_dynamic
 from vkq.layout import layout
-from vkq.ops import coopmat, implicit, select, tune
+from vkq.ops import coopmat, implicit, select, selftest, tune
 from vkq.ops.coopmat import CoopmatGemm, gemm_tiles
 from vkq.ops.gemm import Scales
-from vkq.ops.implicit import CONV, chunked, conv_shader, halo, turn
-from vkq.ops.matrix_shapes import SHAPES, advertised, lacking
+from vkq.ops.implicit import CONV, chunked, conv_shader, turn
+from vkq.ops.matrix_shapes import LEAST_SHARED, Matrices, advertised, lacking
 from vkq.problem import Conv2dProblem, parse
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
 from vkq.shader.catalog import catalog
+from vkq.shader.spec import Variant
 
 from . import matrix_units
 from .matrix_units import ROW
@@ -27,11 +29,11 @@ Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
 
 
 @pytest.fixture
-def matrices(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     """A device with matrix units: the real ones where it has them, else emulated."""
-    if lacking(any_device.capabilities) is not None:
-        matrix_units.emulate(any_device, monkeypatch)
-    return any_device
+    if lacking(strict_device.capabilities) is not None:
+        matrix_units.emulate(strict_device, monkeypatch)
+    return strict_device
 
 
 def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
@@ -40,8 +42,8 @@ def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
 
 def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
     op = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
-    options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "device": device, "path": "coopmat", **data.options}
-    return op(data.w, data.w_scale, **(options | changes))
+    options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point}
+    return op(data.w, data.w_scale, device=device, path="coopmat", **(options | data.options | changes))
 
 
 def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) -> Any:
@@ -51,11 +53,34 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
 
 
 def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
-    changes = {"m": 8, "a": "u8", "d": "u32", "saturating": True, "scope": "workgroup"}
+    changes = {"m": 2, "n": 32, "k": 8, "a": "u8", "d": "u32", "saturating": True, "scope": "workgroup"}
     for name, value in changes.items():
         assert advertised(with_matrices(any_device, dataclasses.replace(ROW, **{name: value}))) == ()
-    both = with_matrices(any_device, ROW, dataclasses.replace(ROW, n=16))
-    assert advertised(both) == ("16x16x32", "16x8x32")
+
+
+def test_order_of_preference(any_device: vkq.Device) -> None:
+    """The device's own, after the signs."""
+    unsigned = dataclasses.replace(ROW, a="u8", b="u8", c="u32", d="u32")
+    listed = with_matrices(any_device, unsigned, ROW, dataclasses.replace(ROW, n=16), ROW)
+    assert [str(matrices) for matrices in advertised(listed)] == ["16x8x32", "16x16x32", "16x8x32 u8u8"]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "vendor", "size"),
+    [
+        (32, 32, 0x10DE, 32),
+        (32, 64, 0x1002, 32),
+        (64, 128, 0x5143, 64),
+        (16, 16, 0x13B5, 16),
+        (8, 32, 0x8086, 8),  # Intel: as many as a matrix has rows
+        (16, 32, 0x8086, 16),
+        (4, 4, 0x1AE0, None),
+    ],
+)
+def test_size_of_subgroups(any_device: vkq.Device, least: int, most: int, vendor: int, size: int | None) -> None:
+    properties = {**any_device.capabilities.properties, "minSubgroupSize": least, "maxSubgroupSize": most}
+    device = dataclasses.replace(with_matrices(any_device, ROW), properties=properties, vendor_id=vendor)
+    assert [matrices.subgroup for matrices in advertised(device)] == ([size] if size else [])
 
 
 def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
@@ -63,6 +88,10 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
         assert lacking(device.capabilities) is None
         return
     assert lacking(device.capabilities) == "cooperativeMatrix is false"
+    little = matrix_units.capabilities(device, maxComputeSharedMemorySize=16384)
+    assert lacking(little) == "maxComputeSharedMemorySize is 16384, needs 32768"
+    none = dataclasses.replace(matrix_units.capabilities(device), cooperative_matrices=())
+    assert "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix" in str(lacking(none))
     with pytest.raises(vkq.PathError, match=r"path coopmat cannot run on .*: cooperativeMatrix is false"):
         select.choose(device, "coopmat")
 
@@ -98,23 +127,46 @@ def test_one_packing_serves_every_tile() -> None:
         assert d["CH"] % d["BK"] == 0
 
 
+def rows_of(variant: Variant) -> int:
+    d = {name: int(value) for name, value in variant.defines.items()}
+    return d["TH"] * d["TW"] if "TH" in d else d["BM"]
+
+
 def test_tiles_keep_the_rules_of_the_shaders() -> None:
-    for shader in (coopmat.GEMM, CONV):
+    for shader in (coopmat.GEMM, coopmat.DYNAMIC, CONV):
         for variant in catalog().shaders[shader].variants:
             d = {name: int(value) for name, value in variant.defines.items()}
-            rows = d["TH"] * d["TW"] if shader == CONV else d["BM"]
-            sm, sn, invocations = rows // d["WGM"], d["BN"] // d["WGN"], 32 * d["WGM"] * d["WGN"]
-            assert sm % 16 == sn % 16 == 0
-            assert sn % d["MM"] == sm % d["MN"] == 0
-            assert d["TURNS"] % 2 == d["TURNS"] % d["DEPTH"] == d["BK"] % d["MK"] == 0
-            assert d["BN"] * d["BK"] // 16 % invocations == 0
-            assert variant.local_size() == (invocations, 1, 1)
+            assert d["TURNS"] % 2 == d["TURNS"] % d["DEPTH"] == d["BK"] % 32 == 0
+            assert d["BN"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
+            assert Matrices(16, 8, 32).fit(variant, rows_of(variant))
             if shader == CONV:
-                assert d["TW"] % d["MN"] == 0
-                assert sm % d["TW"] == 0 or d["TW"] % sm == 0
                 assert d["CH"] // 8 - d["CH"] // 128 >= 1
             else:
-                assert d["BM"] * d["BK"] // 16 % invocations == 0
+                assert d["BM"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
+
+
+@pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
+def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
+    """With the least shared memory that is asked for; each subgroup has whole lines of a convolution tile, or runs of one."""
+    p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
+    assert isinstance(p, Conv2dProblem)
+    for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
+        device = matrix_units.capabilities(any_device, f"{m}x{n}x{k}", subgroup=subgroup, maxComputeSharedMemorySize=LEAST_SHARED)
+        if m > 2 * subgroup:
+            assert not advertised(device)
+            continue
+        (matrices,) = advertised(device)
+        fitting = [
+            v for v in catalog().shaders[coopmat.GEMM].variants if matrices.fit(v, rows_of(v)) and matrices.runs(v, device)
+        ]
+        assert fitting
+        chosen = conv_shader(p, "q8to", device)
+        assert chosen
+        for variant in (*fitting, chosen[0]):
+            constants = {name: int(value) for name, value in matrices.constants(variant).items()}
+            assert constants["WGM"] * constants["WGN"] * subgroup == variant.defines["INVOCATIONS"]
+        sm, tw = rows_of(chosen[0]) // constants["WGM"], int(chosen[0].defines["TW"])
+        assert sm % tw == 0 or tw % sm == 0
 
 
 @pytest.mark.parametrize(
@@ -138,18 +190,14 @@ def test_tile_of_a_product(rows: int, n: int, groups: int, tile: str) -> None:
 
 
 def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    gemm = CoopmatGemm(
-        matrices,
-        np.zeros((1, 1024, 16), np.int8),
-        Scales(Q, np.full(1024, 0.01, np.float32), np.zeros(1024, np.int32), None, Y, None),
-        1024,
-    )
+    scales = Scales(Q, np.full(1024, 0.01, np.float32), np.zeros(1024, np.int32), None, Y, None)
+    gemm = CoopmatGemm(matrices, np.zeros((1024, 16), np.int8), scales)
     names = []
-    for limit in (49152, 32768, 16384):
+    for limit in (49152, 32768, 20480, 16384):
         properties = {**matrices.capabilities.properties, "maxComputeSharedMemorySize": limit}
         monkeypatch.setattr(matrices, "capabilities", dataclasses.replace(matrices.capabilities, properties=properties))
         names.append(gemm.variant(4096).axes["tile"])
-    assert names == ["128x256", "128x128", "64x64"]
+    assert names == ["128x256", "128x128", "128x64", "64x64"]
 
 
 @pytest.mark.parametrize(
@@ -164,9 +212,9 @@ def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monke
         ("conv2d[N=32,IC=512,H=7,W=7,OC=512,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
         ("conv2d[N=8,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
         ("conv2d[N=1,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
-        ("conv2d[N=1,IC=256,H=20,W=8,OC=128,KH=5,KW=5,padding=2]", "8x16x64_c64", "8x8x64_c64"),
+        ("conv2d[N=1,IC=256,H=20,W=8,OC=128,KH=5,KW=5,padding=2]", "8x16x64_c128", "8x8x64_c128"),
         ("conv2d[N=40,IC=64,H=16,W=8,OC=128,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x8x64_c64"),
-        ("conv2d[N=1,IC=128,H=99,W=99,OC=128,KH=7,KW=7]", "8x16x64_c64", "8x8x64_c64"),
+        ("conv2d[N=1,IC=128,H=99,W=99,OC=128,KH=7,KW=7]", "8x16x64_c64", "8x8x64_c128"),
         ("conv2d[N=1,IC=40,H=19,W=37,OC=70,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x8x64_c64"),
         ("conv2d[N=2,IC=64,H=14,W=14,OC=64,KH=3,KW=3,padding=1,groups=2]", "8x16x64_c32", "8x16x64_c32"),
         ("conv2d[N=1,IC=64,H=99,W=99,OC=64,KH=3,KW=3,dilation=20]", None, None),
@@ -176,12 +224,11 @@ def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | No
     p = parse(name)
     assert isinstance(p, Conv2dProblem)
     for shapes, tile in ((("16x16x32",), wide), (("16x16x32", "16x8x32"), narrow)):
-        shader = conv_shader(p, "q8to", matrix_units.capabilities(any_device, *shapes))
-        assert (shader and shader.axes["tile"]) == tile
-        if shader:
-            h, w = halo(p, shader)
-            assert h * w * (int(shader.defines["CH"]) + 16) <= 16 * int(shader.defines["HALO"])
-            assert shader.axes["shape"] == ("16x8x32" if int(shader.defines["TW"]) == 8 else "16x16x32")
+        chosen = conv_shader(p, "q8to", matrix_units.capabilities(any_device, *shapes))
+        assert (chosen and chosen[0].axes["tile"]) == tile
+        if chosen:
+            shader, matrices = chosen
+            assert str(matrices) == ("16x8x32" if int(shader.defines["TW"]) == 8 else "16x16x32")
 
 
 @pytest.mark.parametrize(
@@ -193,8 +240,9 @@ def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | No
         ((8, 16), (64, 16), {"method": "tiled"}, "", MATRIX),
         ((8, 0), (64, 0), {}, "", MATRIX),
         ((0, 16), (64, 16), {}, "", MATRIX),
-        ((8, 16), (64, 16), {"w_zero_point": 1, "path": "auto"}, "", MATRIX),
-        ((8, 16), (64, 16), {"x_qparams": "dynamic", "y_qparams": None, "path": "auto"}, "", MATRIX),
+        ((8, 16), (64, 16), {"w_zero_point": 1}, "", BLOCKED),
+        ((8, 16), (64, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", BLOCKED),
+        ((8, 16), (32, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", MATRIX),
         ((8, 16, 1, 1), (1, 16, 6, 6), {}, "pointwise", BLOCKED),
         ((8, 16, 1, 1), (1, 16, 4, 8), {}, "pointwise", IMAGE),
         ((8, 16, 1, 1), (2, 16, 11, 9), {"stride": (2, 1)}, "pointwise", BLOCKED),
@@ -212,7 +260,7 @@ def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | No
         ((64, 0, 3, 3), (1, 0, 9, 9), {}, "im2col", IMAGE),
         ((0, 64, 3, 3), (1, 64, 9, 9), {}, "im2col", IMAGE),
         ((64, 64, 3, 3), (0, 64, 9, 9), {}, "matrix", BLOCKED),
-        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1, "path": "auto"}, "im2col", IMAGE),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "matrix", BLOCKED),
     ],
 )
 def test_layout_and_method(
@@ -273,10 +321,7 @@ EXACT = [
     "linear[M=33,K=16,N=4]",
     "linear[M=40,K=1,N=1]",
     "linear[M=257,K=200,N=129]",
-    "linear[M=1000,K=130,N=260]",
-    "linear[M=4096,K=256,N=1024]",  # the widest tile
-    "linear[M=4099,K=144,N=516]",
-    "linear[M=16640,K=64,N=72]",  # the tile of 128x128
+    "linear[M=300,K=130,N=260]",
     "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1]",
     "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1,stride=2]",
     "conv2d[N=3,IC=40,H=14,W=15,OC=70,KH=1,KW=1,stride=2x3]",
@@ -318,36 +363,124 @@ def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
         np.testing.assert_array_equal(got, data.expected(y, bias=bias, activation="relu"), strict=True)
 
 
-@pytest.mark.parametrize("tile", catalog().shaders[coopmat.GEMM].axes["tile"])
-@pytest.mark.parametrize("shape", SHAPES)
+def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
+    """The device's matrix units list these alone: its own where it has them, else emulated ones."""
+    shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
+    if lacking(device.capabilities) is not None:
+        matrix_units.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
+    elif matrices in advertised(device.capabilities):
+        rows = (matrix_units.row(shape, matrices.form),)
+        monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows))
+    else:
+        pytest.skip(f"the device does not list {matrices}")
+
+
+SHAPES = [
+    Matrices(16, 16, 32),  # NVIDIA, which lists both
+    Matrices(16, 8, 32),
+    Matrices(16, 16, 32, "u8u8"),
+    Matrices(16, 8, 32, "u8u8"),
+    Matrices(16, 16, 16),  # AMD gfx11, Xclipse
+    Matrices(16, 16, 16, subgroup=64),
+    Matrices(8, 8, 16),
+    Matrices(64, 16, 32, subgroup=64),  # Adreno
+    Matrices(4, 16, 16, subgroup=16),  # Mali
+    Matrices(8, 8, 32, subgroup=8),  # Intel
+    Matrices(8, 16, 32, "u8u8", subgroup=16),
+]
+
+
+def name_of(value: Any) -> str:
+    return f"{value}_{value.subgroup}".replace(" ", "_") if isinstance(value, Matrices) else str(value)
+
+
+def tiles(shader: str) -> list[tuple[Matrices, str]]:
+    """Every shape with every tile that it can have (in the shared memory of `matrix_units`)."""
+    found = []
+    for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
+        variant = catalog().find(shader, out="q8to", dot=matrices.form, tile=tile)
+        whole = int(variant.defines.get("TW", 16)) % matrices.n == 0 and matrices.fit(variant, rows_of(variant))
+        if whole and variant.shared_bytes(matrices.constants(variant)) <= matrix_units.LIMITS["maxComputeSharedMemorySize"]:
+            found.append((matrices, tile))
+    return found
+
+
+@pytest.mark.parametrize("matrices", SHAPES, ids=name_of)
+def test_what_matrices_compute(strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test finds every shape right, and wrong where it computes nothing."""
+    units(strict_device, monkeypatch, matrices)
+    assert selftest.stages(strict_device)["matrices"]() is None
+
+
+def test_matrices_that_compute_nothing_are_found(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix_units.emulate(software_device, monkeypatch, "16x8x32", computes=False)
+    assert "matrices of 16x8x32: " in selftest.stages(software_device)["matrices"]()
+
+
+@pytest.mark.parametrize(("matrices", "tile"), tiles(coopmat.GEMM), ids=name_of)
 def test_every_tile_and_shape_of_a_product(
-    any_device: vkq.Device, shape: str, tile: str, monkeypatch: pytest.MonkeyPatch
+    strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if lacking(any_device.capabilities) is not None:
-        matrix_units.emulate(any_device, monkeypatch, shape)
-    elif shape not in advertised(any_device.capabilities):
-        pytest.skip(f"the device does not list {shape}")
-    data = random_data(parse("linear[M=389,K=217,N=301]"), np.random.default_rng(13))
+    units(strict_device, monkeypatch, matrices)
+    data = random_data(parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13))
     for y in (data.y_q, None):
-        layer = make(data, any_device, y)
-        layer._matrix.shape, layer._matrix.tile = shape, tile
-        assert layer.explain(data.x.shape).variants[-1].endswith(f"{shape}.{tile}")
+        layer = make(data, strict_device, y)
+        layer._matrix.tile = tile
+        assert layer.explain(data.x.shape).variants[-1].endswith(f".{tile}")
         np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
 
 
-@pytest.mark.parametrize(
-    "variant", [v for v in catalog().shaders[CONV].variants if v.axes["out"] == "q8to"], ids=lambda v: v.name
-)
-def test_every_tile_and_shape_of_a_convolution(any_device: vkq.Device, variant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    if lacking(any_device.capabilities) is not None:
-        matrix_units.emulate(any_device, monkeypatch, variant.axes["shape"])
-    elif variant.axes["shape"] not in advertised(any_device.capabilities):
-        pytest.skip(f"the device does not list {variant.axes['shape']}")
-    monkeypatch.setattr(implicit, "conv_shader", lambda p, out, capabilities: variant)
-    data = random_data(parse("conv2d[N=2,IC=150,H=19,W=21,OC=140,KH=3,KW=3,padding=1]"), np.random.default_rng(14))
-    layer = make(data, any_device, data.y_q)
+@pytest.mark.parametrize(("matrices", "tile"), tiles(coopmat.GEMM), ids=name_of)
+def test_every_tile_and_shape_of_rows_quantized_on_the_device(
+    strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units(strict_device, monkeypatch, matrices)
+    rng = np.random.default_rng(17)
+    x = (rng.standard_normal((133, 217)) * 10.0 ** rng.integers(-5, 5, (133, 1)) + rng.integers(-1, 2, (133, 1))).astype(
+        np.float32
+    )
+    w, scale = rng.integers(-128, 128, (69, 217), dtype=np.int8), (10.0 ** rng.uniform(-8, 3, 69)).astype(np.float32)
+    points = rng.integers(-128, 128, 69) if matrices.k == 32 else None
+    options = {"bias": rng.standard_normal(69).astype(np.float32), "w_zero_point": points, "activation": (-50.0, 1e6)}
+    layer = vkq.Linear(w, scale, x_qparams="dynamic", path="coopmat", device=strict_device, **options)
+    layer._matrix.tile = tile
+    assert layer.explain(x.shape).variants == ("quantize_dq8ca__row", f"{coopmat.DYNAMIC}:{matrices.form}.{tile}")
+    want = reference_dynamic.linear_dynamic(x, w, scale, **options)
+    np.testing.assert_array_equal(layer(x).view(np.int32), want.view(np.int32))
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
+def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
+    """Batch dims, and four axes, which are no image."""
+    rng = np.random.default_rng(18)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
+    layer = vkq.Linear(w, 0.01, x_qparams="dynamic", device=matrices)
+    explained = layer.explain(shape)
+    assert explained.variants[-1].startswith(coopmat.DYNAMIC)
+    assert explained.scratch_bytes == x.size // shape[-1] * (16 * -(-shape[-1] // 16) + 8)
+    np.testing.assert_array_equal(layer(x), reference_dynamic.linear_dynamic(x, w, 0.01), strict=True)
+
+
+@pytest.mark.parametrize(("matrices", "tile"), tiles(CONV), ids=name_of)
+def test_every_tile_and_shape_of_a_convolution(
+    strict_device: vkq.Device, tile: str, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units(strict_device, monkeypatch, matrices)
+    variant = catalog().find(CONV, out="q8to", dot=matrices.form, tile=tile)
+    monkeypatch.setattr(implicit, "conv_shader", lambda p, out, capabilities: (variant, matrices))
+    problem = parse("conv2d[N=1,IC=70,H=9,W=21,OC=70,KH=3,KW=2,padding=1]")
+    data = random_data(problem, np.random.default_rng(14))
+    layer = make(data, strict_device, data.y_q)
     assert layer.explain(data.x.shape).variants == (variant.name,)
     np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+
+
+@pytest.mark.parametrize("name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"])
+def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    units(any_device, monkeypatch, Matrices(16, 8, 32))
+    data = random_data(parse(name), np.random.default_rng(19))
+    np.testing.assert_array_equal(make(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True)
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
@@ -360,11 +493,22 @@ def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
         np.testing.assert_array_equal(layer(x), want)
 
 
-def test_weight_zero_points_take_another_path(matrices: vkq.Device) -> None:
-    data = random_data(parse("linear[M=40,K=8,N=8]"), np.random.default_rng(6), w_zero_points="channel")
-    assert select.choose(matrices).path == "coopmat"
-    layer = vkq.Linear(data.w, data.w_scale, x_qparams=data.x_q, w_zero_point=data.w_zero_point, device=matrices)
-    choice = layer.choice()
-    assert choice.path != "coopmat"
-    assert choice.reason == "coopmat takes no weight zero points, which need the sums of x"
-    np.testing.assert_array_equal(layer(data.x), data.expected(None, bias=None), strict=True)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear[M=70,K=37,N=10]",
+        "conv2d[N=2,IC=96,H=7,W=9,OC=48,KH=1,KW=1,stride=1x2,groups=3]",
+        "conv2d[N=1,IC=96,H=9,W=17,OC=96,KH=3,KW=3,stride=2,padding=1,groups=3]",
+        "conv2d[N=1,IC=5,H=9,W=9,OC=3,KH=3,KW=3,padding=2x0x1x3]",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("form", ["s8s8", "u8u8"])
+def test_weight_zero_points(strict_device: vkq.Device, name: str, dtype: Any, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    units(strict_device, monkeypatch, Matrices(16, 8, 32, form))
+    for zero_points in ("none", "tensor", "channel"):
+        data = random_data(parse(name), np.random.default_rng(6), dtype, w_zero_points=zero_points)
+        for y in (data.y_q, None):
+            layer = make(data, strict_device, y)
+            assert f".{form}." in layer.explain(data.x.shape).variants[-1]
+            np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)

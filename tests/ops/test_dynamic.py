@@ -11,7 +11,7 @@ from tests.referees import ort
 from vkq import reference_dynamic
 from vkq.ops import gemv
 from vkq.ops.dynamic import quantize_rows
-from vkq.runtime.tensor import MATRIX
+from vkq.runtime.tensor import BLOCKED, MATRIX
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 TINY = np.float32(2.0**-126)
@@ -31,20 +31,21 @@ def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
     return np.concatenate([x, extremes, special, edge[None], edge[None] * np.float32(1.01)])
 
 
-def on_device(device: vkq.Device, x: npt.NDArray[np.float32]) -> tuple[Any, Any, Any]:
+def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATRIX) -> tuple[Any, Any, Any]:
     """(q, scale, zero point) as the device quantizes the rows of x."""
     tensor = vkq.Tensor.from_numpy(x, device)
     with device.operation() as recording:
-        packed, parameters = quantize_rows(recording, tensor.buffer, *x.shape)
-    q = vkq.Tensor(device, x.shape, "int8", MATRIX, buffer=packed).numpy()
+        packed, parameters = quantize_rows(recording, tensor.buffer, *x.shape, layout)
+    q = vkq.Tensor(device, x.shape, "int8", layout, buffer=packed).numpy()
     rows = vkq.Tensor(device, (x.shape[0], 2), "int32", buffer=parameters).numpy()
     return q, np.ascontiguousarray(rows[:, 0]).view(np.float32), rows[:, 1]
 
 
+@pytest.mark.parametrize("layout", [MATRIX, BLOCKED])
 @pytest.mark.parametrize("k", [1, 2, 3, 64, 257, 5000])
-def test_rows_are_quantized_as_the_reference_does(device, k):
+def test_rows_are_quantized_as_the_reference_does(device, k, layout):
     x = odd_rows(np.random.default_rng([1, k]), k)
-    q, scale, zero_point = on_device(device, x)
+    q, scale, zero_point = on_device(device, x, layout)
     want_scale, want_zero_point = reference_dynamic.row_parameters(x)
     np.testing.assert_array_equal(scale, want_scale)
     np.testing.assert_array_equal(zero_point, want_zero_point)

@@ -203,7 +203,7 @@ def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Li
     """The layer with kernels that take and give blocks of channels."""
     dispatch, (n, k) = layer._gemm.dispatch, layer.weight_shape
 
-    def blocked(recording: Recording, x: Buffer, y: Buffer, pixels: Pixels) -> None:
+    def blocked(recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: None) -> None:
         run = lambda a, b: dispatch(recording, a, b, Rows(pixels.rows))  # noqa: E731
         in_blocks(recording, layer, x, y, ((pixels.rows, k), (pixels.rows, n)), MATRIX, run)
 

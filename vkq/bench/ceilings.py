@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.bench.stats import THROTTLED
-from vkq.device.capabilities import CooperativeMatrix
 from vkq.errors import DeviceError
+from vkq.ops.matrix_shapes import Matrices, advertised
 from vkq.runtime.device import Device
 from vkq.runtime.program import Program, refusals
 from vkq.runtime.recording import Recording
@@ -21,6 +21,7 @@ DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
 OPERATIONS = {**dict.fromkeys(DOTS, 2 * 4 * 16), "fp32_fma": 2 * 4 * 4}  # of one step of an invocation's chains
 INVOCATIONS = 64
 MATRIX_CHAINS = 8
+MATRIX_SUBGROUPS = 4  # of a workgroup
 GROUPS = {"cpu": 64, "integrated": 1024}  # enough to fill the device
 GROUPS_DEFAULT = 8192
 COPY_BYTES = {"discrete": 512 << 20, "virtual": 512 << 20}  # well above any cache; halved where a buffer may not be so large
@@ -70,32 +71,25 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 def _matrix_rate(device: Device) -> float | None:
     """The fastest of the shapes that the device lists for int8 in a subgroup; None where it has none, or computes nothing."""
     rates = []
-    for shape in sorted({f"{m.m}x{m.n}x{m.k}" for m in device.capabilities.cooperative_matrices if _int8(m)}):
-        program = _matrix_program(device, shape)
+    for matrices in advertised(device.capabilities):
+        program = _matrix_program(device, matrices)
         if program is None:
             continue
-        defines = {name: int(value) for name, value in program.variant.defines.items()}
-        words = defines["SUBGROUPS"] * defines["MM"] * defines["MN"]
-        steps = MATRIX_CHAINS * defines["PER_LOOP"]
-        kernel = Rate(device, program, 2 * steps * words * defines["MK"], words, {"a": 1, "b": 1})
+        words = MATRIX_SUBGROUPS * matrices.m * matrices.n
+        steps = MATRIX_CHAINS * int(program.variant.defines["PER_LOOP"])
+        kernel = Rate(device, program, 2 * steps * words * matrices.k, words, {"a": 1, "b": 1})
         rate = max(kernel.run() for _ in range(RUNS))
-        if (kernel.words() == (steps * defines["MK"] * kernel.loops) % 2**32).all():
+        if (kernel.words() == (steps * matrices.k * kernel.loops) % 2**32).all():
             rates.append(rate)
     return max(rates, default=None)
 
 
-def _int8(m: CooperativeMatrix) -> bool:
-    return (m.a, m.b, m.c, m.d, m.scope) == ("s8", "s8", "s32", "s32", "subgroup") and not m.saturating
-
-
-def _matrix_program(device: Device, shape: str) -> Program | None:
-    size = device.capabilities.properties["subgroupSize"]
-    if shape not in catalog().shaders["ceiling__matrix_rate"].axes["shape"] or size not in (32, 64):
+def _matrix_program(device: Device, matrices: Matrices) -> Program | None:
+    variant = catalog().find("ceiling__matrix_rate", dot=matrices.form)
+    constants = {**matrices.constants(variant), "LOCAL_X": MATRIX_SUBGROUPS * matrices.subgroup}
+    if refusals(variant, variant.constants(constants), device.capabilities):
         return None
-    variant = catalog().find("ceiling__matrix_rate", shape=shape, subgroup=f"s{size}")
-    if refusals(variant, variant.constants({}), device.capabilities):
-        return None
-    return device.program(variant, {}, size)
+    return device.program(variant, constants, matrices.subgroup)
 
 
 def _program(device: Device, shader: str, **axes: str) -> Program | None:

@@ -46,8 +46,7 @@ class MatrixPointwise:
 
     def __init__(self, layer: Conv2d, p: Conv2dProblem):
         assert layer.scales is not None
-        weight = layer.operands[1].reshape(p.groups, p.oc // p.groups, p.ic // p.groups)
-        self.gemm = CoopmatGemm(layer.device, weight, layer.scales, p.oc)
+        self.gemm = CoopmatGemm(layer.device, layer.operands[1].reshape(p.oc, -1), layer.scales, p.groups)
 
     @staticmethod
     def refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:

@@ -1,14 +1,16 @@
 """The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
 Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a row of a linear
-layer. Weight zero points are 0.
+layer.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..layout import layout
 from ..problem import Conv2dProblem
@@ -17,12 +19,14 @@ from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
-from ..shader.spec import Variant
+from ..shader.spec import Value, Variant
 from . import selftest, tune
 from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilogue_push, upload
-from .matrix_shapes import SUBGROUP, advertised
+from .matrix_shapes import Matrices, advertised
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
+DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
+SIGN_BITS = np.uint32(0x80808080)
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
 # where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
 # larger tiles read their operands less often, and that too few workgroups leave a device idle.
@@ -80,19 +84,23 @@ class Pixels:
 class MatrixWeights:
     """Weights on a device for matrix units, with what the epilogue needs.
 
-    *weight* is (G, N, K) int8, K padded as the kernel reads it; *channels* is the number of real output channels.
+    *weight* is (G, N, K) less its zero points (`centred`), K padded with zeros as the kernel reads it; *channels* is the number
+    of real output channels.
     """
 
-    def __init__(self, device: Device, weight: Int8, scales: Scales, channels: int):
+    def __init__(self, device: Device, weight: npt.NDArray[Any], scales: Scales, form: str, channels: int):
         self.device = device
         self.scales = scales
+        self.form = form
         self.channels = channels
+        zero_point = scales.w_zero_point.reshape(weight.shape[0], -1)
+        self.row_sums = form == "u8u8" or bool(zero_point.any())
         self.groups, n, self.k_padded = weight.shape
         self.n = 4 * ceil4(n)
-        zeros = np.zeros((self.groups, n), np.int32)
-        blocked = block_weights(weight, zeros)
-        self.weights = upload(device, layout("kPackedInt8_16K").pack(blocked))
-        self.parameters = upload(device, channel_parameters(blocked, scales, "s8s8", zeros))
+        blocked = block_weights(plus(weight, zero_point), zero_point)
+        packed = layout("kPackedInt8_16K").pack(blocked)
+        self.weights = upload(device, packed.view(np.uint32) ^ SIGN_BITS if form == "u8u8" else packed)
+        self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
     @property
     def out(self) -> str:
@@ -104,22 +112,41 @@ class MatrixWeights:
         """The push constants that say what the weights are and what the epilogue does."""
         return {"n": self.n, "groups": self.groups, "channels": self.channels, **epilogue_push(self.scales)}
 
+    def program(self, variant: Variant, matrices: Matrices, **constants: Value) -> Program:
+        """The pipeline of a shader with these matrices."""
+        soft = selftest.report(self.device).soft_float
+        constants |= {**matrices.constants(variant), "ROW_SUMS": self.row_sums, "SOFT_FLOAT": soft}
+        return self.device.program(variant, constants, matrices.subgroup)
+
     def macs(self, rows: int) -> int:
         """Multiply-adds of so many rows, padding of the weights included."""
         return int(rows * self.n * self.k_padded * self.groups)
 
 
-class CoopmatGemm:
-    """A product on matrix units. *weight* is (G, N, K) int8; groups have whole blocks of 16 channels, unless there is one."""
+def centred(weight: Int8, scales: Scales) -> npt.NDArray[Any]:
+    """The weight (OC, ...) less its zero points: padded with zeros, it is then padded with zero points."""
+    return plus(weight, -scales.w_zero_point, np.int16)
 
-    def __init__(self, device: Device, weight: Int8, scales: Scales, channels: int):
-        self.k = weight.shape[2]
-        padded = np.pad(weight, ((0, 0), (0, 0), (0, -self.k % TURN)))
-        self.packed = MatrixWeights(device, padded, scales, channels)
+
+def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
+    """The weight plus a number for each place of its leading axes, which the type must hold; as it is where all are 0."""
+    if not points.any():
+        return weight
+    return (weight + points.reshape(points.shape + (1,) * (weight.ndim - points.ndim)).astype(np.int16)).astype(dtype)
+
+
+class CoopmatGemm:
+    """A product on matrix units. *weight* is (G * N, K) int8; groups have whole blocks of 16 channels, unless there is one."""
+
+    def __init__(self, device: Device, weight: Int8, scales: Scales, groups: int = 1):
+        channels, self.k = weight.shape
         self.device = device
-        self.tile: str | None = None  # for tests and measurements: this tile, and this shape, instead of those chosen
-        self.shape: str | None = None
-        self._programs: dict[tuple[int, str | None, str | None], Program] = {}
+        self.matrices = advertised(device.capabilities)[0]
+        padded = np.pad(centred(weight, scales), ((0, 0), (0, -self.k % TURN)))
+        grouped = padded.reshape(groups, channels // groups, -1)
+        self.packed = MatrixWeights(device, grouped, scales, self.matrices.form, channels)
+        self.tile: str | None = None  # for tests and measurements: this tile instead of the one chosen
+        self._programs: dict[tuple[int, str | None], Program] = {}
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -128,19 +155,18 @@ class CoopmatGemm:
 
     def variant(self, rows: int) -> Variant:
         """The variant for so many rows: the best tile that the device has room for."""
-        w, capabilities = self.packed, self.device.capabilities
-        shape = self.shape or advertised(capabilities)[0]
+        w, shader = self.packed, catalog().shaders[GEMM if self.packed.scales.x else DYNAMIC]
+        out = {"out": w.out} if "out" in shader.axes else {}
         tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.groups)
-        found = [catalog().find(GEMM, out=w.out, shape=shape, tile=tile) for tile in tiles]
-        return next((variant for variant in found if not variant.missing(capabilities.facts)), found[-1])
+        variants = (catalog().find(shader.name, dot=w.form, tile=tile, **out) for tile in tiles)
+        found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
+        return next((variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1])
 
     def program(self, rows: int) -> Program:
         """The pipeline for so many rows."""
-        key = rows, self.tile, self.shape
-        found = self._programs.get(key)
+        found = self._programs.get((rows, self.tile))
         if found is None:
-            soft = selftest.report(self.device).soft_float
-            found = self._programs[key] = self.device.program(self.variant(rows), {"SOFT_FLOAT": soft}, SUBGROUP)
+            found = self._programs[rows, self.tile] = self.packed.program(self.variant(rows), self.matrices)
         return found
 
     def push(self, pixels: Pixels, variant: Variant) -> dict[str, int | float]:
@@ -148,7 +174,13 @@ class CoopmatGemm:
         steps = self.packed.k_padded // int(variant.defines["BK"])
         return {**self.packed.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps}
 
-    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels) -> None:
-        """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel]."""
+    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: Buffer | None = None) -> None:
+        """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
+
+        row_parameters: scale and zero point of every row, where x is quantized by rows.
+        """
         program, w = self.program(pixels.rows), self.packed
-        recording.dispatch(program, [x, w.weights, w.parameters, y], self.push(pixels, program.variant), w.macs(pixels.rows))
+        buffers = [x, w.weights, w.parameters, y]
+        if row_parameters is not None:
+            buffers.append(row_parameters)
+        recording.dispatch(program, buffers, self.push(pixels, program.variant), w.macs(pixels.rows))

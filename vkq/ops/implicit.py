@@ -6,11 +6,13 @@ kPackedInt8_16C. Both have the numbers of `vkq.ops.gemm.Int8Gemm`: the same offs
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..problem import Conv2dProblem
@@ -20,11 +22,10 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from . import selftest
 from .conv_gemm import matrix_refusal, pixel_rows
-from .coopmat import MatrixWeights
-from .gemm import SMALLEST_STAGED, Int8, Int8Gemm, signed_zero_point, staged_tile
-from .matrix_shapes import SUBGROUP, advertised
+from .coopmat import MatrixWeights, centred
+from .gemm import SMALLEST_STAGED, Int8Gemm, signed_zero_point, staged_tile
+from .matrix_shapes import Matrices, advertised
 
 if TYPE_CHECKING:
     from .conv2d import Conv2d
@@ -85,10 +86,10 @@ class CoopmatConv:
     def __init__(self, layer: Conv2d, p: Conv2dProblem):
         assert layer.scales is not None
         self.device = layer.device
-        shader = _shader(layer, p)
-        weight = chunked(layer.operands[1], int(shader.defines["CH"]), turn(shader))
+        shader, matrices = _shader(layer, p)
+        weight = chunked(centred(layer.operands[1], layer.scales), int(shader.defines["CH"]), turn(shader))
         grouped = weight.reshape(p.groups, p.oc // p.groups, weight.shape[1])
-        self.packed = MatrixWeights(layer.device, grouped, layer.scales, p.oc)
+        self.packed = MatrixWeights(layer.device, grouped, layer.scales, matrices.form, p.oc)
         self._programs: dict[Conv2dProblem, Program] = {}
 
     @staticmethod
@@ -96,30 +97,23 @@ class CoopmatConv:
         """Why it cannot take a layer and its problem; None where it can."""
         if reason := matrix_refusal(layer, p):
             return reason
-        shapes, capabilities = catalog().shaders[CONV].axes["shape"], layer.device.capabilities
-        if not set(shapes) & set(advertised(capabilities)):
-            return f"the device lists no int8 cooperative matrix of {' or '.join(shapes)}"
-        fits = conv_shader(p, "q8to", capabilities) is not None
+        fits = conv_shader(p, "q8to", layer.device.capabilities) is not None
         return None if fits else "the input pixels of a tile do not fit into shared memory"
 
     @staticmethod
     def packing(layer: Conv2d, p: Conv2dProblem) -> Hashable:
-        """What the order of the weights depends on: the channels of a chunk, and to what its k is padded."""
-        shader = _shader(layer, p)
-        return shader.defines["CH"], turn(shader)
+        """What the weights depend on: the channels of a chunk, to what its k is padded, and the form of the product."""
+        shader, matrices = _shader(layer, p)
+        return shader.defines["CH"], turn(shader), matrices.form
 
     def pipeline(self, p: Conv2dProblem) -> Program:
         """The pipeline; it is the same for all images and batches that take the same tile."""
         found = self._programs.get(p)
         if found is None:
-            shader = conv_shader(p, self.packed.out, self.device.capabilities)
-            assert shader is not None
-            h, w = halo(p, shader)
-            constants: dict[str, Value] = {
-                "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw,
-                "SOFT_FLOAT": selftest.report(self.device).soft_float,
-            }  # fmt: skip
-            found = self._programs[p] = self.device.program(shader, constants, SUBGROUP)
+            chosen = conv_shader(p, self.packed.out, self.device.capabilities)
+            assert chosen is not None
+            shader, matrices = chosen
+            found = self._programs[p] = self.packed.program(shader, matrices, **_constants(p, shader))
         return found
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
@@ -143,7 +137,7 @@ class CoopmatConv:
         return (self.pipeline(p).variant.name,), 0
 
 
-def chunked(weight: Int8, chunk: int, multiple: int) -> Int8:
+def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[Any]:
     """(OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
 
     The channels are padded with zeros to whole chunks, and so is the k of each chunk to a multiple of *multiple*.
@@ -168,38 +162,49 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-# What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): a step of a workgroup takes as long as the
-# square root of its tile's area, reading a chunk's pixels as long as a few steps, and fewer workgroups than a device holds at
-# once leave the rest of it idle.
+# What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): 32 k of a workgroup take as long as the
+# square root of its tile's area, reading a chunk's pixels as long as a few times that, and where there are fewer workgroups than
+# a device holds at once, the rest of it is idle.
 CHUNK_STEPS = 6
 WORKGROUPS_AT_ONCE = 256
 
 
-def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> Variant | None:
-    """The variant that should be the fastest, padding included, of those that the device has and whose tile's input pixels fit.
+def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
+    """The variant and matrices that should be the fastest, padding included, of those that the device has and whose tile's input
+    pixels fit.
 
-    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the preferred shape.
+    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the preferred matrices.
     """
-    shapes = advertised(capabilities)
-    found: list[tuple[tuple[float, ...], Variant]] = []
-    for variant in catalog().shaders[CONV].variants:
-        if variant.axes["out"] != out or variant.axes["shape"] not in shapes or variant.missing(capabilities.facts):
+    listed = advertised(capabilities)
+    found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
+    for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
+        if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not _whole(variant, matrices):
             continue
-        names = ("TH", "TW", "BN", "CH", "HALO")
-        th, tw, bn, ch, room = (int(variant.defines[name]) for name in names)
-        h, w = halo(p, variant)
-        if h * w * (ch // 16 + 1) > room:
+        th, tw, bn, ch = (int(variant.defines[name]) for name in ("TH", "TW", "BN", "CH"))
+        if not matrices.runs(variant, capabilities, **_constants(p, variant)):
             continue
         chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
-        steps = chunks * (-(-k // turn(variant)) * int(variant.defines["TURNS"]) + CHUNK_STEPS)
+        steps = chunks * (-(-k // turn(variant)) * turn(variant) / 32 + CHUNK_STEPS)
         workgroups = p.n * p.groups * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
         cost = max(workgroups, WORKGROUPS_AT_ONCE) * steps * math.sqrt(th * tw * bn)
-        found.append(((cost, -th * tw, -ch, shapes.index(variant.axes["shape"])), variant))
+        found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
     return min(found, key=lambda one: one[0])[1] if found else None
 
 
-def _shader(layer: Conv2d, p: Conv2dProblem) -> Variant:
-    """The variant for a problem that `CoopmatConv.refusal` has nothing against."""
+def _whole(variant: Variant, matrices: Matrices) -> bool:
+    """Whether a tile is whole matrices, and so is each of its lines."""
+    th, tw = int(variant.defines["TH"]), int(variant.defines["TW"])
+    return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
+
+
+def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Value]:
+    """The specialization constants that a problem has in a tile."""
+    h, w = halo(p, shader)
+    return {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
+
+
+def _shader(layer: Conv2d, p: Conv2dProblem) -> tuple[Variant, Matrices]:
+    """The variant and matrices for a problem that `CoopmatConv.refusal` has nothing against."""
     shader = conv_shader(p, "f32" if layer.y_qparams is None else "q8to", layer.device.capabilities)
     assert shader is not None
     return shader

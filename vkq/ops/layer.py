@@ -20,7 +20,7 @@ from . import tune
 from .gemm import Scales
 from .quantize import quantize_tensor
 from .repack import to_layout
-from .select import MATRIX, PATHS, Choice, choose, without_matrices
+from .select import PATHS, Choice, choose
 
 P = TypeVar("P")
 
@@ -153,11 +153,7 @@ class Layer(Generic[P]):
         """The path taken on the device, and why."""
         if self.scales is None:
             return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
-        choice = choose(self.device, self.path)
-        if choice.path == MATRIX and (self._zero_points.any() or self.dynamic):
-            why = "quantization by rows" if self.dynamic else "weight zero points, which need the sums of x"
-            return dataclasses.replace(without_matrices(self.device), reason=f"{MATRIX} takes no {why}")
-        return choice
+        return choose(self.device, self.path)
 
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError

@@ -16,8 +16,8 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..runtime.tensor import BLOCKED, MATRIX, Tensor
 from .coopmat import CoopmatGemm, Pixels
-from .dynamic import quantize_rows, rows_program
-from .gemm import FloatGemm, Int8Gemm, Rows, ceil4
+from .dynamic import quantize_rows, rows_bytes, rows_program
+from .gemm import FloatGemm, Int8Gemm, Rows
 from .layer import Explanation, Layer
 from .repack import reshape
 from .select import MATRIX as COOPMAT
@@ -95,7 +95,7 @@ class Linear(Layer[LinearProblem]):
             choice = self.choice()
             self._gemm = Int8Gemm(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
             if choice.path == COOPMAT and method == "auto" and blocks.size:
-                self._matrix = CoopmatGemm(self.device, blocks, self.scales, channels)
+                self._matrix = CoopmatGemm(self.device, self._weight_int8, self.scales)
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
         self._gemm.kernel = method
@@ -108,7 +108,7 @@ class Linear(Layer[LinearProblem]):
 
     def _apply(self, x: Tensor) -> Tensor:
         p = self._problem(x.shape)
-        if len(x.shape) != 4 or self._planned(p)[0] != BLOCKED:
+        if len(x.shape) != 4 or self.dynamic or self._planned(p)[0] != BLOCKED:
             return super()._apply(x)
         y = super()._apply(reshape(x, (p.m, p.k), BLOCKED))  # four axes in blocks of channels would be an image
         return reshape(y, p.y_shape, MATRIX)
@@ -124,15 +124,16 @@ class Linear(Layer[LinearProblem]):
         return run
 
     def _record(self, recording: Recording, problem: LinearProblem, layout: str, x: Tensor, y: Tensor) -> None:
-        gemm, rows = self._gemm, Rows(problem.m)
+        gemm, packed, parameters = self._gemm, x.buffer, None
+        if self.dynamic:
+            packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k, layout)
         if layout == BLOCKED:
             assert self._matrix is not None
-            self._matrix.dispatch(recording, x.buffer, y.buffer, Pixels(problem.m, problem.m))
-        elif isinstance(gemm, Int8Gemm) and self.dynamic:
-            packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k)
-            gemm.dispatch(recording, packed, y.buffer, rows, row_parameters=parameters)
+            self._matrix.dispatch(recording, packed, y.buffer, Pixels(problem.m, problem.m), parameters)
+        elif isinstance(gemm, Int8Gemm):
+            gemm.dispatch(recording, packed, y.buffer, Rows(problem.m), row_parameters=parameters)
         else:
-            gemm.dispatch(recording, x.buffer, y.buffer, rows)
+            gemm.dispatch(recording, packed, y.buffer, Rows(problem.m))
 
     def _program(self, problem: LinearProblem) -> Program:
         """The pipeline of the product."""
@@ -144,12 +145,13 @@ class Linear(Layer[LinearProblem]):
     def explain(self, x_shape: Sequence[int]) -> Explanation:
         """What the layer does with an input of this shape, without running it."""
         p, choice = self._problem(x_shape), self.choice()
+        layout = self._layout_for(p)
         names: list[str] = []
         scratch = 0
         if p.m * p.n:
             if self.dynamic:
-                names.append(rows_program(self.device, p.k).variant.name)
-                scratch = 16 * ceil4(p.m) * ceil4(p.k) + 8 * p.m
+                names.append(rows_program(self.device, p.k, layout).variant.name)
+                scratch = rows_bytes(p.m, p.k, layout) + 8 * p.m
             names.append(self._program(p).variant.name)
         return Explanation(p.name, self.scheme, choice.path, choice.reason, tuple(names), p.macs, scratch)
 

@@ -2,35 +2,110 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 from ..device.capabilities import Capabilities, CooperativeMatrix
+from ..runtime.program import refusals
+from ..shader.spec import Value, Variant
 
-SUBGROUP = 32
-SHAPES = ("16x16x32", "16x8x32", "16x16x16", "8x8x16")  # in order of preference: those that the shaders have
 FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups")
+# Of the types of A, B, C and D; the first is preferred.
+FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
+LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
+PREFERRED_SUBGROUP = 32
+INTEL = 0x8086
 
 
-def advertised(capabilities: Capabilities) -> tuple[str, ...]:
-    """The shapes of the shaders that the device lists for int8 times int8 into int32, subgroup scope, not saturating.
+@dataclasses.dataclass(frozen=True)
+class Matrices:
+    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8`` or ``u8u8``), and the subgroup's size."""
 
-    Only these may be used: a shape that is not listed makes a pipeline that computes nothing, without an error.
+    m: int
+    n: int
+    k: int
+    form: str = "s8s8"
+    subgroup: int = PREFERRED_SUBGROUP
+
+    def __str__(self) -> str:
+        """``16x16x32``, ``16x16x32 u8u8`` where the elements are unsigned."""
+        return f"{self.m}x{self.n}x{self.k}" + (f" {self.form}" if self.form != "s8s8" else "")
+
+    def constants(self, variant: Variant) -> dict[str, Value]:
+        """The specialization constants of a shader for these matrices.
+
+        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32: smaller ones are more, first down and then
+        across, larger ones fewer, first across and then down, so that the invocations of a workgroup stay the same.
+        """
+        found: dict[str, Value] = {"MM": self.m, "MN": self.n, "MK": self.k, "SUBGROUP": self.subgroup}
+        if "WGM" not in variant.specialization:
+            return found
+        down, across = (int(variant.specialization[name].default) for name in ("WGM", "WGN"))
+        doubled, size = 0, PREFERRED_SUBGROUP
+        while size > self.subgroup:
+            size, doubled = size // 2, doubled + 1
+            down, across = (down * 2, across) if doubled % 2 else (down, across * 2)
+        while size < self.subgroup:
+            size *= 2
+            down, across = (down, across // 2) if across > 1 else (down // 2, across)
+        return {**found, "WGM": down, "WGN": across}
+
+    def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
+        """Whether the device has what a shader needs with these matrices, and these constants."""
+        return not refusals(variant, variant.constants({**self.constants(variant), **constants}), capabilities)
+
+    def fit(self, variant: Variant, rows: int) -> bool:
+        """Whether a tile of so many rows is whole matrices for each subgroup, and whole rounds of its end."""
+        constants = self.constants(variant)
+        down, across = int(constants["WGM"]), int(constants["WGN"])
+        if not (down and across):
+            return False
+        sm, sn = rows // down, int(variant.defines["BN"]) // across
+        at_once = 16 * self.subgroup // sn  # rows of 16 channels that a subgroup stores at once: coopmat_epilogue.glslh
+        return sm % 16 == 0 and sn % 16 == 0 and sn % self.m == 0 and at_once > 0 and 16 % at_once == 0
+
+
+def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
+    """What the device lists for int8 times int8 into int32 (subgroup scope, not saturating) and the shaders take.
+
+    In the order of the device's list, which is that of its preference, with signed elements before unsigned ones. Only these may
+    be used: a shape that is not listed makes a pipeline that computes nothing, without an error.
     """
+    found = dict.fromkeys(_listed(capabilities))
+    return tuple(sorted(found, key=lambda matrices: list(FORMS.values()).index(matrices.form)))
 
-    def fits(c: CooperativeMatrix) -> bool:
-        types = (c.a, c.b, c.c, c.d) == ("s8", "s8", "s32", "s32")
-        return types and c.scope == "subgroup" and not c.saturating
 
-    listed = {f"{c.m}x{c.n}x{c.k}" for c in capabilities.cooperative_matrices if fits(c)}
-    return tuple(shape for shape in SHAPES if shape in listed)
+def _listed(capabilities: Capabilities) -> Iterator[Matrices]:
+    for c in capabilities.cooperative_matrices:
+        form = FORMS.get((c.a, c.b, c.c, c.d))
+        if form and c.scope == "subgroup" and not c.saturating:
+            matrices = Matrices(c.m, c.n, c.k, form, _subgroup(capabilities, c))
+            if _taken(matrices):
+                yield matrices
+
+
+def _taken(a: Matrices) -> bool:
+    """Whether tiles are whole matrices: 16 k are one uvec4 of the layouts, and the shaders' ends store 16 rows at a time."""
+    return a.m in (4, 8, 16, 32, 64) and a.n in (8, 16) and a.k in (16, 32) and 8 <= a.subgroup <= 64 and a.m <= 2 * a.subgroup
+
+
+def _subgroup(capabilities: Capabilities, c: CooperativeMatrix) -> int:
+    """The subgroup's size: 32 where the device has it, else the nearest; on Intel's units that of a matrix's rows."""
+    least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
+    return min(max(c.n if capabilities.vendor_id == INTEL else PREFERRED_SUBGROUP, least), most)
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """What the device lacks to multiply int8 matrices: a feature, a shape or the subgroup size. None: nothing."""
+    """What the device lacks to multiply int8 matrices: a feature, a shape, or shared memory. None: nothing."""
     for feature in FEATURES:
         if not capabilities.features.get(feature):
             return f"{feature} is false"
     if not advertised(capabilities):
-        return f"it lists no s8 x s8 + s32 cooperative matrix of {', '.join(SHAPES)} in subgroup scope"
-    least, most = capabilities.properties["minSubgroupSize"], capabilities.properties["maxSubgroupSize"]
-    if not least <= SUBGROUP <= most:
-        return f"its subgroups have {least} to {most} invocations, not {SUBGROUP}"
+        return (
+            "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to 64 (and at most two "
+            "subgroups), N of 8 or 16, K of 16 or 32"
+        )
+    shared = capabilities.properties["maxComputeSharedMemorySize"]
+    if shared < LEAST_SHARED:
+        return f"maxComputeSharedMemorySize is {shared}, needs {LEAST_SHARED}"
     return None

@@ -101,8 +101,8 @@ def choose(device: Device, path: str = "auto") -> Choice:
             raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
         return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
     if path == "auto" and refusal(device, MATRIX) is None:
-        shape = advertised(device.capabilities)[0]
-        return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {shape}")
+        matrices = advertised(device.capabilities)[0]
+        return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {matrices}")
     return without_matrices(device, path)
 
 

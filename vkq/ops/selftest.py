@@ -29,11 +29,11 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import isolate, rates
-from .matrix_shapes import SUBGROUP, advertised, lacking
+from .matrix_shapes import Matrices, advertised, lacking
 
 Words = npt.NDArray[np.int32]
 OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
-FORMAT = 4  # of the cached report: raised when a test or a rate changes
+FORMAT = 5  # of the cached report: raised when a test or a rate changes
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
@@ -153,21 +153,22 @@ def _test_dot(device: Device, form: str) -> str | None:
 
 
 def _test_matrices(device: Device) -> str | None:
-    wrong = (_test_shape(device, shape) for shape in advertised(device.capabilities))
+    wrong = (_test_shape(device, matrices) for matrices in advertised(device.capabilities))
     return next((said for said in wrong if said), None)
 
 
-def _test_shape(device: Device, shape: str) -> str | None:
-    x, w = matrix_cases(shape)
+def _test_shape(device: Device, matrices: Matrices) -> str | None:
+    x, w = matrix_cases(matrices)
     cases, steps, rows, _ = x.shape
-    program = device.program(catalog().find("selftest__matrices", shape=shape), {}, SUBGROUP)
+    variant = catalog().find("selftest__matrices", dot=matrices.form)
+    program = device.program(variant, matrices.constants(variant), matrices.subgroup)
     tensors = [Tensor.from_numpy(np.ascontiguousarray(v).view(np.int32).reshape(-1), device) for v in (x, w)]
     out = Tensor(device, (cases, rows, w.shape[2]), "int32")
     with device.operation() as recording:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
     want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32))
     said = _difference(out.numpy().reshape(-1, 1), want.reshape(-1, 1), lambda i: f"sum {i}")
-    return said and f"matrices of {shape}: {said}"
+    return said and f"matrices of {matrices}: {said}"
 
 
 def _test_requantize(device: Device, soft_float: bool) -> str | None:
@@ -203,17 +204,17 @@ def dot_cases() -> tuple[Words, Words]:
     return np.ascontiguousarray(x).view(np.int32)[:, 0], np.ascontiguousarray(w).view(np.int32)[:, 0]
 
 
-def matrix_cases(shape: str) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.int8]]:
-    """Rows (case, step, rows, k) and outputs (case, step, outputs, k): one element that is not 0 in each place, which tells apart
-    all places; extremes; values at random."""
-    outputs, rows, k = map(int, shape.split("x"))
-    rng, steps = np.random.default_rng(2027), 4
-    x, w = (rng.integers(-128, 128, (k + 12, steps, size, k)).astype(np.int8) for size in (rows, outputs))
+def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8: one element that is not 0 in each place,
+    which tells apart all places; extremes; values at random."""
+    k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
+    rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
+    x, w = (rng.integers(low, high + 1, (k + 12, steps, size, k)).astype(dtype) for size in (matrices.n, matrices.m))
     x[:k], w[:k] = 0, 0
     for place in range(k):  # y[m, n] = (m + 1) (n + 1) for the place that both have
-        x[place, place % steps, :, place] = np.arange(1, rows + 1)
-        w[place, place % steps, :, place] = np.arange(1, outputs + 1)
-    for case, (a, b) in enumerate(((-128, -128), (-128, 127), (127, 127), (-1, 1)), k):
+        x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
+        w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
+    for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):
         x[case], w[case] = a, b
     return x, w
 

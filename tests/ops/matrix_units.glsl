@@ -1,0 +1,50 @@
+// Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the functions of
+// GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations, whatever the device's own are.
+// Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e % SUBGROUP, which keeps the row of W and the column
+// of X that it needs. ELEMENTS, RUNS and TILE are set by matrix_units.py.
+#include "dot_forms.glslh"
+
+layout(constant_id = 10) const uint MM = 16;
+layout(constant_id = 11) const uint MN = 16;
+layout(constant_id = 12) const uint MK = 32;
+layout(constant_id = 13) const uint SUBGROUP = 32;
+
+struct MatrixW {
+  uvec4 k[ELEMENTS * RUNS];
+};
+struct MatrixX {
+  uvec4 k[ELEMENTS * RUNS];
+};
+struct MatrixAcc {
+  int e[ELEMENTS];
+};
+
+#define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
+#define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
+#define place_gl_CooperativeMatrixLayoutColumnMajor(i) (element(i) % MN)
+
+#define coopMatLoad(matrix, array, at, stride, layout_) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * RUNS; i_++) \
+    matrix.k[i_] = array[(at) + place_##layout_(i_ / RUNS) * (stride) + i_ % RUNS]
+
+#define coopMatStore(matrix, array, at, stride, layout_) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) \
+    array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = uint(matrix.e[i_])
+
+#if DOT == DOT_U8U8
+#define element_of(word, i) int(bitfieldExtract(uint(word), int(8u * (i)), 8))
+#else
+#define element_of(word, i) bitfieldExtract(int(word), int(8u * (i)), 8)
+#endif
+
+// In place of functions that take and return matrices, of which drivers make copies.
+#define clear(matrix) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = 0
+
+#define add_product(matrix, w_, x_) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * RUNS; i_++) \
+    matrix.e[i_ / 16u / RUNS] += element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+
+#define add_sums(matrix, x_) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * RUNS; i_++) \
+    matrix.e[i_ / 16u / RUNS] += element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
