@@ -119,12 +119,13 @@ def test_sixteen_k_of_an_output_are_one_run() -> None:
 
 
 def test_one_packing_serves_every_tile() -> None:
-    for variant in catalog().shaders[coopmat.GEMM].variants:
-        assert turn(variant) == coopmat.TURN
+    for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
+        assert turn(variant) == (coopmat.DEEP_TURN if variant.axes["tile"].endswith("_deep") else coopmat.TURN)
     for variant in catalog().shaders[CONV].variants:
         d = {name: int(value) for name, value in variant.defines.items()}
-        assert turn(variant) == 2 * d["BK"]
         assert d["CH"] % d["BK"] == 0
+        if d["CH"] > 32:
+            assert 9 * d["CH"] % turn(variant) == 0  # nothing is padded for 3x3
 
 
 def rows_of(variant: Variant) -> int:
@@ -181,12 +182,19 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (25088, 128, 1, "128x128"),
         (6272, 512, 1, "128x256"),
         (1568, 2048, 1, "128x256"),
-        (1568, 512, 1, "128x64"),
+        (1568, 512, 1, "64x64"),
         (1568, 256, 1, "64x64"),  # at batch 8
     ],
 )
 def test_tile_of_a_product(rows: int, n: int, groups: int, tile: str) -> None:
     assert gemm_tiles(rows, n, groups)[0] == tile
+
+
+@pytest.mark.parametrize(("k", "tile"), [(2048, "64x64_deep"), (500, "64x64_deep"), (600, "64x64"), (256, "64x64")])
+def test_tile_for_a_long_k(any_device: vkq.Device, k: int, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where k is whole turns of the tile that loads further ahead."""
+    matrix_units.emulate(any_device, monkeypatch)
+    assert layer_of(any_device, (512, k)).explain((1568, k)).variants[-1].endswith(f".{tile}")
 
 
 def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -422,7 +430,7 @@ def test_every_tile_and_shape_of_a_product(
     strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units(strict_device, monkeypatch, matrices)
-    data = random_data(parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13))
+    data = random_data(parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13))  # k is a turn of the deep tile too
     for y in (data.y_q, None):
         layer = make(data, strict_device, y)
         layer._matrix.tile = tile

@@ -30,9 +30,10 @@ SIGN_BITS = np.uint32(0x80808080)
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
 # where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
 # larger tiles read their operands less often, and that too few workgroups leave a device idle.
-TILE_COSTS = {"128x256": (800, 800), "128x128": (570, 560), "128x64": (390, 330), "64x64": (290, 265)}
+TILE_COSTS = {"128x256": (800, 800), "128x128": (570, 560), "128x64": (480, 330), "64x64": (290, 265)}
 UNITS = 132
-TURN = 128  # k of a turn of every tile: a weight is padded to whole turns once, whatever the tile
+TURN = 128  # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
+DEEP_TURN, DEEP_LEAST = 256, 512  # the deep tile's turn, and the least k for which it is worth loading so far ahead
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
@@ -157,7 +158,8 @@ class CoopmatGemm:
         """The variant for so many rows: the best tile that the device has room for."""
         w, shader = self.packed, catalog().shaders[GEMM if self.packed.scales.x else DYNAMIC]
         out = {"out": w.out} if "out" in shader.axes else {}
-        tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.groups)
+        deep = "_deep" if w.k_padded % DEEP_TURN == 0 and w.k_padded >= DEEP_LEAST else ""
+        tiles = (self.tile,) if self.tile else [t + deep * (t == "64x64") for t in gemm_tiles(rows, w.n, w.groups)]
         variants = (catalog().find(shader.name, dot=w.form, tile=tile, **out) for tile in tiles)
         found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
         return next((variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1])
