@@ -191,10 +191,17 @@ def test_tile_of_a_product(rows: int, n: int, groups: int, tile: str) -> None:
 
 
 @pytest.mark.parametrize(("k", "tile"), [(2048, "64x64_deep"), (500, "64x64_deep"), (600, "64x64"), (256, "64x64")])
-def test_tile_for_a_long_k(any_device: vkq.Device, k: int, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tile_for_a_long_k(matrices: vkq.Device, k: int, tile: str) -> None:
     """Where k is whole turns of the tile that loads further ahead."""
-    matrix_units.emulate(any_device, monkeypatch)
-    assert layer_of(any_device, (512, k)).explain((1568, k)).variants[-1].endswith(f".{tile}")
+    assert layer_of(matrices, (512, k)).explain((1568, k)).variants[-1].endswith(f".{tile}")
+
+
+def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
+    """The input pixels of the first tile that comes to mind leave no room for them."""
+    p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
+    for zero_points in ("none", "channel"):
+        data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
+        np.testing.assert_array_equal(make(data, matrices, data.y_q)(data.x), data.expected(data.y_q), strict=True)
 
 
 def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

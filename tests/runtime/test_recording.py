@@ -87,11 +87,7 @@ def test_200_replays_give_the_same_bytes(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("staging", [False, True])
 def test_the_input_of_a_replay_may_be_rewritten(device: vkq.Device, staging: bool) -> None:
-    if not staging and device.capabilities.device_type == "discrete":  # its largest heap is not the host's
-        with pytest.raises(vkq.ArgumentError, match="staging=False cannot be"):
-            vkq.Device(device.name, staging=False)
-        return
-    with vkq.Device(device.name, staging=staging) as mine:
+    with work.opened(device, staging) as mine:
         one = work.linear(mine)
         with mine.record() as recording:
             x = vkq.Tensor.from_numpy(one.x, mine)  # uploaded once, not at each run

@@ -73,7 +73,7 @@ def test_memory_mapped_files_come_back_and_stay(device: vkq.Device, dtype: str, 
 @pytest.mark.parametrize("staging", [False, True])
 @pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (0, 4), (4, 0), (2, 0, 3, 4), (1, 1, 1, 1), (2, 3, 5), (1, 2, 3, 4, 5)])
 def test_any_rank_and_empty_ones(device: vkq.Device, shape: tuple[int, ...], staging: bool) -> None:
-    with vkq.Device(device.name, staging=staging) as mine:
+    with work.opened(device, staging) as mine:
         for dtype in DTYPES:
             array = np.resize(values(dtype), shape)
             tensor = vkq.Tensor.from_numpy(array, mine)

@@ -36,7 +36,7 @@ def together(body: Callable[[int], None]) -> list[BaseException]:
 
 @pytest.mark.parametrize("staging", [False, True], ids=["mapped", "staging"])
 def test_one_layer_in_eight_threads_gives_the_same_bytes(device: vkq.Device, staging: bool) -> None:
-    with vkq.Device(device.name, staging=staging) as mine:
+    with work.opened(device, staging) as mine:
         two = (work.linear(mine), work.conv2d(mine))
         xs = [np.roll(one.x, i, axis=0) for one in two for i in range(THREADS)]
         want = [two[i // THREADS].layer(x) for i, x in enumerate(xs)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import vkq
 from tests.cases import random_data
@@ -18,6 +19,15 @@ from vkq.runtime.recording import native_module
 
 OUT_OF_DEVICE_MEMORY, DEVICE_LOST = -2, -4
 Y = vkq.QParams(0.5, 3)
+
+
+def opened(device: vkq.Device, staging: bool) -> vkq.Device:
+    """The same device once more, with or without staging copies. A discrete GPU has no memory to map, and refuses the latter."""
+    if staging or device.capabilities.device_type != "discrete":
+        return vkq.Device(device.name, staging=staging)
+    with pytest.raises(vkq.ArgumentError, match="staging=False cannot be"):
+        vkq.Device(device.name, staging=False)
+    pytest.skip("a discrete GPU refuses staging=False, as it must")
 
 
 @dataclasses.dataclass

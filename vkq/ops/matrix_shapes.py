@@ -51,8 +51,9 @@ class Matrices:
         return {**found, "WGM": down, "WGN": across}
 
     def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
-        """Whether the device has what a shader needs with these matrices, and these constants."""
-        return not refusals(variant, variant.constants({**self.constants(variant), **constants}), capabilities)
+        """Whether the device has what a shader needs with these matrices and constants, weight zero points included."""
+        values = {**self.constants(variant), "ROW_SUMS": True, **constants}
+        return not refusals(variant, variant.constants(values), capabilities)
 
     def fit(self, variant: Variant, rows: int) -> bool:
         """Whether a tile of so many rows is whole matrices for each subgroup, and whole rounds of its end."""
