@@ -39,6 +39,7 @@ def open_and_run(name: str, staging: bool) -> None:
 @pytest.mark.parametrize("staging", [False, True], ids=["mapped", "staging"])
 @pytest.mark.parametrize("call", CALLS)
 def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> None:
+    work.opened(device, staging).close()
     with failing(call, 0):
         open_and_run(device.name, staging)
         times = counted()

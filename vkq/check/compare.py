@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..errors import DeviceLostError, VkqError
 from ..ops.conv2d import Conv2d
 from ..ops.linear import Linear
-from ..ops.select import FORMS, refusal
+from ..ops.select import FORMS, MATRIX, refusal
 from ..problem import LinearProblem, Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -46,8 +46,8 @@ class Mismatch:
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as they are."""
-    wanted = list(asked) or list(FORMS)
-    refused = {path: refusal(device, path) for path in wanted if path in FORMS}
+    wanted = list(asked) or [*FORMS, MATRIX]
+    refused = {path: refusal(device, path) for path in wanted if path in FORMS or path == MATRIX}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 

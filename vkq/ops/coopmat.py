@@ -27,25 +27,26 @@ from .matrix_shapes import Matrices, advertised
 GEMM = "gemm_q8ta_q8csw__coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
+DEEP = "64x64_deep"  # loads further ahead, for products of a long k
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
 # where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
 # larger tiles read their operands less often, and that too few workgroups leave a device idle.
-TILE_COSTS = {"128x256": (800, 800), "128x128": (570, 560), "128x64": (480, 330), "64x64": (290, 265)}
+TILE_COSTS = {"128x256": (800, 800), "128x128": (650, 560), "128x64": (500, 445), "64x64": (290, 265), DEEP: (290, 205)}
 UNITS = 132
 TURN = 128  # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
-DEEP_TURN, DEEP_LEAST = 256, 512  # the deep tile's turn, and the least k for which it is worth loading so far ahead
+DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
-def gemm_tiles(rows: int, n: int, groups: int = 1) -> tuple[str, ...]:
-    """The tiles for a product of so many rows and outputs of a group, the best one first, for a device that has room for it."""
+def gemm_tiles(rows: int, n: int, k: int, groups: int = 1) -> tuple[str, ...]:
+    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device that has room for it."""
 
     def cost(tile: str) -> float:
-        tile_rows, outputs = map(int, tile.split("x"))
+        tile_rows, outputs = map(int, tile.removesuffix("_deep").split("x"))
         alone, together = TILE_COSTS[tile]
         return max(alone, together * groups * -(-rows // tile_rows) * -(-n // outputs) / UNITS)
 
-    return tuple(sorted(TILE_COSTS, key=cost))
+    return tuple(sorted((tile for tile in TILE_COSTS if tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST)), key=cost))
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -158,8 +159,7 @@ class CoopmatGemm:
         """The variant for so many rows: the best tile that the device has room for."""
         w, shader = self.packed, catalog().shaders[GEMM if self.packed.scales.x else DYNAMIC]
         out = {"out": w.out} if "out" in shader.axes else {}
-        deep = "_deep" if w.k_padded % DEEP_TURN == 0 and w.k_padded >= DEEP_LEAST else ""
-        tiles = (self.tile,) if self.tile else [t + deep * (t == "64x64") for t in gemm_tiles(rows, w.n, w.groups)]
+        tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.k_padded, w.groups)
         variants = (catalog().find(shader.name, dot=w.form, tile=tile, **out) for tile in tiles)
         found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
         return next((variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1])
