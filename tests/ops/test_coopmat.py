@@ -184,6 +184,7 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (6272, 512, 1024, 1, "128x256"),
         (1568, 2048, 512, 1, "128x256"),
         (1568, 512, 2048, 1, "64x64_deep"),
+        (196, 256, 1024, 1, "64x64_deep"),  # at batch 1
         (1568, 512, 256, 1, "64x64"),
         (1568, 512, 640, 1, "64x64"),  # no whole turns of the deep tile
     ],

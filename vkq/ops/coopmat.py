@@ -31,7 +31,7 @@ DEEP = "64x64_deep"  # loads further ahead, for products of a long k
 # Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
 # where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
 # larger tiles read their operands less often, and that too few workgroups leave a device idle.
-TILE_COSTS = {"128x256": (800, 800), "128x128": (650, 560), "128x64": (500, 445), "64x64": (290, 265), DEEP: (290, 205)}
+TILE_COSTS = {"128x256": (800, 800), "128x128": (650, 560), "128x64": (500, 445), "64x64": (290, 265), DEEP: (250, 205)}
 UNITS = 132
 TURN = 128  # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
