@@ -23,6 +23,13 @@ def test_files_carry_the_keys_that_are_looked_up(tmp_path: Path, jobs: int | Non
     assert all((cache.read(path) or b"")[:4] == b"\x03\x02\x23\x07" for path in (tmp_path / "out").iterdir())
 
 
+def test_what_an_earlier_build_left_is_deleted(tmp_path: Path) -> None:
+    variants = sample(tmp_path).variants
+    build(tmp_path / "out", 1, variants)
+    assert build(tmp_path / "out", 1, variants[:1]) == 1
+    assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{key(text(variants[0]))}.spv"]
+
+
 def test_a_failure_names_the_variant(tmp_path: Path) -> None:
     shader = sample(tmp_path, glsl=("barrier();", "barier();"))
     with pytest.raises(CompileError, match=r"scale__plain:f32\.one: scale/scale\.comp:18: 'barier'"):

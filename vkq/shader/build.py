@@ -44,6 +44,8 @@ def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterato
 def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | None = None) -> int:
     """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile` reads.
 
+    What an earlier build of other sources left there is deleted.
+
     Returns:
         The number of variants.
 
@@ -53,8 +55,12 @@ def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | N
     """
     chosen = list(catalog().variants.values()) if variants is None else variants
     output.mkdir(parents=True, exist_ok=True)
+    old = set(output.glob("*.spv"))
     for file, spirv in compile_all(chosen, jobs):
         cache.write_sealed(output / file, spirv)
+        old.discard(output / file)
+    for path in old:
+        path.unlink()
     return len(chosen)
 
 
