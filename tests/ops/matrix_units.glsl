@@ -1,7 +1,7 @@
 // Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the functions of
 // GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations, whatever the device's own are.
 // Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e % SUBGROUP, which keeps the row of W and the column
-// of X that it needs. ELEMENTS, RUNS and TILE are set by matrix_units.py.
+// of X that it needs. ELEMENTS and K_RUNS are set by matrix_units.py.
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;
@@ -10,10 +10,10 @@ layout(constant_id = 12) const uint MK = 32;
 layout(constant_id = 13) const uint SUBGROUP = 32;
 
 struct MatrixW {
-  uvec4 k[ELEMENTS * RUNS];
+  uvec4 k[ELEMENTS * K_RUNS];
 };
 struct MatrixX {
-  uvec4 k[ELEMENTS * RUNS];
+  uvec4 k[ELEMENTS * K_RUNS];
 };
 struct MatrixAcc {
   int e[ELEMENTS];
@@ -24,8 +24,8 @@ struct MatrixAcc {
 #define place_gl_CooperativeMatrixLayoutColumnMajor(i) (element(i) % MN)
 
 #define coopMatLoad(matrix, array, at, stride, layout_) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * RUNS; i_++) \
-    matrix.k[i_] = array[(at) + place_##layout_(i_ / RUNS) * (stride) + i_ % RUNS]
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
+    matrix.k[i_] = array[(at) + place_##layout_(i_ / K_RUNS) * (stride) + i_ % K_RUNS]
 
 #define coopMatStore(matrix, array, at, stride, layout_) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) \
@@ -42,9 +42,9 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = 0
 
 #define add_product(matrix, w_, x_) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * RUNS; i_++) \
-    matrix.e[i_ / 16u / RUNS] += element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
+    matrix.e[i_ / 16u / K_RUNS] += element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
 
 #define add_sums(matrix, x_) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * RUNS; i_++) \
-    matrix.e[i_ / 16u / RUNS] += element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
+    matrix.e[i_ / 16u / K_RUNS] += element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)

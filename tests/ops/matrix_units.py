@@ -129,11 +129,10 @@ def _compiled(variant: Variant, values: tuple[tuple[str, Value], ...], number: i
     if not computes:
         source = re.sub(r"add_product\(.*\);", ";", source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    defines = f"#define ELEMENTS {elements}u\n#define RUNS_ {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
+    defines = f"#define ELEMENTS {elements}u\n#define K_RUNS {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
     common = shaders_folder() / "common"
     forms = (common / "dot_forms.glslh").read_text()
     matrices = Path(__file__).with_suffix(".glsl").read_text().replace('#include "dot_forms.glslh"', forms)
-    matrices = re.sub(r"\bRUNS\b", "RUNS_", matrices)
     before, found, after = source.partition("layout(local_size_x")
     assert found
     old, new = ("[[dont_unroll]]", "[[unroll]]") if unroll else ("[[unroll]]", "[[dont_unroll]]")

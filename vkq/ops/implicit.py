@@ -181,14 +181,13 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
         if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not _whole(variant, matrices):
             continue
         th, tw, bn, ch = (int(variant.defines[name]) for name in ("TH", "TW", "BN", "CH"))
-        if not matrices.runs(variant, capabilities, **_constants(p, variant)):
-            continue
         chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
         steps = chunks * (-(-k // turn(variant)) * turn(variant) / 32 + CHUNK_STEPS)
         workgroups = p.n * p.groups * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
         cost = max(workgroups, WORKGROUPS_AT_ONCE) * steps * math.sqrt(th * tw * bn)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
-    return min(found, key=lambda one: one[0])[1] if found else None
+    best_first = (pair for _, pair in sorted(found, key=lambda one: one[0]))
+    return next((pair for pair in best_first if pair[1].runs(pair[0], capabilities, **_constants(p, pair[0]))), None)
 
 
 def _whole(variant: Variant, matrices: Matrices) -> bool:
