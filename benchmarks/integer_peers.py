@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 
 import vkq
-from vkq.integer import accumulator
-from vkq.ops import integer as op
-from vkq.ops.integer_digits import digits_for
-from vkq.ops.select import choose
-from vkq.problem import Conv2dProblem
+from vkq.integer import correlation as op
+from vkq.integer.api import accumulator
+from vkq.integer.digits import digits_for
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.select.path import choose
 
 CASES = {  # (image, templates, padding)
     "30 x 100x100, padding 30": ((1, 1, 100, 100), (30, 1, 100, 100), 30),

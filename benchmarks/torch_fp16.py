@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from vkq.problem import Conv2dProblem, parse
+from vkq.problem.conv2d import Conv2dProblem, parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
 CACHE = 128 << 20  # the rotating copies together exceed it, as in vkq bench

@@ -61,7 +61,7 @@ def any_device() -> vkq.Device:
 
 @pytest.fixture
 def strict_device() -> vkq.Device:
-    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them (tests/ops/matrix_units.py)."""
+    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them (tests/kernels/emulated.py)."""
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "swiftshader"))
 
 

@@ -16,7 +16,8 @@ from .errors import (
     SpecError,
     VkqError,
 )
-from .layout import Int8x4
+from .layout.pack import Int8x4
+from .numerics.qparams import QParams
 from .ops.conv2d import Conv2d, conv2d
 from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.elementwise import add, mul, sub
@@ -29,8 +30,7 @@ from .ops.resize import resize
 from .ops.shape import concat, pad, transpose
 from .ops.softmax import softmax
 from .ops.table import lookup, requantize, table_of, unary
-from .qparams import QParams
-from .reference_ops import clamp, leaky_relu
+from .reference.operators import clamp, leaky_relu
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
 

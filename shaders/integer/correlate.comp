@@ -1,8 +1,8 @@
 // y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]: exact integer correlation of images with large windows. Other
-// strides and dilations are this one on rearranged images (ops/integer_phases.py); matrix products are its case ow = 1.
+// strides and dilations are this one on rearranged images (integer/phases.py); matrix products are its case ow = 1.
 //
 // Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j) (x_i * w_j) plus
-//           w_offset * (window sum of x) plus a constant per template (ops/integer_digits.py derives it), modulo 2^32, or
+//           w_offset * (window sum of x) plus a constant per template (integer/digits.py derives it), modulo 2^32, or
 //           modulo 2^64 where WIDE. Reductions are exact modulo that size in any order, so they may be split and added atomically.
 //           DOT 4 multiplies 16-bit numbers in 32 bits, one digit, modulo 2^32.
 // Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (DOT 4: 2 int16); what lies outside of the

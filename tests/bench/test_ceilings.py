@@ -11,7 +11,7 @@ import pytest
 import vkq
 from vkq.bench import ceilings
 from vkq.device.capabilities import CooperativeMatrix
-from vkq.ops.matrix_shapes import Matrices
+from vkq.probe.matrices import Matrices
 from vkq.runtime.program import Program
 from vkq.shader.catalog import catalog
 

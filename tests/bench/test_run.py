@@ -17,8 +17,8 @@ from vkq.bench.cases import Case, expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
-from vkq.ops.select import FORMS, choose
-from vkq.problem import parse
+from vkq.problem.conv2d import parse
+from vkq.select.path import FORMS, choose
 
 QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)
 CASES = [Case(p) for p in expand("linear[M=1,5,K=70,N=9]")]

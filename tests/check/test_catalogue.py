@@ -8,7 +8,7 @@ import pytest
 import vkq
 from vkq.check import catalogue
 from vkq.check.catalogue import Check, check_of, random_checks, select
-from vkq.problem import parse
+from vkq.problem.conv2d import parse
 
 
 def test_a_name_gives_the_check_back() -> None:

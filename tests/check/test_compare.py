@@ -8,9 +8,9 @@ import pytest
 import vkq
 from vkq.check import compare
 from vkq.check.catalogue import Check, check_of, random_checks, select
-from vkq.ops.select import FORMS, MATRIX
-from vkq.problem import parse
+from vkq.problem.conv2d import parse
 from vkq.runtime.device import Device
+from vkq.select.path import FORMS, MATRIX
 
 
 def test_random_checks_pass_on_every_path(device: Device) -> None:

@@ -13,11 +13,11 @@ from vkq.check import tuning
 from vkq.check.catalogue import check_of
 from vkq.check.tuning import Result, winner
 from vkq.cli import main
-from vkq.ops import tune
-from vkq.ops.tune import Setting
 from vkq.runtime.device import Device
+from vkq.select import tune
+from vkq.select.tune import Setting
 
-from ..ops.test_tune import fresh  # noqa: F401  a fixture
+from ..select.test_tune import fresh  # noqa: F401  a fixture
 
 A, B, C = Setting("4x8", 8, 8), Setting("8x8", 8, 8), Setting("4x4", 64, 1)
 NAME = "linear[M=33,K=40,N=20]"

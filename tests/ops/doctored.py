@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import vkq
-from vkq.ops import selftest
+from vkq.probe import selftest
 
 SIGNED, MIXED, UNSIGNED = (
     f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")

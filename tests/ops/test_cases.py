@@ -80,7 +80,7 @@ def test_float_bias_with_float_output(device: vkq.Device) -> None:
 def test_chunked_im2col_is_the_same(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scratch of one row block at a time: the chunks' edges fall everywhere."""
     rng = np.random.default_rng(15)
-    monkeypatch.setattr("vkq.ops.conv_gemm.SCRATCH_BYTES", 300)
+    monkeypatch.setattr("vkq.kernels.im2col.SCRATCH_BYTES", 300)
     for _ in range(4):
         data = random_data(random_conv2d(rng), rng)
         assert_same_bits(run(data, data.y_q, device, method="im2col"), data.expected(data.y_q))

@@ -8,9 +8,9 @@ import pytest
 import vkq
 from tests.cases import CASES, Data, random_conv2d, random_data
 from tests.referees import ort
-from vkq import reference
-from vkq.ops.conv_methods import METHODS, names
-from vkq.problem import Conv2dProblem, parse
+from vkq.kernels.methods import METHODS, names
+from vkq.problem.conv2d import Conv2dProblem, parse
+from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 CONVS = [case.problem for case in CASES if isinstance(case.problem, Conv2dProblem) and case.use == "correctness"]

@@ -10,9 +10,10 @@ import pytest
 import vkq
 from tests.cases import TRANSPOSED
 from tests.referees import ort
-from vkq import reference, reference_transposed
 from vkq.ops.conv_transpose2d import Taps
-from vkq.problem_transposed import TransposedConv2dProblem, parse_transposed
+from vkq.problem.transposed import TransposedConv2dProblem, parse_transposed
+from vkq.reference import layers as reference
+from vkq.reference import transposed as reference_transposed
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 

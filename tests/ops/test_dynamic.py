@@ -8,9 +8,9 @@ import pytest
 
 import vkq
 from tests.referees import ort
-from vkq import reference_dynamic
-from vkq.ops import gemv
-from vkq.ops.dynamic import quantize_rows
+from vkq.kernels import gemv
+from vkq.kernels.dynamic import quantize_rows
+from vkq.reference import dynamic as reference_dynamic
 from vkq.runtime.tensor import BLOCKED, MATRIX
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")

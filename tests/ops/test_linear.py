@@ -8,10 +8,10 @@ import pytest
 import vkq
 from tests.cases import CASES, Data, random_data, random_linear
 from tests.referees import ort
-from vkq import reference
-from vkq.ops import gemv
+from vkq.kernels import gemv
 from vkq.ops.linear import METHODS
-from vkq.problem import LinearProblem, parse
+from vkq.problem.conv2d import LinearProblem, parse
+from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 FORCED = METHODS[1:]

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor, reference_ops
-from vkq.layout import activation_layouts
-from vkq.ops import selftest
-from vkq.qparams import QDType
-from vkq.window import Window
+from vkq import QParams, Tensor
+from vkq.layout.pack import activation_layouts
+from vkq.numerics.qparams import QDType
+from vkq.probe import selftest
+from vkq.problem.window import Window
+from vkq.reference import operators as reference_ops
 
 WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
     ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",

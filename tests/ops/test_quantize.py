@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import reference
-from vkq.layout import activation_layouts
+from vkq.layout.pack import activation_layouts
+from vkq.reference import layers as reference
 
 from .run import assert_same_bits
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.layout import activation_layouts
+from vkq.layout.pack import activation_layouts
 from vkq.ops.repack import to_layout
 
 LAYOUTS = [layout.name for layout in activation_layouts()]

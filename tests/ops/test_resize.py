@@ -11,9 +11,9 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor
-from vkq.layout import activation_layouts
-from vkq.ops import selftest
-from vkq.reference_resize import Coordinates, NearestMode, Resize, resize
+from vkq.layout.pack import activation_layouts
+from vkq.probe import selftest
+from vkq.reference.resize import Coordinates, NearestMode, Resize, resize
 
 from ..referees import ort_ops
 
@@ -44,7 +44,7 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.reference_resize.HALF_WITHIN)."""
+    """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.reference.resize.HALF_WITHIN)."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {"mode": "nearest", "nearest_mode": "round_prefer_ceil", "coordinate_transformation_mode": "asymmetric"}
     return bool(onnx_resize(x, {"size": (2, 1)}, **mode)[0, 0, 1, 0] == 4)

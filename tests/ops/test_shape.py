@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor, reference_ops
-from vkq.layout import activation_layouts
+from vkq import QParams, Tensor
+from vkq.layout.pack import activation_layouts
+from vkq.reference import operators as reference_ops
 
 from ..referees import ort_ops
 

@@ -7,10 +7,10 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor
-from vkq.layout import activation_layouts
-from vkq.ops import selftest
-from vkq.qparams import QDType
-from vkq.reference_softmax import exponentials, softmax
+from vkq.layout.pack import activation_layouts
+from vkq.numerics.qparams import QDType
+from vkq.probe import selftest
+from vkq.reference.softmax import exponentials, softmax
 
 from ..referees import ort_ops
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor, reference_ops
-from vkq.layout import activation_layouts
-from vkq.qparams import QDType
+from vkq import QParams, Tensor
+from vkq.layout.pack import activation_layouts
+from vkq.numerics.qparams import QDType
+from vkq.reference import operators as reference_ops
 from vkq.runtime.device import CONSTANTS_KEPT
 
 DTYPES: list[QDType] = ["int8", "uint8"]

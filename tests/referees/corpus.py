@@ -17,7 +17,7 @@ import numpy as np
 from vkq.check.catalogue import Check, random_checks
 from vkq.check.compare import layer, usable_paths
 from vkq.check.data import Data
-from vkq.problem import LinearProblem
+from vkq.problem.conv2d import LinearProblem
 from vkq.runtime.device import Device
 
 from . import ort

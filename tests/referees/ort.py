@@ -14,7 +14,7 @@ import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper
 
-from vkq.problem import Conv2dProblem
+from vkq.problem.conv2d import Conv2dProblem
 
 from ..cases import Data
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnxruntime
 from onnx import TensorProto, helper
 
-from vkq.qparams import QParams
+from vkq.numerics.qparams import QParams
 
 Array = npt.NDArray[Any]
 OPSET = 18

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import vkq
 from tests.runtime import work
-from vkq import reference
+from vkq.reference import layers as reference
 from vkq.runtime import device as runtime_device
 from vkq.runtime import recording
 from vkq.runtime.device import MACS_PER_DISPATCH_DEFAULT

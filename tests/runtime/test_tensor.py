@@ -11,7 +11,7 @@ import pytest
 
 import vkq
 from tests.runtime import work
-from vkq.layout import activation_layouts
+from vkq.layout.pack import activation_layouts
 from vkq.runtime.tensor import BLOCKED
 
 Array = npt.NDArray[Any]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vkq.bench.stats import THROTTLED
 from vkq.errors import DeviceError
-from vkq.ops.matrix_shapes import Matrices, advertised
+from vkq.probe.matrices import Matrices, advertised
 from vkq.runtime.device import Device
 from vkq.runtime.program import Program, refusals
 from vkq.runtime.recording import Recording

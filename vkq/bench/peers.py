@@ -14,7 +14,7 @@ from vkq.bench import ncnn_peer
 from vkq.bench.cases import Case
 from vkq.bench.data import Array, Expected, Weights
 from vkq.errors import ArgumentError
-from vkq.problem import Conv2dProblem
+from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 
 

@@ -18,10 +18,10 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.errors import ArgumentError, VkqError
-from vkq.ops.select import PATHS, refusal
-from vkq.problem import LinearProblem
+from vkq.problem.conv2d import LinearProblem
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
+from vkq.select.path import PATHS, refusal
 
 Progress = Callable[[str], None]
 FEW_ROWS = 32

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..problem import Conv2dProblem, LinearProblem, Problem, parse
+from ..problem.conv2d import Conv2dProblem, LinearProblem, Problem, parse
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference
 from ..errors import ArgumentError
-from ..problem import Conv2dProblem, LinearProblem, Problem, parse
-from ..qparams import QDType
+from ..numerics.qparams import QDType
+from ..problem.conv2d import Conv2dProblem, LinearProblem, Problem, parse
+from ..reference import layers as reference
 from .cases import CASES, random_conv2d, random_linear
 from .data import Data, random_data
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from ..errors import DeviceLostError, VkqError
 from ..ops.conv2d import Conv2d
 from ..ops.linear import Linear
-from ..ops.select import FORMS, MATRIX, refusal
-from ..problem import LinearProblem, Problem
+from ..problem.conv2d import LinearProblem, Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
+from ..select.path import FORMS, MATRIX, refusal
 from .catalogue import Check
 from .data import Data
 

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference
-from ..problem import LinearProblem, Problem
-from ..qparams import QDType, QParams
+from ..numerics.qparams import QDType, QParams
+from ..problem.conv2d import LinearProblem, Problem
+from ..reference import layers as reference
 
 Array = npt.NDArray[Any]
 

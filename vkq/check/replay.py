@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference
 from ..ops.quantize import dequantize_tensor, quantize_tensor
+from ..reference import layers as reference
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from .catalogue import check_of

@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from ..ops import tune
 from ..ops.conv2d import Conv2d
 from ..ops.linear import Linear
-from ..ops.tune import Setting, Shape
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
+from ..select import tune
+from ..select.tune import Setting, Shape
 from .catalogue import Check
 from .compare import compare, layer
 

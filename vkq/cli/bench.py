@@ -18,8 +18,8 @@ from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.cli.common import Parsers, add_command, status_line
 from vkq.errors import ArgumentError
-from vkq.ops.select import PATHS
 from vkq.runtime.device import Device
+from vkq.select.path import PATHS
 
 EXAMPLES = [
     "vkq bench                                                   # the lists there are",

@@ -19,8 +19,8 @@ from vkq.check.compare import Mismatch, run_check, usable_paths
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.device import vulkan
 from vkq.errors import PathError
-from vkq.ops.select import PATHS
 from vkq.runtime.device import Device
+from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
 
 SHOWN = 5  # mismatches printed in full; of the others the names

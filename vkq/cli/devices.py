@@ -9,9 +9,9 @@ from typing import Any
 from vkq.cli.common import Parsers, add_command
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.errors import NoDeviceError, VkqError
-from vkq.ops import selftest
-from vkq.ops.select import FORMS, MATRIX, choose, refusal
+from vkq.probe import selftest
 from vkq.runtime.device import Device
+from vkq.select.path import FORMS, MATRIX, choose, refusal
 
 
 def register(commands: Parsers) -> None:

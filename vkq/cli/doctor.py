@@ -20,10 +20,10 @@ from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
 from vkq.errors import CompileError, PathError, VkqError
-from vkq.ops import selftest
-from vkq.ops.select import choose
+from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.runtime.recording import native_module
+from vkq.select.path import choose
 from vkq.shader.glslang import find_compiler
 
 

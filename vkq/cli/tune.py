@@ -10,9 +10,9 @@ from typing import Any
 from vkq.check import catalogue, tuning
 from vkq.check.catalogue import Check
 from vkq.cli.common import Parsers, add_command, device_argument, progress
-from vkq.ops import tune
-from vkq.ops.select import PATHS, choose
 from vkq.runtime.device import Device
+from vkq.select import tune
+from vkq.select.path import PATHS, choose
 
 
 def register(commands: Parsers) -> None:

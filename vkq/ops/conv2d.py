@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..problem import Conv2dProblem, Padding
-from ..qparams import QParams
-from ..reference import Activation
+from ..kernels.gemm import FloatGemm, Int8, Int8Gemm, Scales
+from ..kernels.im2col import int8_gemm, merge_groups
+from ..kernels.methods import Kernel, choose
+from ..numerics.qparams import QParams
+from ..problem.conv2d import Conv2dProblem, Padding
+from ..reference.layers import Activation
 from ..runtime.device import Device
 from ..runtime.tensor import IMAGE, Tensor
-from .conv_gemm import int8_gemm, merge_groups
-from .conv_methods import Kernel, choose
-from .gemm import FloatGemm, Int8, Int8Gemm, Scales
 from .layer import Explanation, Layer
 
 
@@ -31,7 +31,7 @@ class Conv2d(Layer[Conv2dProblem]):
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has the value zero: it is
             filled with x's zero point.
         groups: divides IC and OC.
-        method: "auto", or one of those of `vkq.ops.conv_methods` by name: "pointwise", "depthwise", "matrix", "direct",
+        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "matrix", "direct",
             "implicit", "im2col". All give the same bits; one that cannot take the convolution is refused. ``explain`` says
             which is taken, and why.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.

@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError
-from ..problem import Pair
-from ..problem_transposed import TransposedConv2dProblem
-from ..qparams import QParams
-from ..reference import Activation
+from ..kernels.direct import Direct, Window
+from ..numerics.qparams import QParams
+from ..problem.conv2d import Pair
+from ..problem.transposed import TransposedConv2dProblem
+from ..reference.layers import Activation
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import IMAGE, Tensor
-from .conv_direct import Direct, Window
 from .layer import Explanation, Layer
 
 

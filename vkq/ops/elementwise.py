@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference_ops
 from ..errors import ArgumentError, DTypeError
-from ..layout import layout
-from ..qparams import QParams
-from ..reference import Activation, activation_bounds
-from ..reference_ops import BinaryOp
+from ..kernels.gemm import ceil4, signed, signed_zero_point
+from ..layout.pack import layout
+from ..numerics.qparams import QParams
+from ..reference import operators as reference_ops
+from ..reference.layers import Activation, activation_bounds
+from ..reference.operators import BinaryOp
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor, default_layout
 from ..shader.catalog import catalog
 from ..shader.spec import Value
 from . import operand
-from .gemm import ceil4, signed, signed_zero_point
 from .operand import Operand
 from .quantize import layout_number
 from .repack import reshape, to_layout

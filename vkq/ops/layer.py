@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..problem import check_accumulator
-from ..qparams import QParams, check_bias, check_scales, check_zero_points
-from ..reference import Activation, activation_range, multipliers
-from ..reference_dynamic import WORST_CASE
+from ..kernels.gemm import Scales
+from ..numerics.qparams import QParams, check_bias, check_scales, check_zero_points
+from ..problem.conv2d import check_accumulator
+from ..reference.dynamic import WORST_CASE
+from ..reference.layers import Activation, activation_range, multipliers
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor
-from . import tune
-from .gemm import Scales
+from ..select import tune
+from ..select.path import PATHS, Choice, choose
 from .quantize import quantize_tensor
 from .repack import to_layout
-from .select import PATHS, Choice, choose
 
 P = TypeVar("P")
 

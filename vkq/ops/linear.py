@@ -8,19 +8,19 @@ from typing import Any, Literal
 import numpy.typing as npt
 
 from ..errors import ArgumentError
-from ..problem import LinearProblem
-from ..qparams import QParams
-from ..reference import Activation
+from ..kernels.dynamic import quantize_rows, rows_bytes, rows_program
+from ..kernels.gemm import FloatGemm, Int8Gemm, Rows
+from ..kernels.matrix_units import CoopmatGemm, Pixels
+from ..numerics.qparams import QParams
+from ..problem.conv2d import LinearProblem
+from ..reference.layers import Activation
 from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..runtime.tensor import BLOCKED, MATRIX, Tensor
-from .coopmat import CoopmatGemm, Pixels
-from .dynamic import quantize_rows, rows_bytes, rows_program
-from .gemm import FloatGemm, Int8Gemm, Rows
+from ..select.path import MATRIX as COOPMAT
 from .layer import Explanation, Layer
 from .repack import reshape
-from .select import MATRIX as COOPMAT
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -39,7 +39,7 @@ class Linear(Layer[LinearProblem]):
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All give the same bits.
-        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.ops.gemv.max_rows` rows), "tiled"
+        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.kernels.gemv.max_rows` rows), "tiled"
             (in registers) or "staged" (int8: through shared memory).
             Integer results have the same bits; a float sum of the weight-only scheme is made in another order.
         device: a ``vkq.Device``; the default device where None.

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..qparams import QParams
+from ..numerics.qparams import QParams
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device, default_device
 from ..runtime.program import Program

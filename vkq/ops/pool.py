@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import reference_ops
 from ..errors import ArgumentError
-from ..qparams import QParams
+from ..kernels.gemm import ceil4, signed_zero_point
+from ..numerics.qparams import QParams
+from ..probe import selftest
+from ..problem.window import Ints, Window
+from ..reference import operators as reference_ops
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from ..window import Ints, Window
-from . import operand, selftest
+from . import operand
 from .elementwise import FLOAT_STEP, TIE
-from .gemm import ceil4, signed_zero_point
 from .operand import Operand
 from .quantize import layout_number
 from .repack import to_layout

@@ -8,13 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..layout import activation_layouts
-from ..qparams import QParams
+from ..kernels.gemm import signed_zero_point
+from ..layout.pack import activation_layouts
+from ..numerics.qparams import QParams
+from ..probe import selftest
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor, extent_of
 from ..shader.catalog import catalog
-from . import selftest
-from .gemm import signed_zero_point
 
 
 def quantize(x: npt.ArrayLike | Tensor, qparams: QParams, *, device: Device | None = None, layout: str | None = None) -> Any:

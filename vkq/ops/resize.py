@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..reference_resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
+from ..probe import selftest
+from ..reference.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from ..shader.spec import Value
-from . import operand, selftest
+from . import operand
 from .operand import Operand
 from .quantize import layout_number
 from .repack import to_layout

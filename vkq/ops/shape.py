@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError, DTypeError
-from ..layout import layout
-from ..qparams import QParams
+from ..layout.pack import layout
+from ..numerics.qparams import QParams
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog

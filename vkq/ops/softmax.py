@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ArgumentError
-from ..layout import layout
-from ..qparams import QParams
-from ..reference_softmax import exponentials
+from ..kernels.gemm import INVOCATIONS, ceil4, signed_zero_point
+from ..layout.pack import layout
+from ..numerics.qparams import QParams
+from ..probe import selftest
+from ..reference.softmax import exponentials
 from ..runtime.device import Device
 from ..runtime.tensor import CONTIGUOUS, MATRIX, Tensor
 from ..shader.catalog import catalog
 from ..shader.spec import Value
-from . import operand, selftest
-from .gemm import INVOCATIONS, ceil4, signed_zero_point
+from . import operand
 from .operand import Operand
 from .quantize import layout_number
 from .repack import to_layout

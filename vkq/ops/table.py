@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import reference_ops
 from ..errors import ArgumentError, DTypeError
-from ..qparams import QParams
-from ..reference_ops import Function
+from ..kernels.gemm import ceil4, signed
+from ..numerics.qparams import QParams
+from ..reference import operators as reference_ops
+from ..reference.operators import Function
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
-from .gemm import ceil4, signed
 from .operand import Operand
 
 

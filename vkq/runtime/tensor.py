@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..layout import Layout, layout
-from ..qparams import QParams
+from ..layout.pack import Layout, layout
+from ..numerics.qparams import QParams
 from .buffer import Buffer
 from .device import Device
 

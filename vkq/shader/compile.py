@@ -13,7 +13,7 @@ from pathlib import Path
 
 from vkq import cache
 from vkq.errors import CompileError
-from vkq.layout import glsl_includes
+from vkq.layout.pack import glsl_includes
 from vkq.shader.glslang import find_compiler
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant

@@ -1,0 +1,103 @@
+"""``vkq doctor`` and ``vkq devices``: what they print, and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+
+from vkq.check import replay
+from vkq.cli import main
+from vkq.probe import child as probe
+from vkq.runtime.device import Device
+from vkq.select import path as select
+
+from ..probe.test_isolate import fresh  # noqa: F401  a fixture
+
+
+def test_doctor_reports_versions_probe_path_and_replays(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", "llvmpipe", "--times", "3", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["healthy"]
+    assert {"vkq", "python", "numpy", "kompute", "vulkan loader"} <= said["versions"].keys()
+    assert said["probe"]["isolated"]
+    assert said["path"] in select.FORMS
+    replayed = {(r["case"], r["path"]) for r in said["replays"]}
+    assert {(case, path) for case in replay.REPLAYED for path in said["paths"]} < replayed
+    assert all(r["times"] == 3 and r["wrong"] == 0 for r in said["replays"])
+
+
+def test_doctor_prints_what_a_person_reads(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--device", "SwiftShader", "--times", "1"]) == 0
+    said = capsys.readouterr().out
+    for part in (
+        "kompute",
+        "self-test      passed (in a child process)",
+        "TOPS",
+        "GB/s",
+        "int8 path",
+        "the same bytes",
+        "healthy",
+    ):
+        assert part in said
+
+
+def test_one_different_byte_in_one_run_exits_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    true, calls = replay.Tensor.numpy, []
+
+    def wrong(self: replay.Tensor) -> object:
+        out = true(self)
+        calls.append(1)
+        if len(calls) == 5:
+            out.reshape(-1)[-1] += 1
+        return out
+
+    monkeypatch.setattr(replay.Tensor, "numpy", wrong)
+    assert main(["doctor", "--device", "llvmpipe", "--times", "2"]) == 1
+    said = capsys.readouterr().out
+    assert "DIFFERENT in 1 runs" in said
+    assert "NOT HEALTHY" in said
+
+
+def test_a_run_that_writes_nothing_is_seen(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = type("Recording", (), {"run": lambda self: None})()
+    true = any_device.record
+
+    @contextmanager
+    def record():  # type: ignore[no-untyped-def]
+        with true():
+            yield recording
+
+    monkeypatch.setattr(any_device, "record", record)
+    assert next(iter(replay.replays(any_device, ["portable"], 2))).wrong == 2
+
+
+def test_doctor_and_devices_without_a_driver_exit_3() -> None:
+    environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
+    for command in ("doctor", "devices"):
+        ended = subprocess.run(
+            [sys.executable, "-m", "vkq", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert ended.returncode == 3, ended.stderr
+        assert "driver" in ended.stdout + ended.stderr
+
+
+def test_devices_goes_on_after_a_driver_that_crashes(
+    capsys: pytest.CaptureFixture[str],
+    fresh: object,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(probe.FAULT, "open=crash")
+    assert main(["devices"]) == 3
+    assert capsys.readouterr().out.count("int8 path      none: the driver crashed (SIGSEGV)") == 2
+
+
+def test_devices_prints_the_rate_of_each_path(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("can run, ") >= 2 * len(select.FORMS) - 2
+    assert "TOPS measured" in said

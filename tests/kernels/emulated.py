@@ -1,0 +1,140 @@
+"""Matrix units for a device that has none: the shaders as they are, with matrices in plain GLSL (matrix_units.glsl).
+
+Every shape of matrices and every size of subgroups can be had so, whatever the device has. What is missing is what only hardware
+shows: how its matrices are spread over a subgroup, and what its driver makes of the loop.
+
+Mesa 22.3's llvmpipe loses private arrays that outlive a barrier where loops index them, so for it loops are unrolled, which takes
+it seconds a shader; for others they are not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vkq
+from vkq.device.capabilities import CooperativeMatrix
+from vkq.runtime.buffer import Buffer
+from vkq.runtime.program import Program, refusals
+from vkq.runtime.recording import Recording
+from vkq.shader.catalog import shaders_folder
+from vkq.shader.compile import text
+from vkq.shader.glslang import find_compiler
+from vkq.shader.spec import Binding, Value, Variant
+
+from ..ops import doctored
+
+ROW = CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "subgroup")
+FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups")
+LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations": 1024}
+EXTENSIONS = (
+    "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
+    "GL_EXT_shader_explicit_arithmetic_types_int8",
+)  # fmt: skip
+IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
+    (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
+    (r"(\S+) = matrix_of_zeros\(\);", r"clear(\1);"),
+    (r"\S+ = coopMatMulAdd\(matrix_of_ones\(\), (\S+), (\S+)\);", r"add_sums(\2, \1);"),
+    (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
+)
+
+
+def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
+    """The line of a device's list for ``MxNxK``."""
+    m, n, k = map(int, shape.split("x"))
+    element, total = ("s8", "s32") if form == "s8s8" else ("u8", "u32")
+    return dataclasses.replace(ROW, m=m, n=n, k=k, a=element, b=element, c=total, d=total)
+
+
+def capabilities(
+    device: vkq.Device, *shapes: str, form: str = "s8s8", subgroup: int = 32, **changes: Any
+) -> vkq.Capabilities:  # fmt: skip
+    """The device's, as if it had matrix units of these shapes (MxNxK)."""
+    rows = tuple(row(shape, form) for shape in shapes or ("16x16x32", "16x8x32"))
+    sizes = {"minSubgroupSize": subgroup, "maxSubgroupSize": subgroup}
+    has = dict.fromkeys(FEATURES, True)
+    return doctored.capabilities(device, cooperative_matrices=rows, **{**has, **LIMITS, **sizes, **changes})
+
+
+def emulate(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, *shapes: str, computes: bool = True, **options: Any
+) -> None:  # fmt: skip
+    """From now on the device has matrix units: see `capabilities`.
+
+    computes: False for matrices whose products are nothing, as drivers' are that are not in the list.
+    """
+    make, dispatch = device.program, Recording.dispatch
+    made: dict[Any, Program] = {}
+
+    def program(variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0) -> Program:
+        if "cooperativeMatrix" not in variant.requires:
+            return make(variant, constants, subgroup_size)
+        values = variant.constants(constants or {})
+        assert subgroup_size == values["SUBGROUP"]
+        assert not refusals(variant, values, device.capabilities)
+        key = variant, tuple(values.items())
+        if key not in made:
+            made[key] = _program(device, variant, values, computes)
+        return made[key]
+
+    def dispatched(
+        self: Recording, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0
+    ) -> None:  # fmt: skip
+        if any(binding.name == "tile" for binding in program.variant.bindings):
+            workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
+            buffers = [*buffers, device.allocate(max(16 * _tile(program.variant, program.constants) * workgroups, 16))]
+        dispatch(self, program, buffers, push, macs)
+
+    monkeypatch.setattr(device, "capabilities", capabilities(device, *shapes, **options))
+    monkeypatch.setattr(device, "program", program)
+    monkeypatch.setattr(Recording, "dispatch", dispatched)
+
+
+def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], computes: bool) -> Program:
+    number = len(variant.bindings)
+    code = _compiled(variant, tuple(values.items()), number, "llvmpipe" in device.name, computes)
+    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
+    native = device.context.program(code, number + 1, 4 * len(variant.push_constants), packed, 0, 0)
+    tile = Binding(number, "tile", "read_write", "uvec4")
+    return Program(dataclasses.replace(variant, bindings=(*variant.bindings, tile)), values, native)
+
+
+def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
+    """The uvec4 of a workgroup's shared memory."""
+    return variant.shared_bytes(values) // 16
+
+
+@functools.cache
+def _compiled(variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, computes: bool) -> bytes:
+    """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so much shared memory."""
+    v = dict(values)
+    size = _tile(variant, v)
+    source = text(variant)
+    for extension in EXTENSIONS:
+        source = source.replace(f"#extension {extension} : require", "")
+    source = source.replace("#pragma use_vulkan_memory_model", "")
+    source = source.replace("gl_SubgroupInvocationID", "(gl_LocalInvocationIndex % SUBGROUP)")
+    source = source.replace("gl_SubgroupID", "(gl_LocalInvocationIndex / SUBGROUP)").replace("subgroupBarrier()", "barrier()")
+    buffer = f"layout(set = 0, binding = {number}) coherent buffer Tile {{ uvec4 tile_[][{size}]; }};"
+    source = re.sub(r"shared uvec4 tile\[.*\];", f"{buffer}\n#define tile tile_[workgroup_index()]", source)
+    source = re.sub(r"\bbarrier\(\);", "{ memoryBarrierBuffer(); barrier(); }", source)
+    for pattern, call in IN_PLACE:
+        source = re.sub(pattern, call, source)
+    if not computes:
+        source = re.sub(r"add_product\(.*\);", ";", source)
+    elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
+    defines = f"#define ELEMENTS {elements}u\n#define K_RUNS {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
+    common = shaders_folder() / "common"
+    forms = (common / "dot_forms.glslh").read_text()
+    matrices = Path(__file__).with_suffix(".glsl").read_text().replace('#include "dot_forms.glslh"', forms)
+    before, found, after = source.partition("layout(local_size_x")
+    assert found
+    old, new = ("[[dont_unroll]]", "[[unroll]]") if unroll else ("[[unroll]]", "[[dont_unroll]]")
+    source = (before + defines + matrices + found + after).replace(old, new)
+    return find_compiler().compile(source, variant.source.name)

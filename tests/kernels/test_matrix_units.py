@@ -1,0 +1,531 @@
+"""Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL (matrix_units.py), and as they are
+where VKQ_TEST_DEVICE names a GPU."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq.kernels import implicit
+from vkq.kernels import matrix_units as coopmat
+from vkq.kernels.gemm import Scales
+from vkq.kernels.implicit import CONV, chunked, conv_shader, turn
+from vkq.kernels.matrix_units import CoopmatGemm, gemm_tiles
+from vkq.layout.pack import layout
+from vkq.probe import selftest
+from vkq.probe.matrices import LEAST_SHARED, Matrices, advertised, lacking
+from vkq.problem.conv2d import Conv2dProblem, parse
+from vkq.reference import dynamic as reference_dynamic
+from vkq.reference import layers as reference
+from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
+from vkq.select import path as select
+from vkq.select import tune
+from vkq.shader.catalog import catalog
+from vkq.shader.spec import Variant
+
+from . import emulated as matrix_units
+from .emulated import ROW
+
+Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
+
+
+@pytest.fixture
+def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """A device with matrix units: the real ones where it has them, else emulated."""
+    if lacking(strict_device.capabilities) is not None:
+        matrix_units.emulate(strict_device, monkeypatch)
+    return strict_device
+
+
+def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
+    return dataclasses.replace(device.capabilities, cooperative_matrices=rows)
+
+
+def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
+    op = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
+    options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point}
+    return op(data.w, data.w_scale, device=device, path="coopmat", **(options | data.options | changes))
+
+
+def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) -> Any:
+    make = vkq.Linear if len(weight_shape) == 2 else vkq.Conv2d
+    weight = np.random.default_rng(5).integers(-128, 128, weight_shape, dtype=np.int8)
+    return make(weight, 0.01, device=device, **{"x_qparams": Q, "y_qparams": Y, "path": "coopmat", **options})
+
+
+def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
+    changes = {"m": 2, "n": 32, "k": 8, "a": "u8", "d": "u32", "saturating": True, "scope": "workgroup"}
+    for name, value in changes.items():
+        assert advertised(with_matrices(any_device, dataclasses.replace(ROW, **{name: value}))) == ()
+
+
+def test_order_of_preference(any_device: vkq.Device) -> None:
+    """The device's own, after the signs."""
+    unsigned = dataclasses.replace(ROW, a="u8", b="u8", c="u32", d="u32")
+    listed = with_matrices(any_device, unsigned, ROW, dataclasses.replace(ROW, n=16), ROW)
+    assert [str(matrices) for matrices in advertised(listed)] == ["16x8x32", "16x16x32", "16x8x32 u8u8"]
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "vendor", "size"),
+    [
+        (32, 32, 0x10DE, 32),
+        (32, 64, 0x1002, 32),
+        (64, 128, 0x5143, 64),
+        (16, 16, 0x13B5, 16),
+        (8, 32, 0x8086, 8),  # Intel: as many as a matrix has rows
+        (16, 32, 0x8086, 16),
+        (4, 4, 0x1AE0, None),
+    ],
+)
+def test_size_of_subgroups(any_device: vkq.Device, least: int, most: int, vendor: int, size: int | None) -> None:
+    properties = {**any_device.capabilities.properties, "minSubgroupSize": least, "maxSubgroupSize": most}
+    device = dataclasses.replace(with_matrices(any_device, ROW), properties=properties, vendor_id=vendor)
+    assert [matrices.subgroup for matrices in advertised(device)] == ([size] if size else [])
+
+
+def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
+    if device.capabilities.features["cooperativeMatrix"]:
+        assert lacking(device.capabilities) is None
+        return
+    assert lacking(device.capabilities) == "cooperativeMatrix is false"
+    little = matrix_units.capabilities(device, maxComputeSharedMemorySize=16384)
+    assert lacking(little) == "maxComputeSharedMemorySize is 16384, needs 32768"
+    none = dataclasses.replace(matrix_units.capabilities(device), cooperative_matrices=())
+    assert "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix" in str(lacking(none))
+    with pytest.raises(vkq.PathError, match=r"path coopmat cannot run on .*: cooperativeMatrix is false"):
+        select.choose(device, "coopmat")
+
+
+@pytest.mark.parametrize("chunk", [32, 64, 128])
+def test_chunks_of_channels_keep_every_weight(chunk: int) -> None:
+    """The order of k is free: what counts is that x is read in the same one, (chunk, kh, kw, channel)."""
+    weight = np.random.default_rng(3).integers(-128, 128, (5, 170, 3, 3), dtype=np.int8)
+    chunks, k = -(-170 // chunk), 9 * chunk
+    got = chunked(weight, chunk, 64).reshape(5, chunks, -1)
+    assert got.shape[2] == -(-k // 64) * 64
+    assert not got[:, :, k:].any()
+    taps = got[:, :, :k].reshape(5, chunks, 3, 3, chunk)
+    for channel in range(170):
+        np.testing.assert_array_equal(taps[:, channel // chunk, :, :, channel % chunk], weight[:, channel])
+    assert not taps[:, -1, :, :, 170 % chunk :].any()
+
+
+def test_sixteen_k_of_an_output_are_one_run() -> None:
+    weight = np.arange(-100, 100, dtype=np.int8).reshape(1, 5, 40)
+    words = layout("kPackedInt8_16K").pack(weight).view(np.int8).reshape(3, 16, 16)  # [k/16][n][k%16]
+    np.testing.assert_array_equal(words[2, 4, :8], weight[0, 4, 32:])
+    assert not words[2, :, 8:].any()
+    assert not words[:, 5:].any()
+
+
+def test_one_packing_serves_every_tile() -> None:
+    for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
+        assert turn(variant) == (coopmat.DEEP_TURN if variant.axes["tile"].endswith("_deep") else coopmat.TURN)
+    for variant in catalog().shaders[CONV].variants:
+        d = {name: int(value) for name, value in variant.defines.items()}
+        assert d["CH"] % d["BK"] == 0
+        if d["CH"] > 32:
+            assert 9 * d["CH"] % turn(variant) == 0  # nothing is padded for 3x3
+
+
+def rows_of(variant: Variant) -> int:
+    d = {name: int(value) for name, value in variant.defines.items()}
+    return d["TH"] * d["TW"] if "TH" in d else d["BM"]
+
+
+def test_tiles_keep_the_rules_of_the_shaders() -> None:
+    for shader in (coopmat.GEMM, coopmat.DYNAMIC, CONV):
+        for variant in catalog().shaders[shader].variants:
+            d = {name: int(value) for name, value in variant.defines.items()}
+            assert d["TURNS"] % 2 == d["TURNS"] % d["DEPTH"] == d["BK"] % 32 == 0
+            assert d["BN"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
+            assert Matrices(16, 8, 32).fit(variant, rows_of(variant))
+            if shader == CONV:
+                assert d["CH"] // 8 - d["CH"] // 128 >= 1
+            else:
+                assert d["BM"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
+
+
+@pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
+def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
+    """With the least shared memory that is asked for; each subgroup has whole lines of a convolution tile, or runs of one."""
+    p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
+    assert isinstance(p, Conv2dProblem)
+    for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
+        device = matrix_units.capabilities(any_device, f"{m}x{n}x{k}", subgroup=subgroup, maxComputeSharedMemorySize=LEAST_SHARED)
+        if m > 2 * subgroup:
+            assert not advertised(device)
+            continue
+        (matrices,) = advertised(device)
+        fitting = [
+            v for v in catalog().shaders[coopmat.GEMM].variants if matrices.fit(v, rows_of(v)) and matrices.runs(v, device)
+        ]
+        assert fitting
+        chosen = conv_shader(p, "q8to", device)
+        assert chosen
+        for variant in (*fitting, chosen[0]):
+            constants = {name: int(value) for name, value in matrices.constants(variant).items()}
+            assert constants["WGM"] * constants["WGN"] * subgroup == variant.defines["INVOCATIONS"]
+        sm, tw = rows_of(chosen[0]) // constants["WGM"], int(chosen[0].defines["TW"])
+        assert sm % tw == 0 or tw % sm == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "groups", "tile"),
+    [
+        (4096, 4096, 4096, 1, "128x256"),
+        (4096, 1000, 4096, 1, "128x256"),
+        (86400, 128, 1152, 1, "128x128"),  # half of a wide tile would be empty
+        (2048, 128, 128, 8, "128x128"),
+        (33, 1000, 128, 1, "64x64"),  # large tiles would leave most of the device idle
+        (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32, with the tiles measured to be the fastest
+        (25088, 128, 512, 1, "128x128"),
+        (6272, 256, 1024, 1, "64x64_deep"),
+        (6272, 512, 1024, 1, "128x256"),
+        (1568, 2048, 512, 1, "128x256"),
+        (1568, 512, 2048, 1, "64x64_deep"),
+        (196, 256, 1024, 1, "64x64_deep"),  # at batch 1
+        (1568, 512, 256, 1, "64x64"),
+        (1568, 512, 640, 1, "64x64"),  # no whole turns of the deep tile
+    ],
+)
+def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) -> None:
+    assert gemm_tiles(rows, n, k, groups)[0] == tile
+
+
+def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
+    """The input pixels of the first tile that comes to mind leave no room for them."""
+    p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
+    for zero_points in ("none", "channel"):
+        data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
+        np.testing.assert_array_equal(make(data, matrices, data.y_q)(data.x), data.expected(data.y_q), strict=True)
+
+
+def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    scales = Scales(Q, np.full(1024, 0.01, np.float32), np.zeros(1024, np.int32), None, Y, None)
+    gemm = CoopmatGemm(matrices, np.zeros((1024, 16), np.int8), scales)
+    names = []
+    for limit in (49152, 32768, 20480, 16384):
+        properties = {**matrices.capabilities.properties, "maxComputeSharedMemorySize": limit}
+        monkeypatch.setattr(matrices, "capabilities", dataclasses.replace(matrices.capabilities, properties=properties))
+        names.append(gemm.variant(4096).axes["tile"])
+    assert names == ["128x256", "128x128", "128x64", "64x64"]
+
+
+@pytest.mark.parametrize(
+    ("name", "wide", "narrow"),  # with 16x16x32 alone, and with 16x8x32 beside it
+    [
+        ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
+        ("conv2d[N=32,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x16x64_c64"),
+        ("conv2d[N=32,IC=128,H=56,W=56,OC=128,KH=3,KW=3,stride=2,padding=1]", "8x16x128_c32", "8x16x128_c32"),
+        ("conv2d[N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1]", "8x16x128_c128", "8x16x128_c128"),
+        ("conv2d[N=32,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x16x64_c128"),
+        ("conv2d[N=32,IC=512,H=14,W=14,OC=512,KH=3,KW=3,stride=2,padding=1]", "8x16x64_c32", "8x8x64_c64"),
+        ("conv2d[N=32,IC=512,H=7,W=7,OC=512,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
+        ("conv2d[N=8,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
+        ("conv2d[N=1,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1]", "8x16x64_c128", "8x8x64_c128"),
+        ("conv2d[N=1,IC=256,H=20,W=8,OC=128,KH=5,KW=5,padding=2]", "8x16x64_c128", "8x8x64_c128"),
+        ("conv2d[N=40,IC=64,H=16,W=8,OC=128,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x8x64_c64"),
+        ("conv2d[N=1,IC=128,H=99,W=99,OC=128,KH=7,KW=7]", "8x16x64_c64", "8x8x64_c128"),
+        ("conv2d[N=1,IC=40,H=19,W=37,OC=70,KH=3,KW=3,padding=1]", "8x16x64_c64", "8x8x64_c64"),
+        ("conv2d[N=2,IC=64,H=14,W=14,OC=64,KH=3,KW=3,padding=1,groups=2]", "8x16x64_c32", "8x16x64_c32"),
+        ("conv2d[N=1,IC=64,H=99,W=99,OC=64,KH=3,KW=3,dilation=20]", None, None),
+    ],
+)
+def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | None, narrow: str | None) -> None:
+    p = parse(name)
+    assert isinstance(p, Conv2dProblem)
+    for shapes, tile in ((("16x16x32",), wide), (("16x16x32", "16x8x32"), narrow)):
+        chosen = conv_shader(p, "q8to", matrix_units.capabilities(any_device, *shapes))
+        assert (chosen and chosen[0].axes["tile"]) == tile
+        if chosen:
+            shader, matrices = chosen
+            assert str(matrices) == ("16x8x32" if int(shader.defines["TW"]) == 8 else "16x16x32")
+
+
+@pytest.mark.parametrize(
+    ("weight", "x", "options", "method", "taken"),
+    [
+        ((8, 16), (33, 16), {}, "", BLOCKED),
+        ((8, 16), (3, 11, 16), {}, "", BLOCKED),
+        ((8, 16), (32, 16), {}, "", MATRIX),  # few rows
+        ((8, 16), (64, 16), {"method": "tiled"}, "", MATRIX),
+        ((8, 0), (64, 0), {}, "", MATRIX),
+        ((0, 16), (64, 16), {}, "", MATRIX),
+        ((8, 16), (64, 16), {"w_zero_point": 1}, "", BLOCKED),
+        ((8, 16), (64, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", BLOCKED),
+        ((8, 16), (32, 16), {"x_qparams": "dynamic", "y_qparams": None}, "", MATRIX),
+        ((8, 16, 1, 1), (1, 16, 6, 6), {}, "pointwise", BLOCKED),
+        ((8, 16, 1, 1), (1, 16, 4, 8), {}, "pointwise", IMAGE),
+        ((8, 16, 1, 1), (2, 16, 11, 9), {"stride": (2, 1)}, "pointwise", BLOCKED),
+        ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2}, "matrix", BLOCKED),  # few rows, and no other kernel strides
+        ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
+        ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "matrix", BLOCKED),
+        ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
+        ((32, 12, 1, 1), (1, 24, 9, 9), {"groups": 2}, "direct", IMAGE),
+        ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "matrix", BLOCKED),
+        ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # groups of 12 outputs
+        ((64, 1, 3, 3), (1, 64, 9, 9), {"groups": 64}, "depthwise", IMAGE),
+        ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "im2col", IMAGE),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "direct"}, "direct", IMAGE),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "im2col"}, "im2col", IMAGE),
+        ((64, 0, 3, 3), (1, 0, 9, 9), {}, "im2col", IMAGE),
+        ((0, 64, 3, 3), (1, 64, 9, 9), {}, "im2col", IMAGE),
+        ((64, 64, 3, 3), (0, 64, 9, 9), {}, "matrix", BLOCKED),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "matrix", BLOCKED),
+    ],
+)
+def test_layout_and_method(
+    matrices: vkq.Device, weight: tuple[int, ...], x: tuple[int, ...], options: dict[str, Any], method: str, taken: str
+) -> None:
+    layer = layer_of(matrices, weight, **options)
+    explained = layer.explain(x)
+    assert explained.method == method or (method, explained.method) == ("im2col", "implicit")  # as the device is a GPU
+    assert layer.input_layout(x) == taken
+    if explained.variants:
+        assert ("coopmat" in explained.variants[-1]) == (taken == BLOCKED)
+    y = layer(np.zeros(x, np.int8 if layer.x_qparams else np.float32))
+    assert y.shape == layer._problem(x).y_shape
+
+
+def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
+    """A layer that has run on matrix units takes the kernels that are being tuned while it is tuned, and their layout."""
+    setting = tune.Setting("4x4", 16, 4)
+    for layer, shape in ((layer_of(matrices, (8, 16)), (64, 16)), (layer_of(matrices, (8, 16, 1, 1)), (1, 16, 8, 8))):
+        x = np.random.default_rng(8).integers(-128, 128, shape, dtype=np.int8)
+        want = layer(vkq.Tensor.from_numpy(x, matrices))
+        with tune.forced(setting):
+            got = layer(vkq.Tensor.from_numpy(x, matrices))
+            assert "4x4" in layer.explain(shape).variants[-1]
+        assert want.layout == BLOCKED
+        assert got.layout in (IMAGE, MATRIX)
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
+def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, nor images of one pixel as rows."""
+    x = np.random.default_rng(9).integers(-128, 128, (40, 24, 3, 3), dtype=np.int8)
+    layers = [
+        layer_of(matrices, (40, 24, 3, 3)),
+        layer_of(matrices, (33, 40, 1, 1), x_qparams=Y),
+        layer_of(matrices, (10, 33), x_qparams=Y),
+    ]
+
+    def unchanged(x: vkq.Tensor, layout: str) -> vkq.Tensor:
+        assert x.layout == layout
+        return x
+
+    monkeypatch.setattr("vkq.ops.layer.to_layout", unchanged)
+    y, want, q = vkq.Tensor.from_numpy(x, matrices, BLOCKED), x, Q
+    for layer in layers:
+        if layer is layers[2]:
+            buffer, want = y.buffer, want.reshape(40, 33)
+            y = vkq.reshape(y, (40, 33), BLOCKED)
+            assert y.buffer is buffer
+        y = layer(y)
+        op = reference.linear if layer is layers[2] else reference.conv2d
+        want, q = op(want, layer._weight_int8, x=q, w_scale=0.01, y=Y), Y
+        assert y.layout == BLOCKED
+        np.testing.assert_array_equal(y.numpy(), want)
+
+
+EXACT = [
+    "linear[M=33,K=16,N=4]",
+    "linear[M=40,K=1,N=1]",
+    "linear[M=257,K=200,N=129]",
+    "linear[M=300,K=130,N=260]",
+    "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1]",
+    "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1,stride=2]",
+    "conv2d[N=3,IC=40,H=14,W=15,OC=70,KH=1,KW=1,stride=2x3]",
+    "conv2d[N=2,IC=64,H=13,W=11,OC=96,KH=1,KW=1,groups=2]",
+    "conv2d[N=2,IC=96,H=13,W=11,OC=48,KH=1,KW=1,stride=1x2,groups=3]",
+    "conv2d[N=2,IC=64,H=16,W=32,OC=64,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=128,H=20,W=33,OC=130,KH=3,KW=3,padding=1]",
+    "conv2d[N=2,IC=128,H=28,W=29,OC=128,KH=3,KW=3,stride=2,padding=1]",
+    "conv2d[N=2,IC=40,H=19,W=37,OC=70,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=5,H=9,W=9,OC=3,KH=3,KW=3,padding=2x0x1x3]",
+    "conv2d[N=1,IC=160,H=19,W=17,OC=33,KH=5,KW=5,padding=2]",
+    "conv2d[N=1,IC=32,H=21,W=23,OC=40,KH=3,KW=3,padding=2,dilation=2]",
+    "conv2d[N=1,IC=48,H=23,W=40,OC=40,KH=2,KW=4,stride=1x2,padding=1,dilation=2x1]",
+    "conv2d[N=3,IC=144,H=7,W=7,OC=136,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=64,H=16,W=8,OC=64,KH=3,KW=3,padding=1]",  # a tall tile
+    "conv2d[N=1,IC=16,H=18,W=19,OC=64,KH=7,KW=7,padding=3]",
+    "conv2d[N=2,IC=64,H=14,W=14,OC=64,KH=3,KW=3,padding=1,groups=2]",
+    "conv2d[N=1,IC=144,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3]",
+    "conv2d[N=2,IC=16,H=4,W=4,OC=16,KH=1,KW=1,padding=1]",  # a border of the zero point alone
+]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("name", EXACT)
+def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
+    problem = parse(name)
+    data = random_data(problem, np.random.default_rng(len(name)), dtype)
+    for y in (data.y_q, None):
+        layer = make(data, matrices, y)
+        assert "coopmat" in layer.explain(problem.x_shape).variants[-1]
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize("name", [EXACT[2], EXACT[9], EXACT[15]])
+def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
+    data = random_data(parse(name), np.random.default_rng(12))
+    for y, bias in ((data.y_q, data.bias), (None, (data.bias / 7).astype(np.float32))):
+        got = make(data, matrices, y, bias=bias, activation="relu")(data.x)
+        np.testing.assert_array_equal(got, data.expected(y, bias=bias, activation="relu"), strict=True)
+
+
+def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
+    """The device's matrix units list these alone: its own where it has them, else emulated ones."""
+    shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
+    if lacking(device.capabilities) is not None:
+        matrix_units.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
+    elif matrices in advertised(device.capabilities):
+        rows = (matrix_units.row(shape, matrices.form),)
+        monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows))
+    else:
+        pytest.skip(f"the device does not list {matrices}")
+
+
+SHAPES = [
+    Matrices(16, 16, 32),  # NVIDIA, which lists both
+    Matrices(16, 8, 32),
+    Matrices(16, 16, 32, "u8u8"),
+    Matrices(16, 8, 32, "u8u8"),
+    Matrices(16, 16, 16),  # AMD gfx11, Xclipse
+    Matrices(16, 16, 16, subgroup=64),
+    Matrices(8, 8, 16),
+    Matrices(64, 16, 32, subgroup=64),  # Adreno
+    Matrices(4, 16, 16, subgroup=16),  # Mali
+    Matrices(8, 8, 32, subgroup=8),  # Intel
+    Matrices(8, 16, 32, "u8u8", subgroup=16),
+]
+
+
+def name_of(value: Any) -> str:
+    return f"{value}_{value.subgroup}".replace(" ", "_") if isinstance(value, Matrices) else str(value)
+
+
+def tiles(shader: str) -> list[tuple[Matrices, str]]:
+    """Every shape with every tile that it can have (in the shared memory of `matrix_units`)."""
+    found = []
+    for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
+        variant = catalog().find(shader, out="q8to", dot=matrices.form, tile=tile)
+        whole = int(variant.defines.get("TW", 16)) % matrices.n == 0 and matrices.fit(variant, rows_of(variant))
+        if whole and variant.shared_bytes(matrices.constants(variant)) <= matrix_units.LIMITS["maxComputeSharedMemorySize"]:
+            found.append((matrices, tile))
+    return found
+
+
+@pytest.mark.parametrize("matrices", SHAPES, ids=name_of)
+def test_what_matrices_compute(strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-test finds every shape right, and wrong where it computes nothing."""
+    units(strict_device, monkeypatch, matrices)
+    assert selftest.stages(strict_device)["matrices"]() is None
+
+
+def test_matrices_that_compute_nothing_are_found(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix_units.emulate(software_device, monkeypatch, "16x8x32", computes=False)
+    assert "matrices of 16x8x32: " in selftest.stages(software_device)["matrices"]()
+
+
+@pytest.mark.parametrize(("matrices", "tile"), tiles(coopmat.GEMM), ids=name_of)
+def test_every_tile_and_shape_of_a_product(
+    strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units(strict_device, monkeypatch, matrices)
+    data = random_data(parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13))  # k is a turn of the deep tile too
+    for y in (data.y_q, None):
+        layer = make(data, strict_device, y)
+        layer._matrix.tile = tile
+        assert layer.explain(data.x.shape).variants[-1].endswith(f".{tile}")
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize(("matrices", "tile"), tiles(coopmat.GEMM), ids=name_of)
+def test_every_tile_and_shape_of_rows_quantized_on_the_device(
+    strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units(strict_device, monkeypatch, matrices)
+    rng = np.random.default_rng(17)
+    x = (rng.standard_normal((133, 217)) * 10.0 ** rng.integers(-5, 5, (133, 1)) + rng.integers(-1, 2, (133, 1))).astype(
+        np.float32
+    )
+    w, scale = rng.integers(-128, 128, (69, 217), dtype=np.int8), (10.0 ** rng.uniform(-8, 3, 69)).astype(np.float32)
+    points = rng.integers(-128, 128, 69) if matrices.k == 32 else None
+    options = {"bias": rng.standard_normal(69).astype(np.float32), "w_zero_point": points, "activation": (-50.0, 1e6)}
+    layer = vkq.Linear(w, scale, x_qparams="dynamic", path="coopmat", device=strict_device, **options)
+    layer._matrix.tile = tile
+    assert layer.explain(x.shape).variants == ("quantize_dq8ca__row", f"{coopmat.DYNAMIC}:{matrices.form}.{tile}")
+    want = reference_dynamic.linear_dynamic(x, w, scale, **options)
+    np.testing.assert_array_equal(layer(x).view(np.int32), want.view(np.int32))
+
+
+@pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
+def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
+    """Batch dims, and four axes, which are no image."""
+    rng = np.random.default_rng(18)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = rng.integers(-127, 128, (11, shape[-1]), dtype=np.int8)
+    layer = vkq.Linear(w, 0.01, x_qparams="dynamic", device=matrices)
+    explained = layer.explain(shape)
+    assert explained.variants[-1].startswith(coopmat.DYNAMIC)
+    assert explained.scratch_bytes == x.size // shape[-1] * (16 * -(-shape[-1] // 16) + 8)
+    np.testing.assert_array_equal(layer(x), reference_dynamic.linear_dynamic(x, w, 0.01), strict=True)
+
+
+@pytest.mark.parametrize(("matrices", "tile"), tiles(CONV), ids=name_of)
+def test_every_tile_and_shape_of_a_convolution(
+    strict_device: vkq.Device, tile: str, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units(strict_device, monkeypatch, matrices)
+    variant = catalog().find(CONV, out="q8to", dot=matrices.form, tile=tile)
+    monkeypatch.setattr(implicit, "conv_shader", lambda p, out, capabilities: (variant, matrices))
+    problem = parse("conv2d[N=1,IC=70,H=9,W=21,OC=70,KH=3,KW=2,padding=1]")
+    data = random_data(problem, np.random.default_rng(14))
+    layer = make(data, strict_device, data.y_q)
+    assert layer.explain(data.x.shape).variants == (variant.name,)
+    np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+
+
+@pytest.mark.parametrize("name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"])
+def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    units(any_device, monkeypatch, Matrices(16, 8, 32))
+    data = random_data(parse(name), np.random.default_rng(19))
+    np.testing.assert_array_equal(make(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True)
+
+
+def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
+    """The tile may change with the size, and the packing of the weights with it."""
+    w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
+    layer = vkq.Conv2d(w, 0.01, stride=2, padding=1, x_qparams=Q, y_qparams=Y, path="coopmat", device=matrices)
+    for size in ((7, 7), (16, 32), (1, 1), (40, 17), (7, 7)):
+        x = np.random.default_rng(16).integers(-128, 128, (1, 150, *size), dtype=np.int8)
+        want = reference.conv2d(x, w, x=Q, w_scale=0.01, y=Y, stride=2, padding=1)
+        np.testing.assert_array_equal(layer(x), want)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "linear[M=70,K=37,N=10]",
+        "conv2d[N=2,IC=96,H=7,W=9,OC=48,KH=1,KW=1,stride=1x2,groups=3]",
+        "conv2d[N=1,IC=96,H=9,W=17,OC=96,KH=3,KW=3,stride=2,padding=1,groups=3]",
+        "conv2d[N=1,IC=5,H=9,W=9,OC=3,KH=3,KW=3,padding=2x0x1x3]",
+    ],
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("form", ["s8s8", "u8u8"])
+def test_weight_zero_points(strict_device: vkq.Device, name: str, dtype: Any, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    units(strict_device, monkeypatch, Matrices(16, 8, 32, form))
+    for zero_points in ("none", "tensor", "channel"):
+        data = random_data(parse(name), np.random.default_rng(6), dtype, w_zero_points=zero_points)
+        for y in (data.y_q, None):
+            layer = make(data, strict_device, y)
+            assert f".{form}." in layer.explain(data.x.shape).variants[-1]
+            np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)

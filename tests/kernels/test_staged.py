@@ -1,0 +1,86 @@
+"""The kernels through shared memory: products and implicit convolutions, forced on devices that would not choose them."""
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import Data, random_data
+from vkq import Tensor
+from vkq.kernels import gemm
+from vkq.kernels.gemm import Rows, staged_tile
+from vkq.kernels.implicit import Implicit
+from vkq.probe import selftest
+from vkq.problem.conv2d import parse
+
+PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
+# Each path on one shape: a software driver takes long to compile a pipeline with barriers.
+PRODUCTS = {
+    "linear[M=131,K=37,N=77]": "dot_s8s8",  # three tiles by three, every edge ragged, K beyond a whole step
+    "linear[M=5,K=1,N=3]": "dot_u8s8",  # one tile, mostly padding
+    "linear[M=37,K=64,N=40]": "dot_u8u8",  # whole steps
+    "linear[M=33,K=1300,N=34]": "portable",  # float sums flushed once before the end
+}
+CONVOLUTIONS = {
+    "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
+    "conv2d[N=1,IC=12,H=11,W=13,OC=6,KH=3,KW=3,stride=2,padding=1x0x2x1,dilation=2,groups=3]": "dot_u8s8",
+    "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",  # channels not a multiple of a step
+    "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",  # a tap for every block: the walk wraps at each step
+}
+
+
+def operands(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: object) -> dict[str, object]:
+    return {
+        "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point, "device": device, **options
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "path"), PRODUCTS.items())
+def test_products(device: vkq.Device, name: str, path: str) -> None:
+    problem, rng = parse(name), np.random.default_rng(len(name))
+    data = random_data(problem, rng, "uint8", "int8", w_zero_points="channel" if path == "dot_u8u8" else "none")
+    for y in (data.y_q, None):
+        layer = vkq.Linear(data.w, data.w_scale, **operands(data, device, y, path=path, method="staged"))
+        assert "__staged" in layer.explain(problem.x_shape).variants[0]
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize(("name", "path"), CONVOLUTIONS.items())
+def test_implicit_convolutions(device: vkq.Device, name: str, path: str) -> None:
+    problem, rng = parse(name), np.random.default_rng(len(name))
+    data = random_data(problem, rng, "int8", "int8", w_zero_points="channel" if path == "dot_s8s8" else "none")
+    for y in (data.y_q, None):
+        layer = vkq.Conv2d(data.w, data.w_scale, **operands(data, device, y, path=path, method="implicit"), **data.options)
+        explained = layer.explain(problem.x_shape)
+        assert explained.variants[0].startswith("conv2d_q8ta_q8csw__staged")
+        assert explained.scratch_bytes == 0
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize("tile", ["64x64", "128x128"])
+def test_larger_tiles(any_device: vkq.Device, tile: str) -> None:
+    problem = parse("conv2d[N=1,IC=8,H=13,W=15,OC=70,KH=3,KW=3,padding=1]")
+    data = random_data(problem, np.random.default_rng(5))
+    layer = vkq.Conv2d(data.w, data.w_scale, **operands(data, any_device, data.y_q, path="dot_s8s8"), **data.options)
+    y = Tensor(any_device, problem.y_shape, "int8", qparams=data.y_q)
+    x = Tensor.from_numpy(data.x, any_device)
+    with any_device.operation() as recording:
+        Implicit(layer.int8_gemm, tile).record(recording, problem, x.buffer, y.buffer)
+    np.testing.assert_array_equal(y.numpy(), data.expected(data.y_q))
+
+
+def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device) -> None:
+    data = random_data(parse("conv2d[N=1,IC=6,H=5,W=5,OC=4,KH=3,KW=3]"), np.random.default_rng(1))
+    with pytest.raises(vkq.ArgumentError, match="groups of 6 input channels are not whole words of 4"):
+        vkq.Conv2d(data.w, data.w_scale, **operands(data, any_device, None, method="implicit"))
+
+
+def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert staged_tile(software_device, 1000, 1000) is None
+    monkeypatch.setattr(gemm, "STAGED_DEVICES", ("cpu",))
+    assert [staged_tile(software_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == ["64x64", None, None]
+    data = random_data(parse("linear[M=64,K=16,N=64]"), np.random.default_rng(2))
+    layer = vkq.Linear(data.w, data.w_scale, **operands(data, software_device, None, path="dot_s8s8"))
+    assert layer.explain((64, 16)).variants == ("gemm_q8ta_q8csw__staged:s8s8.f32.64x64",)
+    assert "tiled" in layer.explain((28, 16)).variants[0]
+    program = layer._gemm.chosen(Rows(64), 16)
+    assert program.constants["SOFT_FLOAT"] == selftest.report(software_device).soft_float

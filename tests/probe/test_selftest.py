@@ -1,0 +1,94 @@
+"""The self-test itself: it passes where it must, and sees each kind of wrong arithmetic."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from vkq.errors import PathError
+from vkq.probe import rates, selftest
+from vkq.probe.matrices import Matrices, lacking
+from vkq.runtime.device import Device
+from vkq.select import path as select
+
+
+def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
+    stages = selftest.stages(device)
+    forms, matrices = ["s8s8", "u8s8", "u8u8", "float"], [] if lacking(device.capabilities) else ["matrices"]
+    assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "rates"]
+    assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(list(stages)[:-1])
+
+
+def test_dot_cases_hold_every_pair_of_bytes_in_each_lane() -> None:
+    x, w = (words.view(np.uint8).reshape(-1, 4).astype(np.int64) for words in selftest.dot_cases())
+    for lane in range(4):
+        assert np.unique(256 * x[:, lane] + w[:, lane]).size == 65536
+
+
+def test_quotient_cases_hold_every_tie_of_the_range() -> None:
+    x, scale = selftest.quotient_cases()
+    k = x[scale == 1.0] - 0.5
+    assert set(range(-300, 300)) <= set(k[np.isfinite(k)].tolist())
+
+
+@pytest.mark.parametrize("form", selftest.DOT_FORMS)
+def test_one_wrong_bit_of_one_product_is_seen(form: str, any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    true = selftest._execute
+
+    def wrong(*arguments: object, **options: object) -> object:
+        result = true(*arguments, **options)  # type: ignore[arg-type]
+        result[77777, 0] ^= 1
+        return result
+
+    monkeypatch.setattr(selftest, "_execute", wrong)
+    said = selftest.stages(any_device)[form]()
+    assert said.startswith("1 of 264736 wrong; dot([")
+
+
+def test_a_device_that_rounds_toward_zero_gets_the_soft_float_form(any_device: Device) -> None:
+    said = "9 of 9 wrong"
+    assert selftest.verdict({"requantize": said, "requantize_soft": None}, {}, False).soft_float
+    both = selftest.verdict({"requantize": said, "requantize_soft": said}, {}, False)
+    assert both.failures == {"requantize": "9 of 9 wrong (and without SOFT_FLOAT: 9 of 9 wrong)"}
+    assert not selftest.verdict({"requantize": None, "requantize_soft": None}, {}, False).failures
+
+
+def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = rates.measure(device)
+    assert gpu.clock == "gpu"
+    blind = dataclasses.replace(device.capabilities, timestamp_valid_bits=0)
+    monkeypatch.setattr(device, "capabilities", blind)
+    host = rates.measure(device)
+    assert host.clock == "host"
+    for op in ("s8s8", "u8s8", "u8u8", "float", "fma", "copy"):
+        assert 1e8 < gpu.per_second[op] < 1e15
+        assert 0.1 < host.per_second[op] / gpu.per_second[op] < 10
+
+
+def test_rates_without_the_dot_product_are_those_of_the_rest(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    features = {**device.capabilities.features, "shaderIntegerDotProduct": False}
+    monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, features=features))
+    assert set(rates.measure(device).per_second) == {"float", "fma", "copy"}
+
+
+@pytest.mark.parametrize("shape", [(16, 16, 32), (16, 8, 32, "u8u8"), (64, 16, 32), (4, 16, 16)])
+def test_every_place_of_a_matrix_shows(shape):
+    """Two elements that change places, in either operand, change a sum of the first cases."""
+    x, w = selftest.matrix_cases(Matrices(*shape))
+    outputs, rows, k = shape[:3]
+    assert x.shape[2:] == (rows, k)
+    assert w.shape[2:] == (outputs, k)
+    sums = np.einsum("csmk,csnk->cmn", x[:k].astype(int), w[:k].astype(int))
+    assert (sums == np.outer(np.arange(1, rows + 1), np.arange(1, outputs + 1))).all()
+    for operand in (x, w):
+        places = operand[:k].sum(axis=1).reshape(k, -1).T  # of one element: what each case has there
+        assert len(np.unique(places, axis=0)) == len(places)
+
+
+def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
+    monkeypatch.setattr(select, "lacking", lambda capabilities: None)
+    monkeypatch.setattr(selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False))
+    with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
+        select.choose(any_device, "coopmat")

@@ -1,0 +1,273 @@
+"""Layouts: the order in which the int8 elements of an array stand in the words of a device buffer.
+
+A layout is one YAML file under ``layouts/``. From that one text come the NumPy functions ``pack`` and ``unpack``, the
+GLSL index functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md``, so
+they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from vkq.errors import ArgumentError, DTypeError
+from vkq.layout.spec import LANES, LayoutSpec, Part
+
+Int8x4: np.dtype[np.int32] = np.dtype("<i4")
+"""The word type: four int8 in one int32, lowest byte first, whatever the byte order of the host."""
+
+
+def int8x4_pack(lanes: ArrayLike) -> NDArray[np.int32]:
+    """Join groups of four int8 into Int8x4 words.
+
+    Args:
+        lanes: int8 array of shape (..., 4); index 0 goes to the lowest byte. It is copied, never modified.
+
+    Returns:
+        A new array of ``Int8x4`` (int32), shape (...).
+
+    Raises:
+        DTypeError: the dtype is not int8.
+        ArgumentError: the last axis is not 4 long.
+
+    >>> hex(int(int8x4_pack(np.array([1, 2, 3, 4], np.int8))))
+    '0x4030201'
+    """
+    array = _array(lanes, np.dtype(np.int8), "int8x4_pack: lanes")
+    if array.shape[-1:] != (LANES,):
+        raise ArgumentError(
+            f"int8x4_pack: lanes has shape {array.shape}; its last axis must be {LANES} long, one value per byte."
+        )
+    return np.array(array, order="C").view(Int8x4)[..., 0]
+
+
+def int8x4_unpack(words: ArrayLike) -> NDArray[np.int8]:
+    """Split Int8x4 words into their four int8, lowest byte first; the inverse of :func:`int8x4_pack`.
+
+    Args:
+        words: int32 array of any shape (...), either byte order. It is copied, never modified.
+
+    Returns:
+        A new int8 array of shape (..., 4).
+
+    Raises:
+        DTypeError: the dtype is not int32.
+
+    >>> int8x4_unpack(np.array(-2, np.int32)).tolist()
+    [-2, -1, -1, -1]
+    """
+    array = _array(words, Int8x4, "int8x4_unpack: words")
+    return np.array(array, dtype=Int8x4, order="C")[..., np.newaxis].view(np.int8)
+
+
+class Layout(LayoutSpec):
+    """A layout of int8 elements in Int8x4 words; immutable. Get one with :func:`layout`.
+
+    Attributes:
+        name: such as ``kPackedInt8_4W4C``.
+        summary: one line, what it is for.
+        dims: names of the dims of the logical array, such as ``("n", "c", "h", "w")``.
+        order: the parts that count the words, outermost first.
+        lane: the part that is the byte of the word.
+
+    >>> image = np.arange(6, dtype=np.int8).reshape(1, 1, 2, 3)
+    >>> words = layout("kPackedInt8_4W").pack(image, fill=-1)
+    >>> [f"{word & 0xffffffff:08x}" for word in words.tolist()]
+    ['ff020100', 'ff050403']
+    >>> bool((layout("kPackedInt8_4W").unpack(words, image.shape) == image).all())
+    True
+    """
+
+    def pack(self, array: ArrayLike, fill: int = 0) -> NDArray[np.int32]:
+        """Put an int8 array into words.
+
+        Args:
+            array: int8, one axis per dim of the layout, any strides, read-only or memory-mapped; it is never modified.
+            fill: value of the padding lanes, in [-128, 127]: 0 for weights, the zero point for activations.
+
+        Returns:
+            A new one-dimensional array of ``words(array.shape)`` ``Int8x4`` (int32).
+
+        Raises:
+            DTypeError: the array is not int8, or *fill* is not a whole number.
+            ArgumentError: the array has another number of dims, or *fill* is out of range.
+        """
+        source = _array(array, np.dtype(np.int8), f"{self.name}.pack: array")
+        shape = self.checked_shape(source.shape, "pack: the array's shape")
+        lanes = np.full((*self._word_shape(shape), LANES), _int8(fill, f"{self.name}.pack: fill"), np.int8)
+        for from_array, from_lanes in self._lane_regions(lanes, shape):
+            from_lanes[...] = source[from_array]
+        digits = lanes.view(Int8x4).reshape([part.extent(shape) for part in self._digits()])
+        axes = [self._digits().index(part) for part in self.order]
+        words: NDArray[np.int32] = digits.transpose(axes).reshape(-1)
+        return words
+
+    def unpack(self, words: ArrayLike, shape: Sequence[int]) -> NDArray[np.int8]:
+        """Take an array of *shape* out of words; the inverse of :meth:`pack`. Padding lanes are dropped.
+
+        Args:
+            words: int32, one-dimensional, ``words(shape)`` long, either byte order; it is never modified.
+            shape: one size per dim of the layout.
+
+        Returns:
+            A new C-contiguous int8 array of *shape*.
+
+        Raises:
+            DTypeError: the words are not int32.
+            ArgumentError: the number of words is not that of *shape*, or *shape* has another number of dims.
+        """
+        source = _array(words, Int8x4, f"{self.name}.unpack: words")
+        shape = self.checked_shape(shape, "unpack: shape")
+        if source.shape != (self.words(shape),):
+            raise ArgumentError(
+                f"{self.name}.unpack: words has shape {source.shape} but an array of shape {shape} {self.dims_text()} "
+                f"takes {self.words(shape)} words; pass one dimension of that length."
+            )
+        digits = source.reshape(self.extents(shape)).transpose([self.order.index(part) for part in self._digits()])
+        lanes = int8x4_unpack(digits).reshape(*self._word_shape(shape), LANES)
+        array = np.empty(shape, np.int8)
+        for from_array, from_lanes in self._lane_regions(lanes, shape):
+            array[from_array] = from_lanes
+        return array
+
+    def drawing(self, shape: Sequence[int]) -> str:
+        """The words of an array of *shape* as text, one line per run of the innermost part, highest byte first.
+
+        Made for small shapes. Each element shows as its own number in hexadecimal, padding as ``--``.
+        """
+        shape = self.checked_shape(shape, "drawing: shape")
+        strides = _drawing_strides(shape)
+        numbers = {element: sum(map(operator.mul, element, strides)) for element in product(*map(range, shape))}
+        width = max([2, *(len(f"{number:x}") for number in numbers.values())])
+        cells = [["-" * width] * LANES for _ in range(self.words(shape))]
+        for element, number in numbers.items():
+            word, lane = self.index(*element, shape=shape)
+            cells[word][LANES - 1 - lane] = f"{number:0{width}x}"
+        formula = " + ".join(
+            dim if stride == 1 else f"0x{stride:x}*{dim}"
+            for dim, stride, size in zip(self.dims, strides, shape, strict=True)
+            if size > 1
+        )
+        title = f"{self.name} of {self.dims_text()} = {shape}: {len(cells)} words, element = {formula or 0}"
+        return "\n".join([title, *self._drawing_rows(["".join(cell) for cell in cells], shape)])
+
+    def _drawing_rows(self, words: Sequence[str], shape: Sequence[int]) -> Iterator[str]:
+        *outer, inner = [part.text(self.dims) for part in self.order]
+        *extents, run = self.extents(shape)
+        yield f"{' '.join(f'{name:>3}' for name in outer)} | {inner} = 0, 1, ..."
+        for row, digits in enumerate(product(*map(range, extents))):
+            yield f"{' '.join(f'{digit:>3}' for digit in digits)} | {' '.join(words[row * run : (row + 1) * run])}"
+
+    def _digits(self) -> list[Part]:
+        """The parts of ``order`` as they stand in the logical array: dim by dim, each from outermost to innermost."""
+        return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
+
+    def _word_shape(self, shape: Sequence[int]) -> list[int]:
+        """The padded shape with the lane's dim counted in words."""
+        return [size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))]
+
+    def _lane_regions(self, lanes: NDArray[np.int8], shape: Sequence[int]) -> Iterator[tuple[Any, NDArray[np.int8]]]:
+        """Pairs that together cover the array: an index into it, and the view of *lanes* (word shape..., 4) for it."""
+        inside: list[slice | int] = [slice(size) for size in shape]
+        dim = self.lane.dim
+        if dim == len(shape) - 1:  # a word's lanes are neighbours in the array: one region with long runs
+            yield tuple(inside), lanes.reshape(self.padded(shape))[tuple(inside)]
+            return
+        for lane in range(LANES):
+            count = len(range(lane, shape[dim], LANES))
+            from_array, from_lanes = list(inside), [*inside, lane]
+            from_array[dim], from_lanes[dim] = slice(lane, None, LANES), slice(count)
+            yield tuple(from_array), lanes[tuple(from_lanes)]
+
+
+def layouts_folder() -> Path:
+    """The folder of the layout files: ``vkq/layouts`` in an installed package, else ``layouts`` in the checkout."""
+    package = Path(__file__).resolve().parents[1]
+    return package / "layouts" if (package / "layouts").is_dir() else package.parent / "layouts"
+
+
+@functools.cache
+def _read_all() -> dict[str, Layout]:
+    return {found.name: found for found in map(Layout.load, sorted(layouts_folder().glob("*.yaml")))}
+
+
+def layouts() -> dict[str, Layout]:
+    """Every layout by name. The files are read once.
+
+    >>> "kPackedInt8_4W4C" in layouts()
+    True
+    """
+    return dict(_read_all())
+
+
+def layout(name: str) -> Layout:
+    """The layout called *name*; ArgumentError with the names that exist for any other.
+
+    >>> layout("kPackedInt8_4W4C").words((1, 5, 2, 3))
+    16
+    """
+    found = _read_all().get(name)
+    if found is None:
+        raise ArgumentError(f"layout: no layout is called {name!r}; there are {', '.join(_read_all())}.")
+    return found
+
+
+@functools.cache
+def activation_layouts() -> tuple[Layout, ...]:
+    """The layouts of activations (dims n, c, h, w) by name. A layout's place here is its number in ``layout/any.glslh``."""
+    return tuple(found for _, found in sorted(_read_all().items()) if found.dims == ("n", "c", "h", "w"))
+
+
+def glsl_includes() -> dict[str, str]:
+    """The include files that the layouts give to shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` -> GLSL text."""
+    return {f"layout/{name}.glslh": found.glsl() for name, found in _read_all().items()} | {"layout/any.glslh": _any_glsl()}
+
+
+def _any_glsl() -> str:
+    """Index functions that take the layout as a number, for shaders that serve every one (a specialization constant)."""
+    names = [found.name for found in activation_layouts()]
+    text = "// The index functions of the activation layouts, chosen by number (vkq.layout.activation_layouts).\n"
+    text += "#ifndef LAYOUT_ANY_GLSLH\n#define LAYOUT_ANY_GLSLH\n"
+    text += "".join(f'#include "layout/{name}.glslh"\n' for name in names)
+    functions = (
+        ("uint", "word", "uvec4 e, uvec4 extent", "e, extent"),
+        ("uint", "lane", "uvec4 e", "e"),
+        ("uvec4", "element", "uint word, uint lane, uvec4 extent", "word, lane, extent"),
+    )
+    for result, function, parameters, arguments in functions:
+        calls = "".join(f"  if (which == {i}) return {n}_{function}({arguments});\n" for i, n in enumerate(names[:-1]))
+        last = f"  return {names[-1]}_{function}({arguments});\n"
+        text += f"{result} any_layout_{function}(int which, {parameters}) {{\n{calls}{last}}}\n"
+    return text + "#endif\n"
+
+
+def _array(value: ArrayLike, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    array = np.asarray(value)
+    if array.dtype.newbyteorder("=") != dtype.newbyteorder("="):
+        raise DTypeError(f"{what} has dtype {array.dtype}; it must be {dtype.name}: convert it first.")
+    return array
+
+
+def _int8(value: int, what: str) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise DTypeError(f"{what} is {value!r}; it must be a whole number.") from error
+    if not -128 <= number <= 127:
+        raise ArgumentError(f"{what} is {number}; it must be in [-128, 127].")
+    return number
+
+
+def _drawing_strides(shape: Sequence[int]) -> list[int]:
+    """Row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal shows the coordinates."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))
+    return strides

@@ -1,0 +1,268 @@
+"""What a device computes, compared with what it must: asked once for each device, driver and version of vkq, and remembered.
+
+A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
+packed dot product in each form over all 65,536 pairs of bytes in each lane, products of matrices of each listed shape, the
+requantization over extremes, accumulators above 2^24 and ties, and the quotient of quantize around every tie. They run in a
+child process (isolate.py). A device that rounds floats another way than to nearest even gets the integer form of the same steps
+(SOFT_FLOAT).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import cache
+from .._version import __version__
+from ..device.capabilities import Capabilities
+from ..errors import DeviceLostError, VkqError
+from ..numerics.qparams import QParams
+from ..reference import layers as reference
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
+from . import isolate, rates
+from .matrices import Matrices, advertised, lacking
+
+Words = npt.NDArray[np.int32]
+OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
+FORMAT = 5  # of the cached report: raised when a test or a rate changes
+DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the probe found.
+
+    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open`` where the driver
+    did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not
+    measured. ``clock``: of the rates, "gpu" or "host". ``isolated``: it ran in a child process.
+    """
+
+    failures: Mapping[str, str]
+    soft_float: bool
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    clock: str = ""
+    isolated: bool = False
+
+
+_reports: dict[str, Report] = {}  # by the capabilities' key
+_lock = threading.Lock()
+
+
+def report(device: Device) -> Report:
+    """The device's report: from this process, from the cache, or by probing (about a second, once per driver version)."""
+    return report_of(device.capabilities, device)
+
+
+def report_of(capabilities: Capabilities, device: Device | None = None) -> Report:
+    """As `report`, for a device that need not be open yet: a driver that crashes is refused before it is opened here."""
+    with _lock:
+        found = _reports.get(capabilities.key)
+        if found is None:
+            found = _reports[capabilities.key] = _load(capabilities) or _run_and_store(capabilities, device)
+        return found
+
+
+def probe_again(capabilities: Capabilities) -> Report:
+    """A new report, whatever is remembered; it replaces the cached one."""
+    with _lock:
+        found = _reports[capabilities.key] = _run_and_store(capabilities, None)
+        return found
+
+
+def stages(device: Device) -> dict[str, Callable[[], Any]]:
+    """Every test that the device has the features for, and the rates: name -> what runs it and returns a JSON value.
+
+    A test returns what is wrong, or None.
+    """
+    has_dot = device.capabilities.features["shaderIntegerDotProduct"]
+    forms = [form for form in DOT_FORMS if form == "float" or has_dot]
+    tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
+    if lacking(device.capabilities) is None:
+        tests["matrices"] = partial(_test_matrices, device)
+    tests["requantize"] = partial(_test_requantize, device, soft_float=False)
+    tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
+    tests["quantize"] = partial(_test_quantize, device)
+    tests["rates"] = lambda: dataclasses.asdict(rates.measure(device))
+    return tests
+
+
+def run(device: Device) -> Report:
+    """Runs every stage in this process."""
+    results: dict[str, Any] = {}
+    failed: dict[str, str] = {}
+    for name, stage in stages(device).items():
+        try:
+            results[name] = stage()
+        except DeviceLostError:
+            raise
+        except VkqError as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    return verdict(results, failed, isolated=False)
+
+
+def verdict(results: Mapping[str, Any], crashed: Mapping[str, str], isolated: bool) -> Report:
+    """The report of what the stages returned, and of those that crashed or hung (stage -> reason)."""
+    failures = {name: said for name, said in results.items() if isinstance(said, str) and not name.startswith("requantize")}
+    failures |= {name: why for name, why in crashed.items() if name != "rates" and not name.startswith("requantize")}
+    plain, soft = (crashed.get(name) or results.get(name) for name in ("requantize", "requantize_soft"))
+    if plain and soft:
+        failures["requantize"] = f"{soft} (and without SOFT_FLOAT: {plain})"
+    measured = results.get("rates") or {"per_second": {}, "clock": ""}
+    return Report(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
+
+
+def _cache_path(capabilities: Capabilities) -> Path:
+    return cache.cache_dir() / "probe" / f"{capabilities.key}-{__version__}-{FORMAT}.json"
+
+
+def _load(capabilities: Capabilities) -> Report | None:
+    data = cache.read(_cache_path(capabilities))
+    return None if data is None else Report(**json.loads(data))
+
+
+def _run_and_store(capabilities: Capabilities, device: Device | None) -> Report:
+    if device is not None and device.doctored:
+        return run(device)
+    asked = isolate.ask(capabilities.index, capabilities.key)
+    if asked is not None:
+        found = verdict(*asked, isolated=True)
+    elif device is not None:
+        found = run(device)
+    else:
+        with Device(capabilities.index) as own:
+            found = run(own)
+    cache.write(_cache_path(capabilities), json.dumps(dataclasses.asdict(found)).encode())
+    return found
+
+
+def _test_dot(device: Device, form: str) -> str | None:
+    x, w = dot_cases()
+    got = _execute(device, f"dot_{form}", x, w)
+    lanes_x, lanes_w = (v.view(np.int8).reshape(-1, 4).astype(np.int32) for v in (x, w))
+    want = np.stack([(lanes_x * lanes_w).sum(1), lanes_x.sum(1)], axis=1)
+    return _difference(got, want, lambda i: f"dot({lanes_x[i].tolist()}, {lanes_w[i].tolist()})")
+
+
+def _test_matrices(device: Device) -> str | None:
+    wrong = (_test_shape(device, matrices) for matrices in advertised(device.capabilities))
+    return next((said for said in wrong if said), None)
+
+
+def _test_shape(device: Device, matrices: Matrices) -> str | None:
+    x, w = matrix_cases(matrices)
+    cases, steps, rows, _ = x.shape
+    variant = catalog().find("selftest__matrices", dot=matrices.form)
+    program = device.program(variant, matrices.constants(variant), matrices.subgroup)
+    tensors = [Tensor.from_numpy(np.ascontiguousarray(v).view(np.int32).reshape(-1), device) for v in (x, w)]
+    out = Tensor(device, (cases, rows, w.shape[2]), "int32")
+    with device.operation() as recording:
+        recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
+    want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32))
+    said = _difference(out.numpy().reshape(-1, 1), want.reshape(-1, 1), lambda i: f"sum {i}")
+    return said and f"matrices of {matrices}: {said}"
+
+
+def _test_requantize(device: Device, soft_float: bool) -> str | None:
+    acc, multiplier = requantize_cases()
+    got = _execute(device, "requantize", acc, multiplier.view(np.int32), soft_float)
+    with np.errstate(over="ignore"):
+        product = acc.astype(np.float32) * multiplier
+    want = np.stack([reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1)
+    return _difference(got, want, lambda i: f"requantize({acc[i]}, {multiplier[i]!r})")
+
+
+def _test_quantize(device: Device) -> str | None:
+    x, scale = quotient_cases()
+    got = _execute(device, "quotient", x.view(np.int32), scale.view(np.int32))
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rounded = np.clip(np.rint(x / scale), -512, 512)
+    want = np.where(np.isnan(x), -512, rounded).astype(np.int32)
+    return _difference(got, np.stack([want, np.zeros_like(want)], axis=1), lambda i: f"quotient({x[i]!r}, {scale[i]!r})")
+
+
+def dot_cases() -> tuple[Words, Words]:
+    """Words (x, w): every pair of bytes in every lane, the other lanes at random, then extremes in all lanes."""
+    rng = np.random.default_rng(2024)
+    pairs = np.arange(65536)
+    x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
+    w = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
+    for lane in range(4):
+        x[lane, :, lane], w[lane, :, lane] = (pairs >> 8).astype(np.uint8).view(np.int8), pairs.astype(np.uint8).view(np.int8)
+    edges = np.array([-128, -127, -1, 0, 1, 127], np.int8)
+    grid = np.stack(np.meshgrid(*[edges] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
+    x = np.concatenate([x.reshape(-1, 4), grid, grid])
+    w = np.concatenate([w.reshape(-1, 4), grid, np.roll(grid, 1, axis=0)])
+    return np.ascontiguousarray(x).view(np.int32)[:, 0], np.ascontiguousarray(w).view(np.int32)[:, 0]
+
+
+def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8: one element that is not 0 in each place,
+    which tells apart all places; extremes; values at random."""
+    k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
+    rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
+    x, w = (rng.integers(low, high + 1, (k + 12, steps, size, k)).astype(dtype) for size in (matrices.n, matrices.m))
+    x[:k], w[:k] = 0, 0
+    for place in range(k):  # y[m, n] = (m + 1) (n + 1) for the place that both have
+        x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
+        w[place, place % steps, :, place] = np.arange(1, matrices.m + 1)
+    for case, (a, b) in enumerate(((low, low), (low, high), (high, high), (high // 2, 1)), k):
+        x[case], w[case] = a, b
+    return x, w
+
+
+def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
+    """Accumulators and multipliers: extremes, every power of two and its neighbours, ties, random values over the whole range."""
+    rng = np.random.default_rng(2025)
+    powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])
+    above = 2**24 + np.arange(-64, 64)  # where int-to-float begins to round
+    many = rng.integers(-(2**31) + 1, 2**31, 4096)
+    small = rng.integers(-(2**20), 2**20, 4096)
+    acc = np.concatenate([powers, above, -above, above * 64 + 32, [2**31 - 1, -(2**31) + 1, 0], many, small])
+    acc = np.clip(acc, -(2**31) + 1, 2**31 - 1).astype(np.int32)
+    fixed = [np.float32(2.0**-e) for e in (1, 2, 8, 16, 24, 30)] + [np.float32(v) for v in (1.0, 0.1, 1 / 3, 3e-5, 1e-9, 1e30)]
+    ties = np.concatenate([np.full(acc.size, m, np.float32) for m in fixed])
+    random = np.exp(rng.uniform(np.log(1e-10), 0, 4 * acc.size)).astype(np.float32)
+    return np.tile(acc, len(fixed) + 4), np.concatenate([ties, random])
+
+
+def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """Values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range, subnormals, Inf, NaN."""
+    rng = np.random.default_rng(2026)
+    fixed = [2.0**-126, 2.0**-100, 1e-30, 2.0**-7, 0.1, 1 / 3, 1.0, 255 / 256, 3.0, 1e6, 2.0**120, 3.4e38]
+    scales = np.concatenate([fixed, np.exp(rng.uniform(np.log(1e-6), np.log(1e3), 52))]).astype(np.float32)
+    ties = np.arange(-300, 301) + 0.5
+    with np.errstate(over="ignore", under="ignore"):
+        near = (ties * scales[:, None].astype(np.float64)).astype(np.float32).reshape(-1)
+        below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 2.0**-126, 3.4028235e38], np.float32)
+    x = np.concatenate([near, below, above, np.tile(special, scales.size)])
+    return x, np.concatenate([np.tile(np.repeat(scales, ties.size), 3), np.repeat(scales, special.size)])
+
+
+def _execute(device: Device, test: str, x: Words, w: Words, soft_float: bool = False) -> npt.NDArray[np.int32]:
+    variant = catalog().find("selftest__arithmetic", test=test)
+    program = device.program(variant, {"SOFT_FLOAT": soft_float})
+    tensors = [Tensor.from_numpy(v, device) for v in (x, w)]
+    out = Tensor(device, (x.size, 2), "int32")
+    with device.operation() as recording:
+        recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": x.size})
+    result: npt.NDArray[np.int32] = out.numpy()
+    return result
+
+
+def _difference(got: npt.NDArray[np.int32], want: npt.NDArray[np.int32], case: object) -> str | None:
+    wrong = np.flatnonzero((got != want).any(axis=1))
+    if wrong.size == 0:
+        return None
+    first = int(wrong[0])
+    return f"{wrong.size} of {len(want)} wrong; {case(first)} gave {got[first].tolist()}, must be {want[first].tolist()}"  # type: ignore[operator]

@@ -1,0 +1,92 @@
+"""The exact NumPy oracle of dq8ca_q8csw: linear layers whose activations are quantized by rows, from each row's own values.
+
+    low, high  = min(0, min x), max(0, max x)                  over the finite values of a row
+    scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
+    zero_point = saturate(-128 + round_half_even(-low / scale))
+    x_q        = saturate(round_half_even(x / scale) + zero_point)
+    y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference`
+
+It is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) by rows, moved from uint8 to
+int8.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams, check_bias, check_scales, check_zero_points
+from vkq.problem.conv2d import LinearProblem, check_accumulator
+from vkq.reference.layers import Activation, activation_range
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+_LARGEST = np.finfo(np.float32).max
+
+# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most 255.
+WORST_CASE = QParams(1.0, 127)
+
+
+def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:
+    """(scale, zero_point) of every row of x (M, K).
+
+    A range above the largest float32 counts as that; infinities and NaN do not count.
+
+    >>> scale, zero_point = row_parameters(np.array([[-51.0, 204.0], [0.0, 0.0]], np.float32))
+    >>> scale.tolist(), zero_point.tolist()
+    ([1.0, 1.0], [-77, -128])
+    """
+    finite = np.where(np.isfinite(x), x, np.float32(0))
+    low, high = finite.min(axis=1, initial=0), finite.max(axis=1, initial=0)
+    with np.errstate(over="ignore", under="ignore"):
+        span = np.minimum(high - low, _LARGEST)
+        scale = np.maximum(span / np.float32(255), np.float32(SMALLEST_SCALE))
+        scale = np.where(span == 0, np.float32(1), scale)
+        zero_point = np.clip(np.rint(-low / scale).astype(np.int32) - 128, -128, 127)
+    return scale, zero_point
+
+
+def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int8]:
+    """Every row of x (M, K) with its own scale and zero point; infinities saturate, NaN gives -128."""
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        rounded = np.rint(x / scale[:, None])
+    clamped = np.clip(np.where(np.isnan(rounded), np.float32(-512), rounded), -512, 512)
+    return np.asarray(np.clip(clamped.astype(np.int32) + zero_point[:, None], -128, 127), np.int8)
+
+
+def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
+    """``scale[m] * w_scale[n]``, (M, N): 0 where the product is below 2**-126, at most the largest float32."""
+    exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # 48 bits
+    product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
+    return np.where(exact < SMALLEST_SCALE, np.float32(0), product)
+
+
+def linear_dynamic(
+    x: Float32,
+    wq: Array,
+    w_scale: npt.ArrayLike,
+    *,
+    bias: Float32 | None = None,
+    w_zero_point: npt.ArrayLike | None = None,
+    activation: Activation = None,
+) -> Float32:
+    """``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K), float32 (..., N), bit for bit.
+
+    >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
+    array([[255., 510.]], dtype=float32)
+    """
+    problem = LinearProblem.of(x.shape, wq.shape)
+    scales = check_scales(w_scale, problem.n, "linear: w_scale")
+    points = check_zero_points(w_zero_point, problem.n, wq.dtype, "linear: w_zero_point")
+    check_accumulator(wq, WORST_CASE, None, points)
+    rows = x.reshape(problem.m, problem.k)
+    scale, zero_point = row_parameters(rows)
+    centred = quantize_rows(rows, scale, zero_point).astype(np.float64) - zero_point[:, None]
+    acc = centred @ (wq.astype(np.float64) - points[:, None]).T
+    low, high = activation_range(activation)
+    with np.errstate(over="ignore"):
+        added = np.zeros(problem.n, np.float32) if bias is None else check_bias(bias, problem.n, True, "linear: bias")
+        y = acc.astype(np.int64).astype(np.float32) * row_multipliers(scale, scales) + added  # never -0.0
+    return np.asarray(np.clip(y, np.float32(low), np.float32(high))).reshape(problem.y_shape)

@@ -1,0 +1,320 @@
+"""The exact answer in NumPy: what every path, device and layout must return, bit for bit.
+
+Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than NumPy's
+integer matmul. Names are those of ONNX: x is the activation, w the weight, y the result.
+
+    acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]                           int32, exact
+    y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)                         int8, uint8
+    y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]                  float32
+    multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.errors import ArgumentError, DTypeError
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams, check_bias, check_scales, check_zero_points
+from vkq.problem.conv2d import Conv2dProblem, LinearProblem, Padding, check_accumulator
+
+Activation = Literal["relu", "relu6"] | tuple[float, float] | None
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+
+
+def quantize(x: npt.ArrayLike, q: QParams) -> Array:
+    """``saturate(round_half_even(x / scale) + zero_point)``, an array of dtype ``q.dtype`` and the shape of x.
+
+    x: float values, taken as float32 (a float64 is rounded first); the division is a true float32 division. +-Inf
+    saturates, NaN gives ``q.qmin``, -0.0 is 0. Raises DTypeError where x is not of a float type. It is ONNX
+    QuantizeLinear, with the NaN of ONNX Runtime's CPU provider.
+
+    >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
+    array([   0,    2,  127, -128], dtype=int8)
+    """
+    values = np.asarray(x)
+    if values.dtype.kind != "f":
+        raise DTypeError(f"quantize: x has dtype {values.dtype}; it must be of a float type.")
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        rounded = np.rint(values.astype(np.float32) / np.float32(q.scale))
+    low, high = np.float32(q.qmin - q.zero_point), np.float32(q.qmax - q.zero_point)
+    clamped = np.clip(np.where(np.isnan(rounded), low, rounded), low, high)
+    return np.asarray(clamped.astype(np.int32) + q.zero_point).astype(q.dtype)
+
+
+def dequantize(xq: Array, q: QParams) -> Float32:
+    """``float32(xq - zero_point) * scale`` in float32. xq has dtype ``q.dtype``. As ONNX DequantizeLinear.
+
+    >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
+    array([-1.5, -0.5,  1. ], dtype=float32)
+    """
+    _check_dtype("dequantize", "xq", xq, q)
+    return np.asarray((xq.astype(np.int32) - q.zero_point).astype(np.float32) * np.float32(q.scale), np.float32)
+
+
+def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
+    """One float32 multiplier per output channel, in ONNX Runtime's order: ``(x_scale * w_scale) / y_scale``.
+
+    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The shape is that
+    of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is not finite, or, for
+    float32 output, below 2**-126, which a device may flush to zero.
+
+    >>> multipliers(0.5, [0.25, 0.5], 0.125)
+    array([1., 2.], dtype=float32)
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        result = np.float32(x_scale) * np.atleast_1d(np.asarray(w_scale, np.float32))
+        if y_scale is not None:
+            result = result / np.float32(y_scale)
+    least = 0.0 if y_scale is not None else SMALLEST_SCALE
+    bad = np.flatnonzero(~np.isfinite(result) | (result < np.float32(least)))
+    if bad.size:
+        channel = int(bad[0])
+        formula = "x_scale * w_scale" + (" / y_scale" if y_scale is not None else "")
+        raise ArgumentError(
+            f"output channel {channel}: {formula} is {result[channel]} as a float32; "
+            f"it must be finite and at least {least:g}: check the scales."
+        )
+    return np.asarray(result, np.float32)
+
+
+def activation_range(activation: Activation) -> tuple[float, float]:
+    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be infinite.
+
+    Raises ArgumentError for another name, for lo > hi and for NaN.
+    """
+    if activation is None:
+        return (-np.inf, np.inf)
+    if activation == "relu":
+        return (0.0, np.inf)
+    if activation == "relu6":
+        return (0.0, 6.0)
+    if isinstance(activation, str) or len(activation) != 2 or not activation[0] <= activation[1]:
+        raise ArgumentError(f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.')
+    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0: a clamp never makes a -0.0
+
+
+def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
+    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate operation.
+
+    >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
+    ((-20, 127), (-128, 127))
+    """
+    low, high = quantize(np.array(activation_range(activation)), y).tolist()
+    return (int(low), int(high))
+
+
+def requantize(acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None) -> Array:
+    """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
+
+    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result (integers
+    of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one rounded float32 multiply.
+
+    >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
+    array([  0,   2,   2, 127], dtype=int8)
+    """
+    low, high = clamp if clamp is not None else (y.qmin, y.qmax)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.rint(acc.astype(np.float32) * np.asarray(multiplier, np.float32))
+    clamped = np.clip(rounded, np.float32(low - y.zero_point), np.float32(high - y.zero_point))
+    return np.asarray(clamped.astype(np.int32) + y.zero_point).astype(y.dtype)
+
+
+def linear_acc(
+    xq: Array,
+    wq: Array,
+    x: QParams,
+    bias: Array | None = None,
+    w_zero_point: npt.ArrayLike | None = None,
+) -> Int64:
+    """The exact accumulator of a linear layer, int64 of shape (..., N); see the formula at the top of the module.
+
+    xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or (N,).
+    """
+    problem = LinearProblem.of(xq.shape, wq.shape)
+    weight, added = _centred_weight("linear", xq, wq, x, bias, w_zero_point)
+    rows = xq.reshape(problem.m, problem.k).astype(np.float64) - x.zero_point
+    return np.asarray((rows @ weight.T).astype(np.int64) + added).reshape(problem.y_shape)
+
+
+def linear(
+    xq: Array,
+    wq: Array,
+    *,
+    x: QParams,
+    w_scale: npt.ArrayLike,
+    bias: Array | None = None,
+    y: QParams | None,
+    w_zero_point: npt.ArrayLike | None = None,
+    activation: Activation = None,
+) -> Array:
+    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) where y is None.
+
+    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,), int32 with
+    scale ``x.scale * w_scale``; float32 (finite) is also taken where y is None. w_zero_point: a number or (N,), 0 if
+    not given. Returns (..., N). Raises ArgumentError, DTypeError or AccumulatorOverflowError for what it cannot take.
+
+    >>> w = np.array([[1, 2], [3, 4]], np.int8)
+    >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
+    array([[15, 31]], dtype=int8)
+    """
+    problem = LinearProblem.of(xq.shape, wq.shape)
+    scales = check_scales(w_scale, problem.n, "linear: w_scale")
+    in_acc, added = _split_bias("linear", bias, problem.n, y)
+    acc = linear_acc(xq, wq, x, in_acc, w_zero_point)
+    return _finish(acc, x, scales, added, y, activation)
+
+
+def conv2d_acc(
+    xq: Array,
+    wq: Array,
+    x: QParams,
+    bias: Array | None = None,
+    w_zero_point: npt.ArrayLike | None = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Int64:
+    """The exact accumulator of a convolution, int64 of shape (N, OC, OH, OW); padding is filled with x.zero_point."""
+    problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
+    weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point)
+    centred = xq.astype(np.float64) - x.zero_point  # so that padding with x.zero_point is padding with 0
+    return np.asarray(_convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
+
+
+def conv2d(
+    xq: Array,
+    wq: Array,
+    *,
+    x: QParams,
+    w_scale: npt.ArrayLike,
+    bias: Array | None = None,
+    y: QParams | None,
+    w_zero_point: npt.ArrayLike | None = None,
+    activation: Activation = None,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Array:
+    """2-D convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
+
+    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding, dilation and
+    groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC) and errors as `linear`. Returns
+    (N, OC, OH, OW). As ONNX QLinearConv.
+    """
+    problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
+    scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")
+    in_acc, added = _split_bias("conv2d", bias, problem.oc, y)
+    acc = conv2d_acc(xq, wq, x, in_acc, w_zero_point, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    return np.moveaxis(_finish(np.moveaxis(acc, 1, -1), x, scales, added, y, activation), -1, 1)
+
+
+def linear_q8csw(
+    x: Array, wq: Array, w_scale: npt.ArrayLike, bias: Array | None = None, activation: Activation = None
+) -> npt.NDArray[np.float64]:
+    """Weight-only linear layer in float64: ``(sum_k x[m,k] * wq[n,k]) * w_scale[n] + bias[n]``, shape (..., N).
+
+    x: (..., K), float. wq: (N, K), int8. A device accumulates in float32, so compare it by relative error.
+    """
+    problem = LinearProblem.of(x.shape, wq.shape)
+    added = _weight_only_bias("linear", x, wq, bias)
+    sums = x.reshape(problem.m, problem.k).astype(np.float64) @ wq.astype(np.float64).T
+    scales = check_scales(w_scale, problem.n, "linear: w_scale").astype(np.float64)
+    return np.asarray(np.clip(sums * scales + added, *activation_range(activation))).reshape(problem.y_shape)
+
+
+def conv2d_q8csw(
+    x: Array,
+    wq: Array,
+    w_scale: npt.ArrayLike,
+    bias: Array | None = None,
+    activation: Activation = None,
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: Padding = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> npt.NDArray[np.float64]:
+    """Weight-only convolution in float64, padded with 0; x: (N, IC, H, W) float, wq int8, the rest as `conv2d`."""
+    problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
+    added = _weight_only_bias("conv2d", x, wq, bias).reshape(-1, 1, 1)
+    scales = check_scales(w_scale, problem.oc, "conv2d: w_scale").astype(np.float64).reshape(-1, 1, 1)
+    sums = _convolve(x.astype(np.float64), wq.astype(np.float64), problem)
+    return np.asarray(np.clip(sums * scales + added, *activation_range(activation)))
+
+
+def _convolve(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem) -> npt.NDArray[np.float64]:
+    """One matrix product per kernel tap: no im2col copy, and the sums of integers stay exact in any order."""
+    top, left, bottom, right = p.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    padded = padded.reshape(p.n, p.groups, p.ic // p.groups, *padded.shape[2:])
+    taps = w.reshape(p.groups, p.oc // p.groups, p.ic // p.groups, p.kh, p.kw)
+    pixels = p.oh * p.ow
+    y = np.zeros((p.n, p.groups, p.oc // p.groups, pixels))
+    for i, j in np.ndindex(p.kh, p.kw):
+        row, column = i * p.dilation[0], j * p.dilation[1]
+        rows = slice(row, row + (p.oh - 1) * p.stride[0] + 1, p.stride[0])
+        columns = slice(column, column + (p.ow - 1) * p.stride[1] + 1, p.stride[1])
+        y += taps[..., i, j] @ padded[..., rows, columns].reshape(p.n, p.groups, p.ic // p.groups, pixels)
+    return y.reshape(p.y_shape)
+
+
+def _finish(acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation) -> Array:
+    """Accumulators to the output type; their last axis is that of the output channels."""
+    if y is not None:
+        return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
+    low, high = activation_range(activation)
+    with np.errstate(over="ignore"):
+        result = acc.astype(np.float32) * multipliers(x.scale, w_scale)
+        if bias is not None:
+            result = result + bias
+        return np.asarray(np.clip(result, np.float32(low), np.float32(high)))
+
+
+def _centred_weight(
+    op: str, xq: Array, wq: Array, x: QParams, bias: Array | None, w_zero_point: npt.ArrayLike | None
+) -> tuple[npt.NDArray[np.float64], Int64]:
+    """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong types."""
+    _check_dtype(op, "x", xq, x)
+    if wq.dtype not in (np.int8, np.uint8):
+        raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")
+    channels = wq.shape[0]
+    added = check_bias(np.zeros(channels, np.int32) if bias is None else bias, channels, False, f"{op}: bias")
+    zero_points = check_zero_points(w_zero_point, channels, wq.dtype, f"{op}: w_zero_point")
+    check_accumulator(wq, x, added, zero_points)
+    centred = wq.astype(np.float64) - zero_points.reshape((channels,) + (1,) * (wq.ndim - 1))
+    return np.asarray(centred), np.asarray(added, np.int64)
+
+
+def _split_bias(op: str, bias: Array | None, channels: int, y: QParams | None) -> tuple[Array | None, Float32 | None]:
+    """The bias as (int32, added to the accumulator; float32, added to the float output): one of them, or neither."""
+    if bias is None:
+        return None, None
+    checked = check_bias(bias, channels, y is None, f"{op}: bias")
+    return (checked, None) if checked.dtype == np.int32 else (None, checked)
+
+
+def _weight_only_bias(op: str, x: Array, wq: Array, bias: Array | None) -> npt.NDArray[np.float64]:
+    """The bias in float64, or zeros; refuses operands of a weight-only operation that are of wrong types."""
+    if x.dtype.kind != "f" or wq.dtype != np.int8:
+        raise DTypeError(f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float and int8.")
+    channels = wq.shape[0]
+    if bias is None:
+        return np.zeros(channels)
+    _, added = _split_bias(op, bias.astype(np.float32) if bias.dtype.kind == "f" else bias, channels, None)
+    if added is None:
+        raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float x it must be of a float type.")
+    return added.astype(np.float64)
+
+
+def _check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
+    if values.dtype.name != q.dtype:
+        raise DTypeError(f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same.")

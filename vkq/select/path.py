@@ -1,0 +1,178 @@
+"""Which path an int8 operation takes on a device, and why.
+
+A path is a form of the inner product (shaders/common/dot4x8.glslh). All give the same bits; they differ in speed and in what
+they need. Which is fastest is measured (rates.py), because the drivers' flags of acceleration are wrong in both directions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from ..errors import ArgumentError, PathError
+from ..probe import selftest
+from ..probe.matrices import advertised, lacking
+from ..runtime.device import Device
+
+# A path other than the portable one is worth taking from this ratio of its rate to portable's on.
+WORTH = 1.1
+# Rates closer than this are the same: then the order of the table decides, which is that of what the forms cost beside the
+# product (the mixed form shifts x, the unsigned one both operands and adds row sums).
+SAME = 1.05
+
+
+@dataclasses.dataclass(frozen=True)
+class Path:
+    """A path: one row of `TABLE`.
+
+    ``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without which it cannot run.
+    ``flag``: the feature or property that says that it is fast; believed alone where its rate is not measured. ``refusal``: why
+    else a device cannot run it, or None.
+    """
+
+    name: str
+    form: str
+    needs: str | None = None
+    flag: str | None = None
+    refusal: Callable[[Device], str | None] = lambda device: None
+
+
+_SIGNED, _MIXED, _UNSIGNED = (
+    f"integerDotProduct4x8BitPacked{sign}Accelerated" for sign in ("Signed", "MixedSignedness", "Unsigned")
+)
+TABLE = (
+    Path("dot_s8s8", "s8s8", "shaderIntegerDotProduct", _SIGNED),
+    Path("dot_u8s8", "u8s8", "shaderIntegerDotProduct", _MIXED),
+    Path("dot_u8u8", "u8u8", "shaderIntegerDotProduct", _UNSIGNED),
+    Path("portable", "float"),
+)
+FORMS = {path.name: path.form for path in TABLE}
+MATRIX = "coopmat"  # matrix units for large products; the form is for everything that they do not take
+PATHS = ("auto", "dot", *FORMS, MATRIX)
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """A path by name, the form that the shaders know it by, and the reason in words."""
+
+    path: str
+    form: str
+    reason: str
+
+
+def _row(name: str) -> Path:
+    return next(row for row in TABLE if row.name == name)
+
+
+def refusal(device: Device, path: str) -> str | None:
+    """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
+    if path == MATRIX:
+        return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
+    row = _row(path)
+    if row.needs and not device.capabilities.features.get(row.needs):
+        return f"{row.needs} is false"
+    if reason := row.refusal(device):
+        return reason
+    return _failed(device, selftest.OPENING, row.form, "requantize", "quantize")
+
+
+def _failed(device: Device, *tests: str) -> str | None:
+    """What the self-test found wrong in the first of the tests that failed."""
+    failures = selftest.report(device).failures
+    return next((failures[test] for test in tests if test in failures), None)
+
+
+def choose(device: Device, path: str = "auto") -> Choice:
+    """The path for this device.
+
+    ``auto`` takes the path with the highest measured rate of those that pass the self-test, or the portable one where no other
+    is at least 1.1 times as fast; ``dot`` takes the fastest dot product even where the portable path is faster; a path by its
+    full name is taken or refused.
+
+    Raises:
+        ArgumentError: an unknown path.
+        PathError: the device cannot take it; the message names the missing feature or the failed test.
+    """
+    if path not in PATHS:
+        raise ArgumentError(f"path is {path!r}; it must be one of {', '.join(PATHS)}")
+    if path in FORMS or path == MATRIX:
+        reason = refusal(device, path)
+        if reason:
+            raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
+        return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
+    if path == "auto" and refusal(device, MATRIX) is None:
+        matrices = advertised(device.capabilities)[0]
+        return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {matrices}")
+    return without_matrices(device, path)
+
+
+def without_matrices(device: Device, path: str = "auto") -> Choice:
+    """`choose` for what matrix units do not take: "auto" or "dot"."""
+    refused = {row.name: refusal(device, row.name) for row in TABLE}
+    able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
+    if path == "dot":
+        return _dot(device, [row for row in able if row.name.startswith("dot_")], refused)
+    found = _faster_than_portable(device, able)
+    if found:
+        return found
+    if refused["portable"] is not None:
+        if able:
+            return Choice(able[0].name, able[0].form, f"portable cannot run: {refused['portable']}")
+        raise PathError(f"no int8 path can run on {device.name}: {refused['portable']}")
+    return Choice("portable", FORMS["portable"], _why_portable(device, able, refused))
+
+
+def _rate(device: Device, row: Path) -> float:
+    """TOPS, 0 where not measured."""
+    return selftest.report(device).rates.get(row.form, 0.0) / 1e12
+
+
+def _claimed(device: Device, row: Path) -> bool:
+    return bool(row.flag and device.capabilities.facts.get(row.flag))
+
+
+def _fastest(device: Device, rows: list[Path]) -> Path:
+    """The first in the table's order of those within `SAME` of the fastest."""
+    best = max(_rate(device, row) for row in rows)
+    return next(row for row in rows if _rate(device, row) * SAME >= best)
+
+
+def _faster_than_portable(device: Device, able: list[Path]) -> Choice | None:
+    unmeasured = [row for row in able if not _rate(device, row) and _claimed(device, row)]
+    portable = _rate(device, _row("portable"))
+    if unmeasured:
+        row = unmeasured[0]
+        return Choice(row.name, row.form, f"{row.flag}, and the self-test passed; its rate is not measured")
+    fast = [row for row in able if _rate(device, row) >= WORTH * portable and _rate(device, row)] if portable else []
+    if not fast:
+        return None
+    row = _fastest(device, fast)
+    claim = "" if _claimed(device, row) else f" ({row.flag} is false)"
+    return Choice(row.name, row.form, f"{_measured(device, row)}{claim}")
+
+
+def _measured(device: Device, row: Path) -> str:
+    """``97.1 TOPS measured, 3.9x portable``"""
+    rate, portable = _rate(device, row), _rate(device, _row("portable"))
+    compared = f", {rate / portable:.3g}x portable" if portable and row.name != "portable" else ""
+    return f"{rate:.3g} TOPS measured{compared}"
+
+
+def _why_portable(device: Device, able: list[Path], refused: dict[str, str | None]) -> str:
+    if not able:
+        reasons = dict.fromkeys(f"{why}" for name, why in refused.items() if name != "portable" and why)
+        return "; ".join(reasons) or "there is no other"
+    measured = [row for row in able if _rate(device, row)]
+    if not measured:
+        return "no packed dot product is accelerated, and no rate is measured"
+    row = max(measured, key=lambda row: _rate(device, row))
+    claim = f", although {row.flag}" if _claimed(device, row) else ""
+    return f"the fastest other is {row.name}: {_measured(device, row)}{claim}; {WORTH:g}x is needed"
+
+
+def _dot(device: Device, able: list[Path], refused: dict[str, str | None]) -> Choice:
+    if not able:
+        raise PathError(f"path dot cannot run on {device.name}: {refused['dot_s8s8']}; path='portable' needs no dot product")
+    claimed = [row for row in able if _claimed(device, row)] if not any(_rate(device, row) for row in able) else able
+    row = _fastest(device, claimed or able)
+    return Choice(row.name, row.form, f"asked for; {_measured(device, row)}" if _rate(device, row) else "asked for")
