@@ -1,9 +1,11 @@
-"""Integer template correlation: vkq beside SciPy and PyTorch in the same run; where each is exact, and what it costs.
+"""Integer template correlation: vkq beside SciPy and PyTorch in the same run; where each is exact, and what
+it costs.
 
-Every result is compared with NumPy first. A vkq result that differs prints no time and ends with exit code 1; a peer that is not
-exact says at how many places and by how much. Clocks: `gpu` (device timestamps, CUDA events: kernels alone, inputs and result on
-the device) and `call` (arrays in, arrays out).
-Usage: integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only CASE]   (S: the least time of a measurement)
+Every result is compared with NumPy first. A vkq result that differs prints no time and ends with exit code 1;
+a peer that is not exact says at how many places and by how much. Clocks: `gpu` (device timestamps, CUDA
+events: kernels alone, inputs and result on the device) and `call` (arrays in, arrays out). Usage:
+integer_peers.py [--device NAME] [--json FILE] [--seconds S] [--only CASE]   (S: the least time of a
+measurement)
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def oracle(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
     assert float(np.abs(x.astype(float)).max() * np.abs(w.astype(float)).sum(axis=(1, 2, 3)).max()) < 2**53
     windows = np.lib.stride_tricks.sliding_window_view(np.pad(x[0, 0].astype(np.float64), pad), w.shape[2:])
     flat = np.ascontiguousarray(w.reshape(len(w), -1).astype(np.float64).T)
-    return np.stack([(line.reshape(len(line), -1) @ flat).T for line in windows], axis=1)[None].astype(np.int64)
+    return np.stack([(line.reshape(len(line), -1) @ flat).T for line in windows], axis=1)[None].astype(
+        np.int64
+    )
 
 
 def judged(got: np.ndarray, want: np.ndarray) -> tuple[bool, str]:
@@ -85,7 +89,9 @@ def clocked(run: Callable[[], Any]) -> Callable[[int], float]:
     return body
 
 
-def vkq_rows(device: vkq.Device, x: np.ndarray, w: np.ndarray, pad: int, want: np.ndarray, seconds: float) -> Iterator[tuple]:
+def vkq_rows(
+    device: vkq.Device, x: np.ndarray, w: np.ndarray, pad: int, want: np.ndarray, seconds: float
+) -> Iterator[tuple]:
     """(what, clock, median, spread, exact, note) of each path, on the device's clock; and the whole call."""
     p = Conv2dProblem.of(x.shape, w.shape, padding=pad)
     ranges = [(min(int(v.min()), 0), max(int(v.max()), 0)) for v in (x, w)]
@@ -93,7 +99,9 @@ def vkq_rows(device: vkq.Device, x: np.ndarray, w: np.ndarray, pad: int, want: n
     wide = accumulator("", ranges[0], w, bias, "auto") == np.int64
     ways = {path: op.arithmetic(*ranges, wide, choose(device, path).form) for path in ("auto", "portable")}
     if x.dtype.itemsize == 2 and not wide:
-        ways["mul32"] = op.Arithmetic("mul32", digits_for(*ranges[0], bits=16), digits_for(*ranges[1], bits=16), False)
+        ways["mul32"] = op.Arithmetic(
+            "mul32", digits_for(*ranges[0], bits=16), digits_for(*ranges[1], bits=16), False
+        )
     for name, how in ways.items():
         rows, columns = op.axes(p)
         job = op.Correlation(device, w, bias, how, 1, rows, columns).load(x, rows)
@@ -109,11 +117,18 @@ def vkq_rows(device: vkq.Device, x: np.ndarray, w: np.ndarray, pad: int, want: n
         return vkq.integer.conv2d(x, w, padding=pad, accumulate="auto", device=device)
 
     exact, note = judged(call(), want)
-    yield ("vkq.integer.conv2d", "call", *(timed(clocked(call), seconds) if exact else (None, None)), exact, note)
+    yield (
+        "vkq.integer.conv2d",
+        "call",
+        *(timed(clocked(call), seconds) if exact else (None, None)),
+        exact,
+        note,
+    )
 
 
 def gpu_clock(device: vkq.Device, job: op.Job) -> Callable[[int], float]:
-    """From the first dispatch's start to the last one's end, with what stands between them: barriers and clearing."""
+    """From the first dispatch's start to the last one's end, with what stands between them: barriers and
+    clearing."""
 
     def body(n: int) -> float:
         with device.record(timestamps=n) as recording:
@@ -122,7 +137,9 @@ def gpu_clock(device: vkq.Device, job: op.Job) -> Callable[[int], float]:
         recording.run()
         ticks = recording._native.timestamps()
         c = device.capabilities
-        return float((ticks[-1] - ticks[0]) & ((1 << c.timestamp_valid_bits) - 1)) * c.timestamp_period_ns / 1000
+        return (
+            float((ticks[-1] - ticks[0]) & ((1 << c.timestamp_valid_bits) - 1)) * c.timestamp_period_ns / 1000
+        )
 
     return body
 
@@ -165,11 +182,20 @@ def torch_rows(x: np.ndarray, w: np.ndarray, pad: int, want: np.ndarray, seconds
         yield from cuda_rows(torch, x, w, pad, want, seconds)
     else:
         exact, note = judged(conv(a, t, padding=pad).numpy(), want)
-        yield ("torch conv2d float32, CPU", "call", *timed(clocked(lambda: conv(a, t, padding=pad)), seconds), exact, note)
+        yield (
+            "torch conv2d float32, CPU",
+            "call",
+            *timed(clocked(lambda: conv(a, t, padding=pad)), seconds),
+            exact,
+            note,
+        )
 
 
-def cuda_rows(torch: Any, x: np.ndarray, w: np.ndarray, pad: int, want: np.ndarray, seconds: float) -> Iterator[tuple]:
-    """PyTorch on CUDA with and without cuDNN's search for the fastest algorithm, in a CUDA graph where it can be captured."""
+def cuda_rows(
+    torch: Any, x: np.ndarray, w: np.ndarray, pad: int, want: np.ndarray, seconds: float
+) -> Iterator[tuple]:
+    """PyTorch on CUDA with and without cuDNN's search for the fastest algorithm, in a CUDA graph where it can
+    be captured."""
     for kind, dtype, tf32 in (
         ("float32", torch.float32, False),
         ("TF32", torch.float32, True),
@@ -219,9 +245,12 @@ def cuda_clock(torch: Any, a: Any, t: Any, pad: int) -> Callable[[int], float]:
 
 
 def operands(dtype: str, x_shape: tuple[int, ...], w_shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """Seeded numbers over the whole 8-bit range; 16-bit data is a 12-bit camera's, so that float64 can be the oracle's."""
+    """Seeded numbers over the whole 8-bit range; 16-bit data is a 12-bit camera's, so that float64 can be the
+    oracle's."""
     rng = np.random.default_rng(1)
-    low, high = {"int8": (-128, 128), "uint8": (0, 256), "int16": (-32768, 32768), "12-bit int16": (0, 4096)}[dtype]
+    low, high = {"int8": (-128, 128), "uint8": (0, 256), "int16": (-32768, 32768), "12-bit int16": (0, 4096)}[
+        dtype
+    ]
     kind = dtype.split()[-1]
     x, w = (rng.integers(low, high, s).astype(kind) for s in (x_shape, w_shape))
     return (x, (w // 64).astype(kind)) if dtype.startswith("12") else (x, w)
@@ -232,7 +261,10 @@ def measure(device: vkq.Device, seconds: float, only: str) -> list[Row]:
     for case, (x_shape, w_shape, pad) in CASES.items():
         if only not in case:
             continue
-        print(f"\n{case}: {Conv2dProblem.of(x_shape, w_shape, padding=pad).macs / 1e9:.2f} billion multiply-adds")
+        print(
+            f"\n{case}: {Conv2dProblem.of(x_shape, w_shape, padding=pad).macs / 1e9:.2f} billion"
+            " multiply-adds"
+        )
         for kind in ("int8", "uint8", "12-bit int16", "int16"):
             x, w = operands(kind, x_shape, w_shape)
             want = oracle(x, w, pad)
@@ -256,7 +288,10 @@ def main() -> int:
     options = parser.parse_args()
     with vkq.Device(options.device) as device:
         c = device.capabilities
-        print(f"{device.name}, {c.driver}; vkq {vkq.__version__}; {choose(device).path}: {choose(device).reason}")
+        print(
+            f"{device.name}, {c.driver}; vkq {vkq.__version__}; {choose(device).path}:"
+            f" {choose(device).reason}"
+        )
         if c.device_type == "cpu":
             print("This is a software device: its times rank nothing on a GPU.")
         rows = measure(device, options.seconds, options.only)

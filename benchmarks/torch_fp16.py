@@ -1,9 +1,10 @@
 """The convolutions of a `vkq bench` result beside PyTorch's fp16 conv2d (cuDNN) on the same GPU.
 
-PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone: the least time that
-it can reach. It is timed in both memory formats, and vkq is compared with the faster one. vkq's times are the `gpu` clock of the
-result: device timestamps around its dispatches, int8 in and out with bias and requantization; PyTorch adds its bias, no more.
-Usage: torch_fp16.py RESULT.json [--json FILE] [--md FILE]
+PyTorch runs in a CUDA graph of many calls over rotating inputs and weights, which leaves the kernels alone:
+the least time that it can reach. It is timed in both memory formats, and vkq is compared with the faster one.
+vkq's times are the `gpu` clock of the result: device timestamps around its dispatches, int8 in and out with
+bias and requantization; PyTorch adds its bias, no more. Usage: torch_fp16.py RESULT.json [--json FILE] [--md
+FILE]
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
     sizes = p.x_shape, p.weight_shape
     sets = max(2, min(CALLS, CACHE // (2 * sum(math.prod(size) for size in sizes))))
     xs, ws = (
-        [torch.randn(size, device="cuda", dtype=torch.float16).to(memory_format=memory_format) for _ in range(sets)]
+        [
+            torch.randn(size, device="cuda", dtype=torch.float16).to(memory_format=memory_format)
+            for _ in range(sets)
+        ]
         for size in sizes
     )
     bias = torch.randn(p.oc, device="cuda", dtype=torch.float16)
@@ -37,7 +41,9 @@ def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
     assert (top, left) == (bottom, right)
 
     def call(i: int) -> torch.Tensor:
-        return torch.nn.functional.conv2d(xs[i % sets], ws[i % sets], bias, p.stride, (top, left), p.dilation, p.groups)
+        return torch.nn.functional.conv2d(
+            xs[i % sets], ws[i % sets], bias, p.stride, (top, left), p.dilation, p.groups
+        )
 
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
@@ -63,7 +69,9 @@ def torch_us(p: Conv2dProblem, memory_format: torch.memory_format) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("result", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--md", type=Path)
@@ -71,26 +79,43 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True
     rows: list[dict[str, Any]] = []
     for row in json.loads(arguments.result.read_text())["rows"]:
-        p = parse(row["case"]) if row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq" else None
+        p = (
+            parse(row["case"])
+            if row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq"
+            else None
+        )
         if not isinstance(p, Conv2dProblem):
             continue
         times = {name: torch_us(p, memory_format) for name, memory_format in FORMATS.items()}
         rows.append(
-            {"case": row["case"], "batch": p.n, "vkq_us": row["median_us"], "variant": row["variant"],
-             **{f"torch_{name}_us": us for name, us in times.items()}, "ratio": min(times.values()) / row["median_us"]}
-        )  # fmt: skip
+            {
+                "case": row["case"],
+                "batch": p.n,
+                "vkq_us": row["median_us"],
+                "variant": row["variant"],
+                **{f"torch_{name}_us": us for name, us in times.items()},
+                "ratio": min(times.values()) / row["median_us"],
+            }
+        )
     lines = ["| case | vkq int8 | torch fp16 NCHW | NHWC | faster by |", "| --- | --- | --- | --- | --- |"]
     lines += [
-        f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us | {r['ratio']:.2f} |"
+        f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us |"
+        f" {r['ratio']:.2f} |"
         for r in rows
     ]
     for batch in sorted({r["batch"] for r in rows}):
         ratios = [r["ratio"] for r in rows if r["batch"] == batch]
         faster = sum(ratio > 1 for ratio in ratios)
         mean = statistics.geometric_mean(ratios)
-        lines.append(f"\nBatch {batch}: vkq is faster in {faster} of {len(ratios)}, geometric mean {mean:.2f}.")
+        lines.append(
+            f"\nBatch {batch}: vkq is faster in {faster} of {len(ratios)}, geometric mean {mean:.2f}."
+        )
     print("\n".join(lines))
-    about = {"torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "gpu": torch.cuda.get_device_name()}
+    about = {
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "gpu": torch.cuda.get_device_name(),
+    }
     if arguments.json:
         arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
     if arguments.md:

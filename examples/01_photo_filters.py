@@ -1,8 +1,8 @@
 """A photograph through a chain of int8 layers on a Vulkan device, compared with ONNX Runtime byte for byte.
 
-The picture is quantized, blurred, searched for edges in eight directions, coloured by direction, and its edges are counted by a
-linear layer over a 4x4 grid. All of it stays on the device between the layers and is one submission.
-Usage: 01_photo_filters.py [DEVICE]
+The picture is quantized, blurred, searched for edges in eight directions, coloured by direction, and its
+edges are counted by a linear layer over a 4x4 grid. All of it stays on the device between the layers and is
+one submission. Usage: 01_photo_filters.py [DEVICE]
 """
 
 import sys
@@ -53,7 +53,9 @@ def grid_weight(height: int, width: int) -> np.ndarray:
     weight = np.zeros((4, 4, 8, height, width))
     for i in range(4):
         for j in range(4):
-            weight[i, j, :, i * height // 4 : (i + 1) * height // 4, j * width // 4 : (j + 1) * width // 4] = 1
+            weight[
+                i, j, :, i * height // 4 : (i + 1) * height // 4, j * width // 4 : (j + 1) * width // 4
+            ] = 1
     flat = weight.reshape(16, -1)
     return flat / flat.sum(axis=1, keepdims=True)
 
@@ -66,7 +68,9 @@ class Network:
         for name, (weight, options, x, y) in filters().items():
             w, scale = quantize_weight(weight)
             relu = "relu" if name == "edges" else None
-            self.layers[name] = vkq.Conv2d(w, scale, x_qparams=x, y_qparams=y, activation=relu, device=device, **options)
+            self.layers[name] = vkq.Conv2d(
+                w, scale, x_qparams=x, y_qparams=y, activation=relu, device=device, **options
+            )
         w, scale = quantize_weight(grid)
         self.layers["grid"] = vkq.Linear(w, scale, x_qparams=EDGE, y_qparams=SHARE, device=device)
 
@@ -85,7 +89,10 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         return name
 
     def qparams(name: str, q: vkq.QParams) -> list[str]:
-        return [constant(f"{name}_scale", np.float32(q.scale)), constant(f"{name}_zero", np.int8(q.zero_point))]
+        return [
+            constant(f"{name}_scale", np.float32(q.scale)),
+            constant(f"{name}_zero", np.int8(q.zero_point)),
+        ]
 
     nodes.append(helper.make_node("QuantizeLinear", ["image", *qparams("image", PIXEL)], ["image_q"]))
     inputs = {"blur": "image_q", "edges": "blur", "colours": "edges", "pool": "edges"}
@@ -99,9 +106,15 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         ends = [inputs[name], *qparams(f"{name}_x", x), *parameters, *qparams(f"{name}_y", y)]
         pads, stride = [options.get("padding", 0)] * 4, [options.get("stride", 1)] * 2
         raw = f"{name}_raw" if name == "edges" else name
-        nodes.append(helper.make_node("QLinearConv", ends, [raw], pads=pads, strides=stride, group=options.get("groups", 1)))
+        nodes.append(
+            helper.make_node(
+                "QLinearConv", ends, [raw], pads=pads, strides=stride, group=options.get("groups", 1)
+            )
+        )
         if name == "edges":  # relu in the integer domain
-            nodes.append(helper.make_node("Max", [raw, constant("edges_floor", np.int8(y.zero_point))], [name]))
+            nodes.append(
+                helper.make_node("Max", [raw, constant("edges_floor", np.int8(y.zero_point))], [name])
+            )
     w, scale = quantize_weight(grid)
     nodes.append(helper.make_node("Flatten", ["pool"], ["pool_flat"]))
     weights = [
@@ -147,7 +160,8 @@ def main() -> int:
     print("edges by cell of a 4x4 grid, in percent of full scale:")
     print(np.rint(100 * (got["grid"].astype(int) - SHARE.zero_point).reshape(4, 4) * SHARE.scale).astype(int))
     print(
-        f"time     {1000 * elapsed:.1f} ms for {sum(p[0].size > 0 for p in filters().values())} convolutions and a linear layer"
+        f"time     {1000 * elapsed:.1f} ms for {sum(p[0].size > 0 for p in filters().values())} convolutions"
+        " and a linear layer"
     )
     print(f"result   {equal} of {total} bytes equal to ONNX Runtime's")
     return 0 if equal == total else 1

@@ -1,8 +1,9 @@
-"""Thirty crops of a photograph, each darker or brighter than the original, found again where they were cut, with integer sums.
+"""Thirty crops of a photograph, each darker or brighter than the original, found again where they were cut,
+with integer sums.
 
-Every crop is compared with the photograph at every place (`vkq.integer.match_template`), exactly. The same sums in float32, as an
-FFT gives them, are judged beside. The places found and the score map of one crop are drawn into a PNG.
-Usage: 02_template_matching.py [DEVICE]
+Every crop is compared with the photograph at every place (`vkq.integer.match_template`), exactly. The same
+sums in float32, as an FFT gives them, are judged beside. The places found and the score map of one crop are
+drawn into a PNG. Usage: 02_template_matching.py [DEVICE]
 """
 
 import sys
@@ -23,7 +24,8 @@ SHOWN = 2  # the crop whose score map is drawn
 
 
 def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(crops, their places): contrast and brightness changed, rounded to whole numbers, with a little noise."""
+    """(crops, their places): contrast and brightness changed, rounded to whole numbers, with a little
+    noise."""
     rng = np.random.default_rng(7)
     room = np.array(photo.shape) - SIZE
     places = []
@@ -47,16 +49,21 @@ def best(scores: np.ndarray, smallest: bool = False) -> np.ndarray:
 
 
 def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.ndarray) -> Image.Image:
-    """The photograph with a frame at each place found (green: right), and the score map of one crop beside it."""
+    """The photograph with a frame at each place found (green: right), and the score map of one crop beside
+    it."""
     picture = Image.fromarray(photo).convert("RGB")
     pen = ImageDraw.Draw(picture)
     for (y, x), truth in zip(found.tolist(), places.tolist(), strict=True):
-        pen.rectangle((x, y, x + SIZE - 1, y + SIZE - 1), outline="lime" if [y, x] == truth else "red", width=2)
+        pen.rectangle(
+            (x, y, x + SIZE - 1, y + SIZE - 1), outline="lime" if [y, x] == truth else "red", width=2
+        )
     y, x = found[SHOWN].tolist()
     pen.rectangle((x - 3, y - 3, x + SIZE + 2, y + SIZE + 2), outline="yellow", width=2)
     canvas = np.zeros(photo.shape, np.uint8)
     half = SIZE // 2  # a score stands at the window's centre
-    canvas[half : half + scores.shape[1], half : half + scores.shape[2]] = np.rint(127.5 * (scores[SHOWN] + 1))
+    canvas[half : half + scores.shape[1], half : half + scores.shape[2]] = np.rint(
+        127.5 * (scores[SHOWN] + 1)
+    )
     side = Image.fromarray(canvas).convert("RGB")
     pen = ImageDraw.Draw(side)
     pen.ellipse((x + half - 9, y + half - 9, x + half + 9, y + half + 9), outline="yellow", width=2)
@@ -79,17 +86,28 @@ def main() -> int:
         print(f"device   {device.name}")
     right = int((found == places).all(axis=1).sum())
     right_ssd = int((best(difference, smallest=True) == places).all(axis=1).sum())
-    in_float = scipy.signal.correlate(photo.astype(np.float32), crops[SHOWN].astype(np.float32), "valid", "fft")
+    in_float = scipy.signal.correlate(
+        photo.astype(np.float32), crops[SHOWN].astype(np.float32), "valid", "fft"
+    )
     wrong = np.abs(in_float.astype(np.float64) - exact)
     OUT.mkdir(exist_ok=True)
     draw(photo, scores, found, places).save(OUT / "template_matching.png")
     macs = scores.size * SIZE * SIZE
     print(f"picture  {OUT / 'template_matching.png'}")
-    print(f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds, integral images and normalization")
+    print(
+        f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds, integral images and"
+        " normalization"
+    )
     share = (wrong > 0).mean()
-    print(f"float32  sums of one crop by FFT: wrong at {share:.0%} of {wrong.size} places, by up to {wrong.max():g}")
+    print(
+        f"float32  sums of one crop by FFT: wrong at {share:.0%} of {wrong.size} places, by up to"
+        f" {wrong.max():g}"
+    )
     print(f"ssd      {right_ssd} of {CROPS} crops found: squared differences do not allow for brightness")
-    print(f"result   {right} of {CROPS} crops found exactly where they were cut (correlation coefficient, exact sums)")
+    print(
+        f"result   {right} of {CROPS} crops found exactly where they were cut (correlation coefficient, exact"
+        " sums)"
+    )
     return 0 if right == CROPS else 1
 
 

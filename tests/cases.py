@@ -3,4 +3,14 @@
 from vkq.check.cases import CASES, KNOWN, ODD, TRANSPOSED, Case, random_conv2d, random_linear
 from vkq.check.data import Data, random_data
 
-__all__ = ["CASES", "KNOWN", "ODD", "TRANSPOSED", "Case", "Data", "random_conv2d", "random_data", "random_linear"]
+__all__ = [
+    "CASES",
+    "KNOWN",
+    "ODD",
+    "TRANSPOSED",
+    "Case",
+    "Data",
+    "random_conv2d",
+    "random_data",
+    "random_linear",
+]

@@ -1,4 +1,5 @@
-"""Devices for the tests: each test that takes ``device`` runs on two independent software drivers, under the validation layer."""
+"""Devices for the tests: each test that takes ``device`` runs on two independent software drivers, under the
+validation layer."""
 
 import os
 from collections.abc import Iterator
@@ -13,9 +14,15 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 
 def _environment() -> None:
-    """Before the loader is opened: both drivers, the validation layer, a cache that outlives the run but is not the user's."""
-    icds = [*Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"), ROOT / ".drivers" / "vk_swiftshader_icd.json"]
-    if "VKQ_TEST_DEVICE" not in os.environ:  # a real device by a part of its name, instead of the software ones
+    """Before the loader is opened: both drivers, the validation layer, a cache that outlives the run but is
+    not the user's."""
+    icds = [
+        *Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json"),
+        ROOT / ".drivers" / "vk_swiftshader_icd.json",
+    ]
+    if (
+        "VKQ_TEST_DEVICE" not in os.environ
+    ):  # a real device by a part of its name, instead of the software ones
         os.environ.setdefault("VK_DRIVER_FILES", ":".join(str(p) for p in icds if p.exists()))
         os.environ.setdefault("VKQ_VALIDATION", "1")
     os.environ.setdefault("VKQ_CACHE_DIR", str(ROOT / "build" / "test-cache"))
@@ -30,7 +37,8 @@ _opened: dict[str, vkq.Device] = {}
 
 
 def open_device(driver: str) -> vkq.Device:
-    """The driver's device, opened once for the whole run; a missing one is a failure under VKQ_REQUIRE_DEVICE=1."""
+    """The driver's device, opened once for the whole run; a missing one is a failure under
+    VKQ_REQUIRE_DEVICE=1."""
     if driver not in _opened:
         try:
             _opened[driver] = vkq.Device(DRIVERS.get(driver, driver))
@@ -61,7 +69,8 @@ def any_device() -> vkq.Device:
 
 @pytest.fixture
 def strict_device() -> vkq.Device:
-    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them (tests/kernels/emulated.py)."""
+    """One open device, for shaders whose private arrays outlive barriers: lavapipe may lose them
+    (tests/kernels/emulated.py)."""
     return open_device(os.environ.get("VKQ_TEST_DEVICE", "swiftshader"))
 
 

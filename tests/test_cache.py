@@ -99,7 +99,9 @@ def test_unreadable_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     cache.write(path, b"old")
-    monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    monkeypatch.setattr(
+        "os.replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
     with pytest.warns(CacheWarning, match="No space left"):
         cache.write(path, b"new")
     assert cache.read(path) == b"old"

@@ -13,11 +13,16 @@ PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [
     {"errors", "_version"},
-    {"qparams", "problem", "window", "yamlfile", "cache"},
-    {"layoutspec", "layout", "reference"},
+    {"yamlfile", "cache"},
+    {"numerics"},
+    {"problem"},
+    {"layout", "reference"},
     {"shader"},
     {"device"},
     {"runtime"},
+    {"probe"},
+    {"select"},
+    {"kernels"},
     {"ops"},
     {"graph", "bench", "check", "integer"},
     {"__init__"},
@@ -27,9 +32,8 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 
 def part(module: tuple[str, ...]) -> str:
-    """The name in LAYERS of a module below vkq; reference_x belongs to reference, problem_x to problem."""
-    name = module[0] if module else "__init__"
-    return name.split("_")[0] if name.startswith(("reference_", "problem_")) else name
+    """The name in LAYERS of a module below vkq."""
+    return module[0] if module else "__init__"
 
 
 def imported(path: Path) -> list[tuple[int, tuple[str, ...]]]:
@@ -49,7 +53,11 @@ def imported(path: Path) -> list[tuple[int, tuple[str, ...]]]:
                 continue
             found += [(node.lineno, target or (alias.name,)) for alias in node.names]
         elif isinstance(node, ast.Import):
-            found += [(node.lineno, tuple(a.name.split(".")[1:])) for a in node.names if a.name.split(".")[0] == "vkq"]
+            found += [
+                (node.lineno, tuple(a.name.split(".")[1:]))
+                for a in node.names
+                if a.name.split(".")[0] == "vkq"
+            ]
     return found
 
 
@@ -71,7 +79,13 @@ def test_the_rule_can_be_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Each way of writing an import is seen."""
     monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
     (tmp_path / "device").mkdir()
-    lines = ["from ..ops import linear", "from vkq.ops.linear import x", "import vkq.ops", "from .. import ops", "def f():"]
+    lines = [
+        "from ..ops import linear",
+        "from vkq.ops.linear import x",
+        "import vkq.ops",
+        "from .. import ops",
+        "def f():",
+    ]
     (tmp_path / "device" / "bad.py").write_text("\n".join([*lines, "    from ..ops.y import z"]))
     assert [(line, part(target)) for line, target in imported(tmp_path / "device" / "bad.py")] == [
         (1, "ops"), (2, "ops"), (3, "ops"), (4, "ops"), (6, "ops"),
@@ -84,7 +98,10 @@ def test_only_the_command_line_prints() -> None:
             continue
         calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
         printing = [n.lineno for n in calls if isinstance(n.func, ast.Name) and n.func.id == "print"]
-        allowed = path.relative_to(PACKAGE).as_posix() in ("shader/build.py", "probe/child.py")  # run with python -m
+        allowed = path.relative_to(PACKAGE).as_posix() in (
+            "shader/build.py",
+            "probe/child.py",
+        )  # run with python -m
         assert not printing or allowed, f"{path}: print in lines {printing}"
 
 
@@ -100,7 +117,8 @@ opened.clear()
 import vkq
 own = time.perf_counter() - start
 files = [name for name in opened if not name.endswith((".py", ".pyc", ".so")) and "__pycache__" not in name]
-print(json.dumps({"own": own, "files": files, "modules": sorted(sys.modules), "threads": threading.active_count()}))
+modules, threads = sorted(sys.modules), threading.active_count()
+print(json.dumps({"own": own, "files": files, "modules": modules, "threads": threads}))
 """
 
 
@@ -108,7 +126,11 @@ def test_import_does_no_work(tmp_path: Path) -> None:
     """No Vulkan, no extension, no shader or layout read, no cache, no thread; and fast."""
     env = {**os.environ, "VKQ_CACHE_DIR": str(tmp_path / "cache"), "VK_DRIVER_FILES": "/nonexistent"}
     runs = [
-        json.loads(subprocess.run([sys.executable, "-c", WATCH], env=env, capture_output=True, check=True, timeout=60).stdout)
+        json.loads(
+            subprocess.run(
+                [sys.executable, "-c", WATCH], env=env, capture_output=True, check=True, timeout=60
+            ).stdout
+        )
         for _ in range(2)
     ]
     for run in runs:

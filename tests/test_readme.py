@@ -15,7 +15,8 @@ import vkq
 ROOT = Path(__file__).resolve().parents[1]
 BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-# By file: an editable install has the checkout itself in the package's path. A __main__ module runs when it is imported.
+# By file: an editable install has the checkout itself in the package's path. A __main__ module runs when it
+# is imported.
 FILES = [path for path in sorted((ROOT / "vkq").rglob("*.py")) if path.stem not in ("__main__", "__init__")]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FILES]
 
@@ -40,9 +41,18 @@ def test_readme_names_tests_that_exist() -> None:
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)
 def test_example(script: Path, tmp_path: Path) -> None:
-    environment = {**os.environ, "VKQ_VALIDATION": "0", "PYTHONPATH": str(ROOT) if "PYTHONPATH" in os.environ else ""}
+    environment = {
+        **os.environ,
+        "VKQ_VALIDATION": "0",
+        "PYTHONPATH": str(ROOT) if "PYTHONPATH" in os.environ else "",
+    }
     done = subprocess.run(
-        [sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300, check=False
+        [sys.executable, str(script)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

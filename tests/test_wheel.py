@@ -1,4 +1,5 @@
-"""The wheel: built here, installed into an empty environment with no shader compiler, it runs the demo's kind of work."""
+"""The wheel: built here, installed into an empty environment with no shader compiler, it runs the demo's kind
+of work."""
 
 import os
 import subprocess
@@ -22,7 +23,8 @@ from vkq import reference
 assert importlib.util.find_spec("slangpy") is None
 assert vkq.__file__.startswith(sys.prefix), vkq.__file__
 rng = np.random.default_rng(0)
-x, w = rng.integers(-128, 128, (2, 5, 9, 7), dtype=np.int8), rng.integers(-128, 128, (6, 5, 3, 3), dtype=np.int8)
+x = rng.integers(-128, 128, (2, 5, 9, 7), dtype=np.int8)
+w = rng.integers(-128, 128, (6, 5, 3, 3), dtype=np.int8)
 q, y = vkq.QParams(0.02, 3), vkq.QParams(0.5, -9)
 for path in ("auto", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"):
     got = vkq.conv2d(x, w, 0.01, padding=1, x_qparams=q, y_qparams=y, path=path)
@@ -35,7 +37,17 @@ print("exact")
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -61,6 +73,12 @@ def test_it_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"VKQ_CACHE_DIR": str(tmp_path / "cache"), "PATH": str(tmp_path), "VKQ_VALIDATION": "0"}
     done = subprocess.run(
-        [str(python), "-c", PROGRAM], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [str(python), "-c", PROGRAM],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     assert done.stdout == "exact\n", done.stdout + done.stderr

@@ -1,8 +1,8 @@
 """The user's cache folder: files that can be made again, each checked when it is read.
 
-A file is a magic number, the SHA-256 of its data, and the data. A file that is truncated, changed, empty, unreadable or
-not a file at all is ignored with one `CacheWarning`, and the caller makes the data again. Writing is atomic, so a
-reader in another process never sees half a file.
+A file is a magic number, the SHA-256 of its data, and the data. A file that is truncated, changed, empty,
+unreadable or not a file at all is ignored with one `CacheWarning`, and the caller makes the data again.
+Writing is atomic, so a reader in another process never sees half a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class CacheWarning(UserWarning):
 
 
 def cache_dir() -> Path:
-    """The folder for everything vkq keeps between runs: ``VKQ_CACHE_DIR`` where set, else the platform's own."""
+    """The folder for everything vkq keeps between runs: ``VKQ_CACHE_DIR`` where set, else the platform's
+    own."""
     chosen = os.environ.get("VKQ_CACHE_DIR")
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("vkq", appauthor=False))
 
@@ -44,7 +45,8 @@ def unseal(blob: bytes) -> bytes | None:
 
 
 def read(path: Path) -> bytes | None:
-    """The data of the cache file *path*; None where there is none, or where it is damaged (warned of once)."""
+    """The data of the cache file *path*; None where there is none, or where it is damaged (warned of
+    once)."""
     try:
         data = unseal(path.read_bytes())
         problem = "its checksum is wrong"

@@ -1,8 +1,8 @@
 """YAML files that a person maintains, read safely and with the line of every value kept.
 
-Shader and layout descriptions use a plain subset: mappings with text keys, sequences and scalars. Tags, anchors,
-aliases and merge keys are refused, so a file can neither build Python objects nor grow when it is loaded.
-Every refusal is a ``SpecError`` that begins with ``path:line:``.
+Shader and layout descriptions use a plain subset: mappings with text keys, sequences and scalars. Tags,
+anchors, aliases and merge keys are refused, so a file can neither build Python objects nor grow when it is
+loaded. Every refusal is a ``SpecError`` that begins with ``path:line:``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from vkq.errors import SpecError
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 
-_INT = re.compile(r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+")  # not YAML 1.1's octal, binary and sexagesimal forms
+_INT = re.compile(
+    r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"
+)  # not YAML 1.1's octal, binary and sexagesimal forms
 _BOOL = {"true": True, "false": False}  # not YAML 1.1's yes, no, on, off
 _WORDS = {"str": "text", "int": "number", "float": "number", "bool": "truth value"}
 
@@ -74,7 +76,8 @@ class Node:
         return [(text, value) for text, (_, value) in self._entries().items()]
 
     def mapping(self, required: Set[str], optional: Set[str] = frozenset()) -> dict[str, Node]:
-        """The entries of a mapping with a fixed set of keys; unknown, duplicate and missing keys are refused."""
+        """The entries of a mapping with a fixed set of keys; unknown, duplicate and missing keys are
+        refused."""
         entries = self._entries()
         known = ", ".join(sorted(required | optional))
         for text, (key, _) in entries.items():
@@ -105,11 +108,12 @@ class Node:
         if tag == "float" and not re.search("[:_n]", text.lower()):  # neither sexagesimal nor .inf and .nan
             return float(text)
         raise self.error(
-            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth as true or false."
+            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth"
+            " as true or false."
         )
 
-    # The three methods below carry the names of the types they return; they stand last so that no annotation of
-    # another method means them.
+    # The three methods below carry the names of the types they return; they stand last so that no annotation
+    # of another method means them.
 
     def str(self) -> str:
         """Text."""
@@ -167,7 +171,9 @@ def load(path: Path) -> Node:
     except OSError as error:
         raise SpecError(f"{path}:1: cannot be read: {error.strerror}.") from error
     if len(data) > MAX_BYTES:
-        raise SpecError(f"{path}:1: the file is larger than {MAX_BYTES} bytes; a description must be smaller.")
+        raise SpecError(
+            f"{path}:1: the file is larger than {MAX_BYTES} bytes; a description must be smaller."
+        )
     try:
         node = _Loader(data.decode()).get_single_node()
     except UnicodeDecodeError as error:
@@ -175,7 +181,9 @@ def load(path: Path) -> Node:
         raise SpecError(f"{path}:{line}: byte 0x{byte:02x} is not UTF-8; save the file as UTF-8.") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise SpecError(f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}.") from error
+        raise SpecError(
+            f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}."
+        ) from error
     except yaml.YAMLError as error:  # a character that YAML does not allow
         raise SpecError(f"{path}:1: {' '.join(str(error).split())}.") from error
     if node is None:

@@ -1,7 +1,8 @@
 // y = a op b of two quantized tensors, the same bits as the table of all 65,536 results that the host made.
 //
-// add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding could decide (farther
-// than `safe` from the nearest integer), the table does: so no device needs exact floats, and most elements need no table.
+// add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding
+// could decide (farther than `safe` from the nearest integer), the table does: so no device needs exact
+// floats, and most elements need no table.
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset        OP_TABLE  table alone
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
@@ -18,7 +19,8 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
-layout(constant_id = 2) const bool FOLDED = false;  // the layout's extent is (1, 1, rows, last axis) of the logical dims
+// the layout's extent is (1, 1, rows, last axis) of the logical dims
+layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
 
 #if SAME
@@ -73,7 +75,8 @@ Int8x4 combine_word(ivec4 va, ivec4 vb) {
 #if !SAME
 uvec4 extent_of(uvec4 dims) { return FOLDED ? uvec4(1u, 1u, dims.x * dims.y * dims.z, dims.w) : dims; }
 
-// The word that holds logical element e (broadcast into dims), and the lane of e where all four lanes of y are the same element.
+// The word that holds logical element e (broadcast into dims), and the lane of e where all four lanes of y
+// are the same element.
 uvec2 place(uvec4 e, uvec4 dims) {
   uvec4 extent = extent_of(dims);
   e = min(e, dims - 1u);
@@ -96,7 +99,8 @@ void main() {
   if (i < p.count) {
     uvec4 y_dims = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_dims = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_dims = uvec4(p.b_n, p.b_c, p.b_h, p.b_w), extent = extent_of(y_dims);
-    uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);  // a padding word is computed from the last element
+    // a padding word is computed from the last element
+    uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);
     if (FOLDED) e = from_row_major(row_major(e, extent), y_dims);
     uvec2 at_a = place(e, a_dims), at_b = place(e, b_dims);
     bool one_a = LANE_AXIS == 1u ? p.a_c == 1u : p.a_w == 1u, one_b = LANE_AXIS == 1u ? p.b_c == 1u : p.b_w == 1u;

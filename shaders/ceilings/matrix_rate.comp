@@ -1,4 +1,5 @@
-// The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in registers.
+// The int8 ceiling of a device's matrix units (VK_KHR_cooperative_matrix): products of matrices that stay in
+// registers.
 //
 // Every accumulator grows by MK * a * b with each step, so the host can tell that something was computed.
 // Threads   each subgroup has CHAINS accumulators of MM x MN and stores their sum.

@@ -1,4 +1,5 @@
-// The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory traffic in the loop.
+// The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory
+// traffic in the loop.
 //
 // WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the last, so nothing can be hoisted out of the loop
 // WHAT 1    float32 multiply-adds, acc = acc * a + b (a compiler with a fused instruction takes it)

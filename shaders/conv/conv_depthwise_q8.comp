@@ -1,7 +1,9 @@
-// Depthwise convolution in int8 with exact int32 accumulation: each output channel sees one input channel (IC/groups = 1), with any
-// number of outputs for an input channel, and any kernel, stride, dilation and padding.
+// Depthwise convolution in int8 with exact int32 accumulation: each output channel sees one input channel
+// (IC/groups = 1), with any number of outputs for an input channel, and any kernel, stride, dilation and
+// padding.
 //
-// There is no sum over channels for a dot product to make, so this multiplies int32 lanes; it is the same under every path.
+// There is no sum over channels for a dot product to make, so this multiplies int32 lanes; it is the same
+// under every path.
 //
 // Memory    x: kPackedInt8_4W4C words; w: words [kh][kw][c4], lane = output channel; channels: gemm_output.glslh;
 //           y: kPackedInt8_4W4C words or float32 NCHW.
@@ -31,7 +33,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "int8x4.glslh"
 #include "conv_block.glslh"
 
-ivec4 from_low, shifts;  // by output channel: 1 where its input is in the first of two words, else 0; the bit where it begins
+// by output channel: 1 where its input is in the first of two words, else 0; the bit where it begins
+ivec4 from_low, shifts;
 
 // The inputs of four output channels, out of the two words that hold them.
 ivec4 lanes(Int8x4 low, Int8x4 high) {

@@ -1,8 +1,10 @@
-// Convolution in int8 with exact int32 accumulation, straight from the image: any kernel, stride, dilation, padding and groups.
+// Convolution in int8 with exact int32 accumulation, straight from the image: any kernel, stride, dilation,
+// padding and groups.
 //
-// A group's channels need not begin at a word of four: the host lays the weights of four output channels against the `span` input
-// words that hold any channel of their groups, with each channel's zero point (which counts as zero) in the lanes that are not its
-// own. So no byte is ever shifted, and groups of any size use whole dot products.
+// A group's channels need not begin at a word of four: the host lays the weights of four output channels
+// against the `span` input words that hold any channel of their groups, with each channel's zero point (which
+// counts as zero) in the lanes that are not its own. So no byte is ever shifted, and groups of any size use
+// whole dot products.
 //
 // Memory    x: kPackedInt8_4W4C words; w: blocks [kh][span][kw][c4] of 4 output channels x 4 lanes; channels: gemm_output.glslh;
 //           y: kPackedInt8_4W4C words or float32 NCHW.

@@ -1,5 +1,5 @@
-// A convolution in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup scope), as an implicit
-// GEMM of output pixels x output channels.
+// A convolution in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup
+// scope), as an implicit GEMM of output pixels x output channels.
 //
 // Memory    x and y: kPackedInt8_16C (y also float32 [image, channel, pixel]). The input pixels under a tile of TH x TW outputs,
 //           all taps of them, are loaded into shared memory once for CH channels; a run of MN outputs along w is then MN rows of a
@@ -37,7 +37,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint rows, n, k16, steps;  // output pixels of all images; of a group: outputs (a multiple of 4), runs of 16 channels; of a chunk
+  // output pixels of all images; of a group: outputs (a multiple of 4), runs of 16 channels; of a chunk
+  uint rows, n, k16, steps;
   uint groups, channels;     // channels of y
   int y_zero_point, y_min, y_max;
   float y_low, y_high;
@@ -109,7 +110,8 @@ void store_step(uint slot, uint stage) {
     tile[HALO + stage * STAGE + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
 }
 
-// A subgroup has whole lines of the tile, or runs of one line. Steps beyond the last tap read the last one's pixels.
+// A subgroup has whole lines of the tile, or runs of one line. Steps beyond the last tap read the last one's
+// pixels.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;
   uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h, column = subgroup_m % TW * STRIDE_W + kw * p.dilation_w;

@@ -1,5 +1,6 @@
-// Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n]: float activations, int8 weights dequantized in the shader, float32
-// accumulation in blocks of k. The weight-only scheme q8csw, for linear layers and (after im2col) convolutions.
+// Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n]: float activations, int8 weights dequantized in the shader,
+// float32 accumulation in blocks of k. The weight-only scheme q8csw, for linear layers and (after im2col)
+// convolutions.
 //
 // Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0] scale bits,
 //           [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
@@ -39,8 +40,8 @@ vec4 load_x(uint row, uint k) {
   return v;
 }
 
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min and max, which
-// lose NaN.
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
 float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 void store_row(uint m, uint c4, vec4 sums) {

@@ -1,5 +1,5 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup scope); also
-// 1x1 convolutions of any stride without padding, whose rows are pixels.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix,
+// subgroup scope); also 1x1 convolutions of any stride without padding, whose rows are pixels.
 //
 // Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w: kPackedInt8_16K, its k padded
 //           with weight zero points to whole turns. 16 k of neighbouring rows or outputs are neighbours in memory, so both tiles are loaded
@@ -27,7 +27,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint rows, n, k16, steps;       // of one group's product: rows, outputs (a multiple of 4), runs of 16 k, steps of BK
+  // of one group's product: rows, outputs (a multiple of 4), runs of 16 k, steps of BK
+  uint rows, n, k16, steps;
   uint groups, channels;          // channels of y
   int y_zero_point, y_min, y_max;
   float y_low, y_high;

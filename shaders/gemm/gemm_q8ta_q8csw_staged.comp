@@ -1,5 +1,6 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation through shared memory, for matrices and (CONV) as an implicit
-// GEMM: the rows of X are gathered from an image while the tile is loaded, and no im2col matrix is made.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation through shared memory, for matrices and
+// (CONV) as an implicit GEMM: the rows of X are gathered from an image while the tile is loaded, and no
+// im2col matrix is made.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic); w: kPackedInt8_4N4K
 //           blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory holds two K tiles of KT blocks, the one in use
@@ -14,7 +15,8 @@
 #endif
 
 layout(local_size_x = LX, local_size_y = LY) in;
-layout(constant_id = 2) const bool ROW_SUMS = false;  // weight zero points need the sums of x (the u8u8 form always does)
+// weight zero points need the sums of x (the u8u8 form always does)
+layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #if CONV
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };

@@ -1,5 +1,5 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation, for linear layers and (after im2col, or directly for 1x1)
-// convolutions; `groups` independent products side by side.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation, for linear layers and (after im2col, or
+// directly for 1x1) convolutions; `groups` independent products side by side.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks [group][k4][n4];
 //           y and channels: gemm_output.glslh.
@@ -15,7 +15,8 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
-layout(constant_id = 2) const bool ROW_SUMS = false;  // weight zero points need the sums of x (the u8u8 form always does)
+// weight zero points need the sums of x (the u8u8 form always does)
+layout(constant_id = 2) const bool ROW_SUMS = false;
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };

@@ -1,5 +1,5 @@
-// Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n] for few rows: float activations, int8 weights dequantized in the shader. Bound by
-// reading the weights once, so many threads share the sum over k.
+// Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n] for few rows: float activations, int8 weights dequantized
+// in the shader. Bound by reading the weights once, so many threads share the sum over k.
 //
 // Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0] scale bits,
 //           [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
@@ -52,8 +52,8 @@ vec4 load_x(uint row, uint k4) {
 #endif
 }
 
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min and max, which
-// lose NaN.
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
 float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 void store_row(uint m, uint c4, vec4 sums) {

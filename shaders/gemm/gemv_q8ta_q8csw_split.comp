@@ -1,5 +1,5 @@
-// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows: bound by reading the weights once, so many threads
-// share the sum over k.
+// Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation for few rows: bound by reading the weights
+// once, so many threads share the sum over k.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks [group][k4][n4];
 //           y and channels: gemm_output.glslh. Neighbouring threads read neighbouring blocks of w.
@@ -15,7 +15,8 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
-layout(constant_id = 2) const bool ROW_SUMS = false;  // weight zero points need the sums of x (the u8u8 form always does)
+// weight zero points need the sums of x (the u8u8 form always does)
+layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint ROWS = 4;          // of a block that are computed; the others are not read
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };

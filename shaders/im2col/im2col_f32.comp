@@ -1,4 +1,5 @@
-// The im2col matrix of a float32 convolution: row = output pixel, column = filter tap x channel, padding filled with 0.
+// The im2col matrix of a float32 convolution: row = output pixel, column = filter tap x channel, padding
+// filled with 0.
 //
 // Memory    x: float32 NCHW; y: float32 rows [group][m][k] for the rows of one chunk.
 // Threads   one invocation writes one element, neighbours along k.

@@ -1,4 +1,5 @@
-// The im2col matrix of an int8 convolution: row = output pixel, column = filter tap x channel, padding filled with x_zero_point.
+// The im2col matrix of an int8 convolution: row = output pixel, column = filter tap x channel, padding filled
+// with x_zero_point.
 //
 // Memory    x: kPackedInt8_4W4C; y: kPackedInt8_4H4W blocks [group][m4][k4] for the rows of one chunk.
 // Threads   one invocation writes one block (4 rows x 4 k), neighbours along k.

@@ -1,5 +1,6 @@
-// y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]: exact integer correlation of images with large windows. Other
-// strides and dilations are this one on rearranged images (integer/phases.py); matrix products are its case ow = 1.
+// y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx]: exact integer correlation of images with
+// large windows. Other strides and dilations are this one on rearranged images (integer/phases.py); matrix
+// products are its case ow = 1.
 //
 // Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j) (x_i * w_j) plus
 //           w_offset * (window sum of x) plus a constant per template (integer/digits.py derives it), modulo 2^32, or
@@ -182,7 +183,8 @@ void store(uint index, uint low_word, uint high_word) {
   if (!WIDE) {
     if (add) atomicAdd(y[index], low_word); else y[index] = low_word;
   } else if (add) {
-    uint before = atomicAdd(y[2u * index], low_word);  // each addition carries by itself, so their order does not matter
+    // each addition carries by itself, so their order does not matter
+    uint before = atomicAdd(y[2u * index], low_word);
     atomicAdd(y[2u * index + 1u], high_word + uint(before + low_word < before));
   } else {
     y[2u * index] = low_word;

@@ -1,6 +1,6 @@
-// Moves int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i lies in [0, size_i). That is
-// transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and one input of a concatenation.
-// Elsewhere y gets `fill`, or keeps what it has (KEEP).
+// Moves int8 elements: y[d] = x[sum of (d_i - before_i) * stride_i] where every d_i - before_i lies in [0,
+// size_i). That is transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and
+// one input of a concatenation. Elsewhere y gets `fill`, or keeps what it has (KEEP).
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT. An element of x is counted in row-major order; the
 //           logical dims of y are its layout's extent, or its row-major order is cut into them (FOLDED).
@@ -24,7 +24,8 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint words;
   int fill;
-  uint box_axis, box_first, box_size;                          // the box: all of y but along one axis of its extent
+  // the box: all of y but along one axis of its extent
+  uint box_axis, box_first, box_size;
   uint y_n, y_c, y_h, y_w, x_n, x_c, x_h, x_w;                 // extents of the layouts
   uint dims_n, dims_c, dims_h, dims_w;                         // of y, logical
   int before_n, before_c, before_h, before_w;

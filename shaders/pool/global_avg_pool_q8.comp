@@ -1,4 +1,5 @@
-// The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier) + y_zero), the sum exact.
+// The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
+// + y_zero), the sum exact.
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y: the same, one pixel.
 // Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then halves in shared memory.

@@ -40,7 +40,8 @@ layout(push_constant) uniform Push {
 #include "exact_sum.glslh"
 #endif
 
-struct Span { uint first, last; };  // of the input's rows or columns under the window, in steps of the dilation
+// of the input's rows or columns under the window, in steps of the dilation
+struct Span { uint first, last; };
 
 Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, uint size) {
   int first = int(out_index * stride) - int(pad);

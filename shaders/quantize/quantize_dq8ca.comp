@@ -1,7 +1,9 @@
-// Scale and zero point of every row from its own values, and the row as int8: ONNX DynamicQuantizeLinear, by rows and as int8.
+// Scale and zero point of every row from its own values, and the row as int8: ONNX DynamicQuantizeLinear, by
+// rows and as int8.
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x / scale) + zero_point)
-// The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers (exact_float.glslh).
+// The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers
+// (exact_float.glslh).
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C where BLOCKED;
 //           what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero point.
@@ -31,7 +33,8 @@ layout(push_constant) uniform Push {
 
 const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;  // 1.0, 2^-126, 255.0
 
-shared uint below[LOCAL_X];  // magnitudes: bit patterns of floats that are not negative are ordered as integers
+// magnitudes: bit patterns of floats that are not negative are ordered as integers
+shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
 // The largest magnitudes below and above zero in the row, in below[0] and above[0].

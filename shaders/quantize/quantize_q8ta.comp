@@ -1,5 +1,5 @@
-// y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly (exact_float.glslh).
-// NaN gives the lower bound, infinities saturate.
+// y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly
+// (exact_float.glslh). NaN gives the lower bound, infinities saturate.
 //
 // Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero point.
 // Threads   one invocation writes one word. x is read as bits: a device may flush subnormal floats.

@@ -1,4 +1,5 @@
-// Resizes int8 images. Where to look and with which weights stands in tables that the host made: every device does the same.
+// Resizes int8 images. Where to look and with which weights stands in tables that the host made: every device
+// does the same.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32; the fraction is cut off,

@@ -1,4 +1,5 @@
-// The integer forms of float32 arithmetic (exact_float.glslh) on pairs of bit patterns that the host knows the answers to.
+// The integer forms of float32 arithmetic (exact_float.glslh) on pairs of bit patterns that the host knows
+// the answers to.
 //
 // Memory    x: pairs (a, b); y: a / b, a + b, a * b (all of magnitudes), and round_half_even(a / b) within [-512, 512].
 // Threads   one invocation for each pair.

@@ -1,5 +1,5 @@
-// How fast the arithmetic of the int8 kernels runs in registers, and a copy: probe/rates.py times two loop counts and takes the
-// difference, so that what a dispatch costs at all falls out.
+// How fast the arithmetic of the int8 kernels runs in registers, and a copy: probe/rates.py times two loop
+// counts and takes the difference, so that what a dispatch costs at all falls out.
 //
 // OP 0    the inner step of a 4x4 tile in the dot form of the variant: eight words to operands, sixteen dot products
 // OP 1    float32 fused multiply-adds, sixteen chains

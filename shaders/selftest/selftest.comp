@@ -1,4 +1,5 @@
-// The arithmetic that every int8 kernel rests on, over values that the host knows the answers to (probe/selftest.py).
+// The arithmetic that every int8 kernel rests on, over values that the host knows the answers to
+// (probe/selftest.py).
 //
 // TEST 0    dot[i] = sum of the four products of x[i] and w[i], through the dot form of the variant, shifts taken out again
 // TEST 1    y[i] = requantize(x[i], multiplier w[i] (bits)), and z[i] = the bits of float(x[i]) * multiplier

@@ -1,5 +1,6 @@
-// Softmax of int8 rows: y = e / sum(e), e = table[max(x) - x], the table holding exp(-d * x_scale) * 2^30 as integers: the sum is
-// exact, so every device has the same bits. Then float32(e) * (1 / float32(sum)), each step rounded to nearest even.
+// Softmax of int8 rows: y = e / sum(e), e = table[max(x) - x], the table holding exp(-d * x_scale) * 2^30 as
+// integers: the sum is exact, so every device has the same bits. Then float32(e) * (1 / float32(sum)), each
+// step rounded to nearest even.
 //   OUT_F32   y as it is, row-major
 //   OUT_Q8    saturate(round_half_even(y / y_scale) + y_zero), in the layout of x
 //

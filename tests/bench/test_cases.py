@@ -53,9 +53,16 @@ def test_every_list_of_the_folder_loads_and_its_cases_have_work() -> None:
         assert found, name
         assert summary, name
         assert all(case.problem.macs and case.reason for case in found), name
-    assert {"linear", "conv2d", "seed", "gemv", "resnet50", "mobilenet_v2", "efficientnet_lite0", "transformer"} <= set(
-        cases.lists()
-    )
+    assert {
+        "linear",
+        "conv2d",
+        "seed",
+        "gemv",
+        "resnet50",
+        "mobilenet_v2",
+        "efficientnet_lite0",
+        "transformer",
+    } <= set(cases.lists())
 
 
 def test_the_lists_hold_the_shapes_of_the_tests() -> None:
@@ -63,9 +70,12 @@ def test_the_lists_hold_the_shapes_of_the_tests() -> None:
     assert {case.name for case in shapes.CASES if case.problem.macs} <= listed
 
 
-@pytest.mark.parametrize(("name", "macs"), [("resnet50", 4.09e9), ("mobilenet_v2", 0.30e9), ("efficientnet_lite0", 0.39e9)])
+@pytest.mark.parametrize(
+    ("name", "macs"), [("resnet50", 4.09e9), ("mobilenet_v2", 0.30e9), ("efficientnet_lite0", 0.39e9)]
+)
 def test_the_layers_of_a_network_add_up(name: str, macs: float) -> None:
-    """Published multiply-adds of the whole network; a list holds each layer once and says how often it occurs."""
+    """Published multiply-adds of the whole network; a list holds each layer once and says how often it
+    occurs."""
     total = 0
     for case in select([name]):
         times = case.reason.rpartition(", ")[2]
@@ -76,7 +86,8 @@ def test_the_layers_of_a_network_add_up(name: str, macs: float) -> None:
 def test_seed_and_gemv_are_what_they_say() -> None:
     seed = select(["seed"])
     assert [(c.name, c.scale) for c in seed[:2]] == [
-        ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", scale) for scale in ("channel", "tensor")
+        ("conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]", scale)
+        for scale in ("channel", "tensor")
     ]
     assert seed[0].operations == 2 * 86400 * 128 * 1152 == seed[2].operations
     assert {(c.problem.gemm_m, c.scheme) for c in select(["gemv"])} == {
@@ -86,14 +97,26 @@ def test_seed_and_gemv_are_what_they_say() -> None:
 
 def test_bytes_follow_the_scheme() -> None:
     problem = parse("linear[M=2,K=8,N=4]")
-    assert [Case(problem, scheme).bytes for scheme in cases.SCHEMES] == [16 + 32 + 8, 16 + 32 + 32, 64 + 32 + 32]
+    assert [Case(problem, scheme).bytes for scheme in cases.SCHEMES] == [
+        16 + 32 + 8,
+        16 + 32 + 32,
+        64 + 32 + 32,
+    ]
 
 
 def test_selection_joins_words_and_applies_options(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text('summary: mine\ncases:\n  - {case: "linear[M=1,2,K=4,N=4]", reason: why, methods: [a, b]}\n')
+    file.write_text(
+        'summary: mine\ncases:\n  - {case: "linear[M=1,2,K=4,N=4]", reason: why, methods: [a, b]}\n'
+    )
     found = select([str(file), "linear[M=3,K=4,N=4]", "linear[M=3,K=4,N=4]"])
-    assert [(c.problem.gemm_m, c.method) for c in found] == [(1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, None)]
+    assert [(c.problem.gemm_m, c.method) for c in found] == [
+        (1, "a"),
+        (1, "b"),
+        (2, "a"),
+        (2, "b"),
+        (3, None),
+    ]
     changed = select(["seed"], scheme="q8ta_q8csw", scale="tensor")
     assert len(changed) == 3
     assert changed[0].options == ("--scheme", "q8ta_q8csw", "--scale", "tensor")
@@ -106,7 +129,10 @@ def test_selection_joins_words_and_applies_options(tmp_path: Path) -> None:
     [
         ("summary: s\ncases:\n  - {case: 'linear[M=1]', reason: r}", ":3: .*missing"),
         ("summary: s\ncases:\n  - {case: 'linear[M=1,K=1,N=1]'}", ":3: the key 'reason' is missing"),
-        ("summary: s\ncases:\n  - {case: 'linear[M=1,K=1,N=1]', reason: r, schemes: [q4]}", ":3: 'q4' is not one of q8ta"),
+        (
+            "summary: s\ncases:\n  - {case: 'linear[M=1,K=1,N=1]', reason: r, schemes: [q4]}",
+            ":3: 'q4' is not one of q8ta",
+        ),
         ("summary: s\ninclude: [mine]", ":2: cannot include 'mine'"),
         ("summary: s\ninclude: [gone]", ":2: cannot include 'gone'"),
         ("cases: []", ":1: the key 'summary' is missing"),
@@ -124,5 +150,11 @@ def test_the_swept_size() -> None:
     assert swept([Case(p) for p in expand("linear[M=1,8,K=2,3,N=3]")]) is None
     assert swept([Case(parse("linear[M=1,K=2,N=3]"))]) is None
     assert (
-        swept([*map(Case, expand("linear[M=1,K=2,N=3]")), *map(Case, expand("conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]"))]) is None
+        swept(
+            [
+                *map(Case, expand("linear[M=1,K=2,N=3]")),
+                *map(Case, expand("conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]")),
+            ]
+        )
+        is None
     )

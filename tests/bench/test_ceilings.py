@@ -26,12 +26,18 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
 
 
 def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
-    """The loop is not optimized away: 64 times the work takes at least four times as long, on a busy machine too."""
+    """The loop is not optimized away: 64 times the work takes at least four times as long, on a busy machine
+    too."""
     for what in ceilings.OPERATIONS:
         program = ceilings._program(device, "ceiling__rate", what=what)
         assert program is not None
         kernel = ceilings.Rate.__new__(ceilings.Rate)
-        kernel._device, kernel._program, kernel._groups, kernel._push = device, program, 4, {"a": 0.999, "b": 0.001}
+        kernel._device, kernel._program, kernel._groups, kernel._push = (
+            device,
+            program,
+            4,
+            {"a": 0.999, "b": 0.001},
+        )
         kernel._y = device.allocate(4 * 4 * ceilings.INVOCATIONS)
         few = 256 if what == "fp32_fma" else 32
         times = [min(ceilings._time_us(kernel._record(loops)) for _ in range(3)) for loops in (few, 64 * few)]
@@ -41,7 +47,9 @@ def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
 def test_no_dot_product_gives_no_ceiling(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     real = ceilings.refusals
     monkeypatch.setattr(
-        ceilings, "refusals", lambda variant, *rest: ["no"] if "dot" in variant.axes.get("what", "") else real(variant, *rest)
+        ceilings,
+        "refusals",
+        lambda variant, *rest: ["no"] if "dot" in variant.axes.get("what", "") else real(variant, *rest),
     )
     monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
     found = ceilings.measure(any_device)
@@ -60,11 +68,15 @@ def test_no_dot_product_gives_no_ceiling(any_device: vkq.Device, monkeypatch: py
     ],
 )
 def test_what_a_path_is_held_against(path: str, ceiling: tuple[str, float] | None) -> None:
-    assert ceilings.of_path(path, {"dot_u8s8": 4.0, "dot_s8s8": None, "fp32_fma": 2.0, "copy": 1.0}) == ceiling
+    assert (
+        ceilings.of_path(path, {"dot_u8s8": 4.0, "dot_s8s8": None, "fp32_fma": 2.0, "copy": 1.0}) == ceiling
+    )
     assert ceilings.of_path(path, {}) is None
 
 
-def test_a_copy_that_does_not_copy_is_noticed(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_does_not_copy_is_noticed(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
     real, shift = ceilings.Tensor.write, itertools.count()
     monkeypatch.setattr(ceilings.Tensor, "write", lambda self, data: real(self, data + next(shift)))
@@ -104,7 +116,9 @@ def test_matrices_are_listed_shapes_and_must_compute_something(
     class Fake:
         loops = 5
 
-        def __init__(self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]):
+        def __init__(
+            self, device: MatrixDevice, program: Program, operations: int, words: int, push: dict[str, int]
+        ):
             assert operations == 2 * 4 * (8 * 4) * 16 * 16 * 32  # subgroups, chains and steps, the matrices
 
         def run(self) -> float:

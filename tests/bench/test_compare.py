@@ -12,14 +12,22 @@ from vkq import cli
 from vkq.bench.compare import compare
 from vkq.bench.result import Failure, Result, Row
 
-DEVICE = {"name": "a GPU", "uuid": "00ff", "driver": "1.0", "software": False, "type": "discrete", "vulkan": "1.3.0"}
+DEVICE = {
+    "name": "a GPU",
+    "uuid": "00ff",
+    "driver": "1.0",
+    "software": False,
+    "type": "discrete",
+    "vulkan": "1.3.0",
+}
 
 
 def row(case: str, median: float, spread: float = 0.01, clock: str = "gpu", path: str = "portable") -> Row:
     samples = (median * np.random.default_rng(len(case)).normal(1, spread, 30)).tolist()
     return Row(
-        case, "q8ta_q8csw_q8to", "channel", None, path, "vkq", "shader", clock, "bit for bit", float(np.median(samples)),
-        0.9 * median, 1.1 * median, samples, 1, 10, 1, 1000, 100, None, None, None, None, [], "vkq bench ...",
+        case, "q8ta_q8csw_q8to", "channel", None, path, "vkq", "shader", clock, "bit for bit",
+        float(np.median(samples)), 0.9 * median, 1.1 * median, samples, 1, 10, 1, 1000, 100, None, None, None,
+        None, [], "vkq bench ...",
     )  # fmt: skip
 
 
@@ -32,7 +40,8 @@ NEW = run(row("a", 103), row("b", 120), row("c", 80), row("noisy", 115, 0.5), ro
 
 
 def test_slower_beyond_the_limit_and_the_noise() -> None:
-    # The samples of a case are the same up to their scale, so the noisy one is resampled alike: give it other noise.
+    # The samples of a case are the same up to their scale, so the noisy one is resampled alike: give it other
+    # noise.
     rng = np.random.default_rng(5)
     noisy = NEW.rows[3]
     noisy.samples_us = (np.array(noisy.samples_us) * rng.lognormal(0, 0.5, 30)).tolist()

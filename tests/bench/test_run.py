@@ -29,7 +29,9 @@ def empty(device: vkq.Device, ceilings: dict[str, float | None] | None = None) -
     return Result(describe(device), host(), "0", "vkq bench", "now", {}, ceilings or {})
 
 
-def measured(device: vkq.Device, cases: list[Case], ceilings: dict[str, float | None] | None = None, **plan: Any) -> Result:
+def measured(
+    device: vkq.Device, cases: list[Case], ceilings: dict[str, float | None] | None = None, **plan: Any
+) -> Result:
     found = empty(device, ceilings)
     runner = Runner(device, Plan(settings=QUICK, **plan), found)
     for case in cases:
@@ -52,7 +54,9 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
         assert ("im2col" in row.variant) == row.case.startswith("conv2d")
         assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
         rate = {"dot_s8s8": 8.0, "portable": 4.0}.get(row.path)
-        assert row.compute_share == (pytest.approx(row.operations / row.median_us / 1e3 / rate) if rate else None)
+        assert row.compute_share == (
+            pytest.approx(row.operations / row.median_us / 1e3 / rate) if rate else None
+        )
         assert row.command.endswith(f"--path {row.path} --device {device.capabilities.index}")
         assert any("software device" in w for w in row.warnings)
     gpu = next(r for r in found.rows if r.case == CONV.name and r.clock == "gpu")
@@ -91,7 +95,8 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
     assert (len(found.rows), found.failures) == (6, [])
     for one in sweep:
         assert np.array_equal(
-            data.activations(one), data.activations(sweep[2] if one.scheme == "q8csw" else sweep[5])[: one.problem.gemm_m]
+            data.activations(one),
+            data.activations(sweep[2] if one.scheme == "q8csw" else sweep[5])[: one.problem.gemm_m],
         )
 
 
@@ -106,14 +111,18 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
 
 def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     cases = [dataclasses.replace(c, scheme="q8csw") for c in (CASES[1], CONV)]
-    found = measured(device, cases, {"fp32_fma": 4.0, "copy": 2.0}, paths=("dot_s8s8", "portable"), clocks=("submit",))
+    found = measured(
+        device, cases, {"fp32_fma": 4.0, "copy": 2.0}, paths=("dot_s8s8", "portable"), clocks=("submit",)
+    )
     assert found.failures == []
     assert [(r.path, r.verified, r.compute_ceiling) for r in found.rows] == [
         ("float", "within the bound of a float32 sum", "fp32_fma")
     ] * 2
     weights, x = data.weights(cases[0]), data.activations(cases[0])
     want = data.expected(cases[0], weights, x)
-    assert want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None  # the bound is not loose
+    assert (
+        want.mismatch(want.y.astype(np.float32) * np.float32(1 + 1e-4)) is not None
+    )  # the bound is not loose
     assert want.mismatch(np.full(want.y.shape, np.nan)) is not None
 
 
@@ -135,7 +144,9 @@ def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) ->
     assert len(found.rows) == 1
 
 
-def test_a_wrong_result_is_a_mismatch_without_a_time(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_result_is_a_mismatch_without_a_time(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Wrong already when verified, and wrong only after the timed runs."""
     real = data.expected
 
@@ -162,7 +173,9 @@ class Ones:
         return np.ones((1, 9), np.int8)
 
 
-def test_what_cannot_run_is_told_and_the_rest_goes_on(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_run_is_told_and_the_rest_goes_on(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*arguments: Any) -> Any:
         if arguments[2] == "dot_s8s8":
             raise vkq.PathError("dot_s8s8 cannot run here: shaderIntegerDotProduct is false")
@@ -185,7 +198,9 @@ class FakePeer:
     def __init__(self, name: str, change: int | None = 0):
         self.name, self.change, self.calls = name, change, 0
 
-    def arm(self, case: Case, weights: Any, x: Any, expected: data.Expected, device: vkq.Device) -> peers.PeerArm:
+    def arm(
+        self, case: Case, weights: Any, x: Any, expected: data.Expected, device: vkq.Device
+    ) -> peers.PeerArm:
         if self.change is None:
             raise NotImplementedError("this library has no such layer")
 
@@ -207,11 +222,20 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     assert rows["right"].command.endswith("--peer right --device 1")
     assert [(f.path, f.reason) for f in found.failures] == [("unable", "this library has no such layer")]
     first = found.comparisons[0]
-    assert (first.path, first.base, first.clock, first.verdict) == ("right", choose(any_device).path, "call", "faster")
-    assert "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
+    assert (first.path, first.base, first.clock, first.verdict) == (
+        "right",
+        choose(any_device).path,
+        "call",
+        "faster",
+    )
+    assert (
+        "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
+    )
 
 
-@pytest.mark.parametrize("case", [CASES[1], dataclasses.replace(CONV, scheme="q8ta_q8csw_q8to", scale="channel")])
+@pytest.mark.parametrize(
+    "case", [CASES[1], dataclasses.replace(CONV, scheme="q8ta_q8csw_q8to", scale="channel")]
+)
 def test_onnx_runtime_agrees_bit_for_bit(any_device: vkq.Device, case: Case) -> None:
     peer = peers.find_peer("ort")
     weights, x = data.weights(case), data.activations(case)
@@ -219,7 +243,9 @@ def test_onnx_runtime_agrees_bit_for_bit(any_device: vkq.Device, case: Case) -> 
     assert arm.agreement == "agrees bit for bit"
     assert "CPUExecutionProvider" in arm.ran
     with pytest.raises(NotImplementedError, match="no operator of scheme q8csw"):
-        peer.arm(dataclasses.replace(case, scheme="q8csw"), weights, x, data.expected(case, weights, x), any_device)
+        peer.arm(
+            dataclasses.replace(case, scheme="q8csw"), weights, x, data.expected(case, weights, x), any_device
+        )
 
 
 def test_a_peer_that_is_not_installed_or_unknown_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +253,9 @@ def test_a_peer_that_is_not_installed_or_unknown_is_refused(monkeypatch: pytest.
 
     real = importlib.import_module
     monkeypatch.setattr(
-        importlib, "import_module", lambda name: real("no_such_module" if name in ("ncnn", "torch", "onnxruntime") else name)
+        importlib,
+        "import_module",
+        lambda name: real("no_such_module" if name in ("ncnn", "torch", "onnxruntime") else name),
     )
     for name in peers.PEERS:
         with pytest.raises(vkq.ArgumentError, match=rf"--peer {name} needs .*pip install 'vkq\[peers\]'"):
@@ -237,7 +265,13 @@ def test_a_peer_that_is_not_installed_or_unknown_is_refused(monkeypatch: pytest.
 
 
 def test_json_has_its_schema_and_is_read_back(any_device: vkq.Device, tmp_path: Path) -> None:
-    found = measured(any_device, CASES[:1], {"copy": 2.0, "dot_s8s8": None}, paths=("dot_s8s8", "portable"), base="portable")
+    found = measured(
+        any_device,
+        CASES[:1],
+        {"copy": 2.0, "dot_s8s8": None},
+        paths=("dot_s8s8", "portable"),
+        base="portable",
+    )
     top = json.loads(found.to_json())
     assert top["schema"] == result.SCHEMA
     assert {"name", "type", "software", "driver", "driver_version", "uuid", "vulkan"} <= top["device"].keys()
@@ -245,20 +279,36 @@ def test_json_has_its_schema_and_is_read_back(any_device: vkq.Device, tmp_path: 
     assert top["vkq"]
     assert len(top["rows"]) == 6
     for row in top["rows"]:
-        assert {"case", "path", "variant", "clock", "median_us", "p20_us", "p80_us", "samples_us", "command"} <= row.keys()
+        assert {
+            "case",
+            "path",
+            "variant",
+            "clock",
+            "median_us",
+            "p20_us",
+            "p80_us",
+            "samples_us",
+            "command",
+        } <= row.keys()
         assert row["clock"] in timer.CLOCKS
         assert row["median_us"] == pytest.approx(np.median(row["samples_us"]), rel=1e-4)
     assert {"ratio", "low", "high", "pairs", "verdict", "base"} <= top["comparisons"][0].keys()
     file = tmp_path / "run.json"
     file.write_text(found.to_json())
     assert json.loads(result.read(file).to_json()) == top
-    for text, message in (("{}", "has schema None"), ('{"schema": 1}', "is not a result"), ("x", "cannot be read as JSON")):
+    for text, message in (
+        ("{}", "has schema None"),
+        ('{"schema": 1}', "is not a result"),
+        ("x", "cannot be read as JSON"),
+    ):
         file.write_text(text)
         with pytest.raises(vkq.ArgumentError, match=message):
             result.read(file)
 
 
-def test_the_sentinel_notices_a_slower_device(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sentinel_notices_a_slower_device(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sentinel = Sentinel(any_device)
     rates = iter([10.0, 10.0, 8.0, 8.0])
     sentinel._rates = [10.0] * 5
@@ -284,12 +334,23 @@ def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
     assert [w for w in runner._warnings(row, arm, None) if "software" not in w] == []
 
 
-def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)  # the figures do not matter here
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"
-    words = ["bench", "linear[M=1,5,K=70,N=9]", "--device", "llvmpipe", "--path", "dot_s8s8", "--vs", "portable"]
+    words = [
+        "bench",
+        "linear[M=1,5,K=70,N=9]",
+        "--device",
+        "llvmpipe",
+        "--path",
+        "dot_s8s8",
+        "--vs",
+        "portable",
+    ]
     quick = ["--samples", "3", "--time", "0.5", "--submission-ms", "0.2", "--clock", "call,submit"]
     assert cli.main([*words, *quick, *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 0
     out, err = capsys.readouterr()
@@ -300,13 +361,17 @@ def test_command_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     assert lines[2].startswith("ceilings dot_s8s8 ")
     commands = [line.partition("  vkq bench ")[2] for line in lines if "  vkq bench " in line]
     assert commands == [
-        f"'linear[M={m},K=70,N=9]' --path {p} --device llvmpipe" for m in (1, 5) for p in ("portable", "dot_s8s8")
+        f"'linear[M={m},K=70,N=9]' --path {p} --device llvmpipe"
+        for m in (1, 5)
+        for p in ("portable", "dot_s8s8")
     ]
     run = result.read(files["json"])
     assert run.command.startswith("vkq bench 'linear[M=1,5,K=70,N=9]' --device llvmpipe")
     assert {r.clock for r in run.rows} == {"submit", "call"}
     table = list(csv.DictReader(io.StringIO(files["csv"].read_text())))
-    assert [(r["case"], r["path"], r["clock"]) for r in table] == [(r.case, r.path, r.clock) for r in run.rows]
+    assert [(r["case"], r["path"], r["clock"]) for r in table] == [
+        (r.case, r.path, r.clock) for r in run.rows
+    ]
     assert files["md"].read_text().count("| `linear[M=") == 4
     assert files["plot"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
@@ -327,7 +392,9 @@ def test_all_peers_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch)
     assert [p.name for p in peers.installed_peers()] == ["a"]
 
 
-def test_command_line_refusals_and_json_alone(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_refusals_and_json_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert cli.main(["bench"]) == 0
     assert "seed " in capsys.readouterr().out
     case = "linear[M=1,K=8,N=8]"
@@ -340,7 +407,17 @@ def test_command_line_refusals_and_json_alone(capsys: pytest.CaptureFixture[str]
     ):
         assert cli.main(["bench", case, "--device", "llvmpipe", *words]) == 2
         assert message in capsys.readouterr().err
-    quick = ["--samples", "3", "--time", "0.2", "--submission-ms", "0.1", "--no-ceilings", "--clock", "submit"]
+    quick = [
+        "--samples",
+        "3",
+        "--time",
+        "0.2",
+        "--submission-ms",
+        "0.1",
+        "--no-ceilings",
+        "--clock",
+        "submit",
+    ]
     assert cli.main(["bench", case, "--device", "llvmpipe", *quick, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
     monkeypatch.setattr(data.Expected, "mismatch", lambda self, got: "7 of 8 differ")

@@ -12,7 +12,8 @@ from vkq.bench import selftest, stats, timer
 
 
 def test_a_few_trials_pass_on_a_busy_machine(any_device: vkq.Device) -> None:
-    """The command runs 20 trials; three are enough to see that arms, clock and verdicts are wired as they must be."""
+    """The command runs 20 trials; three are enough to see that arms, clock and verdicts are wired as they
+    must be."""
     found = selftest.run(any_device, trials=3)
     right = found.right
     assert right[0] >= 2, found.lines()

@@ -22,7 +22,9 @@ def test_the_interval_is_that_of_the_signed_rank_test(n: int) -> None:
     for edge, inward in ((found.low, 1), (found.high, -1)):
         method = "exact" if n <= 60 else "approx"
         inside, outside = (
-            scipy.stats.wilcoxon(logs - math.log(edge) - s * inward * 1e-6, method=method, correction=False).pvalue
+            scipy.stats.wilcoxon(
+                logs - math.log(edge) - s * inward * 1e-6, method=method, correction=False
+            ).pvalue
             for s in (1, -1)
         )
         slack = 0 if n <= 60 else 1e-3

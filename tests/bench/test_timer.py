@@ -12,7 +12,9 @@ from vkq.problem.conv2d import parse
 from vkq.runtime.tensor import Tensor
 
 CASE = Case(parse("linear[M=5,K=70,N=9]"))  # nothing is a multiple of four
-CONV = Case(parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]"))  # two dispatches: im2col and the product
+CONV = Case(
+    parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]")
+)  # two dispatches: im2col and the product
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
 
@@ -41,8 +43,11 @@ def test_every_copy_of_the_data_gives_the_reference_answer(
     assert arm.passes % 4 == 0
 
 
-def test_work_is_stacked_until_a_submission_is_long(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a run now and then takes a hundred times as long: passes of 10 us need 200 of them for 2 ms."""
+def test_work_is_stacked_until_a_submission_is_long(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a run now and then takes a hundred times as long: passes of 10 us need 200 of them for 2
+    ms."""
     one, _ = work(any_device, CASE, rotate=False)
     noise = iter([1000, 1, *[1, 100, 1, 1, 1] * 20])
 
@@ -88,7 +93,8 @@ def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
 
 
 def test_submission_overhead_is_small(device: vkq.Device) -> None:
-    """The host's part of an almost empty submission: under 100 us for the best of many, also on a busy machine."""
+    """The host's part of an almost empty submission: under 100 us for the best of many, also on a busy
+    machine."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
     arm = timer.WorkArm(one, QUICK)
     arm.prepare("submit")
@@ -129,8 +135,12 @@ def test_arms_are_warmed_up_and_interleaved() -> None:
 def test_sampling_goes_on_until_the_ratio_is_known_and_ends_with_the_time() -> None:
     noise = np.random.default_rng(0).lognormal(0, 0.1, 3000).tolist()
     log: list[str] = []
-    loose = timer.measure([Fake("a", noise, log), Fake("b", [1.0], log)], "call", timer.Settings(precision=0.05, time_s=5))
-    tight = timer.measure([Fake("a", noise, log), Fake("b", [1.0], log)], "call", timer.Settings(precision=0.02, time_s=5))
+    loose = timer.measure(
+        [Fake("a", noise, log), Fake("b", [1.0], log)], "call", timer.Settings(precision=0.05, time_s=5)
+    )
+    tight = timer.measure(
+        [Fake("a", noise, log), Fake("b", [1.0], log)], "call", timer.Settings(precision=0.02, time_s=5)
+    )
     assert 10 <= len(loose.times[0]) < len(tight.times[0]) <= timer.Settings.MOST
     short = timer.measure([Fake("a", [1.0, 2.0] * 500, log)], "call", timer.Settings(time_s=1e-9))
     assert len(short.times[0]) == timer.Settings.LEAST

@@ -66,7 +66,13 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
 
 @pytest.mark.parametrize(
     "bad",
-    ["nothing", "linear[M=1,K=1,N=1]/x=int4", "linear[M=1,K=1,N=1]/fast", "linear[M=1,K=1,N=1]/method=direct", "linear[M=1]"],
+    [
+        "nothing",
+        "linear[M=1,K=1,N=1]/x=int4",
+        "linear[M=1,K=1,N=1]/fast",
+        "linear[M=1,K=1,N=1]/method=direct",
+        "linear[M=1]",
+    ],
 )
 def test_what_names_no_check_is_refused(bad: str) -> None:
     with pytest.raises(vkq.ArgumentError):

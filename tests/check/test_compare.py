@@ -20,7 +20,12 @@ def test_random_checks_pass_on_every_path(device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["linear[M=2,K=5000,N=3]", "linear[M=33,K=1021,N=9]", "conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]"]
+    "name",
+    [
+        "linear[M=2,K=5000,N=3]",
+        "linear[M=33,K=1021,N=9]",
+        "conv2d[N=1,IC=9,H=5,W=5,OC=6,KH=3,KW=3,padding=1,groups=3]",
+    ],
 )
 def test_catalogue_checks_pass(name: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
@@ -33,7 +38,9 @@ def test_a_check_on_a_path_by_its_name_and_on_auto(any_device: Device) -> None:
     assert compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]/seed=3"), ["auto", "portable"]) == []
 
 
-def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     check = check_of("linear[M=9,K=9,N=9]/seed=3")
     true = vkq.Tensor.numpy
 
@@ -52,7 +59,10 @@ def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(any_device: Device
 
 def test_negative_zero_is_not_zero() -> None:
     check = Check(parse("linear[M=1,K=1,N=1]"), out="f32")
-    assert compare.compare(check, "portable", np.array([[-0.0]], np.float32), np.array([[0.0]], np.float32)) is not None
+    assert (
+        compare.compare(check, "portable", np.array([[-0.0]], np.float32), np.array([[0.0]], np.float32))
+        is not None
+    )
 
 
 def test_an_error_is_a_mismatch_that_says_so(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

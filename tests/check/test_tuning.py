@@ -45,12 +45,18 @@ def test_every_setting_is_measured_and_the_best_again(device: Device, few: None)
     assert any(r.final for r in results)
 
 
-def test_without_timestamps_the_host_times(any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0))
+def test_without_timestamps_the_host_times(
+    any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        any_device, "capabilities", dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0)
+    )
     assert all(r.time_us for r in tuning.tuned(any_device, check_of(NAME), "portable"))
 
 
-def test_a_setting_that_is_not_exact_is_never_kept(any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_is_not_exact_is_never_kept(
+    any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     true = tuning.compare
 
     def compare(check: object, path: str, got: np.ndarray, want: np.ndarray) -> object:

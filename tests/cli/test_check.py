@@ -56,9 +56,14 @@ def test_without_a_device_it_exits_3(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("driver", ["llvmpipe", "SwiftShader"])
 def test_debug_shows_what_the_shaders_print(driver: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "linear[M=5,K=9,N=6]/seed=0", "--device", driver, "--path", "portable", "--debug"]) == 0
+    assert (
+        main(["check", "linear[M=5,K=9,N=6]/seed=0", "--device", driver, "--path", "portable", "--debug"])
+        == 0
+    )
     lines = capfd.readouterr().out.splitlines()
     assert lines[0] == "linear[M=5,K=9,N=6]/seed=0 path=portable: equal"
     data = check_of("linear[M=5,K=9,N=6]/seed=0").data()
-    acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[:4, :4]  # the first block of the first invocation
+    acc = reference.linear_acc(data.x, data.w, data.x_q, data.bias)[
+        :4, :4
+    ]  # the first block of the first invocation
     assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]

@@ -46,7 +46,9 @@ def test_doctor_prints_what_a_person_reads(capsys: pytest.CaptureFixture[str]) -
         assert part in said
 
 
-def test_one_different_byte_in_one_run_exits_1(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_different_byte_in_one_run_exits_1(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     true, calls = replay.Tensor.numpy, []
 
     def wrong(self: replay.Tensor) -> object:
@@ -77,10 +79,19 @@ def test_a_run_that_writes_nothing_is_seen(any_device: Device, monkeypatch: pyte
 
 
 def test_doctor_and_devices_without_a_driver_exit_3() -> None:
-    environment = {**os.environ, "VK_DRIVER_FILES": "/nonexistent.json", "VK_ICD_FILENAMES": "/nonexistent.json"}
+    environment = {
+        **os.environ,
+        "VK_DRIVER_FILES": "/nonexistent.json",
+        "VK_ICD_FILENAMES": "/nonexistent.json",
+    }
     for command in ("doctor", "devices"):
         ended = subprocess.run(
-            [sys.executable, "-m", "vkq", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+            [sys.executable, "-m", "vkq", command],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert ended.returncode == 3, ended.stderr
         assert "driver" in ended.stdout + ended.stderr

@@ -38,7 +38,9 @@ def test_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_list_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shaders", "list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in found] == [f"scale__plain:{o}.{t}" for o in ("f32", "i32") for t in ("one", "two")]
+    assert [each["name"] for each in found] == [
+        f"scale__plain:{o}.{t}" for o in ("f32", "i32") for t in ("one", "two")
+    ]
     assert found[1]["defines"] == {"EXTRA": 3, "OUT": 0, "TILE": 2}
     assert found[1]["bindings"][0]["layout"] == "kPackedInt8_4C"
 
@@ -68,7 +70,9 @@ def test_build(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert len(list((tmp_path / "cache" / "spirv").glob("*.spv"))) == 4
 
 
-def test_check(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["shaders", "check"]) == 0
     assert capsys.readouterr().out == "4 variants checked, 0 problems\n"
     use(write_folder(tmp_path, glsl=GLSL.replace("roundEven", "round").replace("readonly", "")), monkeypatch)

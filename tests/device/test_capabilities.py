@@ -60,7 +60,8 @@ def test_frozen_and_ready_for_json(device: vkq.Device) -> None:
 
 
 def test_features_of_old_versions_come_from_extensions_alone() -> None:
-    """Asking a 1.1 device for a 1.3 struct without the extension would be an error; the drivers here are both newer."""
+    """Asking a 1.1 device for a 1.3 struct without the extension would be an error; the drivers here are both
+    newer."""
     assert _present((1, 3, 0), (1, 3), "VK_KHR_maintenance4", frozenset())
     assert not _present((1, 2, 200), (1, 3), "VK_KHR_maintenance4", frozenset())
     assert _present((1, 1, 0), (1, 3), "VK_KHR_maintenance4", frozenset({"VK_KHR_maintenance4"}))
@@ -75,7 +76,9 @@ def test_refusals(any_device: vkq.Device) -> None:
 
 
 def test_a_failed_call_is_a_typed_error() -> None:
-    with pytest.raises(vkq.OutOfMemoryError, match=r"vkCreateDevice failed with VK_ERROR_OUT_OF_HOST_MEMORY \(-1\)"):
+    with pytest.raises(
+        vkq.OutOfMemoryError, match=r"vkCreateDevice failed with VK_ERROR_OUT_OF_HOST_MEMORY \(-1\)"
+    ):
         vulkan.check(-1, "vkCreateDevice")
     with pytest.raises(vkq.DeviceLostError):
         vulkan.check(-4, "vkQueueSubmit")

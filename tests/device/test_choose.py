@@ -18,7 +18,10 @@ def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:
     """Lets the loader show these devices: (name, type, api version)."""
     monkeypatch.undo()
     real = devices()[0]
-    found = [dataclasses.replace(real, index=i, name=n, device_type=t, api_version=v) for i, (n, t, v) in enumerate(rows)]
+    found = [
+        dataclasses.replace(real, index=i, name=n, device_type=t, api_version=v)
+        for i, (n, t, v) in enumerate(rows)
+    ]
 
     class Instance:
         def physical_devices(self) -> list[int]:
@@ -42,9 +45,12 @@ MACHINE = (
 
 
 @pytest.mark.parametrize(("which", "index"), [
-    (None, 3), ("", 3), (0, 0), ("0", 0), ("2", 2), ("nvidia", 3), ("3070", 4), ("INTEL", 2), ("llvm", 0), ("630", 2),
+    (None, 3), ("", 3), (0, 0), ("0", 0), ("2", 2), ("nvidia", 3), ("3070", 4), ("INTEL", 2), ("llvm", 0),
+    ("630", 2),
 ])  # fmt: skip
-def test_by_preference_index_or_name(monkeypatch: pytest.MonkeyPatch, which: int | str | None, index: int) -> None:
+def test_by_preference_index_or_name(
+    monkeypatch: pytest.MonkeyPatch, which: int | str | None, index: int
+) -> None:
     names(monkeypatch, *MACHINE)
     assert choose(which)[1].index == index
     if isinstance(which, str):
@@ -54,7 +60,9 @@ def test_by_preference_index_or_name(monkeypatch: pytest.MonkeyPatch, which: int
 
 
 @pytest.mark.parametrize("which", [1, "Old", 7, -1, "7", "AMD", "²"])
-def test_what_does_not_fit_is_told_with_what_there_is(monkeypatch: pytest.MonkeyPatch, which: int | str) -> None:
+def test_what_does_not_fit_is_told_with_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, which: int | str
+) -> None:
     names(monkeypatch, *MACHINE)
     with pytest.raises(vkq.NoDeviceError) as caught:
         choose(which)
@@ -90,7 +98,8 @@ def test_the_environment_chooses_the_device(device: vkq.Device, monkeypatch: pyt
     assert len({c.name for c in devices()}) >= len(DRIVERS)
 
 
-# ------------------------------------------------------------------------------------------------- no loader, no driver
+# ------------------------------------------------------------------------------------------------- no loader,
+# no driver
 
 NO_LOADER = """
 import sys
@@ -113,7 +122,10 @@ NOWHERE = {
     "no loader": (
         NO_LOADER.format(error='OSError("Cannot find Vulkan SDK version")'),
         {},
-        "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it (Debian and Ubuntu: libvulkan1)",
+        (
+            "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it (Debian and"
+            " Ubuntu: libvulkan1)"
+        ),
     ),
     "no package": (
         NO_LOADER.format(error='ModuleNotFoundError("No module named vulkan")'),
@@ -128,14 +140,22 @@ NOWHERE = {
 def test_without_vulkan_vkq_says_why(name: str) -> None:
     prelude, environment, message = NOWHERE[name]
     env = {**os.environ, "VKQ_VALIDATION": "0", **environment}
-    run = subprocess.run([sys.executable, "-c", prelude + SAYS], env=env, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", prelude + SAYS], env=env, capture_output=True, text=True, timeout=60
+    )
     assert (run.returncode, run.stderr) == (0, "")
     lines = run.stdout.splitlines()
     assert len(lines) == 3
     assert all(message in line for line in lines), lines
     cli = "import sys; from vkq.cli import main; sys.exit(main(sys.argv[1:]))"
     for options in (["devices"], ["devices", "--json"]):
-        run = subprocess.run([sys.executable, "-c", prelude + cli, *options], env=env, capture_output=True, text=True, timeout=60)
+        run = subprocess.run(
+            [sys.executable, "-c", prelude + cli, *options],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert (run.returncode, run.stderr) == (3, "")
         assert message in run.stdout
 

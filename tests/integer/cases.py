@@ -30,14 +30,17 @@ def values(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> np.n
 
 
 def random_case(seed: int) -> Operands:
-    """The problem, x, w and bias of a seed: shapes small, uneven and often degenerate; options all at once."""
+    """The problem, x, w and bias of a seed: shapes small, uneven and often degenerate; options all at
+    once."""
     rng = np.random.default_rng(seed)
     while True:
         groups, channels = int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 2, 3, 6]))
         templates = int(rng.choice([1, 2, 3, 5, 8, 9, 17]))
         kernel = (int(rng.integers(1, 12)), int(rng.choice([*range(1, 14), 33])))
         size = (int(rng.integers(1, 30)), int(rng.choice([*range(1, 30), 70])))
-        stride, dilation = ((int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 1, 2, 4]))) for _ in range(2))
+        stride, dilation = (
+            (int(rng.choice([1, 1, 1, 2, 3])), int(rng.choice([1, 1, 1, 2, 4]))) for _ in range(2)
+        )
         padding = tuple(int(v) for v in rng.integers(0, 1 + int(rng.choice([1, 3, 12])), 4))
         x_shape = (int(rng.choice([1, 1, 2, 3])), channels * groups, *size)
         w_shape = (templates * groups, channels, *kernel)
@@ -65,7 +68,8 @@ def check(device: vkq.Device, seed: int) -> str | None:
         return None
     at = tuple(wrong[0])
     return (
-        f"seed {seed}: {p.name} {x.dtype} {w.dtype} {path} {got.dtype}: {len(wrong)} wrong, {at}: {got[at]}, must be {want[at]}"
+        f"seed {seed}: {p.name} {x.dtype} {w.dtype} {path} {got.dtype}: {len(wrong)} wrong, {at}: {got[at]},"
+        f" must be {want[at]}"
     )
 
 
@@ -74,7 +78,11 @@ def main(count: int) -> int:
     for driver in ("llvmpipe", "SwiftShader"):
         with vkq.Device(driver) as device:
             found = [text for text in (check(device, seed) for seed in range(count)) if text]
-            print(f"{device.name}: {count - len(found)} of {count} random cases equal NumPy's int64", *found, sep="\n")
+            print(
+                f"{device.name}: {count - len(found)} of {count} random cases equal NumPy's int64",
+                *found,
+                sep="\n",
+            )
             failures += len(found)
     return 1 if failures else 0
 

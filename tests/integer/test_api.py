@@ -1,4 +1,5 @@
-"""Integer convolution, correlation and matrix products equal NumPy's int64, to the last bit, on every path."""
+"""Integer convolution, correlation and matrix products equal NumPy's int64, to the last bit, on every
+path."""
 
 from __future__ import annotations
 
@@ -25,11 +26,13 @@ CASES = {  # x, w, options: what it is for
     "outputs that see padding alone": ((1, 2, 3, 3), (3, 2, 2, 2), {"padding": 7}),
     "wider than a step of 64 words": ((1, 1, 4, 300), (2, 1, 2, 290), {"padding": (1, 0)}),
     "all options": (
-        (2, 6, 17, 19), (6, 2, 3, 4), {"stride": (2, 3), "dilation": (3, 2), "groups": 3, "padding": (1, 2, 3, 4)}
+        (2, 6, 17, 19),
+        (6, 2, 3, 4),
+        {"stride": (2, 3), "dilation": (3, 2), "groups": 3, "padding": (1, 2, 3, 4)},
     ),
     "depthwise": ((1, 5, 9, 9), (5, 1, 3, 3), {"groups": 5, "padding": 1}),
     "many channels": ((1, 70, 6, 7), (12, 70, 3, 3), {"padding": 1}),
-}  # fmt: skip
+}
 PAIRS = [("int8", "int8"), ("uint8", "int8"), ("uint8", "uint8"), ("int16", "int8"), ("int16", "uint16")]
 
 
@@ -48,7 +51,9 @@ def test_conv2d(device: vkq.Device, name: str, path: str) -> None:
     for i in (first, first + 2):  # over the cases, every pair of dtypes on every path
         x, w = (data(i + k, PAIRS[i % len(PAIRS)][k], s) for k, s in enumerate((x_shape, w_shape)))
         want = reference_integer.conv2d(x, w, bias, p)
-        got = integer.conv2d(x, w, bias, **options, accumulate="auto" if i % 2 else "int64", path=path, device=device)
+        got = integer.conv2d(
+            x, w, bias, **options, accumulate="auto" if i % 2 else "int64", path=path, device=device
+        )
         np.testing.assert_array_equal(got, want)
 
 
@@ -75,7 +80,10 @@ def test_five_hundred_templates(device: vkq.Device) -> None:
 
 def blas(x: np.ndarray, w: np.ndarray, pad: int) -> np.ndarray:
     """The same in float64 matrix products, exact below 2**53, for sizes where int64 loops take minutes."""
-    assert float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max()) < 2**53
+    assert (
+        float(np.abs(x.astype(np.float64)).max() * np.abs(w.astype(np.float64)).sum(axis=(1, 2, 3)).max())
+        < 2**53
+    )
     padded = np.pad(x[0, 0].astype(np.float64), pad)
     windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[2:])
     flat = w.reshape(len(w), -1).astype(np.float64).T
@@ -97,7 +105,9 @@ def test_random(device: vkq.Device, seed: int) -> None:
 def test_int16_extremes(device: vkq.Device) -> None:
     """-32768 everywhere under a window of 100x100: 1.07e13, refused for int32 and exact in 64 bits."""
     x, w = np.full((1, 1, 101, 102), -32768, np.int16), np.full((1, 1, 100, 100), -32768, np.int16)
-    with pytest.raises(vkq.AccumulatorOverflowError, match=r"\[0, 10737418240000\].*int32 holds .*accumulate='int64'"):
+    with pytest.raises(
+        vkq.AccumulatorOverflowError, match=r"\[0, 10737418240000\].*int32 holds .*accumulate='int64'"
+    ):
         integer.conv2d(x, w, device=device)
     for accumulate in ("int64", "auto"):
         got = integer.conv2d(x, w, accumulate=accumulate, device=device)  # type: ignore[arg-type]
@@ -130,7 +140,8 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("path", ["dot_u8u8", "portable"])
 def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workgroups that add to the same results, with carries from the low into the high word, give the same sums."""
+    """Workgroups that add to the same results, with carries from the low into the high word, give the same
+    sums."""
     monkeypatch.setattr(op, "BUSY_WORKGROUPS", {"cpu": 500})
     x, w = data(7, "int16", (1, 2, 30, 40)), data(8, "uint8", (3, 2, 20, 30))
     if not wide:
@@ -179,7 +190,9 @@ def test_onnx_runtime(device: vkq.Device, x_dtype: str, w_dtype: str) -> None:
             want = ort.run("ConvInteger", [x, w], "int32", **options)
             got = integer.conv2d(x, w, stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), device=device)
             np.testing.assert_array_equal(got, want)
-    np.testing.assert_array_equal(integer.matmul(a, b, device=device), ort.run("MatMulInteger", [a, b], "int32"))
+    np.testing.assert_array_equal(
+        integer.matmul(a, b, device=device), ort.run("MatMulInteger", [a, b], "int32")
+    )
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 7), (300, 67, 9), (2, 3000, 2), (1, 8, 40), (65, 1, 1)])
@@ -213,7 +226,9 @@ def test_correlate2d_is_scipys(device: vkq.Device, mode: Any, size: tuple[int, i
     if mode == "full":
         large = data(17, "uint8", (9, 30))
         want = scipy.signal.correlate2d(image[:5, :7].astype(np.int64), large.astype(np.int64), mode)
-        np.testing.assert_array_equal(integer.correlate2d(image[:5, :7], large[None], mode, device=device)[0], want)
+        np.testing.assert_array_equal(
+            integer.correlate2d(image[:5, :7], large[None], mode, device=device)[0], want
+        )
 
 
 def test_arrays_of_every_kind(any_device: vkq.Device) -> None:
@@ -242,7 +257,9 @@ def test_nothing_to_do(any_device: vkq.Device) -> None:
     assert integer.conv2d(x, w, device=any_device).shape == (0, 3, 4, 4)
     assert integer.conv2d(np.zeros((1, 2, 5, 5), np.int8), w[:0], device=any_device).shape == (1, 0, 4, 4)
     no_channels = integer.conv2d(np.zeros((1, 0, 5, 5), np.int8), w[:, :0], np.arange(3), device=any_device)
-    np.testing.assert_array_equal(no_channels, np.broadcast_to(np.arange(3).reshape(1, 3, 1, 1), (1, 3, 4, 4)))
+    np.testing.assert_array_equal(
+        no_channels, np.broadcast_to(np.arange(3).reshape(1, 3, 1, 1), (1, 3, 4, 4))
+    )
 
 
 def test_refusals(any_device: vkq.Device) -> None:

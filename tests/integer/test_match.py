@@ -1,4 +1,5 @@
-"""Template matching: integer measures exactly, the normalized one from exact sums, both against other libraries' definitions."""
+"""Template matching: integer measures exactly, the normalized one from exact sums, both against other
+libraries' definitions."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from vkq.integer import api as integer
 
 
 def windows(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
-    """(OH, OW, pixels of a window, all channels together) in Python's integers, or int64 where that is exact."""
+    """(OH, OW, pixels of a window, all channels together) in Python's integers, or int64 where that is
+    exact."""
     stack = image if image.ndim == 3 else image[None]
     view = np.lib.stride_tricks.sliding_window_view(stack.astype(np.int64), size[-2:], axis=(1, 2))
     return np.moveaxis(view, 0, 2).reshape(*view.shape[1:3], -1)
@@ -28,7 +30,9 @@ def test_integer_measures(device: vkq.Device, dtype: str) -> None:
     templates = rng.integers(info.min, info.max, (4, 3, 7, 9), dtype, endpoint=True)
     templates[0], templates[1] = image[:, 5:12, 8:17], info.min
     w, t = windows(image, (7, 9)), templates.reshape(4, 1, 1, -1).astype(np.int64)
-    np.testing.assert_array_equal(integer.match_template(image, templates, device=device), (w * t).sum(axis=-1))
+    np.testing.assert_array_equal(
+        integer.match_template(image, templates, device=device), (w * t).sum(axis=-1)
+    )
     difference = integer.match_template(image, templates, "ssd", device=device)
     np.testing.assert_array_equal(difference, ((w - t) ** 2).sum(axis=-1))
     assert np.argwhere(difference[0] == 0).tolist() == [[5, 8]]
@@ -39,7 +43,9 @@ def test_normalized_is_scikit_images(device: vkq.Device) -> None:
     templates = np.stack([image[10:41, 20:55], image[70:101, 100:135] // 2 + 30])
     got = integer.match_template(image, templates, "ccoeff_normed", device=device)
     for one, template in zip(got, templates, strict=True):
-        np.testing.assert_allclose(one, skimage.feature.match_template(image, template), atol=1e-6)  # theirs: FFT in float
+        np.testing.assert_allclose(
+            one, skimage.feature.match_template(image, template), atol=1e-6
+        )  # theirs: FFT in float
         single = integer.match_template(image, template, "ccoeff_normed", device=device)
         np.testing.assert_array_equal(single, one)
     assert np.unravel_index(got[0].argmax(), got[0].shape) == (10, 20)
@@ -67,7 +73,9 @@ def test_constant_windows(device: vkq.Device) -> None:
     image = np.full((9, 9), 200, np.uint8)
     image[:4, :4] = np.arange(16).reshape(4, 4)
     template = np.arange(9, dtype=np.uint8).reshape(3, 3)
-    got = integer.match_template(image, np.stack([template, np.full((3, 3), 7, np.uint8)]), "ccoeff_normed", device=device)
+    got = integer.match_template(
+        image, np.stack([template, np.full((3, 3), 7, np.uint8)]), "ccoeff_normed", device=device
+    )
     assert np.isfinite(got).all()
     assert got[0, 5, 5] == 0  # a constant window
     assert not got[1].any()  # a constant template

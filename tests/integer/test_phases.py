@@ -21,7 +21,14 @@ CASES = [  # size, taps, stride, dilation, pad before, pad after
 
 
 def axis_of(size: int, taps: int, stride: int, dilation: int, before: int, after: int) -> Axis:
-    return Axis(size, taps, (size + before + after - dilation * (taps - 1) - 1) // stride + 1, stride, dilation, before)
+    return Axis(
+        size,
+        taps,
+        (size + before + after - dilation * (taps - 1) - 1) // stride + 1,
+        stride,
+        dilation,
+        before,
+    )
 
 
 def direct(x: np.ndarray, w: np.ndarray, rows: Axis, columns: Axis) -> np.ndarray:

@@ -1,7 +1,8 @@
-// Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the functions of
-// GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations, whatever the device's own are.
-// Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e % SUBGROUP, which keeps the row of W and the column
-// of X that it needs. ELEMENTS and K_RUNS are set by matrix_units.py.
+// Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the
+// functions of GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations,
+// whatever the device's own are. Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e
+// % SUBGROUP, which keeps the row of W and the column of X that it needs. ELEMENTS and K_RUNS are set by
+// matrix_units.py.
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;

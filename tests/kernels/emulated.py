@@ -1,10 +1,11 @@
-"""Matrix units for a device that has none: the shaders as they are, with matrices in plain GLSL (matrix_units.glsl).
+"""Matrix units for a device that has none: the shaders as they are, with matrices in plain GLSL
+(matrix_units.glsl).
 
-Every shape of matrices and every size of subgroups can be had so, whatever the device has. What is missing is what only hardware
-shows: how its matrices are spread over a subgroup, and what its driver makes of the loop.
+Every shape of matrices and every size of subgroups can be had so, whatever the device has. What is missing is
+what only hardware shows: how its matrices are spread over a subgroup, and what its driver makes of the loop.
 
-Mesa 22.3's llvmpipe loses private arrays that outlive a barrier where loops index them, so for it loops are unrolled, which takes
-it seconds a shader; for others they are not.
+Mesa 22.3's llvmpipe loses private arrays that outlive a barrier where loops index them, so for it loops are
+unrolled, which takes it seconds a shader; for others they are not.
 """
 
 from __future__ import annotations
@@ -31,7 +32,13 @@ from vkq.shader.spec import Binding, Value, Variant
 from ..ops import doctored
 
 ROW = CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "subgroup")
-FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups")
+FEATURES = (
+    "cooperativeMatrix",
+    "vulkanMemoryModel",
+    "shaderInt8",
+    "subgroupSizeControl",
+    "computeFullSubgroups",
+)
 LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations": 1024}
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
@@ -72,7 +79,9 @@ def emulate(
     make, dispatch = device.program, Recording.dispatch
     made: dict[Any, Program] = {}
 
-    def program(variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0) -> Program:
+    def program(
+        variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
         if "cooperativeMatrix" not in variant.requires:
             return make(variant, constants, subgroup_size)
         values = variant.constants(constants or {})
@@ -84,11 +93,15 @@ def emulate(
         return made[key]
 
     def dispatched(
-        self: Recording, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0
+        self: Recording, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float],
+        macs: int = 0
     ) -> None:  # fmt: skip
         if any(binding.name == "tile" for binding in program.variant.bindings):
             workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
-            buffers = [*buffers, device.allocate(max(16 * _tile(program.variant, program.constants) * workgroups, 16))]
+            buffers = [
+                *buffers,
+                device.allocate(max(16 * _tile(program.variant, program.constants) * workgroups, 16)),
+            ]
         dispatch(self, program, buffers, push, macs)
 
     monkeypatch.setattr(device, "capabilities", capabilities(device, *shapes, **options))
@@ -111,8 +124,11 @@ def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
 
 
 @functools.cache
-def _compiled(variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, computes: bool) -> bytes:
-    """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so much shared memory."""
+def _compiled(
+    variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, computes: bool
+) -> bytes:
+    """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so
+    much shared memory."""
     v = dict(values)
     size = _tile(variant, v)
     source = text(variant)
@@ -120,7 +136,9 @@ def _compiled(variant: Variant, values: tuple[tuple[str, Value], ...], number: i
         source = source.replace(f"#extension {extension} : require", "")
     source = source.replace("#pragma use_vulkan_memory_model", "")
     source = source.replace("gl_SubgroupInvocationID", "(gl_LocalInvocationIndex % SUBGROUP)")
-    source = source.replace("gl_SubgroupID", "(gl_LocalInvocationIndex / SUBGROUP)").replace("subgroupBarrier()", "barrier()")
+    source = source.replace("gl_SubgroupID", "(gl_LocalInvocationIndex / SUBGROUP)").replace(
+        "subgroupBarrier()", "barrier()"
+    )
     buffer = f"layout(set = 0, binding = {number}) coherent buffer Tile {{ uvec4 tile_[][{size}]; }};"
     source = re.sub(r"shared uvec4 tile\[.*\];", f"{buffer}\n#define tile tile_[workgroup_index()]", source)
     source = re.sub(r"\bbarrier\(\);", "{ memoryBarrierBuffer(); barrier(); }", source)
@@ -129,7 +147,9 @@ def _compiled(variant: Variant, values: tuple[tuple[str, Value], ...], number: i
     if not computes:
         source = re.sub(r"add_product\(.*\);", ";", source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
-    defines = f"#define ELEMENTS {elements}u\n#define K_RUNS {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
+    defines = (
+        f"#define ELEMENTS {elements}u\n#define K_RUNS {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
+    )
     common = shaders_folder() / "common"
     forms = (common / "dot_forms.glslh").read_text()
     matrices = Path(__file__).with_suffix(".glsl").read_text().replace('#include "dot_forms.glslh"', forms)

@@ -1,4 +1,5 @@
-"""Every operator with images and matrices in blocks of 16 channels: the reference's bits, and the layout kept where it says."""
+"""Every operator with images and matrices in blocks of 16 channels: the reference's bits, and the layout kept
+where it says."""
 
 from __future__ import annotations
 
@@ -153,7 +154,9 @@ def test_quantize_and_every_other_layout(device: vkq.Device, dtype: Any) -> None
         for other in activation_layouts() if len(shape) == 4 else ():
             moved = to_layout(y, other.name)
             np.testing.assert_array_equal(moved.numpy(), want, err_msg=f"to {other.name}")
-            np.testing.assert_array_equal(to_layout(moved, BLOCKED).numpy(), want, err_msg=f"from {other.name}")
+            np.testing.assert_array_equal(
+                to_layout(moved, BLOCKED).numpy(), want, err_msg=f"from {other.name}"
+            )
         np.testing.assert_array_equal(to_layout(to_layout(y, MATRIX), BLOCKED).numpy(), want)
 
 

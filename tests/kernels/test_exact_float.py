@@ -39,9 +39,13 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
     anything = rng.integers(0, LARGEST + 1, (100_000, 2), dtype=np.uint32)
     near = rng.integers(0x3F000000, 0x41000000, (50_000, 2), dtype=np.uint32)  # quotients of about one
     small = rng.integers(0, 0x2000000, (50_000, 2), dtype=np.uint32)  # around the subnormals
-    tiny_quotient = np.stack([rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1)
+    tiny_quotient = np.stack(
+        [rng.integers(1, 0x6000000, 50_000), rng.integers(0x3F000000, 0x4D000000, 50_000)], axis=1
+    )
     # sums and products that end in exactly half an ulp: few significant bits
-    round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(0x3F800000)
+    round_ = rng.integers(0, 1 << 13, (50_000, 2), dtype=np.uint32) * np.uint32(1 << 11) + np.uint32(
+        0x3F800000
+    )
     both = np.concatenate([grid, anything, near, small, tiny_quotient.astype(np.uint32), round_])
     return np.ascontiguousarray(both[:, 0]), np.ascontiguousarray(both[:, 1])
 
@@ -49,7 +53,8 @@ def pairs(seed: int) -> tuple[Bits, Bits]:
 def same(got: npt.NDArray[Any], want: npt.NDArray[Any], a: Bits, b: Bits) -> None:
     wrong = np.flatnonzero(got != want)
     assert not wrong.size, (
-        f"{wrong.size} wrong; first {hex(a[wrong[0]])}, {hex(b[wrong[0]])}: {got[wrong[0]]} for {want[wrong[0]]}"
+        f"{wrong.size} wrong; first {hex(a[wrong[0]])}, {hex(b[wrong[0]])}: {got[wrong[0]]} for"
+        f" {want[wrong[0]]}"
     )
 
 
@@ -65,7 +70,9 @@ def test_division_is_correctly_rounded(device):
 
 def test_division_by_255_over_every_fraction_of_two_binades(device):
     """What a row's scale is: all significands, in a normal binade and where the result is subnormal."""
-    fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(0, 8, 1 << 20, dtype=np.uint32)
+    fractions = np.arange(1 << 20, dtype=np.uint32) << 3 | np.random.default_rng(2).integers(
+        0, 8, 1 << 20, dtype=np.uint32
+    )
     for exponent in (127, 4):
         a = fractions + np.uint32(exponent << 23)
         b = np.full(a.size, 0x437F0000, np.uint32)
@@ -95,11 +102,14 @@ def test_product_of_normals_is_correctly_rounded_and_bounded(device):
 
 
 def test_quantized_quotient_over_ties(device):
-    """round_half_even(float32(x / scale)): x at k + 1/2 steps and their neighbours, for scales that are not powers of two."""
+    """round_half_even(float32(x / scale)): x at k + 1/2 steps and their neighbours, for scales that are not
+    powers of two."""
     rng = np.random.default_rng(5)
     scale = rng.uniform(0.001, 100, 40).astype(np.float32)
     ties = (scale[:, None] * (np.arange(0, 300) + np.float32(0.5))).astype(np.float32)
-    x = np.concatenate([np.nextafter(ties, np.float32(0)), ties, np.nextafter(ties, np.float32(np.inf))], axis=1)
+    x = np.concatenate(
+        [np.nextafter(ties, np.float32(0)), ties, np.nextafter(ties, np.float32(np.inf))], axis=1
+    )
     b = np.broadcast_to(scale[:, None], x.shape)
     want = np.clip(np.rint(x / b), -512, 512).astype(np.int32)
     assert (np.abs(x / b - np.floor(x / b) - 0.5) == 0).sum() > 1000

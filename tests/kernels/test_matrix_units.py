@@ -1,5 +1,5 @@
-"""Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL (matrix_units.py), and as they are
-where VKQ_TEST_DEVICE names a GPU."""
+"""Matrix units. Software drivers have none: there the shaders run with matrices in plain GLSL
+(matrix_units.py), and as they are where VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
 import itertools
@@ -82,7 +82,9 @@ def test_order_of_preference(any_device: vkq.Device) -> None:
         (4, 4, 0x1AE0, None),
     ],
 )
-def test_size_of_subgroups(any_device: vkq.Device, least: int, most: int, vendor: int, size: int | None) -> None:
+def test_size_of_subgroups(
+    any_device: vkq.Device, least: int, most: int, vendor: int, size: int | None
+) -> None:
     properties = {**any_device.capabilities.properties, "minSubgroupSize": least, "maxSubgroupSize": most}
     device = dataclasses.replace(with_matrices(any_device, ROW), properties=properties, vendor_id=vendor)
     assert [matrices.subgroup for matrices in advertised(device)] == ([size] if size else [])
@@ -125,7 +127,9 @@ def test_sixteen_k_of_an_output_are_one_run() -> None:
 
 def test_one_packing_serves_every_tile() -> None:
     for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
-        assert turn(variant) == (coopmat.DEEP_TURN if variant.axes["tile"].endswith("_deep") else coopmat.TURN)
+        assert turn(variant) == (
+            coopmat.DEEP_TURN if variant.axes["tile"].endswith("_deep") else coopmat.TURN
+        )
     for variant in catalog().shaders[CONV].variants:
         d = {name: int(value) for name, value in variant.defines.items()}
         assert d["CH"] % d["BK"] == 0
@@ -153,17 +157,22 @@ def test_tiles_keep_the_rules_of_the_shaders() -> None:
 
 @pytest.mark.parametrize("subgroup", [8, 16, 32, 64])
 def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup: int) -> None:
-    """With the least shared memory that is asked for; each subgroup has whole lines of a convolution tile, or runs of one."""
+    """With the least shared memory that is asked for; each subgroup has whole lines of a convolution tile, or
+    runs of one."""
     p = parse("conv2d[N=1,IC=32,H=30,W=30,OC=100,KH=3,KW=3]")
     assert isinstance(p, Conv2dProblem)
     for m, n, k in itertools.product((4, 8, 16, 32, 64), (8, 16), (16, 32)):
-        device = matrix_units.capabilities(any_device, f"{m}x{n}x{k}", subgroup=subgroup, maxComputeSharedMemorySize=LEAST_SHARED)
+        device = matrix_units.capabilities(
+            any_device, f"{m}x{n}x{k}", subgroup=subgroup, maxComputeSharedMemorySize=LEAST_SHARED
+        )
         if m > 2 * subgroup:
             assert not advertised(device)
             continue
         (matrices,) = advertised(device)
         fitting = [
-            v for v in catalog().shaders[coopmat.GEMM].variants if matrices.fit(v, rows_of(v)) and matrices.runs(v, device)
+            v
+            for v in catalog().shaders[coopmat.GEMM].variants
+            if matrices.fit(v, rows_of(v)) and matrices.runs(v, device)
         ]
         assert fitting
         chosen = conv_shader(p, "q8to", device)
@@ -203,16 +212,22 @@ def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")
     for zero_points in ("none", "channel"):
         data = random_data(p, np.random.default_rng(20), w_zero_points=zero_points)
-        np.testing.assert_array_equal(make(data, matrices, data.y_q)(data.x), data.expected(data.y_q), strict=True)
+        np.testing.assert_array_equal(
+            make(data, matrices, data.y_q)(data.x), data.expected(data.y_q), strict=True
+        )
 
 
-def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_tile_where_the_device_has_no_room(
+    matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scales = Scales(Q, np.full(1024, 0.01, np.float32), np.zeros(1024, np.int32), None, Y, None)
     gemm = CoopmatGemm(matrices, np.zeros((1024, 16), np.int8), scales)
     names = []
     for limit in (49152, 32768, 20480, 16384):
         properties = {**matrices.capabilities.properties, "maxComputeSharedMemorySize": limit}
-        monkeypatch.setattr(matrices, "capabilities", dataclasses.replace(matrices.capabilities, properties=properties))
+        monkeypatch.setattr(
+            matrices, "capabilities", dataclasses.replace(matrices.capabilities, properties=properties)
+        )
         names.append(gemm.variant(4096).axes["tile"])
     assert names == ["128x256", "128x128", "128x64", "64x64"]
 
@@ -237,7 +252,9 @@ def test_a_smaller_tile_where_the_device_has_no_room(matrices: vkq.Device, monke
         ("conv2d[N=1,IC=64,H=99,W=99,OC=64,KH=3,KW=3,dilation=20]", None, None),
     ],
 )
-def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | None, narrow: str | None) -> None:
+def test_tile_of_a_convolution(
+    any_device: vkq.Device, name: str, wide: str | None, narrow: str | None
+) -> None:
     p = parse(name)
     assert isinstance(p, Conv2dProblem)
     for shapes, tile in ((("16x16x32",), wide), (("16x16x32", "16x8x32"), narrow)):
@@ -263,7 +280,13 @@ def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | No
         ((8, 16, 1, 1), (1, 16, 6, 6), {}, "pointwise", BLOCKED),
         ((8, 16, 1, 1), (1, 16, 4, 8), {}, "pointwise", IMAGE),
         ((8, 16, 1, 1), (2, 16, 11, 9), {"stride": (2, 1)}, "pointwise", BLOCKED),
-        ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2}, "matrix", BLOCKED),  # few rows, and no other kernel strides
+        (
+            (8, 16, 1, 1),
+            (1, 16, 9, 9),
+            {"stride": 2},
+            "matrix",
+            BLOCKED,
+        ),  # few rows, and no other kernel strides
         ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
         ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "matrix", BLOCKED),
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
@@ -281,11 +304,19 @@ def test_tile_of_a_convolution(any_device: vkq.Device, name: str, wide: str | No
     ],
 )
 def test_layout_and_method(
-    matrices: vkq.Device, weight: tuple[int, ...], x: tuple[int, ...], options: dict[str, Any], method: str, taken: str
+    matrices: vkq.Device,
+    weight: tuple[int, ...],
+    x: tuple[int, ...],
+    options: dict[str, Any],
+    method: str,
+    taken: str,
 ) -> None:
     layer = layer_of(matrices, weight, **options)
     explained = layer.explain(x)
-    assert explained.method == method or (method, explained.method) == ("im2col", "implicit")  # as the device is a GPU
+    assert explained.method == method or (method, explained.method) == (
+        "im2col",
+        "implicit",
+    )  # as the device is a GPU
     assert layer.input_layout(x) == taken
     if explained.variants:
         assert ("coopmat" in explained.variants[-1]) == (taken == BLOCKED)
@@ -294,9 +325,13 @@ def test_layout_and_method(
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
-    """A layer that has run on matrix units takes the kernels that are being tuned while it is tuned, and their layout."""
+    """A layer that has run on matrix units takes the kernels that are being tuned while it is tuned, and
+    their layout."""
     setting = tune.Setting("4x4", 16, 4)
-    for layer, shape in ((layer_of(matrices, (8, 16)), (64, 16)), (layer_of(matrices, (8, 16, 1, 1)), (1, 16, 8, 8))):
+    for layer, shape in (
+        (layer_of(matrices, (8, 16)), (64, 16)),
+        (layer_of(matrices, (8, 16, 1, 1)), (1, 16, 8, 8)),
+    ):
         x = np.random.default_rng(8).integers(-128, 128, shape, dtype=np.int8)
         want = layer(vkq.Tensor.from_numpy(x, matrices))
         with tune.forced(setting):
@@ -308,7 +343,8 @@ def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
 
 
 def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, nor images of one pixel as rows."""
+    """Convolution, 1x1 convolution, linear layer: nothing is repacked between them, nor images of one pixel
+    as rows."""
     x = np.random.default_rng(9).integers(-128, 128, (40, 24, 3, 3), dtype=np.int8)
     layers = [
         layer_of(matrices, (40, 24, 3, 3)),
@@ -387,7 +423,9 @@ def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrice
         matrix_units.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
     elif matrices in advertised(device.capabilities):
         rows = (matrix_units.row(shape, matrices.form),)
-        monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows))
+        monkeypatch.setattr(
+            device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows)
+        )
     else:
         pytest.skip(f"the device does not list {matrices}")
 
@@ -416,20 +454,30 @@ def tiles(shader: str) -> list[tuple[Matrices, str]]:
     found = []
     for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
         variant = catalog().find(shader, out="q8to", dot=matrices.form, tile=tile)
-        whole = int(variant.defines.get("TW", 16)) % matrices.n == 0 and matrices.fit(variant, rows_of(variant))
-        if whole and variant.shared_bytes(matrices.constants(variant)) <= matrix_units.LIMITS["maxComputeSharedMemorySize"]:
+        whole = int(variant.defines.get("TW", 16)) % matrices.n == 0 and matrices.fit(
+            variant, rows_of(variant)
+        )
+        if (
+            whole
+            and variant.shared_bytes(matrices.constants(variant))
+            <= matrix_units.LIMITS["maxComputeSharedMemorySize"]
+        ):
             found.append((matrices, tile))
     return found
 
 
 @pytest.mark.parametrize("matrices", SHAPES, ids=name_of)
-def test_what_matrices_compute(strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_matrices_compute(
+    strict_device: vkq.Device, matrices: Matrices, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The self-test finds every shape right, and wrong where it computes nothing."""
     units(strict_device, monkeypatch, matrices)
     assert selftest.stages(strict_device)["matrices"]() is None
 
 
-def test_matrices_that_compute_nothing_are_found(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_that_compute_nothing_are_found(
+    software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     matrix_units.emulate(software_device, monkeypatch, "16x8x32", computes=False)
     assert "matrices of 16x8x32: " in selftest.stages(software_device)["matrices"]()
 
@@ -439,7 +487,9 @@ def test_every_tile_and_shape_of_a_product(
     strict_device: vkq.Device, matrices: Matrices, tile: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units(strict_device, monkeypatch, matrices)
-    data = random_data(parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13))  # k is a turn of the deep tile too
+    data = random_data(
+        parse("linear[M=133,K=217,N=69]"), np.random.default_rng(13)
+    )  # k is a turn of the deep tile too
     for y in (data.y_q, None):
         layer = make(data, strict_device, y)
         layer._matrix.tile = tile
@@ -453,15 +503,26 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
 ) -> None:
     units(strict_device, monkeypatch, matrices)
     rng = np.random.default_rng(17)
-    x = (rng.standard_normal((133, 217)) * 10.0 ** rng.integers(-5, 5, (133, 1)) + rng.integers(-1, 2, (133, 1))).astype(
-        np.float32
+    x = (
+        rng.standard_normal((133, 217)) * 10.0 ** rng.integers(-5, 5, (133, 1))
+        + rng.integers(-1, 2, (133, 1))
+    ).astype(np.float32)
+    w, scale = (
+        rng.integers(-128, 128, (69, 217), dtype=np.int8),
+        (10.0 ** rng.uniform(-8, 3, 69)).astype(np.float32),
     )
-    w, scale = rng.integers(-128, 128, (69, 217), dtype=np.int8), (10.0 ** rng.uniform(-8, 3, 69)).astype(np.float32)
     points = rng.integers(-128, 128, 69) if matrices.k == 32 else None
-    options = {"bias": rng.standard_normal(69).astype(np.float32), "w_zero_point": points, "activation": (-50.0, 1e6)}
+    options = {
+        "bias": rng.standard_normal(69).astype(np.float32),
+        "w_zero_point": points,
+        "activation": (-50.0, 1e6),
+    }
     layer = vkq.Linear(w, scale, x_qparams="dynamic", path="coopmat", device=strict_device, **options)
     layer._matrix.tile = tile
-    assert layer.explain(x.shape).variants == ("quantize_dq8ca__row", f"{coopmat.DYNAMIC}:{matrices.form}.{tile}")
+    assert layer.explain(x.shape).variants == (
+        "quantize_dq8ca__row",
+        f"{coopmat.DYNAMIC}:{matrices.form}.{tile}",
+    )
     want = reference_dynamic.linear_dynamic(x, w, scale, **options)
     np.testing.assert_array_equal(layer(x).view(np.int32), want.view(np.int32))
 
@@ -493,17 +554,23 @@ def test_every_tile_and_shape_of_a_convolution(
     np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
 
 
-@pytest.mark.parametrize("name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"])
+@pytest.mark.parametrize(
+    "name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=17,OC=20,KH=3,KW=3,padding=1]"]
+)
 def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     units(any_device, monkeypatch, Matrices(16, 8, 32))
     data = random_data(parse(name), np.random.default_rng(19))
-    np.testing.assert_array_equal(make(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True)
+    np.testing.assert_array_equal(
+        make(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True
+    )
 
 
 def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
     """The tile may change with the size, and the packing of the weights with it."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
-    layer = vkq.Conv2d(w, 0.01, stride=2, padding=1, x_qparams=Q, y_qparams=Y, path="coopmat", device=matrices)
+    layer = vkq.Conv2d(
+        w, 0.01, stride=2, padding=1, x_qparams=Q, y_qparams=Y, path="coopmat", device=matrices
+    )
     for size in ((7, 7), (16, 32), (1, 1), (40, 17), (7, 7)):
         x = np.random.default_rng(16).integers(-128, 128, (1, 150, *size), dtype=np.int8)
         want = reference.conv2d(x, w, x=Q, w_scale=0.01, y=Y, stride=2, padding=1)
@@ -521,7 +588,9 @@ def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
 )
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])
-def test_weight_zero_points(strict_device: vkq.Device, name: str, dtype: Any, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_zero_points(
+    strict_device: vkq.Device, name: str, dtype: Any, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     units(strict_device, monkeypatch, Matrices(16, 8, 32, form))
     for zero_points in ("none", "tensor", "channel"):
         data = random_data(parse(name), np.random.default_rng(6), dtype, w_zero_points=zero_points)

@@ -1,4 +1,5 @@
-"""The kernels through shared memory: products and implicit convolutions, forced on devices that would not choose them."""
+"""The kernels through shared memory: products and implicit convolutions, forced on devices that would not
+choose them."""
 
 import numpy as np
 import pytest
@@ -23,21 +24,26 @@ PRODUCTS = {
 CONVOLUTIONS = {
     "conv2d[N=2,IC=8,H=9,W=7,OC=12,KH=3,KW=3,padding=1]": "dot_s8s8",
     "conv2d[N=1,IC=12,H=11,W=13,OC=6,KH=3,KW=3,stride=2,padding=1x0x2x1,dilation=2,groups=3]": "dot_u8s8",
-    "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",  # channels not a multiple of a step
-    "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",  # a tap for every block: the walk wraps at each step
+    # channels not a multiple of a step
+    "conv2d[N=1,IC=36,H=6,W=9,OC=40,KH=2,KW=3,stride=1x2,padding=2x1]": "dot_u8u8",
+    # a tap for every block: the walk wraps at each step
+    "conv2d[N=1,IC=4,H=1,W=5,OC=3,KH=1,KW=7,padding=0x3]": "portable",
 }
 
 
 def operands(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: object) -> dict[str, object]:
     return {
-        "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point, "device": device, **options
+        "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point,
+        "device": device, **options
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "path"), PRODUCTS.items())
 def test_products(device: vkq.Device, name: str, path: str) -> None:
     problem, rng = parse(name), np.random.default_rng(len(name))
-    data = random_data(problem, rng, "uint8", "int8", w_zero_points="channel" if path == "dot_u8u8" else "none")
+    data = random_data(
+        problem, rng, "uint8", "int8", w_zero_points="channel" if path == "dot_u8u8" else "none"
+    )
     for y in (data.y_q, None):
         layer = vkq.Linear(data.w, data.w_scale, **operands(data, device, y, path=path, method="staged"))
         assert "__staged" in layer.explain(problem.x_shape).variants[0]
@@ -47,9 +53,13 @@ def test_products(device: vkq.Device, name: str, path: str) -> None:
 @pytest.mark.parametrize(("name", "path"), CONVOLUTIONS.items())
 def test_implicit_convolutions(device: vkq.Device, name: str, path: str) -> None:
     problem, rng = parse(name), np.random.default_rng(len(name))
-    data = random_data(problem, rng, "int8", "int8", w_zero_points="channel" if path == "dot_s8s8" else "none")
+    data = random_data(
+        problem, rng, "int8", "int8", w_zero_points="channel" if path == "dot_s8s8" else "none"
+    )
     for y in (data.y_q, None):
-        layer = vkq.Conv2d(data.w, data.w_scale, **operands(data, device, y, path=path, method="implicit"), **data.options)
+        layer = vkq.Conv2d(
+            data.w, data.w_scale, **operands(data, device, y, path=path, method="implicit"), **data.options
+        )
         explained = layer.explain(problem.x_shape)
         assert explained.variants[0].startswith("conv2d_q8ta_q8csw__staged")
         assert explained.scratch_bytes == 0
@@ -60,7 +70,9 @@ def test_implicit_convolutions(device: vkq.Device, name: str, path: str) -> None
 def test_larger_tiles(any_device: vkq.Device, tile: str) -> None:
     problem = parse("conv2d[N=1,IC=8,H=13,W=15,OC=70,KH=3,KW=3,padding=1]")
     data = random_data(problem, np.random.default_rng(5))
-    layer = vkq.Conv2d(data.w, data.w_scale, **operands(data, any_device, data.y_q, path="dot_s8s8"), **data.options)
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, **operands(data, any_device, data.y_q, path="dot_s8s8"), **data.options
+    )
     y = Tensor(any_device, problem.y_shape, "int8", qparams=data.y_q)
     x = Tensor.from_numpy(data.x, any_device)
     with any_device.operation() as recording:
@@ -77,7 +89,11 @@ def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device)
 def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     assert staged_tile(software_device, 1000, 1000) is None
     monkeypatch.setattr(gemm, "STAGED_DEVICES", ("cpu",))
-    assert [staged_tile(software_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == ["64x64", None, None]
+    assert [staged_tile(software_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == [
+        "64x64",
+        None,
+        None,
+    ]
     data = random_data(parse("linear[M=64,K=16,N=64]"), np.random.default_rng(2))
     layer = vkq.Linear(data.w, data.w_scale, **operands(data, software_device, None, path="dot_s8s8"))
     assert layer.explain((64, 16)).variants == ("gemm_q8ta_q8csw__staged:s8s8.f32.64x64",)

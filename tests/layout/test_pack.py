@@ -1,4 +1,5 @@
-"""vkq.layout: packing against the scalar formula, the architecture's worked example, every kind of input array."""
+"""vkq.layout: packing against the scalar formula, the architecture's worked example, every kind of input
+array."""
 
 import math
 import re
@@ -11,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkq.errors import ArgumentError, DTypeError
-from vkq.layout.pack import Int8x4, Layout, glsl_includes, int8x4_pack, int8x4_unpack, layout, layouts, layouts_folder
+from vkq.layout.pack import (
+    Int8x4,
+    Layout,
+    glsl_includes,
+    int8x4_pack,
+    int8x4_unpack,
+    layout,
+    layouts,
+    layouts_folder,
+)
 
 README = (layouts_folder() / "README.md").read_text(encoding="utf-8")
 NAMES = sorted(layouts())
@@ -68,7 +78,9 @@ def test_worked_example():
 )
 def test_index_is_the_documented_formula(name, word, lane):
     for shape in [(2, 5, 3, 7), (1, 8, 4, 4), (3, 1, 6, 2), (2, 35, 2, 3)]:
-        sizes = dict(zip("NCHW", shape, strict=True)) | {f"{d}b": -(-s // 4) for d, s in zip("NCHW", shape, strict=True)}
+        sizes = dict(zip("NCHW", shape, strict=True)) | {
+            f"{d}b": -(-s // 4) for d, s in zip("NCHW", shape, strict=True)
+        }
         for element in product(*map(range, shape)):
             names = sizes | dict(zip("nchw", element, strict=True))
             assert layout(name).index(*element, shape=shape) == (eval(word, names), eval(lane, names))
@@ -116,7 +128,9 @@ def test_nested_split(tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("kind", ["fortran", "reversed", "strided", "transposed", "broadcast", "read-only", "memmap"])
+@pytest.mark.parametrize(
+    "kind", ["fortran", "reversed", "strided", "transposed", "broadcast", "read-only", "memmap"]
+)
 def test_any_strides_and_memory(name, kind, tmp_path):
     found = layout(name)
     array = values((3, 6, 5, 7)[: len(found.dims)])
@@ -210,10 +224,22 @@ def test_int8x4_lowest_byte_first():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: int8x4_pack(np.zeros(4, np.uint8)), DTypeError, "int8x4_pack: lanes has dtype uint8; it must be int8"),
-        (lambda: int8x4_pack(np.zeros((4, 3), np.int8)), ArgumentError, "shape (4, 3); its last axis must be 4"),
+        (
+            lambda: int8x4_pack(np.zeros(4, np.uint8)),
+            DTypeError,
+            "int8x4_pack: lanes has dtype uint8; it must be int8",
+        ),
+        (
+            lambda: int8x4_pack(np.zeros((4, 3), np.int8)),
+            ArgumentError,
+            "shape (4, 3); its last axis must be 4",
+        ),
         (lambda: int8x4_pack(np.int8(1)), ArgumentError, "lanes has shape ()"),
-        (lambda: int8x4_unpack(np.zeros(4, np.uint32)), DTypeError, "words has dtype uint32; it must be int32"),
+        (
+            lambda: int8x4_unpack(np.zeros(4, np.uint32)),
+            DTypeError,
+            "words has dtype uint32; it must be int32",
+        ),
         (lambda: int8x4_unpack([1, 2]), DTypeError, "it must be int32"),
     ],
 )
@@ -241,14 +267,26 @@ def test_int8x4_refuses(call, error, message):
             ArgumentError,
             "fill is 128; it must be in [-128, 127]",
         ),
-        (lambda f: f.pack(np.zeros((1, 1, 1, 1), np.int8), 0.5), DTypeError, "fill is 0.5; it must be a whole number"),
+        (
+            lambda f: f.pack(np.zeros((1, 1, 1, 1), np.int8), 0.5),
+            DTypeError,
+            "fill is 0.5; it must be a whole number",
+        ),
         (
             lambda f: f.unpack(np.zeros(3, np.int32), (1, 5, 1, 2)),
             ArgumentError,
             "words has shape (3,) but an array of",
         ),
-        (lambda f: f.unpack(np.zeros(5, np.int32), (1, 5, 1, 2)), ArgumentError, "(n, c, h, w) takes 4 words"),
-        (lambda f: f.unpack(np.zeros((2, 2), np.int32), (1, 5, 1, 2)), ArgumentError, "words has shape (2, 2)"),
+        (
+            lambda f: f.unpack(np.zeros(5, np.int32), (1, 5, 1, 2)),
+            ArgumentError,
+            "(n, c, h, w) takes 4 words",
+        ),
+        (
+            lambda f: f.unpack(np.zeros((2, 2), np.int32), (1, 5, 1, 2)),
+            ArgumentError,
+            "words has shape (2, 2)",
+        ),
         (
             lambda f: f.unpack(np.zeros(4, np.int64), (1, 5, 1, 2)),
             DTypeError,
@@ -260,7 +298,11 @@ def test_int8x4_refuses(call, error, message):
             "unpack: shape is (5, 2); this layout takes 4",
         ),
         (lambda f: f.words((1, -5, 1, 2)), ArgumentError, "words: shape is (1, -5, 1, 2)"),
-        (lambda f: f.words((1, 2.5, 1, 2)), DTypeError, "words: shape is (1, 2.5, 1, 2); it must be a sequence"),
+        (
+            lambda f: f.words((1, 2.5, 1, 2)),
+            DTypeError,
+            "words: shape is (1, 2.5, 1, 2); it must be a sequence",
+        ),
         (lambda f: f.padded(7), DTypeError, "padded: shape is 7; it must be a sequence of whole numbers"),
         (
             lambda f: f.index(0, 5, 0, 0, shape=(1, 5, 1, 2)),
@@ -278,15 +320,21 @@ def test_refuses(call, error, message):
 
 
 def test_unknown_name_lists_those_there_are():
-    with pytest.raises(ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_16C, .*kPackedInt8_4W4C"):
+    with pytest.raises(
+        ArgumentError, match=r"no layout is called 'NCHW'; there are kPackedInt8_16C, .*kPackedInt8_4W4C"
+    ):
         layout("NCHW")
 
 
 def test_catalog_is_read_once_and_cannot_be_spoiled():
     layouts().clear()
     assert layout("kPackedInt8_4C") is layouts()["kPackedInt8_4C"]
-    assert {path.stem for path in layouts_folder().glob("*.yaml")} == {name.removeprefix("kPackedInt8_") for name in NAMES}
-    assert sorted(glsl_includes()) == sorted([f"layout/{name}.glslh" for name in NAMES] + ["layout/any.glslh"])
+    assert {path.stem for path in layouts_folder().glob("*.yaml")} == {
+        name.removeprefix("kPackedInt8_") for name in NAMES
+    }
+    assert sorted(glsl_includes()) == sorted(
+        [f"layout/{name}.glslh" for name in NAMES] + ["layout/any.glslh"]
+    )
     assert glsl_includes()["layout/kPackedInt8_4C.glslh"] == layout("kPackedInt8_4C").glsl()
 
 
@@ -316,7 +364,9 @@ def test_drawing_shows_the_packed_words(name):
     found = layout(name)
     shape = EXAMPLES[len(found.dims)]
     strides = (0, 0x10, 4, 1) if len(shape) == 4 else (0, 0x10, 1)
-    array = sum(stride * axis for stride, axis in zip(strides, np.indices(shape), strict=True)).astype(np.int8)
+    array = sum(stride * axis for stride, axis in zip(strides, np.indices(shape), strict=True)).astype(
+        np.int8
+    )
     rows = found.drawing(shape).splitlines()[2:]
     drawn = " ".join(row.split("|")[1] for row in rows).split()
     assert [word.replace("-", "f") for word in drawn] == hexadecimal(found.pack(array, fill=-1))

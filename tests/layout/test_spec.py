@@ -1,4 +1,5 @@
-"""vkq.layout.spec: refusals of layout files with file:line; the generated GLSL, run as Python, against the formula."""
+"""vkq.layout.spec: refusals of layout files with file:line; the generated GLSL, run as Python, against the
+formula."""
 
 import re
 from itertools import product
@@ -34,7 +35,8 @@ class Vector:
 
 
 def run_as_python(glsl, **builtins):
-    """The functions of a GLSL text as Python functions: enough for unsigned + * / % and for straight-line code."""
+    """The functions of a GLSL text as Python functions: enough for unsigned + * / % and for straight-line
+    code."""
     python = re.sub(r"//.*", "", glsl)
     python = re.sub(r"^ *#.*$", "", python, flags=re.MULTILINE)
     python = re.sub(r"\b(0x[0-9a-f]+|\d+)u\b", r"\1", python)
@@ -130,7 +132,12 @@ def test_good_file_is_good(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("kPackedInt8_Test", "kPackedInt8_Other", 1, "the name is 'kPackedInt8_Other'; it must be 'kPackedInt8_' and"),
+        (
+            "kPackedInt8_Test",
+            "kPackedInt8_Other",
+            1,
+            "the name is 'kPackedInt8_Other'; it must be 'kPackedInt8_' and",
+        ),
         ("for this test", '"two\\nlines"', 2, "the summary must be one line"),
         ("for this test", "''", 2, "the summary must be one line"),
         ("summary: for this test\n", "", 1, "the key 'summary' is missing"),
@@ -144,9 +151,19 @@ def test_good_file_is_good(tmp_path):
         ("w: 4}", "x: 4}", 4, "'x' is none of the dims n, c, h, w"),
         ("w: 4}", "w: four}", 4, "a whole number is needed"),
         ("w: 4}", "w: 0}", 5, "order and lane give w/4, w%4 for the dim w"),
-        ("w: 4}", "w: 8}", 5, "order and lane give w/4, w%4 for the dim w; they must give w/8 and the parts of w%8"),
+        (
+            "w: 4}",
+            "w: 8}",
+            5,
+            "order and lane give w/4, w%4 for the dim w; they must give w/8 and the parts of w%8",
+        ),
         (", w: 4}", "}", 5, "they must give w alone, for it is not split"),
-        ("w: 4}", "w: 4, h: 4}", 5, "order and lane give h for the dim h; they must give h/4 and the parts of h%4"),
+        (
+            "w: 4}",
+            "w: 4, h: 4}",
+            5,
+            "order and lane give h for the dim h; they must give h/4 and the parts of h%4",
+        ),
         ("[n, c/32, h,", "[n, c/32,", 5, "order and lane give nothing for the dim h; they must give h alone"),
         ("[n, c/32, h,", "[n, c/32, h, h,", 5, "order and lane give h, h for the dim h"),
         ("c%32/4", "c%32/8", 5, "order and lane give c/32, c%32/8, c%4 for the dim c"),

@@ -22,7 +22,21 @@ def test_ranges():
 
 @pytest.mark.parametrize(
     "scale",
-    [0, 0.0, -0.0, -1.0, float("nan"), float("inf"), -float("inf"), 1e-38, 2.0**-127, 1e-60, 1e39, 10**400, -1],
+    [
+        0,
+        0.0,
+        -0.0,
+        -1.0,
+        float("nan"),
+        float("inf"),
+        -float("inf"),
+        1e-38,
+        2.0**-127,
+        1e-60,
+        1e39,
+        10**400,
+        -1,
+    ],
 )
 def test_refuses_scales_that_no_device_can_use(scale):
     with pytest.raises(ArgumentError, match=r"scale is .*positive, finite and at least 2\*\*-126"):
@@ -44,7 +58,8 @@ def test_refuses_scales_of_another_type(scale):
 
 
 @pytest.mark.parametrize(
-    ("zero_point", "dtype"), [(-129, "int8"), (128, "int8"), (-1, "uint8"), (256, "uint8"), (np.int32(300), "uint8")]
+    ("zero_point", "dtype"),
+    [(-129, "int8"), (128, "int8"), (-1, "uint8"), (256, "uint8"), (np.int32(300), "uint8")],
 )
 def test_refuses_zero_points_outside_the_dtype(zero_point, dtype):
     with pytest.raises(ArgumentError, match=rf"zero_point is {zero_point}; {dtype} holds"):
@@ -94,7 +109,9 @@ def test_from_range_keeps_zero_and_spans_the_range(dtype, lo, hi):
 
 def test_from_range_symmetric():
     assert QParams.from_range(-1, 2, symmetric=True) == QParams(float(np.float32(2) / np.float32(127)), 0)
-    assert QParams.from_range(-3, 2, "uint8", True) == QParams(float(np.float32(3) / np.float32(127)), 128, "uint8")
+    assert QParams.from_range(-3, 2, "uint8", True) == QParams(
+        float(np.float32(3) / np.float32(127)), 128, "uint8"
+    )
 
 
 def test_from_range_of_nothing_or_next_to_nothing():
@@ -129,7 +146,9 @@ def test_check_scales_leaves_its_argument_alone():
 def test_per_channel_arrays_of_another_length_are_refused(shape):
     with pytest.raises(ArgumentError, match=r"linear: w_scale has shape .* but there are 3 output channels"):
         check_scales(np.ones(shape), 3, "linear: w_scale")
-    with pytest.raises(ArgumentError, match=r"linear: w_zero_point has shape .* but there are 3 output channels"):
+    with pytest.raises(
+        ArgumentError, match=r"linear: w_zero_point has shape .* but there are 3 output channels"
+    ):
         check_zero_points(np.ones(shape, np.int8), 3, np.int8, "linear: w_zero_point")
 
 
@@ -159,7 +178,9 @@ def test_check_bias():
     assert check_bias(np.ones(2, np.float32), 2, True, "b").dtype == np.float32
     with pytest.raises(DTypeError, match="b has dtype float32; with int8 output it must be int32"):
         check_bias(np.ones(2, np.float32), 2, False, "b")
-    with pytest.raises(DTypeError, match="b has dtype int64; with float32 output it must be int32 or float32"):
+    with pytest.raises(
+        DTypeError, match="b has dtype int64; with float32 output it must be int32 or float32"
+    ):
         check_bias(np.ones(2, np.int64), 2, True, "b")
     with pytest.raises(ArgumentError, match=r"b has shape \(2, 1\); it must be \(2,\)"):
         check_bias(np.ones((2, 1), np.int32), 2, False, "b")

@@ -1,4 +1,5 @@
-"""Devices and reports that are not what they are: capabilities replaced, and what the probe found replaced."""
+"""Devices and reports that are not what they are: capabilities replaced, and what the probe found
+replaced."""
 
 from __future__ import annotations
 
@@ -44,7 +45,11 @@ def capabilities(of: vkq.Device, **changes: Any) -> vkq.Capabilities:
     )
 
 
-def report(monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str) -> None:
+def report(
+    monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
+) -> None:
     """Every device's report from now on: rates in TOPS by dot form, failures by test."""
-    found = selftest.Report(failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu")
+    found = selftest.Report(
+        failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
+    )
     monkeypatch.setattr(selftest, "report", lambda device: found)

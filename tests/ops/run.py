@@ -14,12 +14,14 @@ from ..cases import Data
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 
 
-def run(data: Data, y: vkq.QParams | None, device: vkq.Device, path: str = "auto", **changes: Any) -> npt.NDArray[Any]:
+def run(
+    data: Data, y: vkq.QParams | None, device: vkq.Device, path: str = "auto", **changes: Any
+) -> npt.NDArray[Any]:
     """The layer's result for the operands: the counterpart of ``data.expected(y)``."""
     op = vkq.linear if isinstance(data.problem, LinearProblem) else vkq.conv2d
     arguments: dict[str, Any] = {
-        "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point, "path": path,
-        "device": device, **data.options,
+        "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point,
+        "path": path, "device": device, **data.options,
     }  # fmt: skip
     result: npt.NDArray[Any] = op(data.x, data.w, data.w_scale, **(arguments | changes))
     return result
@@ -33,4 +35,6 @@ def assert_same_bits(got: npt.NDArray[Any], want: npt.NDArray[Any]) -> None:
     view = np.dtype(f"u{got.dtype.itemsize}")
     wrong = np.argwhere(got.view(view) != want.view(view))
     first = tuple(wrong[0])
-    raise AssertionError(f"{len(wrong)} of {got.size} differ; first at {first}: {got[first]!r}, must be {want[first]!r}")
+    raise AssertionError(
+        f"{len(wrong)} of {got.size} differ; first at {first}: {got[first]!r}, must be {want[first]!r}"
+    )

@@ -1,4 +1,5 @@
-"""Every shape of the list, on every path and driver, with both outputs, equal to the reference bit for bit."""
+"""Every shape of the list, on every path and driver, with both outputs, equal to the reference bit for
+bit."""
 
 import numpy as np
 import pytest
@@ -41,7 +42,9 @@ def test_extremes_fill_the_accumulator(path: str, device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("w_zero_points", ["tensor", "channel"])
 @pytest.mark.parametrize(("x_dtype", "w_dtype"), [("uint8", "uint8"), ("uint8", "int8"), ("int8", "int8")])
-def test_types_and_weight_zero_points(x_dtype: str, w_dtype: str, w_zero_points: str, device: vkq.Device) -> None:
+def test_types_and_weight_zero_points(
+    x_dtype: str, w_dtype: str, w_zero_points: str, device: vkq.Device
+) -> None:
     rng = np.random.default_rng(12)
     for i in range(6):
         problem = random_linear(rng) if i % 2 else random_conv2d(rng)
@@ -91,7 +94,13 @@ def test_two_hundred_replays_are_identical(device: vkq.Device) -> None:
     rng = np.random.default_rng(16)
     data = random_data(random_conv2d(rng), rng)
     layer = vkq.Conv2d(
-        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=data.y_q, bias=data.bias, device=device, **data.options
+        data.w,
+        data.w_scale,
+        x_qparams=data.x_q,
+        y_qparams=data.y_q,
+        bias=data.bias,
+        device=device,
+        **data.options,
     )
     x = vkq.Tensor.from_numpy(data.x, device)
     with device.record() as recording:

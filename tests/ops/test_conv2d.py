@@ -13,12 +13,20 @@ from vkq.problem.conv2d import Conv2dProblem, parse
 from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
-CONVS = [case.problem for case in CASES if isinstance(case.problem, Conv2dProblem) and case.use == "correctness"]
+CONVS = [
+    case.problem for case in CASES if isinstance(case.problem, Conv2dProblem) and case.use == "correctness"
+]
 SMALL = [p for p in CONVS if p.macs < 1_000_000]
 
 
 def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: Any) -> vkq.Conv2d:
-    arguments = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point, "device": device}
+    arguments = {
+        "x_qparams": data.x_q,
+        "y_qparams": y,
+        "bias": data.bias,
+        "w_zero_point": data.w_zero_point,
+        "device": device,
+    }
     return vkq.Conv2d(data.w, data.w_scale, **arguments, **data.options, **options)
 
 
@@ -26,7 +34,9 @@ def check(data: Data, device: vkq.Device, **options: Any) -> None:
     """Both outputs of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
-        np.testing.assert_array_equal(got, data.expected(y, activation=options.get("activation")), strict=True)
+        np.testing.assert_array_equal(
+            got, data.expected(y, activation=options.get("activation")), strict=True
+        )
 
 
 def methods_for(problem: Conv2dProblem) -> list[str]:
@@ -36,7 +46,9 @@ def methods_for(problem: Conv2dProblem) -> list[str]:
         found.append("direct")
     if problem.ic == problem.groups:
         found.append("depthwise")
-    if (problem.kh, problem.kw, problem.stride, problem.groups) == (1, 1, (1, 1), 1) and not any(problem.padding):
+    if (problem.kh, problem.kw, problem.stride, problem.groups) == (1, 1, (1, 1), 1) and not any(
+        problem.padding
+    ):
         found.append("pointwise")
     return found
 
@@ -51,10 +63,17 @@ def test_every_method_gives_the_reference(device, problem):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("seed", range(1, 5))
 def test_every_method_and_path_on_random_problems(device, path, seed):
-    """Random groups, strides, dilations, asymmetric padding, uint8 and int8, weight zero points, and activations."""
+    """Random groups, strides, dilations, asymmetric padding, uint8 and int8, weight zero points, and
+    activations."""
     rng = np.random.default_rng([2, seed])
     problem = random_conv2d(rng)
-    x_dtype, w_dtype = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8"), ("int8", "uint8"), ("int8", "int8")][seed]
+    x_dtype, w_dtype = [
+        ("int8", "int8"),
+        ("uint8", "uint8"),
+        ("uint8", "int8"),
+        ("int8", "uint8"),
+        ("int8", "int8"),
+    ][seed]
     points = ["none", "channel", "tensor", "channel", "none"][seed]
     data = random_data(problem, rng, x_dtype, w_dtype, w_zero_points=points, extreme=seed == 4)
     activation = [None, "relu", None, (-0.5, 0.75), "relu6"][seed]
@@ -105,7 +124,9 @@ def test_direct_with_groups_that_straddle_words(device, name, path):
 def test_portable_stays_exact_beyond_the_float_block(device, method):
     """Float lanes are exact for 256 words; here a reduction has 1152, at the ends of the types."""
     problem = parse("conv2d[N=1,IC=512,H=4,W=5,OC=3,KH=3,KW=3,padding=1]")
-    check(random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable")
+    check(
+        random_data(problem, np.random.default_rng(5), extreme=True), device, method=method, path="portable"
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -188,12 +209,16 @@ def test_auto_names_its_method_and_why(software_device, name, method):
 def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, name, method, reason):
     data = random_data(parse(name), np.random.default_rng(10))
     with pytest.raises(vkq.ArgumentError, match=reason):
-        layer_of(data, any_device, data.y_q, method=method, path="portable")  # matrix units take strided 1x1 ones
+        layer_of(
+            data, any_device, data.y_q, method=method, path="portable"
+        )  # matrix units take strided 1x1 ones
 
 
 def test_int8_methods_refuse_float_activations(any_device):
     for method in ("pointwise", "depthwise", "direct"):
-        with pytest.raises(vkq.ArgumentError, match=f"method {method} cannot be taken: its activations are float"):
+        with pytest.raises(
+            vkq.ArgumentError, match=f"method {method} cannot be taken: its activations are float"
+        ):
             vkq.Conv2d(np.ones((4, 1, 1, 1), np.int8), 1.0, method=method, device=any_device)
 
 
@@ -202,12 +227,13 @@ def test_methods_are_named_once():
 
 
 def test_memory_of_a_large_convolution(any_device):
-    """1x64x1024x1024, 3x3: its im2col matrix would have 576 MiB; the call stays within input, output, weights and 32 MiB."""
+    """1x64x1024x1024, 3x3: its im2col matrix would have 576 MiB; the call stays within input, output, weights
+    and 32 MiB."""
     device = any_device
     p = Conv2dProblem.of((1, 64, 1024, 1024), (4, 64, 3, 3), padding=1)
     layer = vkq.Conv2d(
-        np.ones(p.weight_shape, np.int8), 1.0, padding=1, x_qparams=vkq.QParams(1.0), y_qparams=vkq.QParams(16.0),
-        method="im2col", device=device,
+        np.ones(p.weight_shape, np.int8), 1.0, padding=1, x_qparams=vkq.QParams(1.0),
+        y_qparams=vkq.QParams(16.0), method="im2col", device=device,
     )  # fmt: skip
     x = vkq.Tensor(device, p.x_shape, "int8")
     with device.operation() as recording:
@@ -227,7 +253,10 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
     rng = np.random.default_rng(11)
     q = vkq.QParams(1.0)
     weights = [rng.integers(-1, 2, (8, 8, 3, 3), dtype=np.int8) for _ in range(4)]
-    layers = [vkq.Conv2d(w, 0.25, padding=1, x_qparams=q, y_qparams=q, method="im2col", device=device) for w in weights]
+    layers = [
+        vkq.Conv2d(w, 0.25, padding=1, x_qparams=q, y_qparams=q, method="im2col", device=device)
+        for w in weights
+    ]
     x = rng.integers(-10, 10, (1, 8, 100, 100), dtype=np.int8)
     want, chained = x, vkq.Tensor.from_numpy(x, device)
     layers[0](x)

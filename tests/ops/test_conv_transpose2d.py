@@ -33,7 +33,9 @@ class Operands:
         return {name: getattr(p, name) for name in names}
 
 
-def operands(problem: TransposedConv2dProblem, rng: np.random.Generator, dtype: Any = "int8", w_dtype: Any = "int8") -> Operands:
+def operands(
+    problem: TransposedConv2dProblem, rng: np.random.Generator, dtype: Any = "int8", w_dtype: Any = "int8"
+) -> Operands:
     p, info, w_info = problem, np.iinfo(dtype), np.iinfo(w_dtype)
     x = rng.integers(info.min, info.max + 1, p.x_shape).astype(dtype)
     w = rng.integers(w_info.min, w_info.max + 1, p.weight_shape).astype(w_dtype)
@@ -45,7 +47,9 @@ def operands(problem: TransposedConv2dProblem, rng: np.random.Generator, dtype: 
         "bias": rng.integers(-typical, typical + 1, p.oc).astype(np.int32),
         "w_zero_point": points,
     }
-    y = vkq.QParams(float(np.float32(typical * 0.37 * 0.002 / 40)), int(rng.integers(info.min, info.max + 1)), dtype)
+    y = vkq.QParams(
+        float(np.float32(typical * 0.37 * 0.002 / 40)), int(rng.integers(info.min, info.max + 1)), dtype
+    )
     return Operands(problem, x, w, options, y)
 
 
@@ -56,10 +60,15 @@ def random_problem(rng: np.random.Generator) -> TransposedConv2dProblem:
     kh, kw = (int(v) for v in rng.integers(1, 6, 2))
     stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
     extra = [int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)]
-    room = [(size - 1) * s + d * (k - 1) + e for size, s, d, k, e in zip((h, w), stride, dilation, (kh, kw), extra, strict=True)]
+    room = [
+        (size - 1) * s + d * (k - 1) + e
+        for size, s, d, k, e in zip((h, w), stride, dilation, (kh, kw), extra, strict=True)
+    ]
     padding = [int(rng.integers(0, min(4, r // 2 + 1))) for r in room + room]
     shape = (n, icg * groups, h, w)
-    return TransposedConv2dProblem.of(shape, (icg * groups, ocg, kh, kw), stride, padding, extra, dilation, groups)
+    return TransposedConv2dProblem.of(
+        shape, (icg * groups, ocg, kh, kw), stride, padding, extra, dilation, groups
+    )
 
 
 def scattered(o: Operands) -> npt.NDArray[np.int64]:
@@ -71,7 +80,10 @@ def scattered(o: Operands) -> npt.NDArray[np.int64]:
     acc = np.zeros(p.y_shape, np.int64) + o.options["bias"].reshape(-1, 1, 1)
     for ic, j, kh, kw, h, w in np.ndindex(p.ic, ocg, p.kh, p.kw, p.h, p.w):
         oc = ic // icg * ocg + j
-        oy, ox = (p.stride[i] * at + p.dilation[i] * k - p.padding[i] for i, (at, k) in enumerate(((h, kh), (w, kw))))
+        oy, ox = (
+            p.stride[i] * at + p.dilation[i] * k - p.padding[i]
+            for i, (at, k) in enumerate(((h, kh), (w, kw)))
+        )
         if 0 <= oy < p.oh and 0 <= ox < p.ow:
             acc[:, oc, oy, ox] += x[:, ic, h, w] * (int(o.w[ic, j, kh, kw]) - points[oc])
     return acc
@@ -81,7 +93,9 @@ def check(o: Operands, device: vkq.Device, **options: Any) -> None:
     given = {("x_qparams" if k == "x" else k): v for k, v in o.options.items()}
     for y in (o.y, None):
         got = vkq.conv_transpose2d(o.x, o.w, y_qparams=y, device=device, **given, **o.sizes, **options)
-        want = reference_transposed.conv_transpose2d(o.x, o.w, y=y, activation=options.get("activation"), **o.options, **o.sizes)
+        want = reference_transposed.conv_transpose2d(
+            o.x, o.w, y=y, activation=options.get("activation"), **o.options, **o.sizes
+        )
         np.testing.assert_array_equal(got, want, strict=True)
 
 
@@ -99,9 +113,18 @@ def test_the_reference_is_the_definition(seed):
 def test_onnx_runtime_agrees_with_the_reference(seed):
     """ConvTranspose of integers held in float32 is exact below 2**24."""
     rng = np.random.default_rng([2, seed])
-    problems = iter(lambda: random_problem(rng), None)  # ONNX Runtime takes no output_padding of a stride or more
-    p = next(p for p in problems if all(extra < step for extra, step in zip(p.output_padding, p.stride, strict=True)))
-    x, w = rng.integers(-20, 21, p.x_shape).astype(np.int8), rng.integers(-20, 21, p.weight_shape).astype(np.int8)
+    problems = iter(
+        lambda: random_problem(rng), None
+    )  # ONNX Runtime takes no output_padding of a stride or more
+    p = next(
+        p
+        for p in problems
+        if all(extra < step for extra, step in zip(p.output_padding, p.stride, strict=True))
+    )
+    x, w = (
+        rng.integers(-20, 21, p.x_shape).astype(np.int8),
+        rng.integers(-20, 21, p.weight_shape).astype(np.int8),
+    )
     sizes = {
         "strides": p.stride,
         "pads": p.padding,
@@ -110,7 +133,12 @@ def test_onnx_runtime_agrees_with_the_reference(seed):
         "group": p.groups,
     }
     want = ort.run("ConvTranspose", [x.astype(np.float32), w.astype(np.float32)], "float32", **sizes)
-    options = {"stride": p.stride, "padding": p.padding, "output_padding": p.output_padding, "dilation": p.dilation}
+    options = {
+        "stride": p.stride,
+        "padding": p.padding,
+        "output_padding": p.output_padding,
+        "dilation": p.dilation,
+    }
     one = vkq.QParams(1.0)
     got = reference_transposed.conv_transpose2d(x, w, x=one, w_scale=1.0, y=None, groups=p.groups, **options)
     np.testing.assert_array_equal(got, want, strict=True)
@@ -125,13 +153,25 @@ def test_known_shapes(device, case):
 
 ODD = {
     "conv_transpose2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]": "the smallest",
-    "conv_transpose2d[N=1,IC=5,H=3,W=4,OC=6,KH=1,KW=1,stride=3,output_padding=2]": "phases that no tap reaches: the bias alone",
+    "conv_transpose2d[N=1,IC=5,H=3,W=4,OC=6,KH=1,KW=1,stride=3,output_padding=2]": (
+        "phases that no tap reaches: the bias alone"
+    ),
     "conv_transpose2d[N=2,IC=6,H=4,W=5,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]": "depthwise",
-    "conv_transpose2d[N=1,IC=4,H=5,W=3,OC=7,KH=3,KW=4,stride=2x3,dilation=2x3]": "stride and dilation share a factor",
-    "conv_transpose2d[N=1,IC=3,H=4,W=6,OC=5,KH=4,KW=2,stride=3x1,padding=0x1x2x0,dilation=2x1]": "axes differ in all",
-    "conv_transpose2d[N=1,IC=4,H=3,W=3,OC=4,KH=2,KW=2,stride=2,padding=3x3x1x1]": "more cut off than a kernel reaches",
-    "conv_transpose2d[N=1,IC=9,H=3,W=7,OC=15,KH=3,KW=3,padding=1,groups=3]": "stride 1, groups that straddle words",
-    "conv_transpose2d[N=1,IC=4,H=2,W=2,OC=3,KH=5,KW=5,stride=4,padding=2,output_padding=3]": "output_padding at its most",
+    "conv_transpose2d[N=1,IC=4,H=5,W=3,OC=7,KH=3,KW=4,stride=2x3,dilation=2x3]": (
+        "stride and dilation share a factor"
+    ),
+    "conv_transpose2d[N=1,IC=3,H=4,W=6,OC=5,KH=4,KW=2,stride=3x1,padding=0x1x2x0,dilation=2x1]": (
+        "axes differ in all"
+    ),
+    "conv_transpose2d[N=1,IC=4,H=3,W=3,OC=4,KH=2,KW=2,stride=2,padding=3x3x1x1]": (
+        "more cut off than a kernel reaches"
+    ),
+    "conv_transpose2d[N=1,IC=9,H=3,W=7,OC=15,KH=3,KW=3,padding=1,groups=3]": (
+        "stride 1, groups that straddle words"
+    ),
+    "conv_transpose2d[N=1,IC=4,H=2,W=2,OC=3,KH=5,KW=5,stride=4,padding=2,output_padding=3]": (
+        "output_padding at its most"
+    ),
     "conv_transpose2d[N=0,IC=4,H=2,W=2,OC=3,KH=3,KW=3]": "no image",
     "conv_transpose2d[N=1,IC=4,H=2,W=2,OC=0,KH=3,KW=3]": "no output channel",
     "conv_transpose2d[N=1,IC=0,H=2,W=2,OC=3,KH=3,KW=3]": "no input channel: the bias alone",
@@ -160,12 +200,16 @@ def test_taps_cover_the_kernel_once():
         phases = [Taps.of(first, size, stride, dilation, padding) for first in range(stride)]
         assert sorted(tap for phase in phases for tap in phase.kernel) == list(range(size))
         for phase in phases:
-            for j, tap in enumerate(phase.kernel):  # input pixel i is spread to stride * i + dilation * tap - padding
+            for j, tap in enumerate(
+                phase.kernel
+            ):  # input pixel i is spread to stride * i + dilation * tap - padding
                 assert stride * (phase.offset + j * phase.step) + dilation * tap - padding == phase.first
 
 
 def test_explain(any_device):
-    layer = vkq.ConvTranspose2d(np.ones((8, 4, 3, 3), np.int8), 1.0, stride=2, x_qparams=vkq.QParams(1.0), device=any_device)
+    layer = vkq.ConvTranspose2d(
+        np.ones((8, 4, 3, 3), np.int8), 1.0, stride=2, x_qparams=vkq.QParams(1.0), device=any_device
+    )
     explained = layer.explain((1, 8, 5, 5))
     assert explained.problem == "conv_transpose2d[N=1,IC=8,H=5,W=5,OC=4,KH=3,KW=3,stride=2]"
     assert len(explained.variants) == 4
@@ -176,7 +220,10 @@ def test_explain(any_device):
 def test_it_chains_with_an_ordinary_convolution(device):
     rng = np.random.default_rng(6)
     q = vkq.QParams(0.5, 3)
-    down, up = rng.integers(-20, 21, (8, 5, 3, 3), dtype=np.int8), rng.integers(-20, 21, (8, 5, 3, 3), dtype=np.int8)
+    down, up = (
+        rng.integers(-20, 21, (8, 5, 3, 3), dtype=np.int8),
+        rng.integers(-20, 21, (8, 5, 3, 3), dtype=np.int8),
+    )
     x = rng.integers(-128, 128, (2, 5, 9, 10), dtype=np.int8)
     first = vkq.Conv2d(down, 0.02, stride=2, padding=1, x_qparams=q, y_qparams=q, device=device)
     second = vkq.ConvTranspose2d(up, 0.02, stride=2, padding=1, x_qparams=q, y_qparams=q, device=device)
@@ -197,7 +244,10 @@ def test_it_chains_with_an_ordinary_convolution(device):
             r"output_padding\[0\] is 2; it must be less than the stride \(2\) or the dilation \(1\)",
         ),
         ({"groups": 3}, "IC=4, groups=3; groups must divide IC"),
-        ({"padding": 4, "x_shape": (1, 4, 2, 2)}, r"\(2 - 1\)\*1 - 4 - 4 \+ 1\*\(3 - 1\) \+ 0 \+ 1 = -4; it must be at least 1"),
+        (
+            {"padding": 4, "x_shape": (1, 4, 2, 2)},
+            r"\(2 - 1\)\*1 - 4 - 4 \+ 1\*\(3 - 1\) \+ 0 \+ 1 = -4; it must be at least 1",
+        ),
         ({"x_shape": (1, 5, 2, 2)}, r"x has IC=5 .* weight has IC=4"),
         ({"x_shape": (4, 2, 2)}, "x has 3 axes"),
         ({"weight_shape": (4, 2)}, "weight has 2 axes"),

@@ -18,11 +18,17 @@ TINY = np.float32(2.0**-126)
 
 
 def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
-    """Rows of every kind: ranges over the whole of float32, one sign, zeros, ties, subnormal, infinite, NaN."""
+    """Rows of every kind: ranges over the whole of float32, one sign, zeros, ties, subnormal, infinite,
+    NaN."""
     with np.errstate(over="ignore", under="ignore"):
         rows = [rng.standard_normal(k) * 10.0**e for e in (-44, -38, -37, -36, -20, -3, 0, 0, 0, 5, 37)]
         rows += [abs(rng.standard_normal(k)), -abs(rng.standard_normal(k)), np.zeros(k), -np.zeros(k)]
-        rows += [rng.integers(-255, 256, k) / 2.0, rng.integers(0, 511, k) / 2.0, np.full(k, 1e-45), np.full(k, -7.0)]
+        rows += [
+            rng.integers(-255, 256, k) / 2.0,
+            rng.integers(0, 511, k) / 2.0,
+            np.full(k, 1e-45),
+            np.full(k, -7.0),
+        ]
         x = np.array(rows).astype(np.float32)
     extremes = rng.choice(np.array([3.4e38, -3.4e38, 0, 1e38], np.float32), (1, k))
     special = rng.standard_normal((4, k)).astype(np.float32)
@@ -54,9 +60,12 @@ def test_rows_are_quantized_as_the_reference_does(device, k, layout):
 
 @pytest.mark.parametrize("seed", range(12))
 def test_onnx_runtime_agrees_with_the_reference(seed):
-    """DynamicQuantizeLinear of one row is the same as uint8; its scale may be off by the order of its operations, not here."""
+    """DynamicQuantizeLinear of one row is the same as uint8; its scale may be off by the order of its
+    operations, not here."""
     rng = np.random.default_rng([2, seed])
-    x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(np.float32)
+    x = (rng.standard_normal((1, 300)) * 10.0 ** rng.uniform(-30, 30) + rng.choice([0, 5, -5])).astype(
+        np.float32
+    )
     if seed % 4 == 0:
         x = (rng.integers(-255, 256, (1, 300)) / 2).astype(np.float32)  # ties
     scale, zero_point = reference_dynamic.row_parameters(x)
@@ -71,13 +80,19 @@ def test_scale_is_raised_to_the_smallest_normal_number():
     x = np.array([[1e-45, 0], [255 * TINY, 0], [254 * TINY, 0]], np.float32)
     scale, zero_point = reference_dynamic.row_parameters(x)
     np.testing.assert_array_equal(scale, [TINY] * 3)
-    np.testing.assert_array_equal(reference_dynamic.quantize_rows(x, scale, zero_point)[:, 0], [-128, 127, 126])
+    np.testing.assert_array_equal(
+        reference_dynamic.quantize_rows(x, scale, zero_point)[:, 0], [-128, 127, 126]
+    )
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)])
+@pytest.mark.parametrize(
+    ("method", "k", "n"), [("tiled", 64, 32), ("tiled", 29, 19), ("tiled", 1, 1), ("gemv", 300, 5)]
+)
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
-    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4))  # as on a GPU
+    monkeypatch.setattr(
+        gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4)
+    )  # as on a GPU
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)
     scale = (10.0 ** rng.uniform(-8, 3, n)).astype(np.float32)
@@ -104,14 +119,23 @@ def test_batch_dims(device, shape):
 
 def test_no_input_features_leave_the_bias(device):
     bias = np.array([1.5, -2.0, 0.25], np.float32)
-    got = vkq.linear(np.zeros((5, 0), np.float32), np.zeros((3, 0), np.int8), 1.0, bias=bias, x_qparams="dynamic", device=device)
+    got = vkq.linear(
+        np.zeros((5, 0), np.float32),
+        np.zeros((3, 0), np.int8),
+        1.0,
+        bias=bias,
+        x_qparams="dynamic",
+        device=device,
+    )
     np.testing.assert_array_equal(got, np.tile(bias, (5, 1)))
 
 
 def test_a_row_does_not_depend_on_its_neighbours(device):
     rng = np.random.default_rng(5)
     x = rng.standard_normal((6, 50)).astype(np.float32)
-    layer = vkq.Linear(rng.integers(-127, 128, (9, 50), dtype=np.int8), 0.02, x_qparams="dynamic", device=device)
+    layer = vkq.Linear(
+        rng.integers(-127, 128, (9, 50), dtype=np.int8), 0.02, x_qparams="dynamic", device=device
+    )
     together = layer(x)
     for i in range(6):
         np.testing.assert_array_equal(layer(x[i]), together[i])
@@ -121,7 +145,10 @@ def test_explain_names_both_steps(software_device):
     layer = vkq.Linear(np.ones((8, 12), np.int8), 1.0, x_qparams="dynamic", device=software_device)
     explained = layer.explain((5, 12))
     assert explained.scheme == "dq8ca_q8csw"
-    assert [name.split(":")[0] for name in explained.variants] == ["quantize_dq8ca__row", "gemm_dq8ca_q8csw__tiled"]
+    assert [name.split(":")[0] for name in explained.variants] == [
+        "quantize_dq8ca__row",
+        "gemm_dq8ca_q8csw__tiled",
+    ]
     assert explained.scratch_bytes == 2 * 3 * 16 + 5 * 8
 
 
@@ -129,8 +156,16 @@ def test_explain_names_both_steps(software_device):
     ("options", "error", "message"),
     [
         ({"y_qparams": vkq.QParams(1.0)}, vkq.ArgumentError, "its result is float32"),
-        ({"bias": np.zeros(2, np.int32)}, vkq.DTypeError, "bias has dtype int32; with x_qparams='dynamic' it must be float32"),
-        ({"x_qparams": "dynamical"}, vkq.ArgumentError, "x_qparams is 'dynamical'; it must be a QParams, None or 'dynamic'"),
+        (
+            {"bias": np.zeros(2, np.int32)},
+            vkq.DTypeError,
+            "bias has dtype int32; with x_qparams='dynamic' it must be float32",
+        ),
+        (
+            {"x_qparams": "dynamical"},
+            vkq.ArgumentError,
+            "x_qparams is 'dynamical'; it must be a QParams, None or 'dynamic'",
+        ),
     ],
 )
 def test_what_is_refused(any_device, options, error, message):
@@ -149,5 +184,7 @@ def test_inputs_and_other_layers_that_do_not_fit(any_device):
     layer = vkq.Linear(np.ones((2, 4), np.int8), 1.0, x_qparams="dynamic", device=any_device)
     with pytest.raises(vkq.DTypeError, match="x has dtype int8"):
         layer(np.ones((1, 4), np.int8))
-    with pytest.raises(vkq.ArgumentError, match="conv2d: x_qparams is 'dynamic'; it must be a QParams or None"):
+    with pytest.raises(
+        vkq.ArgumentError, match="conv2d: x_qparams is 'dynamic'; it must be a QParams or None"
+    ):
         vkq.Conv2d(np.ones((2, 4, 1, 1), np.int8), 1.0, x_qparams="dynamic", device=any_device)

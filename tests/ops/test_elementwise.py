@@ -32,10 +32,14 @@ SHAPES = {  # (a, b): reason
 }
 
 
-def random_case(rng: np.random.Generator, dtype: QDType, shapes: tuple[tuple[int, ...], ...]) -> tuple[list, list[QParams]]:
+def random_case(
+    rng: np.random.Generator, dtype: QDType, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[list, list[QParams]]:
     info = np.iinfo(dtype)
     arrays = [rng.integers(info.min, info.max + 1, shape).astype(dtype) for shape in shapes]
-    points = [int(rng.choice([info.min, info.max, int(rng.integers(info.min, info.max + 1))])) for _ in range(3)]
+    points = [
+        int(rng.choice([info.min, info.max, int(rng.integers(info.min, info.max + 1))])) for _ in range(3)
+    ]
     return arrays, [QParams(float(2 ** rng.uniform(-6, 0)), point, dtype) for point in points]
 
 
@@ -53,7 +57,8 @@ def test_every_shape(device: vkq.Device, op: reference_ops.BinaryOp, dtype: QDTy
 
 @pytest.mark.parametrize("op", OPS)
 def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: reference_ops.BinaryOp) -> None:
-    """Exact ties (powers of two), ratios that come close to ties, and scales so far apart that only the table serves."""
+    """Exact ties (powers of two), ratios that come close to ties, and scales so far apart that only the table
+    serves."""
     values = np.arange(-128, 128).astype(np.int8)
     a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
     tensors = [Tensor.from_numpy(v, device) for v in (a, b)]
@@ -85,7 +90,9 @@ def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
     wrong = 0
     for _ in range(8):
         step = float(rng.uniform(0.01, 1))
-        qa, qb = (QParams(step * int(rng.integers(1, 64)) / 30, int(rng.integers(-128, 128))) for _ in range(2))
+        qa, qb = (
+            QParams(step * int(rng.integers(1, 64)) / 30, int(rng.integers(-128, 128))) for _ in range(2)
+        )
         qy = QParams(step, 3)
         exact = reference_ops.binary("add", a, b, qa, qb, qy)
         numbers = elementwise.arithmetic("add", qa, qb, qy)
@@ -111,7 +118,9 @@ def test_every_layout(device: vkq.Device, name: str) -> None:
         ta, tb = (Tensor.from_numpy(x, device, name, q) for x, q in ((a, qa), (b, qb)))
         got = vkq.add(ta, tb, qy)
         assert (got.layout, got.qparams) == (name, qy)
-        np.testing.assert_array_equal(got.numpy(), reference_ops.binary("add", a, b, qa, qb, qy), err_msg=str(shapes))
+        np.testing.assert_array_equal(
+            got.numpy(), reference_ops.binary("add", a, b, qa, qb, qy), err_msg=str(shapes)
+        )
 
 
 def test_layouts_that_differ(device: vkq.Device) -> None:
@@ -127,7 +136,11 @@ def test_layouts_that_differ(device: vkq.Device) -> None:
 def test_activation(device: vkq.Device, activation: object, dtype: QDType) -> None:
     (a, b), _ = random_case(np.random.default_rng(13), dtype, ((6, 50), (6, 50)))
     middle = 128 if dtype == "uint8" else 0
-    qa, qb, qy = QParams(0.1, middle - 5, dtype), QParams(0.07, middle + 9, dtype), QParams(0.11, middle + 3, dtype)
+    qa, qb, qy = (
+        QParams(0.1, middle - 5, dtype),
+        QParams(0.07, middle + 9, dtype),
+        QParams(0.11, middle + 3, dtype),
+    )
     for op in OPS:
         got = getattr(vkq, op)(a, b, qy, a_qparams=qa, b_qparams=qb, activation=activation, device=device)
         want = reference_ops.binary(op, a, b, qa, qb, qy, activation)
@@ -138,7 +151,9 @@ def test_activation(device: vkq.Device, activation: object, dtype: QDType) -> No
 def test_a_residual_sum_of_a_tensor_with_itself(device: vkq.Device) -> None:
     x, q = np.arange(-60, 60).astype(np.int8).reshape(2, 60), QParams(0.25, 4)
     tensor = Tensor.from_numpy(x, device, qparams=q)
-    np.testing.assert_array_equal(vkq.add(tensor, tensor, q).numpy(), np.clip(2 * x.astype(int) - 4, -128, 127))
+    np.testing.assert_array_equal(
+        vkq.add(tensor, tensor, q).numpy(), np.clip(2 * x.astype(int) - 4, -128, 127)
+    )
 
 
 def test_tables_made_while_recording_serve_later_calls(any_device: vkq.Device) -> None:
@@ -163,7 +178,8 @@ def test_empty(device: vkq.Device) -> None:
 
 
 def test_far_overflow_saturates_upwards(device: vkq.Device) -> None:
-    """Where |value| >= 2^31, ONNX Runtime's conversion to int32 wraps to the lower bound; vkq saturates as the standard says."""
+    """Where |value| >= 2^31, ONNX Runtime's conversion to int32 wraps to the lower bound; vkq saturates as
+    the standard says."""
     a = np.array([[127, -128]], np.int8)
     qa, qy = QParams(1e10), QParams(1.0)
     got = vkq.add(a, a, qy, a_qparams=qa, b_qparams=qa, device=device)
@@ -186,4 +202,11 @@ def test_refusals(device: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match="was quantized with"):
         vkq.add(Tensor.from_numpy(a, device, qparams=q), a, q, a_qparams=QParams(2.0), b_qparams=q)
     with pytest.raises(vkq.ArgumentError, match="5 separate axes"):
-        vkq.add(np.zeros((2, 3, 1, 2, 5), np.int8), np.zeros((3, 4, 1, 5), np.int8), q, a_qparams=q, b_qparams=q, device=device)
+        vkq.add(
+            np.zeros((2, 3, 1, 2, 5), np.int8),
+            np.zeros((3, 4, 1, 5), np.int8),
+            q,
+            a_qparams=q,
+            b_qparams=q,
+            device=device,
+        )

@@ -58,7 +58,13 @@ def test_a_chain_is_one_submission(any_device: vkq.Device) -> None:
     native = native_module()
     chain = [
         vkq.Conv2d(CONV_W, 0.1, padding=1, x_qparams=Q, y_qparams=Q, device=any_device),
-        vkq.Conv2d(RNG.integers(-9, 9, (5, 6, 1, 1)).astype(np.int8), 0.1, x_qparams=Q, y_qparams=Y, device=any_device),
+        vkq.Conv2d(
+            RNG.integers(-9, 9, (5, 6, 1, 1)).astype(np.int8),
+            0.1,
+            x_qparams=Q,
+            y_qparams=Y,
+            device=any_device,
+        ),
     ]
     x = RNG.integers(-128, 128, (1, 3, 9, 9)).astype(np.int8)
     native.inject("vkQueueSubmit", 0, 0)
@@ -94,7 +100,9 @@ def test_inputs_of_every_memory_order(device: vkq.Device) -> None:
 
 
 def test_explain_names_path_shader_and_scratch(any_device: vkq.Device) -> None:
-    layer = vkq.Conv2d(CONV_W, 0.1, x_qparams=Q, y_qparams=Y, path="dot_u8s8", method="im2col", device=any_device)
+    layer = vkq.Conv2d(
+        CONV_W, 0.1, x_qparams=Q, y_qparams=Y, path="dot_u8s8", method="im2col", device=any_device
+    )
     told = layer.explain((1, 3, 32, 32))
     assert told.path == "dot_u8s8"
     assert told.scheme == "q8ta_q8csw_q8to"
@@ -109,15 +117,39 @@ def test_explain_names_path_shader_and_scratch(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"weight": W.astype(np.int32)}, vkq.DTypeError, "linear: weight has dtype int32; it must be int8 or uint8"),
+        (
+            {"weight": W.astype(np.int32)},
+            vkq.DTypeError,
+            "linear: weight has dtype int32; it must be int8 or uint8",
+        ),
         ({"weight": W[0]}, vkq.ArgumentError, r"linear: weight has 1 axes \(shape \(10,\)\); it must have 2"),
         ({"w_scale": 0.0}, vkq.ArgumentError, r"linear: w_scale\[0\] is 0.0; a scale must be positive"),
-        ({"w_scale": [0.1, 0.2]}, vkq.ArgumentError, r"linear: w_scale has shape \(2,\) but there are 6 output channels"),
+        (
+            {"w_scale": [0.1, 0.2]},
+            vkq.ArgumentError,
+            r"linear: w_scale has shape \(2,\) but there are 6 output channels",
+        ),
         ({"w_scale": 1e38}, vkq.ArgumentError, "output channel 0: x_scale \\* w_scale / y_scale is"),
-        ({"bias": np.zeros(6)}, vkq.DTypeError, "linear: bias has dtype float64; with int8 output it must be int32"),
-        ({"bias": np.zeros(5, np.int32)}, vkq.ArgumentError, r"linear: bias has shape \(5,\); it must be \(6,\)"),
-        ({"bias": np.full(6, 2**31 - 1, np.int32)}, vkq.AccumulatorOverflowError, "output channel 0: the accumulator may reach"),
-        ({"w_zero_point": 200}, vkq.ArgumentError, r"linear: w_zero_point\[0\] is 200; int8 holds -128 to 127"),
+        (
+            {"bias": np.zeros(6)},
+            vkq.DTypeError,
+            "linear: bias has dtype float64; with int8 output it must be int32",
+        ),
+        (
+            {"bias": np.zeros(5, np.int32)},
+            vkq.ArgumentError,
+            r"linear: bias has shape \(5,\); it must be \(6,\)",
+        ),
+        (
+            {"bias": np.full(6, 2**31 - 1, np.int32)},
+            vkq.AccumulatorOverflowError,
+            "output channel 0: the accumulator may reach",
+        ),
+        (
+            {"w_zero_point": 200},
+            vkq.ArgumentError,
+            r"linear: w_zero_point\[0\] is 200; int8 holds -128 to 127",
+        ),
         ({"activation": "gelu"}, vkq.ArgumentError, "activation is 'gelu'"),
         ({"path": "fast"}, vkq.ArgumentError, "linear: path is 'fast'; it must be one of auto, dot"),
     ],
@@ -127,7 +159,13 @@ def test_bad_parameters_are_refused_at_construction(
 ) -> None:
     scale = vkq.QParams(3.0) if arguments.get("w_scale") == 1e38 else Q
     y = vkq.QParams(1e-3) if arguments.get("w_scale") == 1e38 else Y
-    given = {"weight": W, "w_scale": 0.1, "x_qparams": scale, "y_qparams": y, "device": any_device} | arguments
+    given = {
+        "weight": W,
+        "w_scale": 0.1,
+        "x_qparams": scale,
+        "y_qparams": y,
+        "device": any_device,
+    } | arguments
     with pytest.raises(error, match=text):
         vkq.Linear(**given)  # type: ignore[arg-type]
 
@@ -136,17 +174,29 @@ def test_bad_parameters_are_refused_at_construction(
     ("x", "error", "text"),
     [
         (np.zeros((4, 9), np.int8), vkq.ArgumentError, r"x has K=9 \(shape \(4, 9\)\) but weight has K=10"),
-        (np.zeros((4, 10), np.uint8), vkq.DTypeError, "linear: x has dtype uint8; it must be int8 or float32"),
-        (np.zeros((4, 10), np.float64), vkq.DTypeError, "linear: x has dtype float64; it must be int8 or float32"),
+        (
+            np.zeros((4, 10), np.uint8),
+            vkq.DTypeError,
+            "linear: x has dtype uint8; it must be int8 or float32",
+        ),
+        (
+            np.zeros((4, 10), np.float64),
+            vkq.DTypeError,
+            "linear: x has dtype float64; it must be int8 or float32",
+        ),
     ],
 )
-def test_bad_inputs_are_refused(x: np.ndarray, error: type[Exception], text: str, any_device: vkq.Device) -> None:
+def test_bad_inputs_are_refused(
+    x: np.ndarray, error: type[Exception], text: str, any_device: vkq.Device
+) -> None:
     layer = vkq.Linear(W, 0.1, x_qparams=Q, device=any_device)
     with pytest.raises(error, match=text):
         layer(x)
 
 
-def test_tensors_of_other_parameters_or_devices_are_refused(device: vkq.Device, any_device: vkq.Device) -> None:
+def test_tensors_of_other_parameters_or_devices_are_refused(
+    device: vkq.Device, any_device: vkq.Device
+) -> None:
     first = vkq.Linear(W, 0.1, x_qparams=Q, y_qparams=Y, device=device)
     second = vkq.Linear(RNG.integers(-9, 9, (2, 6)).astype(np.int8), 0.1, x_qparams=Q, device=device)
     with pytest.raises(vkq.ArgumentError, match=r"was quantized with QParams\(scale=2.0, zero_point=-4"):
@@ -174,8 +224,11 @@ def test_same_padding(device: vkq.Device) -> None:
     assert got.shape == (1, 2, 6, 5)
 
 
-def in_blocks(recording: Recording, layer: Any, x: Buffer, y: Buffer, shapes: Any, other: str, run: Any) -> None:
-    """Kernels of another layout made to take and give blocks of channels, by repacking before and after them."""
+def in_blocks(
+    recording: Recording, layer: Any, x: Buffer, y: Buffer, shapes: Any, other: str, run: Any
+) -> None:
+    """Kernels of another layout made to take and give blocks of channels, by repacking before and after
+    them."""
     x_shape, y_shape = shapes
     given = vkq.Tensor(layer.device, x_shape, "int8", BLOCKED, buffer=x)
     if layer.y_qparams is None:
@@ -213,10 +266,16 @@ def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Li
 
 
 def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
-    """The same input as a layer may get it, int8 and float32: an array, and Tensors in every layout that holds it."""
+    """The same input as a layer may get it, int8 and float32: an array, and Tensors in every layout that
+    holds it."""
     layouts = [BLOCKED, MATRIX] + ([IMAGE] if x.ndim == 4 else [])
     real = reference.dequantize(x, Q)
-    return [x, *(vkq.Tensor.from_numpy(x, device, name, Q) for name in layouts), real, vkq.Tensor.from_numpy(real, device)]
+    return [
+        x,
+        *(vkq.Tensor.from_numpy(x, device, name, Q) for name in layouts),
+        real,
+        vkq.Tensor.from_numpy(real, device),
+    ]
 
 
 @pytest.mark.parametrize("y", [Y, None])
@@ -224,7 +283,9 @@ def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
 def test_a_method_chooses_the_layout(
     device: vkq.Device, channels: int, y: vkq.QParams | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    method = conv_methods.Method("blocked", lambda layer, p: None, lambda layer, p: "a test", BlockedConv, BLOCKED)
+    method = conv_methods.Method(
+        "blocked", lambda layer, p: None, lambda layer, p: "a test", BlockedConv, BLOCKED
+    )
     monkeypatch.setattr(conv_methods, "METHODS", [method, *conv_methods.METHODS])
     w = RNG.integers(-128, 128, (17, channels, 3, 3)).astype(np.int8)
     x = RNG.integers(-128, 128, (2, channels, 5, 7)).astype(np.int8)
@@ -238,8 +299,12 @@ def test_a_method_chooses_the_layout(
         assert_same_bits(result, want)
 
 
-def test_a_chain_keeps_the_layout_and_another_converts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    method = conv_methods.Method("blocked", lambda layer, p: None, lambda layer, p: None, BlockedConv, BLOCKED)
+def test_a_chain_keeps_the_layout_and_another_converts(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = conv_methods.Method(
+        "blocked", lambda layer, p: None, lambda layer, p: None, BlockedConv, BLOCKED
+    )
     monkeypatch.setattr(conv_methods, "METHODS", [method, *conv_methods.METHODS])
     conversions = []
 

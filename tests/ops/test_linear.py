@@ -15,11 +15,19 @@ from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 FORCED = METHODS[1:]
-LINEARS = [case.problem for case in CASES if isinstance(case.problem, LinearProblem) and case.use == "correctness"]
+LINEARS = [
+    case.problem for case in CASES if isinstance(case.problem, LinearProblem) and case.use == "correctness"
+]
 
 
 def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: Any) -> vkq.Linear:
-    arguments = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point, "device": device}
+    arguments = {
+        "x_qparams": data.x_q,
+        "y_qparams": y,
+        "bias": data.bias,
+        "w_zero_point": data.w_zero_point,
+        "device": device,
+    }
     return vkq.Linear(data.w, data.w_scale, **arguments, **options)
 
 
@@ -27,7 +35,9 @@ def check(data: Data, device: vkq.Device, **options: Any) -> None:
     """Both outputs of a layer with these options against the reference."""
     for y in (data.y_q, None):
         got = layer_of(data, device, y, **options)(data.x)
-        np.testing.assert_array_equal(got, data.expected(y, activation=options.get("activation")), strict=True)
+        np.testing.assert_array_equal(
+            got, data.expected(y, activation=options.get("activation")), strict=True
+        )
 
 
 @pytest.mark.parametrize("problem", [p for p in LINEARS if p.macs < 30_000_000], ids=lambda p: p.name)
@@ -62,11 +72,18 @@ FEW_ROWS = {
 }
 
 
-@pytest.mark.parametrize(("name", "path"), [(name, path) for name, paths in FEW_ROWS.items() for path in paths])
+@pytest.mark.parametrize(
+    ("name", "path"), [(name, path) for name, paths in FEW_ROWS.items() for path in paths]
+)
 @pytest.mark.usefixtures("shared")
 def test_gemv_with_few_rows(device, name, path):
     rng = np.random.default_rng(3)
-    check(random_data(parse(name), rng, "uint8", "uint8", w_zero_points="channel"), device, method="gemv", path=path)
+    check(
+        random_data(parse(name), rng, "uint8", "uint8", w_zero_points="channel"),
+        device,
+        method="gemv",
+        path=path,
+    )
     data = random_data(parse(name), rng)
     got = layer_of(data, device, data.y_q, method="gemv", path=path, activation="relu")(data.x)
     np.testing.assert_array_equal(got, data.expected(data.y_q, activation="relu"), strict=True)
@@ -75,7 +92,8 @@ def test_gemv_with_few_rows(device, name, path):
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.usefixtures("shared")
 def test_gemv_is_exact_at_the_ends_of_int32(device, path):
-    """A thread of the portable form sums more than the 256 words that floats hold exactly, and the total is near 2**31."""
+    """A thread of the portable form sums more than the 256 words that floats hold exactly, and the total is
+    near 2**31."""
     k = 66_000
     x, w = np.full((1, k), 127, np.int8), np.full((5, k), 127, np.int8)
     w[1:, ::3] = -128
@@ -94,7 +112,8 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
 
 
 def test_a_cpu_device_needs_no_barrier(device):
-    """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is not full."""
+    """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is
+    not full."""
     assert (gemv.split(device, 100, 100, 1)["LOCAL_Y"] == 1) == (device.capabilities.device_type == "cpu")
     for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
         data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
@@ -103,7 +122,16 @@ def test_a_cpu_device_needs_no_barrier(device):
 
 def test_split_fills_a_workgroup_and_no_more():
     for most in (128, 256, 1024):
-        for n4, k4 in [(1, 1), (1, 4096), (3, 7), (4096, 4096), (64, 4096), (4096, 2), (1024, 1 << 20), (5, 0)]:
+        for n4, k4 in [
+            (1, 1),
+            (1, 4096),
+            (3, 7),
+            (4096, 4096),
+            (64, 4096),
+            (4096, 2),
+            (1024, 1 << 20),
+            (5, 0),
+        ]:
             constants = gemv.shared_split(most, n4, k4)
             columns, parts = int(constants["LOCAL_X"]), int(constants["LOCAL_Y"])
             assert columns * parts <= most
@@ -117,7 +145,9 @@ def test_onnx_runtime_agrees(device, seed):
     data = random_data(random_linear(rng), rng, ("int8", "uint8")[seed % 2], w_range=ort.exact_int8_weights())
     for method in ("tiled",) if seed else FORCED:
         options = {"x_qparams": data.x_q, "y_qparams": data.y_q, "method": method, "device": device}
-        np.testing.assert_array_equal(vkq.linear(data.x, data.w, data.w_scale, **options), ort.qlinear(data), strict=True)
+        np.testing.assert_array_equal(
+            vkq.linear(data.x, data.w, data.w_scale, **options), ort.qlinear(data), strict=True
+        )
 
 
 @pytest.mark.parametrize("method", FORCED)

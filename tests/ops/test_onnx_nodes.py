@@ -1,4 +1,5 @@
-"""The ONNX node tests of integer and quantization operators, each run on a device by a thin backend and equal to its outputs.
+"""The ONNX node tests of integer and quantization operators, each run on a device by a thin backend and equal
+to its outputs.
 
 QLinearConv and QLinearMatMul have theirs in test_onnxruntime.py, on every path.
 """
@@ -18,12 +19,19 @@ Array = npt.NDArray[Any]
 UNIT = np.float32(1.0)
 
 
-def integer_product(inputs: list[Array], attributes: dict[str, Any], device: vkq.Device, path: str) -> list[Array]:
+def integer_product(
+    inputs: list[Array], attributes: dict[str, Any], device: vkq.Device, path: str
+) -> list[Array]:
     """ConvInteger and MatMulInteger: int8 layers with scale 1 and float32 output, exact below 2**24."""
     x, w, *zeros = inputs
     x_zero = zeros[0] if zeros else np.zeros((), x.dtype)
     w_zero = zeros[1] if len(zeros) > 1 else None
-    given: dict[str, Any] = {"x_qparams": vkq.QParams.of(UNIT, x_zero), "w_zero_point": w_zero, "path": path, "device": device}
+    given: dict[str, Any] = {
+        "x_qparams": vkq.QParams.of(UNIT, x_zero),
+        "w_zero_point": w_zero,
+        "path": path,
+        "device": device,
+    }
     if x.ndim == 4:
         y = vkq.conv2d(x, w, UNIT, padding=attributes.get("pads", 0), **given)
     else:
@@ -32,7 +40,8 @@ def integer_product(inputs: list[Array], attributes: dict[str, Any], device: vkq
 
 
 def by_block(op: Any, inputs: list[Array], attributes: dict[str, Any], device: vkq.Device) -> list[Array]:
-    """QuantizeLinear and DequantizeLinear with one scale for a tensor, for each index of an axis, or for each block along it."""
+    """QuantizeLinear and DequantizeLinear with one scale for a tensor, for each index of an axis, or for each
+    block along it."""
     x, scales, zeros = inputs
     axis, block = attributes.get("axis", 1), attributes.get("block_size", 0)
     out: Array = np.empty(x.shape, zeros.dtype if op is vkq.quantize else np.float32)
@@ -51,14 +60,20 @@ def dynamic(inputs: list[Array], device: vkq.Device) -> list[Array]:
     """DynamicQuantizeLinear: uint8, the range widened to hold 0."""
     x = inputs[0]
     q = vkq.QParams.from_range(min(0.0, float(x.min())), max(0.0, float(x.max())), "uint8")
-    return [vkq.quantize(x, q, device=device), np.asarray(q.scale, np.float32), np.asarray(q.zero_point, np.uint8)]
+    return [
+        vkq.quantize(x, q, device=device),
+        np.asarray(q.scale, np.float32),
+        np.asarray(q.zero_point, np.uint8),
+    ]
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", ["convinteger_with_padding", "convinteger_without_padding", "matmulinteger"])
 def test_integer_products(name: str, path: str, device: vkq.Device) -> None:
     test = node_tests.load(f"test_{name}")
-    for got, want in zip(integer_product(test.inputs, test.attributes, device, path), test.outputs, strict=True):
+    for got, want in zip(
+        integer_product(test.inputs, test.attributes, device, path), test.outputs, strict=True
+    ):
         assert_same_bits(got, want)
 
 

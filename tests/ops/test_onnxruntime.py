@@ -1,4 +1,5 @@
-"""vkq on a device against ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX node tests."""
+"""vkq on a device against ONNX Runtime's CPU provider, byte for byte: a seeded corpus and the ONNX node
+tests."""
 
 import numpy as np
 import pytest
@@ -30,7 +31,12 @@ def test_corpus(x_dtype: str, w_dtype: str, device: vkq.Device) -> None:
 
 NODE_TESTS = [
     "test_qlinearconv",
-    *(f"test_qlinearmatmul_{d}_{t}_{f}" for d in ("2D", "3D") for t in ("int8", "uint8") for f in ("float16", "float32")),
+    *(
+        f"test_qlinearmatmul_{d}_{t}_{f}"
+        for d in ("2D", "3D")
+        for t in ("int8", "uint8")
+        for f in ("float16", "float32")
+    ),
 ]
 
 
@@ -45,12 +51,17 @@ def test_node_tests(name: str, path: str, device: vkq.Device) -> None:
     xs = [x] if len(weights) == 1 else list(x)
     results = [
         op(
-            part, weight if conv else np.ascontiguousarray(weight.T), np.float32(w_scale),
-            x_qparams=vkq.QParams.of(np.float32(x_scale), x_zero), y_qparams=vkq.QParams.of(np.float32(y_scale), y_zero),
-            w_zero_point=w_zero, path=path, device=device,
+            part,
+            weight if conv else np.ascontiguousarray(weight.T),
+            np.float32(w_scale),
+            x_qparams=vkq.QParams.of(np.float32(x_scale), x_zero),
+            y_qparams=vkq.QParams.of(np.float32(y_scale), y_zero),
+            w_zero_point=w_zero,
+            path=path,
+            device=device,
         )
         for part, weight in zip(xs, weights, strict=True)
-    ]  # fmt: skip
+    ]
     got = results[0] if len(results) == 1 else np.stack(results)
     assert_same_bits(got.reshape(test.outputs[0].shape), test.outputs[0])
 

@@ -1,4 +1,5 @@
-"""Pooling on the device: the reference's bits in every layout, also where a device's own float rounding is not trusted."""
+"""Pooling on the device: the reference's bits in every layout, also where a device's own float rounding is
+not trusted."""
 
 from __future__ import annotations
 
@@ -20,7 +21,14 @@ WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
     ((2, 5, 9, 7), 3, 2, 1, 1, False): "ResNet's first pool: ragged channels and width, two images",
     ((1, 6, 7, 7), (7, 7), 1, 0, 1, False): "the whole image at once",
     ((1, 4, 1, 9), (1, 3), (1, 2), (0, 1), 1, False): "an image of one row",
-    ((1, 1, 10, 11), (3, 2), (2, 3), (2, 0, 1, 1), 1, True): "asymmetric padding and ceil mode: windows beyond the padding",
+    (
+        (1, 1, 10, 11),
+        (3, 2),
+        (2, 3),
+        (2, 0, 1, 1),
+        1,
+        True,
+    ): "asymmetric padding and ceil mode: windows beyond the padding",
     ((1, 9, 5, 5), 2, 3, 0, 1, True): "pixels never read, an output that only ceil mode has",
     ((1, 5, 1, 1), 1, 1, 0, 1, False): "one pixel",
     ((1, 8, 6, 33), 5, 1, 2, 1, False): "SPP: stride 1, width above a workgroup's",
@@ -64,7 +72,15 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
         for (xs, ys), include in itertools.product(scales, (False, True)):
             xq, yq = QParams(xs, POINTS[dtype][i % 3], dtype), QParams(ys, POINTS[dtype][(i + 1) % 3], dtype)
             got = vkq.avg_pool2d(
-                x, kernel, stride, padding, ceil_mode=ceil, count_include_pad=include, x_qparams=xq, y_qparams=yq, device=device
+                x,
+                kernel,
+                stride,
+                padding,
+                ceil_mode=ceil,
+                count_include_pad=include,
+                x_qparams=xq,
+                y_qparams=yq,
+                device=device,
             )
             np.testing.assert_array_equal(
                 got, reference_ops.avg_pool2d(x, window, xq, yq, include), err_msg=f"{reason} {xs} {ys}"
@@ -75,10 +91,18 @@ def test_average_of_extreme_scales(device: vkq.Device) -> None:
     """Where no value can be trusted to the short formula, every word takes the exact steps."""
     x = image((1, 3, 6, 6), "int8")
     window = Window.of("pool", x.shape, 3, 1, 0, 1, False)
-    for xs, ys in ((2.0**-100, 2.0**-100), (2.0**99, 2.0**100), (2.0**100, 2.0**-100), (2.0**-100, 2.0**100), (1e6, 1.0)):
+    for xs, ys in (
+        (2.0**-100, 2.0**-100),
+        (2.0**99, 2.0**100),
+        (2.0**100, 2.0**-100),
+        (2.0**-100, 2.0**100),
+        (1e6, 1.0),
+    ):
         xq, yq = QParams(xs, 7), QParams(ys, -9)
         got = vkq.avg_pool2d(x, 3, 1, x_qparams=xq, y_qparams=yq, device=device)
-        np.testing.assert_array_equal(got, reference_ops.avg_pool2d(x, window, xq, yq, True), err_msg=f"{xs} {ys}")
+        np.testing.assert_array_equal(
+            got, reference_ops.avg_pool2d(x, window, xq, yq, True), err_msg=f"{xs} {ys}"
+        )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -96,7 +120,11 @@ def test_every_layout(device: vkq.Device, name: str) -> None:
     x, q = image((2, 6, 9, 7), "uint8"), QParams(0.1, 100, "uint8")
     tensor = Tensor.from_numpy(x, device, name, q)
     window = Window.of("pool", x.shape, 3, 2, 1, 1, False)
-    most, mean, whole = vkq.max_pool2d(tensor, 3, 2, 1), vkq.avg_pool2d(tensor, 3, 2, 1), vkq.global_avg_pool2d(tensor)
+    most, mean, whole = (
+        vkq.max_pool2d(tensor, 3, 2, 1),
+        vkq.avg_pool2d(tensor, 3, 2, 1),
+        vkq.global_avg_pool2d(tensor),
+    )
     kept = "kPackedInt8_4W4C" if name in ("kPackedInt8_4W", "kPackedInt8_4H4W") else name
     assert {y.layout for y in (most, mean, whole)} == {kept}
     assert {y.qparams for y in (most, mean, whole)} == {q}

@@ -44,7 +44,9 @@ def test_random_bit_patterns(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 5, 3, 7), (1, 4, 4, 4), (3, 3, 2, 9)])
-def test_every_layout_agrees_with_numpy_on_every_element(shape: tuple[int, ...], layout: str, device: vkq.Device) -> None:
+def test_every_layout_agrees_with_numpy_on_every_element(
+    shape: tuple[int, ...], layout: str, device: vkq.Device
+) -> None:
     rng = np.random.default_rng(5)
     x = rng.normal(size=shape).astype(np.float32)
     q = vkq.QParams(0.02, -7)

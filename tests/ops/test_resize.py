@@ -23,7 +23,10 @@ NEAREST = get_args(NearestMode)
 
 def random_resizes(rng: np.random.Generator, count: int) -> list[tuple[tuple[int, ...], dict[str, Any]]]:
     """(shape, size or scale): up and down, to and from one pixel, exact doubling, the same size."""
-    cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [((1, 3, 4, 5), {"scale": 2.0}), ((1, 2, 3, 4), {"size": (3, 4)})]
+    cases: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+        ((1, 3, 4, 5), {"scale": 2.0}),
+        ((1, 2, 3, 4), {"size": (3, 4)}),
+    ]
     while len(cases) < count:
         shape = (1, 3, *(int(v) for v in rng.integers(1, 9, 2)))
         scale = rng.uniform(0.5, 3, 2).astype(np.float32)
@@ -46,7 +49,11 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 def referee_takes_near_halves_as_halves() -> bool:
     """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.reference.resize.HALF_WITHIN)."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
-    mode = {"mode": "nearest", "nearest_mode": "round_prefer_ceil", "coordinate_transformation_mode": "asymmetric"}
+    mode = {
+        "mode": "nearest",
+        "nearest_mode": "round_prefer_ceil",
+        "coordinate_transformation_mode": "asymmetric",
+    }
     return bool(onnx_resize(x, {"size": (2, 1)}, **mode)[0, 0, 1, 0] == 4)
 
 
@@ -66,7 +73,11 @@ def test_sizes_in_pairs_equal_onnxruntime() -> None:
                 if near_halves(how) and not referee_takes_near_halves_as_halves():
                     continue
                 want = onnx_resize(
-                    x, {"size": (out, 1)}, mode="nearest", nearest_mode=nearest_mode, coordinate_transformation_mode=coordinates
+                    x,
+                    {"size": (out, 1)},
+                    mode="nearest",
+                    nearest_mode=nearest_mode,
+                    coordinate_transformation_mode=coordinates,
                 )
                 np.testing.assert_array_equal(resize(x, how), want, err_msg=str(how))
                 compared += 1
@@ -113,7 +124,9 @@ def test_device(device: vkq.Device, coordinates: Coordinates, dtype: str) -> Non
             np.testing.assert_array_equal(got, resize(x, Resize.of(shape, **how)), err_msg=f"{reason} {how}")
 
 
-def test_linear_without_trust_in_the_floats_of_the_device(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_without_trust_in_the_floats_of_the_device(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(selftest, "report", lambda _: selftest.Report({}, soft_float=True))
     x = np.random.default_rng(52).integers(-128, 128, (1, 5, 11, 9)).astype(np.int8)
     for scale, coordinates in itertools.product((1.3, 2.0, 0.7), COORDINATES):
@@ -123,7 +136,8 @@ def test_linear_without_trust_in_the_floats_of_the_device(device: vkq.Device, mo
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
-    """The four weights need not add up to one in float32: that is why every step is exact, and why "even" is offered."""
+    """The four weights need not add up to one in float32: that is why every step is exact, and why "even" is
+    offered."""
     x = np.full((1, 4, 7, 7), 100, np.int8)
     cut = vkq.resize(x, scale=1.37, mode="linear", device=device)
     np.testing.assert_array_equal(
@@ -135,7 +149,10 @@ def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
 def test_every_layout(device: vkq.Device, name: str) -> None:
-    x, q = np.random.default_rng(53).integers(0, 256, (2, 6, 5, 7)).astype(np.uint8), QParams(0.1, 100, "uint8")
+    x, q = (
+        np.random.default_rng(53).integers(0, 256, (2, 6, 5, 7)).astype(np.uint8),
+        QParams(0.1, 100, "uint8"),
+    )
     tensor = Tensor.from_numpy(x, device, name, q)
     for mode in ("nearest", "linear"):
         y = vkq.resize(tensor, (9, 10), mode=mode)

@@ -1,4 +1,5 @@
-"""concat, pad and transpose against NumPy, in every layout and along every axis, and concat against ONNX Runtime."""
+"""concat, pad and transpose against NumPy, in every layout and along every axis, and concat against ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def value(y: Any) -> np.ndarray:
 def test_transpose_of_matrices(device: vkq.Device, shape: tuple[int, ...]) -> None:
     x = random_bytes(shape)
     for order in itertools.permutations(range(len(shape))):
-        np.testing.assert_array_equal(vkq.transpose(x, order, device=device), x.transpose(order), err_msg=str(order))
+        np.testing.assert_array_equal(
+            vkq.transpose(x, order, device=device), x.transpose(order), err_msg=str(order)
+        )
     np.testing.assert_array_equal(vkq.transpose(x, device=device), x.T)
 
 
@@ -52,7 +55,9 @@ def test_channel_shuffle(device: vkq.Device) -> None:
     x = random_bytes((1, 12, 5, 7))
     split = vkq.reshape(Tensor.from_numpy(x, device), (1, 3, 4, 5, 7))
     got = vkq.reshape(vkq.transpose(split, (0, 2, 1, 3, 4)), (1, 12, 5, 7))
-    np.testing.assert_array_equal(got.numpy(), x.reshape(1, 3, 4, 5, 7).transpose(0, 2, 1, 3, 4).reshape(x.shape))
+    np.testing.assert_array_equal(
+        got.numpy(), x.reshape(1, 3, 4, 5, 7).transpose(0, 2, 1, 3, 4).reshape(x.shape)
+    )
 
 
 @pytest.mark.parametrize("name", [None, *LAYOUTS])
@@ -82,10 +87,14 @@ def test_concat(device: vkq.Device, name: str | None) -> None:
         for axis in range(-1, len(shape)):
             for sizes in ((1,), (4, 8), (3, 5, 1), (4, 0, 6)):
                 at = axis % len(shape)
-                arrays = [random_bytes((*shape[:at], s, *shape[at + 1 :]), 40 + i) for i, s in enumerate(sizes)]
+                arrays = [
+                    random_bytes((*shape[:at], s, *shape[at + 1 :]), 40 + i) for i, s in enumerate(sizes)
+                ]
                 inputs = [Tensor.from_numpy(x, device, name) if name else x for x in arrays]
                 got = value(vkq.concat(inputs, axis, device=device))
-                np.testing.assert_array_equal(got, np.concatenate(arrays, axis), err_msg=f"{shape} {axis} {sizes}")
+                np.testing.assert_array_equal(
+                    got, np.concatenate(arrays, axis), err_msg=f"{shape} {axis} {sizes}"
+                )
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -104,7 +113,10 @@ def test_concat_of_other_qparams_equals_onnxruntime(device: vkq.Device, dtype: A
             inputs += [x, *ort_ops.parameters(q)]
         want = ort_ops.run("QLinearConcat", inputs, dtype, axis=axis)
         np.testing.assert_array_equal(vkq.concat(arrays, axis, y, x_qparams=own, device=device), want)
-        tensors = [Tensor.from_numpy(x, device, LAYOUTS[i], q) for i, (x, q) in enumerate(zip(arrays, own, strict=True))]
+        tensors = [
+            Tensor.from_numpy(x, device, LAYOUTS[i], q)
+            for i, (x, q) in enumerate(zip(arrays, own, strict=True))
+        ]
         got = vkq.concat(tensors, axis, y)
         assert (got.layout, got.qparams) == (LAYOUTS[0], y)
         np.testing.assert_array_equal(got.numpy(), want)
@@ -145,4 +157,6 @@ def test_refusals(device: vkq.Device) -> None:
 def test_requantized_inputs_of_concat_are_those_of_the_reference(device: vkq.Device) -> None:
     x, a, y = np.arange(-128, 128).astype(np.int8).reshape(4, 64), QParams(0.3, 5), QParams(0.7, -2)
     got = vkq.concat([x, x], 0, y, x_qparams=[a, y], device=device)
-    np.testing.assert_array_equal(got, np.concatenate([reference_ops.lookup(x, reference_ops.table_of("identity", a, y)), x]))
+    np.testing.assert_array_equal(
+        got, np.concatenate([reference_ops.lookup(x, reference_ops.table_of("identity", a, y)), x])
+    )

@@ -1,4 +1,5 @@
-"""Softmax on the device: the reference's bits along every axis, and the reference's distance from the real softmax."""
+"""Softmax on the device: the reference's bits along every axis, and the reference's distance from the real
+softmax."""
 
 from __future__ import annotations
 
@@ -54,10 +55,14 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
         assert (y.layout, y.qparams) == (name, yq)
         np.testing.assert_array_equal(y.numpy(), softmax(x, q, axis, yq), err_msg=str(axis))
     for axis in (1, 3):
-        np.testing.assert_array_equal(vkq.softmax(tensor, axis).numpy(), softmax(x, q, axis), err_msg=str(axis))
+        np.testing.assert_array_equal(
+            vkq.softmax(tensor, axis).numpy(), softmax(x, q, axis), err_msg=str(axis)
+        )
 
 
-def test_without_trust_in_the_floats_of_the_device(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_trust_in_the_floats_of_the_device(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(selftest, "report", lambda _: selftest.Report({}, soft_float=True))
     x, q = random_bytes((9, 77), "int8"), QParams(0.02)
     np.testing.assert_array_equal(vkq.softmax(x, x_qparams=q, device=device), softmax(x, q))
@@ -75,7 +80,8 @@ def test_reference_is_near_the_real_softmax(n: int, scale: float) -> None:
 
 
 def test_reference_is_near_onnxruntime() -> None:
-    """QLinearSoftmax takes floor(1 / y_scale) and sums floats: with 256 steps the two differ by one at most."""
+    """QLinearSoftmax takes floor(1 / y_scale) and sums floats: with 256 steps the two differ by one at
+    most."""
     x, q, yq = random_bytes((50, 33), "uint8"), QParams(0.05, 128, "uint8"), QParams(1 / 256, 0, "uint8")
     inputs = [x, *ort_ops.parameters(q), *ort_ops.parameters(yq)]
     want = ort_ops.run("QLinearSoftmax", inputs, "uint8", axis=-1, opset=13)

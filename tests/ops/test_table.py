@@ -71,14 +71,19 @@ def test_a_callable_sees_the_real_numbers(device: vkq.Device) -> None:
 
 def test_functions_with_parameters(device: vkq.Device) -> None:
     x, q = np.array([-100, -3, 0, 50], np.int8), QParams(0.1)
-    np.testing.assert_array_equal(vkq.unary(vkq.leaky_relu(0.5), x, x_qparams=q, device=device), [-50, -2, 0, 50])
-    np.testing.assert_array_equal(vkq.unary(vkq.clamp(-1.0, 2.0), x, x_qparams=q, device=device), [-10, -3, 0, 20])
+    np.testing.assert_array_equal(
+        vkq.unary(vkq.leaky_relu(0.5), x, x_qparams=q, device=device), [-50, -2, 0, 50]
+    )
+    np.testing.assert_array_equal(
+        vkq.unary(vkq.clamp(-1.0, 2.0), x, x_qparams=q, device=device), [-10, -3, 0, 20]
+    )
     with pytest.raises(vkq.ArgumentError, match=r"the bounds are 2\.0 and 1\.0"):
         vkq.clamp(2.0, 1.0)
 
 
 def test_more_tables_than_a_device_keeps(device: vkq.Device) -> None:
-    """Nothing is read before all is asked for: a table that is dropped meanwhile still serves what was asked with it."""
+    """Nothing is read before all is asked for: a table that is dropped meanwhile still serves what was asked
+    with it."""
     x = np.arange(-128, 128).astype(np.int8)
     tensor = Tensor.from_numpy(x, device)
     tables = [np.roll(x, i) for i in range(CONSTANTS_KEPT + 10)]

@@ -1,6 +1,7 @@
 """q8csw: float activations, int8 weights. Compared with float64 by a bound that follows from K.
 
-Each product of a float32 and an int8 is rounded once and so is each of the K additions and the last two steps, so
+Each product of a float32 and an int8 is rounded once and so is each of the K additions and the last two
+steps, so
     |error| <= (K + 4) * eps * (sum |x w| * scale + |bias|)
 with eps = 2**-24 for rounding to nearest (2**-23 where a device rounds toward zero).
 """
@@ -63,7 +64,9 @@ def test_what_does_not_go_with_float_activations(any_device: vkq.Device) -> None
         vkq.Linear(w, 1.0, y_qparams=vkq.QParams(1.0), device=any_device)
     with pytest.raises(vkq.ArgumentError, match="w_zero_point must be 0"):
         vkq.Linear(w, 1.0, w_zero_point=3, device=any_device)
-    with pytest.raises(vkq.DTypeError, match="bias has dtype int32; with float activations it must be float32"):
+    with pytest.raises(
+        vkq.DTypeError, match="bias has dtype int32; with float activations it must be float32"
+    ):
         vkq.Linear(w, 1.0, bias=np.zeros(3, np.int32), device=any_device)
     with pytest.raises(vkq.ArgumentError, match="path dot needs int8 activations"):
         vkq.Linear(w, 1.0, path="dot", device=any_device)

@@ -84,7 +84,10 @@ def test_a_driver_that_crashes_at_once_is_refused_and_this_process_lives(
         ("import sys; sys.exit('no such thing')", "the probe failed (exit code 1): no such thing"),
         ("import os; os.kill(os.getpid(), 9)", "the driver crashed (SIGKILL)"),
         ("print('no result')", "the probe ended without a result"),
-        ("print('nonsense'); print('[1]'); import sys; sys.exit(3)", "the probe failed (exit code 3): no message"),
+        (
+            "print('nonsense'); print('[1]'); import sys; sys.exit(3)",
+            "the probe failed (exit code 3): no message",
+        ),
     ],
 )
 def test_what_a_bad_child_does_becomes_the_reason(
@@ -125,5 +128,8 @@ def test_an_application_that_embeds_python_is_not_started_again(monkeypatch: pyt
 
 
 def test_a_line_cut_short_by_a_crash_counts_as_not_said() -> None:
-    text = '{"device": "k", "begin": null}\n{"begin": "s8s8"}\n{"end": "s8s8", "result": null}\n{"begin": "u8s8"}\n{"end": "u8s'
+    text = (
+        '{"device": "k", "begin": null}\n{"begin": "s8s8"}\n{"end": "s8s8", "result": null}\n{"begin":'
+        ' "u8s8"}\n{"end": "u8s'
+    )
     assert isolate._stages(text, "k") == ("u8s8", {"s8s8": None})

@@ -18,7 +18,9 @@ def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
     stages = selftest.stages(device)
     forms, matrices = ["s8s8", "u8s8", "u8u8", "float"], [] if lacking(device.capabilities) else ["matrices"]
     assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "rates"]
-    assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(list(stages)[:-1])
+    assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(
+        list(stages)[:-1]
+    )
 
 
 def test_dot_cases_hold_every_pair_of_bytes_in_each_lane() -> None:
@@ -34,7 +36,9 @@ def test_quotient_cases_hold_every_tie_of_the_range() -> None:
 
 
 @pytest.mark.parametrize("form", selftest.DOT_FORMS)
-def test_one_wrong_bit_of_one_product_is_seen(form: str, any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_wrong_bit_of_one_product_is_seen(
+    form: str, any_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     true = selftest._execute
 
     def wrong(*arguments: object, **options: object) -> object:
@@ -67,7 +71,9 @@ def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytes
         assert 0.1 < host.per_second[op] / gpu.per_second[op] < 10
 
 
-def test_rates_without_the_dot_product_are_those_of_the_rest(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_without_the_dot_product_are_those_of_the_rest(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     features = {**device.capabilities.features, "shaderIntegerDotProduct": False}
     monkeypatch.setattr(device, "capabilities", dataclasses.replace(device.capabilities, features=features))
     assert set(rates.measure(device).per_second) == {"float", "fma", "copy"}
@@ -89,6 +95,8 @@ def test_every_place_of_a_matrix_shows(shape):
 
 def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
     monkeypatch.setattr(select, "lacking", lambda capabilities: None)
-    monkeypatch.setattr(selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False))
+    monkeypatch.setattr(
+        selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False)
+    )
     with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
         select.choose(any_device, "coopmat")

@@ -31,8 +31,10 @@ def test_linear_of_a_vector_and_of_nothing():
 def test_linear_refuses():
     with pytest.raises(ArgumentError) as error:
         LinearProblem.of((8, 64), (128, 96))
-    assert str(error.value) == (
-        "linear: x has K=64 (shape (8, 64)) but weight has K=96 (shape (128, 96)); their last axes must be equal."
+    assert (
+        str(error.value)
+        == "linear: x has K=64 (shape (8, 64)) but weight has K=96 (shape (128, 96)); their last axes must be"
+        " equal."
     )
     with pytest.raises(ArgumentError, match=r"weight has 3 axes \(shape \(1, 2, 3\)\); it must have 2"):
         LinearProblem.of((2, 3), (1, 2, 3))
@@ -47,7 +49,9 @@ def test_linear_refuses():
 
 
 def test_conv2d_sizes():
-    p = Conv2dProblem.of((2, 6, 10, 11), (9, 2, 3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=3)
+    p = Conv2dProblem.of(
+        (2, 6, 10, 11), (9, 2, 3, 5), stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=3
+    )
     assert (p.n, p.ic, p.h, p.w, p.oc, p.kh, p.kw) == (2, 6, 10, 11, 9, 3, 5)
     assert p.padding == (1, 2, 1, 2)
     assert p.y_shape == (2, 9, 5, 7)
@@ -117,7 +121,12 @@ def test_conv2d_of_nothing(shape):
             {},
             r"OH = .*\(2 \+ 0 \+ 0 - 1\*\(3 - 1\) - 1\) // 1 \+ 1 = 0; it must be at least 1",
         ),
-        ((1, 4, 8, 4), (4, 4, 3, 3), {"dilation": 4, "padding": (2, 1)}, r"OW = .*\(4 \+ 1 \+ 1 - 4\*\(3 - 1\) - 1\)"),
+        (
+            (1, 4, 8, 4),
+            (4, 4, 3, 3),
+            {"dilation": 4, "padding": (2, 1)},
+            r"OW = .*\(4 \+ 1 \+ 1 - 4\*\(3 - 1\) - 1\)",
+        ),
         ((1, 4, 0, 4), (4, 4, 1, 1), {}, "OH = "),
     ],
 )
@@ -126,7 +135,9 @@ def test_conv2d_refuses(x, w, options, message):
         Conv2dProblem.of(x, w, **options)
 
 
-@pytest.mark.parametrize("options", [{"stride": 1.0}, {"padding": (1, True)}, {"dilation": "2"}, {"groups": 1.5}])
+@pytest.mark.parametrize(
+    "options", [{"stride": 1.0}, {"padding": (1, True)}, {"dilation": "2"}, {"groups": 1.5}]
+)
 def test_conv2d_refuses_options_of_wrong_types(options):
     with pytest.raises((DTypeError, ArgumentError), match=next(iter(options))):
         Conv2dProblem.of((1, 4, 8, 8), (4, 4, 3, 3), **options)

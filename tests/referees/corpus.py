@@ -1,7 +1,9 @@
-"""Random cases on a device and in ONNX Runtime, byte for byte: ``python -m tests.referees.corpus --count 2000 --device 0``.
+"""Random cases on a device and in ONNX Runtime, byte for byte: ``python -m tests.referees.corpus --count 2000
+--device 0``.
 
-QLinearConv takes one weight zero point, QLinearMatMul one per channel and no bias; the types are those that both operators take.
-Where this CPU's ONNX Runtime saturates int8 weights in int16, the weights keep to 7 bits (see `ort.exact_int8_weights`).
+QLinearConv takes one weight zero point, QLinearMatMul one per channel and no bias; the types are those that
+both operators take. Where this CPU's ONNX Runtime saturates int8 weights in int16, the weights keep to 7 bits
+(see `ort.exact_int8_weights`).
 """
 
 from __future__ import annotations
@@ -43,7 +45,11 @@ def compare(device: Device, count: int, seed: int) -> list[str]:
     for check, data in corpus(count, seed):
         want = ort.qlinear(data)
         results = [(path, layer(device, check, data, path)(data.x)) for path in paths]
-        wrong += [f"{check.name} path={path}" for path, y in results if y.dtype != want.dtype or not np.array_equal(y, want)]
+        wrong += [
+            f"{check.name} path={path}"
+            for path, y in results
+            if y.dtype != want.dtype or not np.array_equal(y, want)
+        ]
     return wrong
 
 
@@ -59,7 +65,10 @@ def main() -> int:
         paths, _ = usable_paths(device)
         print(*wrong, sep="\n", end="\n" if wrong else "")
         took = time.perf_counter() - start
-        print(f"{device.name}: {options.count} cases x {', '.join(paths)}: {len(wrong)} differ from ONNX Runtime, {took:.0f} s")
+        print(
+            f"{device.name}: {options.count} cases x {', '.join(paths)}: {len(wrong)} differ from ONNX"
+            f" Runtime, {took:.0f} s"
+        )
     return 1 if wrong else 0
 
 

@@ -31,7 +31,9 @@ def load(name: str) -> NodeTest:
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     data = _FOLDER / name / "test_data_set_0"
     inputs = [_tensor(data / f"input_{i}.pb") for i in range(len(node.input))]
-    return NodeTest(node.op_type, attributes, inputs, [_tensor(data / f"output_{i}.pb") for i in range(len(node.output))])
+    return NodeTest(
+        node.op_type, attributes, inputs, [_tensor(data / f"output_{i}.pb") for i in range(len(node.output))]
+    )
 
 
 def _tensor(path: Path) -> npt.NDArray[Any]:

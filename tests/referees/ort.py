@@ -1,7 +1,7 @@
 """ONNX Runtime's CPU provider, one operator at a time.
 
-A session is built once for each operator, set of attributes and input types, and takes every tensor as an input; graph
-optimizations are off, so that what runs is the operator named.
+A session is built once for each operator, set of attributes and input types, and takes every tensor as an
+input; graph optimizations are off, so that what runs is the operator named.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ _TYPES = {
 
 def run(op: str, inputs: list[Array], output: str, **attributes: Any) -> Array:
     """The one output, of type ``output``, of the ONNX operator ``op`` (opset 17)."""
-    frozen = tuple((key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items()))
+    frozen = tuple(
+        (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
+    )
     session = _session(op, tuple(x.dtype.name for x in inputs), output, frozen)
     return np.asarray(session.run(None, {f"i{i}": np.asarray(x) for i, x in enumerate(inputs)})[0])
 
@@ -51,7 +53,10 @@ def run_all(op: str, inputs: list[Array], outputs: list[str], **attributes: Any)
 @cache
 def _session(op: str, inputs: tuple[str, ...], output: str, attributes: tuple[tuple[str, Any], ...]) -> Any:
     names = [f"i{i}" for i in range(len(inputs))]
-    values = [helper.make_tensor_value_info(name, _TYPES[dtype], None) for name, dtype in zip(names, inputs, strict=True)]
+    values = [
+        helper.make_tensor_value_info(name, _TYPES[dtype], None)
+        for name, dtype in zip(names, inputs, strict=True)
+    ]
     node = helper.make_node(op, names, ["y"], **dict(attributes))
     graph = helper.make_graph([node], op, values, [helper.make_tensor_value_info("y", _TYPES[output], None)])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -59,7 +64,9 @@ def _session(op: str, inputs: tuple[str, ...], output: str, attributes: tuple[tu
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
 
 
 def qlinear(data: Data) -> Array:
@@ -84,8 +91,8 @@ def qlinear(data: Data) -> Array:
 def exact_int8_weights() -> tuple[int, int]:
     """The int8 weights with which this machine's ONNX Runtime is exact.
 
-    On an x86-64 CPU without VNNI it adds pairs of uint8 x int8 products in saturating int16 arithmetic; then 7-bit
-    weights, which cannot saturate, are the referee's domain. On any other CPU that is all of int8.
+    On an x86-64 CPU without VNNI it adds pairs of uint8 x int8 products in saturating int16 arithmetic; then
+    7-bit weights, which cannot saturate, are the referee's domain. On any other CPU that is all of int8.
     """
     x = np.full((16, 64), 255, np.uint8)
     w = np.full((64, 16), 127, np.int8)

@@ -1,4 +1,5 @@
-"""ONNX Runtime's CPU provider for operators with optional inputs and for its own ones (domain com.microsoft)."""
+"""ONNX Runtime's CPU provider for operators with optional inputs and for its own ones (domain
+com.microsoft)."""
 
 from __future__ import annotations
 
@@ -14,12 +15,20 @@ from vkq.numerics.qparams import QParams
 
 Array = npt.NDArray[Any]
 OPSET = 18
-_TYPES = {"int8": TensorProto.INT8, "uint8": TensorProto.UINT8, "int64": TensorProto.INT64, "float32": TensorProto.FLOAT}
+_TYPES = {
+    "int8": TensorProto.INT8,
+    "uint8": TensorProto.UINT8,
+    "int64": TensorProto.INT64,
+    "float32": TensorProto.FLOAT,
+}
 
 
 def run(op: str, inputs: list[Array | None], output: str, **attributes: Any) -> Array:
-    """The one output, of type ``output``, of the operator ``op`` ("QLinearAdd" and the like are ONNX Runtime's own)."""
-    frozen = tuple((key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items()))
+    """The one output, of type ``output``, of the operator ``op`` ("QLinearAdd" and the like are ONNX
+    Runtime's own)."""
+    frozen = tuple(
+        (key, tuple(v) if isinstance(v, (list, tuple)) else v) for key, v in sorted(attributes.items())
+    )
     session = _session(op, tuple(None if x is None else x.dtype.name for x in inputs), output, frozen)
     return np.asarray(session.run(None, {f"i{i}": x for i, x in enumerate(inputs) if x is not None})[0])
 
@@ -30,9 +39,13 @@ def parameters(q: QParams) -> list[Array]:
 
 
 @cache
-def _session(op: str, inputs: tuple[str | None, ...], output: str, attributes: tuple[tuple[str, Any], ...]) -> Any:
+def _session(
+    op: str, inputs: tuple[str | None, ...], output: str, attributes: tuple[tuple[str, Any], ...]
+) -> Any:
     names = ["" if dtype is None else f"i{i}" for i, dtype in enumerate(inputs)]
-    values = [helper.make_tensor_value_info(f"i{i}", _TYPES[dtype], None) for i, dtype in enumerate(inputs) if dtype]
+    values = [
+        helper.make_tensor_value_info(f"i{i}", _TYPES[dtype], None) for i, dtype in enumerate(inputs) if dtype
+    ]
     domain = "com.microsoft" if op.startswith("QLinear") else ""
     node = helper.make_node(op, names, ["y"], domain=domain, **dict(attributes))
     graph = helper.make_graph([node], op, values, [helper.make_tensor_value_info("y", _TYPES[output], None)])
@@ -41,4 +54,6 @@ def _session(op: str, inputs: tuple[str | None, ...], output: str, attributes: t
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )

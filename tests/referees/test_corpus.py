@@ -1,4 +1,5 @@
-"""A part of the corpus on each driver; ``python -m tests.referees.corpus`` runs as much of it as is asked for."""
+"""A part of the corpus on each driver; ``python -m tests.referees.corpus`` runs as much of it as is asked
+for."""
 
 from vkq.runtime.device import Device
 

@@ -24,13 +24,17 @@ TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]  # x (and y), 
 def test_onnx_quantizelinear():
     test = node_tests.load("test_quantizelinear")
     x, scale, zero_point = test.inputs
-    np.testing.assert_array_equal(reference.quantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True)
+    np.testing.assert_array_equal(
+        reference.quantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True
+    )
 
 
 def test_onnx_dequantizelinear():
     test = node_tests.load("test_dequantizelinear")
     x, scale, zero_point = test.inputs
-    np.testing.assert_array_equal(reference.dequantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True)
+    np.testing.assert_array_equal(
+        reference.dequantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,9 @@ def test_onnx_dynamicquantizelinear(form):
 def test_onnx_convinteger(name):
     test = node_tests.load(name)
     x, w, x_zero_point, *w_zero_point = test.inputs
-    got = reference.conv2d_acc(x, w, QParams.of(1.0, x_zero_point), None, *w_zero_point, padding=test.attributes.get("pads", 0))
+    got = reference.conv2d_acc(
+        x, w, QParams.of(1.0, x_zero_point), None, *w_zero_point, padding=test.attributes.get("pads", 0)
+    )
     np.testing.assert_array_equal(got, test.outputs[0])
 
 
@@ -91,7 +97,9 @@ def test_onnx_qlinearconv():
     test = node_tests.load("test_qlinearconv")
     x, x_scale, x_zp, w, w_scale, w_zp, y_scale, y_zp = test.inputs
     assert test.attributes == {}
-    got = reference.conv2d(x, w, x=QParams.of(x_scale, x_zp), w_scale=w_scale, w_zero_point=w_zp, y=QParams.of(y_scale, y_zp))
+    got = reference.conv2d(
+        x, w, x=QParams.of(x_scale, x_zp), w_scale=w_scale, w_zero_point=w_zp, y=QParams.of(y_scale, y_zp)
+    )
     np.testing.assert_array_equal(got, test.outputs[0], strict=True)
 
 
@@ -126,7 +134,14 @@ def test_random_conv2d_equals_onnx_runtime(seed, zero_points, types):
     rng = np.random.default_rng([seed, len(zero_points), TYPES.index(types)])
     w_range = weights_range(*types)
     compare_with_onnx_runtime(
-        random_data(random_conv2d(rng), rng, *types, w_range=w_range, w_zero_points=zero_points, extreme=seed % 10 == 0)
+        random_data(
+            random_conv2d(rng),
+            rng,
+            *types,
+            w_range=w_range,
+            w_zero_points=zero_points,
+            extreme=seed % 10 == 0,
+        )
     )
 
 
@@ -137,13 +152,22 @@ def test_random_linear_equals_onnx_runtime(seed, zero_points, types):
     rng = np.random.default_rng([seed, len(zero_points), TYPES.index(types)])
     w_range = weights_range(*types)
     compare_with_onnx_runtime(
-        random_data(random_linear(rng), rng, *types, w_range=w_range, w_zero_points=zero_points, extreme=seed % 10 == 0)
+        random_data(
+            random_linear(rng),
+            rng,
+            *types,
+            w_range=w_range,
+            w_zero_points=zero_points,
+            extreme=seed % 10 == 0,
+        )
     )
 
 
 @pytest.mark.parametrize("types", TYPES, ids="_".join)
 @pytest.mark.parametrize(
-    "case", [c for c in ODD if min(c.problem.x_shape + c.problem.weight_shape) > 0], ids=lambda case: case.name
+    "case",
+    [c for c in ODD if min(c.problem.x_shape + c.problem.weight_shape) > 0],
+    ids=lambda case: case.name,
 )
 def test_odd_shapes_equal_onnx_runtime(case, types):
     rng = np.random.default_rng(5)
@@ -165,11 +189,18 @@ def test_accumulators_above_2_to_24_equal_onnx_runtime(types):
 
 # quantize and dequantize
 
-PAIRS = [(0.1, 0, "int8"), (0.5, -128, "int8"), (2.0**-20, 127, "int8"), (3e-5, 255, "uint8"), (7.3, 0, "uint8")]
+PAIRS = [
+    (0.1, 0, "int8"),
+    (0.5, -128, "int8"),
+    (2.0**-20, 127, "int8"),
+    (3e-5, 255, "uint8"),
+    (7.3, 0, "uint8"),
+]
 
 
 def floats(scale: float) -> Any:
-    """Ties and their neighbours over the whole range and beyond, random values, and the values that are not numbers."""
+    """Ties and their neighbours over the whole range and beyond, random values, and the values that are not
+    numbers."""
     ties = ((np.arange(-600, 600) + 0.5) * scale).astype(np.float32)
     rng = np.random.default_rng(7)
     special = np.array([np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 3e38, -3e38, 1e-45, -1e-45], np.float32)
@@ -184,7 +215,9 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     x = floats(q.scale)
     got = reference.quantize(x, q)
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
-    same = slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)  # elsewhere it gives NaN another q
+    same = (
+        slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
+    )  # elsewhere it gives NaN another q
     np.testing.assert_array_equal(got[same], expected[same], strict=True)
     np.testing.assert_array_equal(got[np.isnan(x)], q.qmin)
 
@@ -193,7 +226,9 @@ def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
 def test_dequantize_equals_onnx_runtime(scale, zero_point, dtype):
     q = QParams(scale, zero_point, dtype)
     values = np.arange(q.qmin, q.qmax + 1).astype(dtype)
-    expected = ort.run("DequantizeLinear", [values, np.float32(q.scale), np.array(zero_point, dtype)], "float32")
+    expected = ort.run(
+        "DequantizeLinear", [values, np.float32(q.scale), np.array(zero_point, dtype)], "float32"
+    )
     got = reference.dequantize(values, q)
     np.testing.assert_array_equal(got, expected, strict=True)
     np.testing.assert_array_equal(reference.quantize(got, q), values)
@@ -213,7 +248,9 @@ def test_quantize_divides_and_does_not_multiply_by_the_reciprocal():
     x = x[np.isfinite(x) & (np.abs(x) < 12)]
     reciprocal = np.rint(x * (np.float32(1) / np.float32(q.scale)))
     assert np.any(reference.quantize(x, q) != reciprocal)
-    exact = np.rint((x.astype(np.float64) / q.scale).astype(np.float32))  # a float64 quotient, rounded once more
+    exact = np.rint(
+        (x.astype(np.float64) / q.scale).astype(np.float32)
+    )  # a float64 quotient, rounded once more
     np.testing.assert_array_equal(reference.quantize(x, q), exact)
 
 
@@ -239,7 +276,8 @@ def test_dequantize_refuses_the_other_dtype():
 
 @pytest.mark.parametrize("multiplier", [2.0**-1, 2.0**-12, 1e-3, 0.3, 1.7e-7, 1e-40, 3e38])
 def test_requantize_rounds_each_step_once(multiplier):
-    """float64 holds every int32 and every product of two float32 exactly, so rounding it to float32 is one rounding."""
+    """float64 holds every int32 and every product of two float32 exactly, so rounding it to float32 is one
+    rounding."""
     rng = np.random.default_rng(8)
     m = np.float32(multiplier)
     near = np.rint((np.arange(-300, 300) + 0.5) / max(m, 1e-8)).clip(-(2**31), 2**31 - 1).astype(np.int64)
@@ -258,15 +296,21 @@ def test_multipliers_follow_onnx_runtimes_order():
     got = reference.multipliers(float(x_scale), w_scale, float(y_scale))
     np.testing.assert_array_equal(got, (x_scale * w_scale) / y_scale, strict=True)
     assert np.any(got != x_scale * (w_scale / y_scale))  # another order gives other bits
-    np.testing.assert_array_equal(reference.multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True)
+    np.testing.assert_array_equal(
+        reference.multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True
+    )
 
 
 def test_multipliers_refuse_what_is_not_finite_or_may_be_flushed():
     with pytest.raises(ArgumentError, match=r"output channel 1: x_scale \* w_scale / y_scale is inf"):
         reference.multipliers(1e30, [1.0, 1e30], 1.0)
-    with pytest.raises(ArgumentError, match=r"output channel 0: x_scale \* w_scale is 9.99.*e-41 as a float32"):
+    with pytest.raises(
+        ArgumentError, match=r"output channel 0: x_scale \* w_scale is 9.99.*e-41 as a float32"
+    ):
         reference.multipliers(1e-20, [1e-20, 1.0])
-    assert reference.multipliers(1e-20, 1e-30, 1.0)[0] == 0  # int8 output: every accumulator rounds to zero_point
+    assert (
+        reference.multipliers(1e-20, 1e-30, 1.0)[0] == 0
+    )  # int8 output: every accumulator rounds to zero_point
 
 
 def test_activation_bounds():
@@ -361,7 +405,9 @@ def test_float_output_is_never_minus_zero():
 def test_empty_and_k_0():
     x, w_scale, y = QParams(0.5, 3), 0.5, QParams(0.25, 1)
     bias = np.array([1, -2, 300, 0, 5], np.int32)
-    none = reference.linear(np.zeros((2, 0), np.int8), np.zeros((5, 0), np.int8), x=x, w_scale=w_scale, bias=bias, y=y)
+    none = reference.linear(
+        np.zeros((2, 0), np.int8), np.zeros((5, 0), np.int8), x=x, w_scale=w_scale, bias=bias, y=y
+    )
     np.testing.assert_array_equal(none, [[2, -1, 127, 1, 6]] * 2)
     for p in (case.problem for case in ODD if min(case.problem.x_shape + case.problem.weight_shape) == 0):
         data = random_data(p, np.random.default_rng(15))
@@ -377,7 +423,9 @@ def test_operands_may_be_strided_and_are_never_changed():
     w = np.repeat(data.w, 2, axis=3)[..., ::2]
     x.setflags(write=False)
     w.setflags(write=False)
-    got = reference.conv2d(x, w, x=data.x_q, w_scale=data.w_scale, bias=data.bias.astype(">i4"), y=data.y_q, **data.options)
+    got = reference.conv2d(
+        x, w, x=data.x_q, w_scale=data.w_scale, bias=data.bias.astype(">i4"), y=data.y_q, **data.options
+    )
     np.testing.assert_array_equal(got, expected, strict=True)
     np.testing.assert_array_equal(x, data.x)
 

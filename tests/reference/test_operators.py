@@ -1,4 +1,5 @@
-"""The reference of the element-wise, pooling, resize and table operators against ONNX Runtime, byte for byte."""
+"""The reference of the element-wise, pooling, resize and table operators against ONNX Runtime, byte for
+byte."""
 
 from __future__ import annotations
 
@@ -42,14 +43,20 @@ def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: reference_ops.Bin
     rng = np.random.default_rng(1)
     values = _all(dtype)
     grid = [np.ascontiguousarray(v) for v in np.meshgrid(values, values)]
-    forms = {"arrays": grid, "b scalar": [values[None], values[:, None]], "a scalar": [values[:, None], values[None]]}
+    forms = {
+        "arrays": grid,
+        "b scalar": [values[None], values[:, None]],
+        "a scalar": [values[:, None], values[None]],
+    }
     ties = 0
     for _ in range(25):
         a, b, y = _binary_qparams(rng, dtype, op)
         for form, (xa, xb) in forms.items():
             inputs = [xa, *ort_ops.parameters(a), xb, *ort_ops.parameters(b), *ort_ops.parameters(y)]
             want = ort_ops.run(f"QLinear{op.capitalize()}", inputs, dtype)
-            np.testing.assert_array_equal(reference_ops.binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}")
+            np.testing.assert_array_equal(
+                reference_ops.binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}"
+            )
         swapped = reference_ops.binary(op, grid[1], grid[0], b, a, y)
         ties += int((swapped != reference_ops.binary(op, *grid, a, b, y)).sum())
     assert (ties > 0) == (op == "add")  # the order of the sum does decide results, and these scales show it
@@ -57,22 +64,38 @@ def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: reference_ops.Bin
 
 @pytest.mark.parametrize(
     ("a", "b"),
-    [((), ()), ((1,), (1,)), ((), (4, 1)), ((4, 1), ()), ((5, 1), (1,)), ((2, 5, 3, 1), (5, 1, 1)), ((5, 1, 1), (2, 5, 3, 4)),
-     ((3, 1, 4), (3, 6, 4)), ((6, 1), (1, 7)), ((1, 1), (7,)), ((2, 3, 1, 1), (2, 1, 1, 1)), ((2, 3, 1, 5), (2, 3, 4, 5))],
-)  # fmt: skip
+    [
+        ((), ()),
+        ((1,), (1,)),
+        ((), (4, 1)),
+        ((4, 1), ()),
+        ((5, 1), (1,)),
+        ((2, 5, 3, 1), (5, 1, 1)),
+        ((5, 1, 1), (2, 5, 3, 4)),
+        ((3, 1, 4), (3, 6, 4)),
+        ((6, 1), (1, 7)),
+        ((1, 1), (7,)),
+        ((2, 3, 1, 1), (2, 1, 1, 1)),
+        ((2, 3, 1, 5), (2, 3, 4, 5)),
+    ],
+)
 def test_add_swaps_where_onnxruntime_does(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     rng = np.random.default_rng(2)
     for _ in range(60):
         qa, qb, qy = (QParams(v.scale, 0, "int8") for v in _binary_qparams(rng, "int8", "add"))
         xa, xb = (rng.integers(-128, 128, shape).astype(np.int8) for shape in (a, b))
         inputs = [xa, *ort_ops.parameters(qa), xb, *ort_ops.parameters(qb), *ort_ops.parameters(qy)]
-        np.testing.assert_array_equal(reference_ops.binary("add", xa, xb, qa, qb, qy), ort_ops.run("QLinearAdd", inputs, "int8"))
+        np.testing.assert_array_equal(
+            reference_ops.binary("add", xa, xb, qa, qb, qy), ort_ops.run("QLinearAdd", inputs, "int8")
+        )
 
 
 def test_fused_multiply_add_rounds_once() -> None:
     rng = np.random.default_rng(3)
     a, b = (rng.normal(size=4000).astype(np.float32) for _ in range(2))
-    c = (-a.astype(np.float64) * b * (1 + rng.choice([0, 2.0**-24, 2.0**-40, 0.3, 2.0**30], 4000))).astype(np.float32)
+    c = (-a.astype(np.float64) * b * (1 + rng.choice([0, 2.0**-24, 2.0**-40, 0.3, 2.0**30], 4000))).astype(
+        np.float32
+    )
     got = reference_ops.fused_multiply_add(a, b, c)
     for x, y, z, r in zip(a.tolist(), b.tolist(), c.tolist(), got, strict=True):
         exact = Fraction(x) * Fraction(y) + Fraction(z)
@@ -106,14 +129,17 @@ def test_table_is_the_three_onnx_operators(name: str) -> None:
     x, y = QParams(0.04, -3), QParams(0.03, 5)
     operator = {"identity": "Identity", "hardswish": "HardSwish"}.get(name, name.capitalize())
     real = ort_ops.run("DequantizeLinear", [_all("int8"), *ort_ops.parameters(x)], "float32")
-    want = ort_ops.run("QuantizeLinear", [ort_ops.run(operator, [real], "float32"), *ort_ops.parameters(y)], "int8")
+    want = ort_ops.run(
+        "QuantizeLinear", [ort_ops.run(operator, [real], "float32"), *ort_ops.parameters(y)], "int8"
+    )
     difference = np.abs(reference_ops.table_of(name, x, y).astype(int) - want)
     assert difference.max() <= (1 if name in ("tanh", "exp", "hardswish") else 0)
     assert np.count_nonzero(difference) <= 2
 
 
 def _random_window(rng: np.random.Generator, dilate: bool) -> Window:
-    """Any window that fits: images down to one pixel, strides beyond the kernel, asymmetric padding, ceil mode."""
+    """Any window that fits: images down to one pixel, strides beyond the kernel, asymmetric padding, ceil
+    mode."""
     while True:
         shape = (1, 3, *(int(v) for v in rng.integers(1, 12, 2)))
         kernel, stride = rng.integers(1, 5, 2).tolist(), rng.integers(1, 5, 2).tolist()
@@ -127,7 +153,8 @@ def _random_window(rng: np.random.Generator, dilate: bool) -> Window:
 
 def _attributes(window: Window) -> dict[str, Any]:
     return {
-        "kernel_shape": window.kernel, "strides": window.stride, "pads": window.padding, "ceil_mode": int(window.ceil_mode),
+        "kernel_shape": window.kernel, "strides": window.stride, "pads": window.padding,
+        "ceil_mode": int(window.ceil_mode),
     }  # fmt: skip
 
 
@@ -169,7 +196,9 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
         xq = QParams(float(10 ** rng.uniform(-2, 1)), _point(rng, dtype), dtype)
         yq = QParams(xq.scale * (1.0 if i % 2 else float(rng.uniform(0.3, 1.5))), _point(rng, dtype), dtype)
         inputs = [x, *ort_ops.parameters(xq), *ort_ops.parameters(yq)]
-        want = ort_ops.run("QLinearAveragePool", inputs, dtype, count_include_pad=int(include), **_attributes(window))
+        want = ort_ops.run(
+            "QLinearAveragePool", inputs, dtype, count_include_pad=int(include), **_attributes(window)
+        )
         got = reference_ops.avg_pool2d(x, window, xq, yq, include)
         np.testing.assert_array_equal(got, want, err_msg=f"{window} {xq} {yq}")
 

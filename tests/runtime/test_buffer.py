@@ -38,7 +38,11 @@ def make_arena(alignment: int = 64) -> tuple[Arena, list[int]]:
 
 
 # Sizes around the alignment and the block; a negative number frees one of the buffers held.
-STEPS = st.lists(st.one_of(st.integers(0, 200), st.sampled_from([63, 64, 65, 1023, 1024, 1025, 5000]), st.integers(-50, -1)))
+STEPS = st.lists(
+    st.one_of(
+        st.integers(0, 200), st.sampled_from([63, 64, 65, 1023, 1024, 1025, 5000]), st.integers(-50, -1)
+    )
+)
 
 
 @given(STEPS, st.sampled_from([1, 16, 64, 256]))

@@ -29,7 +29,8 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 
 
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loop that reads no result: chains are submitted, and at most a few are kept in flight with their memory."""
+    """A loop that reads no result: chains are submitted, and at most a few are kept in flight with their
+    memory."""
     monkeypatch.setattr(runtime_device, "OPERATIONS_BEFORE_SUBMIT", 8)
     x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 bytes as int8
     device.synchronize()
@@ -47,7 +48,9 @@ def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pyte
 def test_staging_gives_the_same_bytes(device: vkq.Device, path: str) -> None:
     with vkq.Device(device.name, staging=True) as staged:
         assert device._arena is not staged._arena
-        assert vkq.Tensor(device, (3,), "int32").buffer.mapped == (device.capabilities.device_type != "discrete")
+        assert vkq.Tensor(device, (3,), "int32").buffer.mapped == (
+            device.capabilities.device_type != "discrete"
+        )
         assert not vkq.Tensor(staged, (3,), "int32").buffer.mapped
         for make in (work.linear, work.conv2d):
             make(staged, path=path).check()
@@ -108,14 +111,17 @@ def test_buffers_beyond_the_limits_are_refused_before_submission(any_device: vkq
     with vkq.Device(capabilities=work.doctored(c, maxStorageBufferRange=4096)) as small:
         one = vkq.Tensor.from_numpy(np.ones(1025, np.float32), small)
         with failing("vkQueueSubmit", 0):
-            with pytest.raises(vkq.ArgumentError, match=r"has 4112 bytes, above this device's maxStorageBufferRange of 4096"):
+            with pytest.raises(
+                vkq.ArgumentError, match=r"has 4112 bytes, above this device's maxStorageBufferRange of 4096"
+            ):
                 vkq.quantize(one, vkq.QParams(0.5))
             assert counted() == 0
         assert vkq.quantize(np.ones(1024, np.float32), vkq.QParams(0.5), device=small).sum() == 2048
     for limit in ("maxMemoryAllocationSize", "maxBufferSize"):
         with vkq.Device(capabilities=work.doctored(c, **{limit: 1 << 20})) as small:
             with pytest.raises(
-                vkq.OutOfMemoryError, match=rf"1048580 bytes asked for at once, above this device's {limit} of 1048576"
+                vkq.OutOfMemoryError,
+                match=rf"1048580 bytes asked for at once, above this device's {limit} of 1048576",
             ):
                 vkq.Tensor(small, ((1 << 18) + 1,), "int32")
             work.linear(small).check()
@@ -136,9 +142,10 @@ def test_closing_twice_and_using_after(device: vkq.Device) -> None:
     assert gone.closed
     assert "(closed)" in repr(gone)
     uses = [
-        unread.numpy, gone.flush, gone.synchronize, recording.run, recording.submit, recording.wait, recording.gpu_times_us,
-        lambda: x.write(one.x), lambda: one.layer(x), lambda: one.layer(one.x), lambda: vkq.Tensor(gone, (3,), "int32"),
-        lambda: gone.record().__enter__(), lambda: gone.operation().__enter__(),
+        unread.numpy, gone.flush, gone.synchronize, recording.run, recording.submit, recording.wait,
+        recording.gpu_times_us, lambda: x.write(one.x), lambda: one.layer(x), lambda: one.layer(one.x),
+        lambda: vkq.Tensor(gone, (3,), "int32"), lambda: gone.record().__enter__(),
+        lambda: gone.operation().__enter__(),
     ]  # fmt: skip
     for use in uses:
         with pytest.raises(vkq.DeviceError, match="closed"):
@@ -161,7 +168,8 @@ def test_a_device_that_fails_to_open_is_closed(device: vkq.Device) -> None:
 
 
 def test_a_device_that_is_forgotten_is_freed(device: vkq.Device) -> None:
-    """Not closed, with work pending and in flight: collected with everything, in whatever order, and no message."""
+    """Not closed, with work pending and in flight: collected with everything, in whatever order, and no
+    message."""
     for _ in range(5):
         gone = vkq.Device(device.name)
         one = work.linear(gone)

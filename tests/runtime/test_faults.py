@@ -1,6 +1,8 @@
-"""Every Vulkan call that can fail is made to fail, each time it is made: a typed error, no leak, and the device works after it.
+"""Every Vulkan call that can fail is made to fail, each time it is made: a typed error, no leak, and the
+device works after it.
 
-The validation layer reports objects that outlive their device, so closing in silence proves that nothing leaked.
+The validation layer reports objects that outlive their device, so closing in silence proves that nothing
+leaked.
 """
 
 import gc
@@ -14,18 +16,21 @@ from tests.runtime.work import DEVICE_LOST, OUT_OF_DEVICE_MEMORY, counted, faili
 from vkq.device import vulkan
 
 CALLS = [
-    "vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory", "vkCreateCommandPool", "vkAllocateCommandBuffers",
-    "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkQueueSubmit", "vkCreateFence", "vkResetFences", "vkWaitForFences",
-    "vkCreateDescriptorPool", "vkAllocateDescriptorSets", "vkCreateShaderModule", "vkCreateDescriptorSetLayout",
-    "vkCreatePipelineLayout", "vkCreatePipelineCache", "vkCreateComputePipelines",
+    "vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory", "vkCreateCommandPool",
+    "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkQueueSubmit",
+    "vkCreateFence", "vkResetFences", "vkWaitForFences", "vkCreateDescriptorPool", "vkAllocateDescriptorSets",
+    "vkCreateShaderModule", "vkCreateDescriptorSetLayout", "vkCreatePipelineLayout", "vkCreatePipelineCache",
+    "vkCreateComputePipelines",
 ]  # fmt: skip
 FAST = "llvmpipe"
-# Where memory is short, what has run lets go of its own and the call is made again: one failure is not seen at all.
+# Where memory is short, what has run lets go of its own and the call is made again: one failure is not seen
+# at all.
 RETRIED = {"vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory"}
 
 
 def open_and_run(name: str, staging: bool) -> None:
-    """Opens a device, runs a layer of one and a layer of two dispatches twice (a fence is used again), and closes it.
+    """Opens a device, runs a layer of one and a layer of two dispatches twice (a fence is used again), and
+    closes it.
 
     The driver that takes a tenth of a second for each pipeline runs the first layer alone.
     """
@@ -67,7 +72,9 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
 def test_memory_that_stays_short_is_told_and_the_device_works_after(device: vkq.Device, call: str) -> None:
     one = work.linear(device)
     with failing(call, 1, OUT_OF_DEVICE_MEMORY, 1000):
-        with pytest.raises(vkq.OutOfMemoryError, match=r"no memory for \d+ bytes more .* device stays usable") as caught:
+        with pytest.raises(
+            vkq.OutOfMemoryError, match=r"no memory for \d+ bytes more .* device stays usable"
+        ) as caught:
             vkq.Tensor(device, (5 << 20,), "int32")  # more than a block
         assert isinstance(caught.value, MemoryError)
         assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, call)
@@ -83,7 +90,8 @@ def test_one_failed_allocation_is_made_again(device: vkq.Device) -> None:
 
 
 def test_an_allocation_that_fails_inside_an_operation_does_not_split_it(device: vkq.Device) -> None:
-    """The scratch of a convolution is allocated between its dispatches; waiting for memory must not submit half of them."""
+    """The scratch of a convolution is allocated between its dispatches; waiting for memory must not submit
+    half of them."""
     one = work.conv2d(device)
     x = vkq.Tensor.from_numpy(one.x, device)
     keep = [vkq.Tensor(device, (1,), "int32")]
@@ -132,7 +140,8 @@ def test_work_after_a_failed_submission_is_not_lost_either(device: vkq.Device) -
 
 
 def test_results_of_a_chain_that_can_never_run_are_not_read(device: vkq.Device) -> None:
-    """vkEndCommandBuffer failed: the commands are gone. Bytes that were never computed must not look like a result."""
+    """vkEndCommandBuffer failed: the commands are gone. Bytes that were never computed must not look like a
+    result."""
     one = work.linear(device)
     x = vkq.Tensor.from_numpy(one.x, device)
     device.flush()
@@ -169,7 +178,13 @@ def test_a_lost_device_stays_lost_and_another_opens(device: vkq.Device, call: st
         y.numpy()
     assert (caught.value.result, caught.value.call) == (DEVICE_LOST, call)
     with failing("*", 0):
-        for again in (y.numpy, lost.synchronize, lost.flush, lambda: one.layer(one.x), lambda: vkq.Tensor(lost, (1,), "int32")):
+        for again in (
+            y.numpy,
+            lost.synchronize,
+            lost.flush,
+            lambda: one.layer(one.x),
+            lambda: vkq.Tensor(lost, (1,), "int32"),
+        ):
             with pytest.raises(vkq.DeviceLostError, match="an earlier call"):
                 again()
         assert counted() == 0, "a lost device is asked for nothing more"
@@ -194,7 +209,10 @@ def test_the_default_device_is_opened_anew_after_a_loss(monkeypatch: pytest.Monk
 
 
 def test_other_results_are_named(any_device: vkq.Device) -> None:
-    with failing("vkCreateCommandPool", 1, -3), pytest.raises(vkq.DeviceError, match=r"VK_ERROR_INITIALIZATION_FAILED \(-3\)"):
+    with (
+        failing("vkCreateCommandPool", 1, -3),
+        pytest.raises(vkq.DeviceError, match=r"VK_ERROR_INITIALIZATION_FAILED \(-3\)"),
+    ):
         any_device.record().__enter__()
     with failing("vkCreateCommandPool", 1, -12345), pytest.raises(vkq.DeviceError, match="VkResult -12345"):
         any_device.record().__enter__()
@@ -209,7 +227,8 @@ def test_failures_of_one_thread_or_call_do_not_reach_the_next(device: vkq.Device
 
 
 def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
-    """Guards the silence of the tests above: a buffer that outlives its device is a message of the validation layer."""
+    """Guards the silence of the tests above: a buffer that outlives its device is a message of the validation
+    layer."""
     vk, c = vulkan.binding(), any_device.capabilities
     physical = vulkan.instance().physical_devices()[c.index]
     handle, _ = vulkan.open_device(physical, c.compute_family or 0, dict(c.features), set(c.extensions))

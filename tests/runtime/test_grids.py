@@ -35,7 +35,9 @@ def test_exactly_the_total_runs_within_tiny_limits(total: int, x: int, y: int, m
     covered(total, (x, y, 1), most)
 
 
-@pytest.mark.parametrize("total", [65535, 65536, 65537, 2 * 65535, 131071, 65535 * 65535, 65535 * 65535 + 1, 2**32 - 1])
+@pytest.mark.parametrize(
+    "total", [65535, 65536, 65537, 2 * 65535, 131071, 65535 * 65535, 65535 * 65535 + 1, 2**32 - 1]
+)
 def test_a_real_limit_takes_few_dispatches(total: int) -> None:
     dispatches = covered(total, (65535, 65535, 65535), total)
     assert len(dispatches) <= 3, "a whole part, the rest, and at most one row more"
@@ -62,7 +64,8 @@ def test_folded_dispatches_give_the_same_bytes(
 ) -> None:
     """Shaders that read their workgroup wrongly would leave rows out or write them twice."""
     c = work.doctored(
-        device.capabilities, **{f"maxComputeWorkGroupCount_{axis}": n for axis, n in zip("xyz", limits, strict=True)}
+        device.capabilities,
+        **{f"maxComputeWorkGroupCount_{axis}": n for axis, n in zip("xyz", limits, strict=True)},
     )
     with vkq.Device(capabilities=c) as folded:
         assert folded.capabilities.max_workgroups == limits

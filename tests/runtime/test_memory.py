@@ -9,7 +9,11 @@ from vkq.device.capabilities import Capabilities, MemoryType
 from vkq.runtime.memory import MemoryPlan, plan_memory
 
 GiB = 1 << 30
-LOCAL, HOST, CACHED = "device_local", ("host_visible", "host_coherent"), ("host_visible", "host_coherent", "host_cached")
+LOCAL, HOST, CACHED = (
+    "device_local",
+    ("host_visible", "host_coherent"),
+    ("host_visible", "host_coherent", "host_cached"),
+)
 
 
 def table(*rows: tuple[tuple[str, ...], int]) -> tuple[MemoryType, ...]:
@@ -37,7 +41,12 @@ TABLES = {
         MemoryPlan(1, True, 1),
     ),
     "types that need a feature": (
-        table(((LOCAL, "protected"), GiB), ((LOCAL, "device_coherent_amd"), 9 * GiB), ((LOCAL,), GiB), (CACHED, GiB)),
+        table(
+            ((LOCAL, "protected"), GiB),
+            ((LOCAL, "device_coherent_amd"), 9 * GiB),
+            ((LOCAL,), GiB),
+            (CACHED, GiB),
+        ),
         MemoryPlan(2, False, 3),
     ),
 }

@@ -94,7 +94,10 @@ def test_foreign_data_never_reaches_the_driver(device: vkq.Device, folder: Path,
 
 def test_data_that_the_driver_refuses_is_ignored(device: vkq.Device, folder: Path) -> None:
     run(device)
-    with work.failing("vkCreatePipelineCache", 2, -3), pytest.warns(CacheWarning, match="VK_ERROR_INITIALIZATION_FAILED"):
+    with (
+        work.failing("vkCreatePipelineCache", 2, -3),
+        pytest.warns(CacheWarning, match="VK_ERROR_INITIALIZATION_FAILED"),
+    ):
         run(device)
 
 
@@ -106,18 +109,24 @@ def test_a_folder_in_place_of_the_file(any_device: vkq.Device, folder: Path) -> 
     assert len(caught) == 1, [str(w.message) for w in caught]
 
 
-def test_a_file_that_cannot_be_read(any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_read(
+    any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(any_device)
     real = Path.read_bytes
     monkeypatch.setattr(
-        Path, "read_bytes", lambda p: real(p) if p.parent != folder else (_ for _ in ()).throw(PermissionError(13, "no"))
+        Path,
+        "read_bytes",
+        lambda p: real(p) if p.parent != folder else (_ for _ in ()).throw(PermissionError(13, "no")),
     )
     with pytest.warns(CacheWarning) as caught:
         run(any_device)
     assert len(caught) == 1
 
 
-def test_a_folder_that_cannot_be_written(any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written(
+    any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
@@ -131,7 +140,9 @@ def test_a_folder_that_cannot_be_written(any_device: vkq.Device, folder: Path, m
 def test_a_warning_that_is_an_error_still_closes_the_device(
     any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vkq.cache.tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(30, "Read-only file system")))
+    monkeypatch.setattr(
+        "vkq.cache.tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(30, "Read-only file system"))
+    )
     mine = vkq.Device(any_device.name)
     work.linear(mine).check()
     with pytest.raises(CacheWarning):  # pytest's configuration makes warnings errors

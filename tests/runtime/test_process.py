@@ -15,7 +15,8 @@ import os, signal, sys, threading, time
 import numpy as np
 import vkq
 device = vkq.Device(sys.argv[1])
-layer = vkq.Linear(np.full((256, 512), 3, np.int8), 0.5, x_qparams=vkq.QParams(1.0), path="portable", device=device)
+q = vkq.QParams(1.0)
+layer = vkq.Linear(np.full((256, 512), 3, np.int8), 0.5, x_qparams=q, path="portable", device=device)
 x = np.ones((256, 512), np.int8)
 tensor = vkq.Tensor.from_numpy(x, device)
 small = vkq.Tensor.from_numpy(x[:1], device)
@@ -58,10 +59,16 @@ EXITS = {
     "work in flight": "layer(tensor); device.flush()",
     "many in flight": "for _ in range(3): layer(tensor); device.flush()",
     "objects in a cycle": "a = [device, layer]; a.append(a); y = layer(tensor); a.append(y)",
-    "objects in a module": "import types; sys.modules['m'] = m = types.ModuleType('m'); m.y = layer(tensor); m.d = device",
-    "the default device": "os.environ['VKQ_DEVICE'] = sys.argv[1]; q = vkq.quantize(np.ones(3, np.float32), vkq.QParams(1.0))",
+    "objects in a module": (
+        "import types; sys.modules['m'] = m = types.ModuleType('m'); m.y = layer(tensor); m.d = device"
+    ),
+    "the default device": (
+        "os.environ['VKQ_DEVICE'] = sys.argv[1]; q = vkq.quantize(np.ones(3, np.float32), vkq.QParams(1.0))"
+    ),
     "a closed device": "y = layer(tensor); device.close()",
-    "a daemon thread": "threading.Thread(target=lambda: [layer(x) for _ in iter(int, 1)], daemon=True).start(); layer(x)",
+    "a daemon thread": (
+        "threading.Thread(target=lambda: [layer(x) for _ in iter(int, 1)], daemon=True).start(); layer(x)"
+    ),
     "sys.exit in a with block": "with device: layer(tensor); sys.exit(0)",
 }
 
@@ -80,7 +87,8 @@ def test_the_process_ends_quietly_on_each_driver(device: vkq.Device, validation:
 
 
 def test_a_forked_child_is_told_to_spawn(device: vkq.Device) -> None:
-    """Forked with work in flight and pending, and with another thread in the driver: the child ends, and the parent goes on."""
+    """Forked with work in flight and pending, and with another thread in the driver: the child ends, and the
+    parent goes on."""
     code = """
 threading.Thread(target=lambda: [layer(x[:1]) for _ in range(20)], daemon=True).start()
 recording = long_work()

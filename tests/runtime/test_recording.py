@@ -1,4 +1,5 @@
-"""Recordings: barriers exactly where data depends on data, replays, timestamps, and what a recording refuses."""
+"""Recordings: barriers exactly where data depends on data, replays, timestamps, and what a recording
+refuses."""
 
 import dataclasses
 import time
@@ -148,7 +149,9 @@ def test_buffers_of_a_recording_live_as_long_as_it(device: vkq.Device) -> None:
     with device.record() as recording:
         y = one.layer(x)
     del x
-    others = [vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)]  # would take x's place
+    others = [
+        vkq.Tensor.from_numpy(np.full_like(one.x, 77), device) for _ in range(4)
+    ]  # would take x's place
     recording.run()
     np.testing.assert_array_equal(y.numpy(), one.want)
     assert len(others) == 4
@@ -233,8 +236,11 @@ def test_ranges_outside_their_memory_are_refused(any_device: vkq.Device) -> None
 
 
 @pytest.mark.parametrize("wide", [False, True])
-def test_chains_are_ordered_by_either_kind_of_barrier(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool) -> None:
-    """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the other."""
+def test_chains_are_ordered_by_either_kind_of_barrier(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the
+    other."""
     monkeypatch.setattr("vkq.runtime.device.wide_barriers", lambda capabilities: wide)
     with vkq.Device(device.capabilities.index) as own:
         x = np.arange(-60, 60, dtype=np.int8).reshape(4, 30)

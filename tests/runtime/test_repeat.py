@@ -74,7 +74,10 @@ def test_what_cannot_be_repeated_or_marked_is_refused(any_device: vkq.Device) ->
     assert recording.mark_times_us() == []
     with pytest.raises(RuntimeError, match="submitted already"):
         recording.repeat(0, 1)
-    with pytest.raises(vkq.ArgumentError, match="timestamps=1 and marks=2; use one of them"), any_device.record(1, 2):
+    with (
+        pytest.raises(vkq.ArgumentError, match="timestamps=1 and marks=2; use one of them"),
+        any_device.record(1, 2),
+    ):
         pass
 
 

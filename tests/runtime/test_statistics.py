@@ -1,4 +1,5 @@
-"""What Mesa's compiler for an AMD GPU makes of the shaders. It needs no such GPU: RADV compiles for one that is named to it."""
+"""What Mesa's compiler for an AMD GPU makes of the shaders. It needs no such GPU: RADV compiles for one that
+is named to it."""
 
 from __future__ import annotations
 
@@ -23,8 +24,14 @@ REQUIRED = os.environ.get("VKQ_REQUIRE_DEVICE", "0") not in ("", "0")
 
 @cache
 def navi21(pattern: str) -> dict[str, dict[str, Any]]:
-    """`vkq shaders stats` for gfx1030, in a process of its own: the loader is told its drivers when it starts."""
-    environment = {**os.environ, "VK_DRIVER_FILES": str(RADV), "RADV_FORCE_FAMILY": "navi21", "VKQ_VALIDATION": "0"}
+    """`vkq shaders stats` for gfx1030, in a process of its own: the loader is told its drivers when it
+    starts."""
+    environment = {
+        **os.environ,
+        "VK_DRIVER_FILES": str(RADV),
+        "RADV_FORCE_FAMILY": "navi21",
+        "VKQ_VALIDATION": "0",
+    }
     argv = [sys.executable, "-m", "vkq", "shaders", "stats", pattern, "--json"]
     ended = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=300, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -44,7 +51,9 @@ def test_no_variant_spills_a_register() -> None:
 
 
 @pytest.mark.parametrize(("tile", "dots"), [("4x4", 16), ("4x8", 32), ("8x8", 64)])
-def test_the_signed_form_is_the_native_instruction_once_for_each_result_of_the_tile(tile: str, dots: int) -> None:
+def test_the_signed_form_is_the_native_instruction_once_for_each_result_of_the_tile(
+    tile: str, dots: int
+) -> None:
     text = navi21("")[f"gemm_q8ta_q8csw__tiled:s8s8.q8to.{tile}"]["text"]
     assert len(re.findall(r"v_dot4_i32_i8|v_dot4c_i32_i8", text)) == dots
 

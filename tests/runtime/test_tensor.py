@@ -71,7 +71,9 @@ def test_memory_mapped_files_come_back_and_stay(device: vkq.Device, dtype: str, 
 
 
 @pytest.mark.parametrize("staging", [False, True])
-@pytest.mark.parametrize("shape", [(), (0,), (1,), (5,), (0, 4), (4, 0), (2, 0, 3, 4), (1, 1, 1, 1), (2, 3, 5), (1, 2, 3, 4, 5)])
+@pytest.mark.parametrize(
+    "shape", [(), (0,), (1,), (5,), (0, 4), (4, 0), (2, 0, 3, 4), (1, 1, 1, 1), (2, 3, 5), (1, 2, 3, 4, 5)]
+)
 def test_any_rank_and_empty_ones(device: vkq.Device, shape: tuple[int, ...], staging: bool) -> None:
     with work.opened(device, staging) as mine:
         for dtype in DTYPES:
@@ -101,18 +103,22 @@ def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], 
     np.testing.assert_array_equal(tensor.numpy(), array)
     stored = array.view(np.int8) if dtype == "int8" else (array ^ np.uint8(128)).view(np.int8)
     raw = device.download(tensor.buffer, tensor.nbytes).view(np.int8).reshape(-(-k // 16), rows, 16)
-    np.testing.assert_array_equal(raw.transpose(1, 0, 2).reshape(rows, -(-k // 16) * 16)[:, :k], stored.reshape(rows, k))
+    np.testing.assert_array_equal(
+        raw.transpose(1, 0, 2).reshape(rows, -(-k // 16) * 16)[:, :k], stored.reshape(rows, k)
+    )
     tensor.write(array[::-1] if shape else array)
     np.testing.assert_array_equal(tensor.numpy(), array[::-1] if shape else array)
 
 
 @pytest.mark.parametrize("array", [
-    np.ones(3), np.ones(3, np.float16), np.ones(3, bool), np.array([None]), np.ones(3, np.int64), np.ones(3, np.uint32),
-    np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]), np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"),
-    [1, 2], 1.5, "text", None,
+    np.ones(3), np.ones(3, np.float16), np.ones(3, bool), np.array([None]), np.ones(3, np.int64),
+    np.ones(3, np.uint32), np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]),
+    np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"), [1, 2], 1.5, "text", None,
 ], ids=lambda a: f"{np.asarray(a).dtype}-{type(a).__name__}")  # fmt: skip
 def test_other_dtypes_are_refused_by_name(any_device: vkq.Device, array: object) -> None:
-    with pytest.raises(vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32; convert the array first"):
+    with pytest.raises(
+        vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32; convert the array first"
+    ):
         vkq.Tensor.from_numpy(array, any_device)  # type: ignore[arg-type]
 
 
@@ -136,7 +142,9 @@ def test_layouts_that_do_not_fit_are_refused(any_device: vkq.Device) -> None:
 def test_write_takes_only_what_fits(device: vkq.Device) -> None:
     tensor = vkq.Tensor.from_numpy(values("int8"), device)
     for wrong in (values("int8")[:2], values("uint8"), values("float32"), values("int8").reshape(3, 5, 42)):
-        with pytest.raises(vkq.ArgumentError, match=r"Tensor.write: the array is .* the tensor int8 \(3, 5, 6, 7\)"):
+        with pytest.raises(
+            vkq.ArgumentError, match=r"Tensor.write: the array is .* the tensor int8 \(3, 5, 6, 7\)"
+        ):
             tensor.write(wrong)
     np.testing.assert_array_equal(tensor.numpy(), values("int8"))
     tensor.write(values("int8")[::-1])
@@ -144,7 +152,8 @@ def test_write_takes_only_what_fits(device: vkq.Device) -> None:
 
 
 def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
-    """The input dies while its work is pending; new tensors of the same size must not take its place before it ran."""
+    """The input dies while its work is pending; new tensors of the same size must not take its place before
+    it ran."""
     one = work.linear(device)
     device.synchronize()
     gc.collect()

@@ -22,7 +22,8 @@ Y = vkq.QParams(0.5, 3)
 
 
 def opened(device: vkq.Device, staging: bool) -> vkq.Device:
-    """The same device once more, with or without staging copies. A discrete GPU has no memory to map, and refuses the latter."""
+    """The same device once more, with or without staging copies. A discrete GPU has no memory to map, and
+    refuses the latter."""
     if staging or device.capabilities.device_type != "discrete":
         return vkq.Device(device.name, staging=staging)
     with pytest.raises(vkq.ArgumentError, match="staging=False cannot be"):
@@ -42,24 +43,38 @@ class Work:
         np.testing.assert_array_equal(self.layer(self.x), self.want)
 
 
-def linear(device: vkq.Device, m: int = 9, k: int = 70, n: int = 13, path: str = "portable", seed: int = 1) -> Work:
+def linear(
+    device: vkq.Device, m: int = 9, k: int = 70, n: int = 13, path: str = "portable", seed: int = 1
+) -> Work:
     """A linear layer whose sizes are no multiples of any tile."""
     data = random_data(parse(f"linear[M={m},K={k},N={n}]"), np.random.default_rng(seed))
-    layer = vkq.Linear(data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device)
+    layer = vkq.Linear(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device
+    )
     return Work(layer, data.x, data.expected(Y))
 
 
 def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
     """A convolution of two dispatches (im2col and product) with scratch between them."""
-    data = random_data(parse("conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]"), np.random.default_rng(seed))
+    data = random_data(
+        parse("conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]"), np.random.default_rng(seed)
+    )
     layer = vkq.Conv2d(
-        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=Y, bias=data.bias, path=path, device=device, **data.options
+        data.w,
+        data.w_scale,
+        x_qparams=data.x_q,
+        y_qparams=Y,
+        bias=data.bias,
+        path=path,
+        device=device,
+        **data.options,
     )
     return Work(layer, data.x, data.expected(Y))
 
 
 def doctored(c: Capabilities, **properties: int) -> Capabilities:
-    """Capabilities with other properties. The probe of the real device counts: it runs in a process of its own."""
+    """Capabilities with other properties. The probe of the real device counts: it runs in a process of its
+    own."""
     return dataclasses.replace(c, properties={**c.properties, **properties})
 
 

@@ -40,21 +40,29 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
     assert choice.reason == "97.1 TOPS measured, 3.9x portable"
 
 
-def test_a_form_whose_flag_is_false_but_which_is_fast_is_taken(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_whose_flag_is_false_but_which_is_fast_is_taken(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 9.0, "u8s8": 4.0, "u8u8": 4.0, "float": 3.0})
     choice = select.choose(doctor(**{SIGNED: 0, MIXED: 1, UNSIGNED: 1}))
     assert choice.path == "dot_s8s8"
     assert choice.reason == f"9 TOPS measured, 3x portable ({SIGNED} is false)"
 
 
-def test_a_form_that_is_claimed_and_slow_gives_way_to_portable(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_is_claimed_and_slow_gives_way_to_portable(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 0.9, "u8u8": 0.8, "float": 2.0})
     choice = select.choose(doctor(**{SIGNED: 1}))
     assert choice.path == "portable"
-    assert choice.reason == (f"the fastest other is dot_s8s8: 1 TOPS measured, 0.5x portable, although {SIGNED}; 1.1x is needed")
+    assert choice.reason == (
+        f"the fastest other is dot_s8s8: 1 TOPS measured, 0.5x portable, although {SIGNED}; 1.1x is needed"
+    )
 
 
-def test_a_form_that_is_claimed_and_wrong_is_passed_over(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_form_that_is_claimed_and_wrong_is_passed_over(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 50.0, "u8s8": 40.0, "u8u8": 4.0, "float": 5.0}, s8s8="3 of 262144 wrong")
     device = doctor(**{SIGNED: 1, MIXED: 1})
     assert select.choose(device).path == "dot_u8s8"
@@ -62,7 +70,9 @@ def test_a_form_that_is_claimed_and_wrong_is_passed_over(doctor: Open, monkeypat
         select.choose(device, "dot_s8s8")
 
 
-def test_equal_rates_fall_to_the_form_that_needs_no_shift(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_rates_fall_to_the_form_that_needs_no_shift(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 95.0, "u8s8": 97.0, "u8u8": 99.0, "float": 20.0})
     assert select.choose(doctor()).path == "dot_s8s8"
 
@@ -71,10 +81,15 @@ def test_without_rates_the_flags_decide(doctor: Open, monkeypatch: pytest.Monkey
     report(monkeypatch)
     assert select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 1})).path == "dot_u8u8"
     choice = select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 0}))
-    assert (choice.path, choice.reason) == ("portable", "no packed dot product is accelerated, and no rate is measured")
+    assert (choice.path, choice.reason) == (
+        "portable",
+        "no packed dot product is accelerated, and no rate is measured",
+    )
 
 
-def test_without_the_feature_every_dot_path_is_refused_by_its_name(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_feature_every_dot_path_is_refused_by_its_name(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, GPU_RATES)
     device = doctor(shaderIntegerDotProduct=False)
     choice = select.choose(device)
@@ -84,20 +99,26 @@ def test_without_the_feature_every_dot_path_is_refused_by_its_name(doctor: Open,
             select.choose(device, path)
 
 
-def test_dot_by_name_takes_the_fastest_dot_even_below_portable(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dot_by_name_takes_the_fastest_dot_even_below_portable(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 2.0, "u8u8": 1.5, "float": 4.0})
     choice = select.choose(doctor(), "dot")
     assert (choice.path, choice.reason) == ("dot_u8s8", "asked for; 2 TOPS measured, 0.5x portable")
 
 
 @pytest.mark.parametrize("test", ["open", "requantize", "quantize"])
-def test_a_device_that_fails_what_every_path_needs_is_refused(test: str, doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_that_fails_what_every_path_needs_is_refused(
+    test: str, doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, GPU_RATES, **{test: "the driver crashed (SIGSEGV)"})
     with pytest.raises(vkq.PathError, match=r"no int8 path can run on .*the driver crashed \(SIGSEGV\)"):
         select.choose(doctor())
 
 
-def test_where_the_portable_form_is_wrong_a_slow_dot_is_taken(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_portable_form_is_wrong_a_slow_dot_is_taken(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 1.0, "u8u8": 1.0, "float": 9.0}, float="1 of 5 wrong")
     assert select.choose(doctor()).path == "dot_s8s8"
 
@@ -127,7 +148,10 @@ def test_everything_runs_within_the_smallest_limits(path: str, doctor: Open) -> 
 def test_more_workgroups_than_a_dimension_holds_are_folded(doctor: Open) -> None:
     device = doctor(maxComputeWorkGroupCount_x=7, maxComputeWorkGroupCount_y=5)
     rng = np.random.default_rng(5)
-    x, w = rng.integers(-128, 128, (1500, 13)).astype(np.int8), rng.integers(-128, 128, (70, 13)).astype(np.int8)
+    x, w = (
+        rng.integers(-128, 128, (1500, 13)).astype(np.int8),
+        rng.integers(-128, 128, (70, 13)).astype(np.int8),
+    )
     q = QParams(0.1, 3)
     got = vkq.linear(x, w, 0.2, x_qparams=q, y_qparams=q, device=device)
     assert np.array_equal(got, vkq.reference.linear(x, w, x=q, w_scale=0.2, y=q))
@@ -136,7 +160,13 @@ def test_more_workgroups_than_a_dimension_holds_are_folded(doctor: Open) -> None
 def test_a_buffer_above_the_limit_is_refused_before_anything_runs(doctor: Open) -> None:
     device = doctor(maxStorageBufferRange=4096)
     with pytest.raises(vkq.ArgumentError, match="maxStorageBufferRange of 4096"):
-        vkq.linear(np.zeros((512, 64), np.int8), np.ones((4, 64), np.int8), 1.0, x_qparams=QParams(1.0), device=device)
+        vkq.linear(
+            np.zeros((512, 64), np.int8),
+            np.ones((4, 64), np.int8),
+            1.0,
+            x_qparams=QParams(1.0),
+            device=device,
+        )
 
 
 def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +181,12 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(select, "TABLE", (row, *select.TABLE))
     able = doctor(pipelineExecutableInfo=False)
-    monkeypatch.setattr(able, "capabilities", capabilities(able, pipelineExecutableInfo=True))  # claimed, and not enabled
-    assert select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
+    monkeypatch.setattr(
+        able, "capabilities", capabilities(able, pipelineExecutableInfo=True)
+    )  # claimed, and not enabled
+    assert (
+        select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
+    )
     assert select.refusal(able, "imagined") == "no int8 matrix shape"
     assert select.choose(able).path == "dot_u8s8"
     shapes.append("16x16x32")

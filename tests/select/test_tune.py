@@ -68,7 +68,9 @@ def test_the_smallest_limits_leave_workgroups_of_up_to_128(any_device: Device) -
     assert {s.local_x * s.local_y for s in found} == {64, 128}
 
 
-@pytest.mark.parametrize("setting", [Setting("4x4", 64, 1), Setting("8x8", 16, 16), Setting("4x8", 4, 16)], ids=str)
+@pytest.mark.parametrize(
+    "setting", [Setting("4x4", 64, 1), Setting("8x8", 16, 16), Setting("4x8", 4, 16)], ids=str
+)
 def test_a_setting_changes_no_bit(setting: Setting, device: Device) -> None:
     x, w = GEMM
     q = QParams(0.1, 5)
@@ -88,7 +90,9 @@ def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(
     assert tune.choose(software_device, Shape("s8s8", "q8to", 4, 3, 32)) == setting  # the same powers of two
     assert tune.choose(software_device, Shape("s8s8", "f32", 3, 4, 20)) != setting
     x, w = GEMM
-    layer = vkq.Linear(w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=software_device)
+    layer = vkq.Linear(
+        w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=software_device
+    )
     assert layer.explain(x.shape).variants == ("gemm_q8ta_q8csw__tiled:s8s8.q8to.8x8",)
 
 
@@ -96,10 +100,15 @@ def test_settings_tuned_before_are_kept(any_device: Device, fresh: Path) -> None
     other = Shape("u8u8", "f32", 100, 100, 100)
     tune.store(any_device.capabilities, {SHAPE: Setting("4x4", 64, 1)})
     tune.store(any_device.capabilities, {other: Setting("8x8", 64, 1)})
-    assert tune.stored(any_device.capabilities) == {SHAPE.bucket: Setting("4x4", 64, 1), other.bucket: Setting("8x8", 64, 1)}
+    assert tune.stored(any_device.capabilities) == {
+        SHAPE.bucket: Setting("4x4", 64, 1),
+        other.bucket: Setting("8x8", 64, 1),
+    }
 
 
-def test_a_stored_setting_that_the_device_cannot_run_is_ignored_with_a_warning(any_device: Device, fresh: Path) -> None:
+def test_a_stored_setting_that_the_device_cannot_run_is_ignored_with_a_warning(
+    any_device: Device, fresh: Path
+) -> None:
     facts = any_device.capabilities
     bad = {"tile": "16x16", "local_x": 8, "local_y": 8}, {"tile": "4x4", "local_x": 64, "local_y": 4096}
     path = tune._path(facts)

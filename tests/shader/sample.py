@@ -74,7 +74,11 @@ float helper(int v) { return float(v); }
 def write_folder(root: Path, yaml: str = YAML, glsl: str = GLSL, helper: str = HELPER) -> Path:
     """Write the sample as a shaders folder below *root*; returns the folder."""
     folder = root / "shaders"
-    for name, text in (("scale/scale.yaml", yaml), ("scale/scale.comp", glsl), ("common/helper.glslh", helper)):
+    for name, text in (
+        ("scale/scale.yaml", yaml),
+        ("scale/scale.comp", glsl),
+        ("common/helper.glslh", helper),
+    ):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -90,4 +94,6 @@ def sample(root: Path, *changes: tuple[str, str], glsl: tuple[str, str] = ("", "
         yaml = yaml.replace(old, new, 1)
     if glsl[0] not in GLSL:
         raise LookupError(f"the sample's GLSL has no {glsl[0]!r}")
-    return load_shader(write_folder(root, yaml, GLSL.replace(*glsl, 1) if glsl[0] else GLSL) / "scale" / "scale.yaml")
+    return load_shader(
+        write_folder(root, yaml, GLSL.replace(*glsl, 1) if glsl[0] else GLSL) / "scale" / "scale.yaml"
+    )

@@ -19,7 +19,9 @@ from vkq.shader.compile import key, text
 def test_files_carry_the_keys_that_are_looked_up(tmp_path: Path, jobs: int | None) -> None:
     variants = sample(tmp_path).variants
     assert build(tmp_path / "out", jobs, variants) == 4
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{key(text(each))}.spv" for each in variants}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        f"{key(text(each))}.spv" for each in variants
+    }
     assert all((cache.read(path) or b"")[:4] == b"\x03\x02\x23\x07" for path in (tmp_path / "out").iterdir())
 
 
@@ -48,7 +50,8 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_imports_little() -> None:
-    """A wheel is built where only NumPy, PyYAML and platformdirs are installed, and before the extension exists."""
+    """A wheel is built where only NumPy, PyYAML and platformdirs are installed, and before the extension
+    exists."""
     code = (
         "import sys, vkq.shader.build\n"
         "others = {'vulkan', 'slangpy', 'onnx', 'onnxruntime', 'skimage', 'scipy', 'vkq._kompute'}\n"

@@ -1,4 +1,5 @@
-"""The catalog's look-ups; and every shader of the project compiles, agrees with its YAML and keeps the rules."""
+"""The catalog's look-ups; and every shader of the project compiles, agrees with its YAML and keeps the
+rules."""
 
 from pathlib import Path
 
@@ -32,9 +33,17 @@ def test_find(small: Catalog) -> None:
     ("name", "axes", "message"),
     [
         ("scale", {}, "there is no shader 'scale'; there are: scale__plain"),
-        ("scale__plain", {"out": "f16"}, "no axis out with value 'f16'; its axes are out: f32, i32; tile: one, two"),
+        (
+            "scale__plain",
+            {"out": "f16"},
+            "no axis out with value 'f16'; its axes are out: f32, i32; tile: one, two",
+        ),
         ("scale__plain", {"size": "one"}, "no axis size"),
-        ("scale__plain", {"out": "f32"}, r"2 variants with out=f32; one is needed of: scale__plain:f32\.one, .*two"),
+        (
+            "scale__plain",
+            {"out": "f32"},
+            r"2 variants with out=f32; one is needed of: scale__plain:f32\.one, .*two",
+        ),
         ("scale__plain", {}, "4 variants with no axes"),
     ],
 )
@@ -44,7 +53,8 @@ def test_find_refuses(small: Catalog, name: str, axes: dict[str, str], message: 
 
 
 @pytest.mark.parametrize(
-    ("pattern", "count"), [("", 4), ("f32", 2), ("scale__plain:f32.one", 1), ("*:*.two", 2), ("f32*", 0), ("F32", 0)]
+    ("pattern", "count"),
+    [("", 4), ("f32", 2), ("scale__plain:f32.one", 1), ("*:*.two", 2), ("f32*", 0), ("F32", 0)],
 )
 def test_matching(small: Catalog, pattern: str, count: int) -> None:
     assert len(small.matching(pattern)) == count

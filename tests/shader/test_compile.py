@@ -42,7 +42,9 @@ def test_expansion_is_exact(tmp_path: Path) -> None:
         op__b_glslh='#pragma once\n#include "c.glslh"\nint b;\n',
         common__c_glslh="int c;",
     )
-    got = expand(tmp_path / "op/a.comp", [tmp_path / "common"], {"layout/l.glslh": "int l;"}, {"N": 3, "T": "ivec4"})
+    got = expand(
+        tmp_path / "op/a.comp", [tmp_path / "common"], {"layout/l.glslh": "int l;"}, {"N": 3, "T": "ivec4"}
+    )
     assert got.splitlines() == [
         "// a",
         "#version 450",
@@ -85,9 +87,11 @@ def test_file_beside_wins_over_common_and_common_over_virtual(tmp_path: Path) ->
 def test_an_include_counts_once_even_behind_a_false_condition(tmp_path: Path) -> None:
     write(
         tmp_path,
-        op__a_comp='#version 450\nlayout(local_size_x = 1) in;\n#if 0\n#include "b.glslh"\n#endif\n#include "b.glslh"\n'
-        '#include "b.glslh"\n#include "c.glslh"\nlayout(binding = 0) buffer B { int x; };\n'
-        "void main() { x = b() + c(); }\n",
+        op__a_comp=(
+            '#version 450\nlayout(local_size_x = 1) in;\n#if 0\n#include "b.glslh"\n#endif\n#include'
+            ' "b.glslh"\n#include "b.glslh"\n#include "c.glslh"\nlayout(binding = 0) buffer B { int x;'
+            " };\nvoid main() { x = b() + c(); }\n"
+        ),
         op__b_glslh="int b() { return 1; }\n",
         op__c_glslh='#include "d.glslh"\n#include "b.glslh"\nint c() { return b(); }\n',
         op__d_glslh='#include "c.glslh"\n',  # a cycle
@@ -112,7 +116,9 @@ def test_expansion_refuses(tmp_path: Path, source: str, message: str) -> None:
         expand(tmp_path / "op/a.comp", [tmp_path / "common"])
 
 
-def test_compile_errors_name_the_file_and_line_they_are_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_errors_name_the_file_and_line_they_are_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path / "cache"))
     for glsl, helper, place in (
         (GLSL, HELPER.replace("float(v)", "float(w)"), "common/helper.glslh:2"),
@@ -146,7 +152,9 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
     assert cache.read(file) == first
 
 
-def test_packaged_spirv_comes_first(variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_spirv_comes_first(
+    variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shader_compile, "PACKAGED", tmp_path / "packaged")
     cache.write_sealed(tmp_path / "packaged" / f"{key(text(variant))}.spv", b"packaged")
     forbid_compiling(monkeypatch)
@@ -156,7 +164,9 @@ def test_packaged_spirv_comes_first(variant: Variant, tmp_path: Path, monkeypatc
 
 def test_spirv_that_differs_from_the_yaml_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path / "cache"))
-    shader = sample(tmp_path, ("x, access: read", "x, access: read_write"), ("offset, type: int", "offset, type: uint"))
+    shader = sample(
+        tmp_path, ("x, access: read", "x, access: read_write"), ("offset, type: int", "offset, type: uint")
+    )
     with pytest.raises(CompileError, match=r"differs from the YAML: binding 0.*\n  push constant 1"):
         spirv(shader.variants[0])
     assert not shader_compile.cache_folder().exists()

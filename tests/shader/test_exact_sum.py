@@ -1,4 +1,5 @@
-"""shaders/common/exact_sum.glslh on the device: sums and quotients against NumPy's, plain and in integers (SOFT_FLOAT)."""
+"""shaders/common/exact_sum.glslh on the device: sums and quotients against NumPy's, plain and in integers
+(SOFT_FLOAT)."""
 
 from __future__ import annotations
 
@@ -51,18 +52,32 @@ workgroups: ceil_div(count, LOCAL_X)
 
 
 def operands() -> np.ndarray:
-    """Pairs whose exponents lie 0 to 40 apart, ties and near ties of the sum, cancellation to the last bit, zeros, infinity."""
+    """Pairs whose exponents lie 0 to 40 apart, ties and near ties of the sum, cancellation to the last bit,
+    zeros, infinity."""
     rng = np.random.default_rng(70)
     n = 40000
     a = (rng.integers(1 << 23, 1 << 24, n) * 2.0 ** rng.integers(-30, 30, n)).astype(np.float32)
-    sparse = (rng.integers(1, 1 << 24, n) & ~((1 << rng.integers(0, 23, n)) - 1)) | 1 << 23  # few bits: exact halves
+    sparse = (
+        rng.integers(1, 1 << 24, n) & ~((1 << rng.integers(0, 23, n)) - 1)
+    ) | 1 << 23  # few bits: exact halves
     b = (sparse * 2.0 ** rng.integers(-45, 45, n)).astype(np.float32)
     near = a * (1 + rng.integers(-3, 4, n) * 2.0**-23).astype(np.float32)
     small = rng.integers(1, 256, (2, n)).astype(np.float32)
     edges = np.array(
-        [[0, 3], [2.5, np.inf], [1e38, 3e38], [3.4e38, 1e-3], [-3.4e38, 3.3e38], [1, 1], [2.0**24, 1], [2.0**24 + 2, 1]]
+        [
+            [0, 3],
+            [2.5, np.inf],
+            [1e38, 3e38],
+            [3.4e38, 1e-3],
+            [-3.4e38, 3.3e38],
+            [1, 1],
+            [2.0**24, 1],
+            [2.0**24 + 2, 1],
+        ]
     )
-    pairs = np.concatenate([np.stack([a, b], 1), np.stack([a, near], 1), np.stack([b, a], 1), small.T, edges.astype(np.float32)])
+    pairs = np.concatenate(
+        [np.stack([a, b], 1), np.stack([a, near], 1), np.stack([b, a], 1), small.T, edges.astype(np.float32)]
+    )
     pairs[:, 0] *= rng.choice([-1, 1], len(pairs))
     return np.ascontiguousarray(pairs, np.float32)
 
@@ -77,11 +92,15 @@ def test_sum_and_quotient(device: vkq.Device, soft: bool, tmp_path: Path) -> Non
     pairs = operands()
     x, y = Tensor.from_numpy(pairs, device), Tensor(device, pairs.shape, "float32")
     with device.operation() as recording:
-        recording.dispatch(device.program(variant, {"SOFT_FLOAT": soft}), [x.buffer, y.buffer], {"count": len(pairs)})
+        recording.dispatch(
+            device.program(variant, {"SOFT_FLOAT": soft}), [x.buffer, y.buffer], {"count": len(pairs)}
+        )
     a, b = pairs.T
     with np.errstate(all="ignore"):
         sums, quotients = a + b, a / b
     tiny = np.finfo(np.float32).tiny
     finite = np.isfinite(b)
     np.testing.assert_array_equal(y.numpy()[:, 0], np.where(np.abs(sums) < tiny, 0, sums))
-    np.testing.assert_array_equal(y.numpy()[finite, 1], np.where(np.abs(quotients) < tiny, 0, quotients)[finite])
+    np.testing.assert_array_equal(
+        y.numpy()[finite, 1], np.where(np.abs(quotients) < tiny, 0, quotients)[finite]
+    )

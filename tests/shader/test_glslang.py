@@ -33,8 +33,12 @@ def test_library_optimizes_and_keeps_specialization_constants() -> None:
 
 
 def test_messages_name_file_and_line_of_the_glsl() -> None:
-    marked = SOURCE.replace("int twice", '#line 40 "common/twice.glslh"\nint twice').replace("return v", "return w")
-    marked = marked.replace("#version 450", "#version 450\n#extension GL_GOOGLE_cpp_style_line_directive : require")
+    marked = SOURCE.replace("int twice", '#line 40 "common/twice.glslh"\nint twice').replace(
+        "return v", "return w"
+    )
+    marked = marked.replace(
+        "#version 450", "#version 450\n#extension GL_GOOGLE_cpp_style_line_directive : require"
+    )
     with pytest.raises(CompileError) as caught:
         find_compiler().compile(marked, "a.comp")
     lines = str(caught.value).splitlines()
@@ -44,7 +48,9 @@ def test_messages_name_file_and_line_of_the_glsl() -> None:
 
 def test_threads_get_the_same_bytes() -> None:
     compiler, results = find_compiler(), []
-    threads = [threading.Thread(target=lambda: results.append(compiler.compile(SOURCE, "a"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(compiler.compile(SOURCE, "a"))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -95,7 +101,9 @@ def test_provider_order_and_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     command(tmp_path, "glslang", FAILS)
     command(tmp_path, "glslangValidator", FAILS)
     assert isinstance(find_with(monkeypatch, tmp_path, package=True), LibraryCompiler)
-    with pytest.raises(CompileError, match=r"glslangValidator cannot compile the probe.*pip install 'vkq\[compile\]'"):
+    with pytest.raises(
+        CompileError, match=r"glslangValidator cannot compile the probe.*pip install 'vkq\[compile\]'"
+    ):
         find_with(monkeypatch, tmp_path, package=False)
     usable = command(tmp_path, "glslc", "import shutil; shutil.copy(sys.argv[-1], sys.argv[-2])")
     assert find_with(monkeypatch, tmp_path, package=False).name == str(usable)
@@ -103,7 +111,9 @@ def test_provider_order_and_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_no_provider_names_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.makedirs(tmp_path / "empty")
-    with pytest.raises(CompileError, match=r"neither slangpy nor .* was found\. .*pip install 'vkq\[compile\]'"):
+    with pytest.raises(
+        CompileError, match=r"neither slangpy nor .* was found\. .*pip install 'vkq\[compile\]'"
+    ):
         find_with(monkeypatch, tmp_path / "empty", package=False)
 
 

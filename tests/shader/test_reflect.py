@@ -123,8 +123,16 @@ def test_the_sample_agrees(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ("y: float}", "y: int}", "binding 1 ('y') is an array of float in the GLSL and of int in the YAML."),
-        ("x, access: read", "x, access: read_write", "binding 0 ('x') is read in the GLSL (readonly, writeonly) and"),
-        ("push_c", "  - {name: z, access: read, type: int}\npush_c", "binding 2 ('z') is not used by the GLSL"),
+        (
+            "x, access: read",
+            "x, access: read_write",
+            "binding 0 ('x') is read in the GLSL (readonly, writeonly) and",
+        ),
+        (
+            "push_c",
+            "  - {name: z, access: read, type: int}\npush_c",
+            "binding 2 ('z') is not used by the GLSL",
+        ),
         (
             "offset, type: int",
             "offset, type: uint",
@@ -133,12 +141,32 @@ def test_the_sample_agrees(tmp_path: Path) -> None:
         ("name: offset", "name: shift", "push constant 1 is 'offset' int"),
         ("  - {name: factor, type: float}\n", "", "a block of 3 push constants and the YAML names 2."),
         ("id: 3", "id: 4", "specialization constant 3 ('DOUBLED') is not in the YAML."),
-        ("name: DOUBLED", "name: TWICE", "specialization constant 3 ('TWICE') is named 'DOUBLED' in the GLSL."),
-        ("type: bool, default: false", "type: uint, default: 0", "specialization constant 3 ('DOUBLED') is bool"),
-        ("type: bool, default: false", "type: bool, default: true", "is False by default in the GLSL and True in the"),
+        (
+            "name: DOUBLED",
+            "name: TWICE",
+            "specialization constant 3 ('TWICE') is named 'DOUBLED' in the GLSL.",
+        ),
+        (
+            "type: bool, default: false",
+            "type: uint, default: 0",
+            "specialization constant 3 ('DOUBLED') is bool",
+        ),
+        (
+            "type: bool, default: false",
+            "type: bool, default: true",
+            "is False by default in the GLSL and True in the",
+        ),
         ("default: 8", "default: 4", "('LOCAL_X') is 8 by default in the GLSL and 4 in the YAML."),
-        ("[LOCAL_X, 1, 1]", "[LOCAL_X, 2, 1]", "the local size is (8, 1, 1) in the GLSL and (8, 2, 1) in the YAML."),
-        ("[LOCAL_X, 1, 1]", "[8, 1, 1]", "local size x: constant_id is 0 in the GLSL, and the YAML says '8'."),
+        (
+            "[LOCAL_X, 1, 1]",
+            "[LOCAL_X, 2, 1]",
+            "the local size is (8, 1, 1) in the GLSL and (8, 2, 1) in the YAML.",
+        ),
+        (
+            "[LOCAL_X, 1, 1]",
+            "[8, 1, 1]",
+            "local size x: constant_id is 0 in the GLSL, and the YAML says '8'.",
+        ),
         ("(LOCAL_X + EXTRA) * 16", "16", "shared memory is 176 bytes in the GLSL and 16 in the YAML."),
     ],
 )
@@ -147,7 +175,9 @@ def test_differences_are_told(tmp_path: Path, old: str, new: str, message: str) 
 
 
 def test_bindings_that_the_yaml_lacks(tmp_path: Path) -> None:
-    found = differences(tmp_path, (", types: {y: float}", ""), ("  - {name: y, access: write, type: int}\n", ""))
+    found = differences(
+        tmp_path, (", types: {y: float}", ""), ("  - {name: y, access: write, type: int}\n", "")
+    )
     assert found == ["binding 1 ('Y') is not in the YAML."]
 
 
@@ -160,20 +190,29 @@ def test_needs_must_be_declared(tmp_path: Path) -> None:
     more_shared = ("EXTRA]", "EXTRA + 1100]")
     shared_text = ("EXTRA) * 16", "EXTRA + 1100) * 16")
     assert differences(tmp_path, shared_text, glsl=more_shared) == [
-        "maxComputeSharedMemorySize is sure to be 16384, 17776 is used; add 'requires: {maxComputeSharedMemorySize: 17776}'."
+        "maxComputeSharedMemorySize is sure to be 16384, 17776 is used; add 'requires:"
+        " {maxComputeSharedMemorySize: 17776}'."
     ]
-    declared = ("requires: {maxComputeSharedMemorySize: 16384}", "requires: {maxComputeSharedMemorySize: 17776}")
+    declared = (
+        "requires: {maxComputeSharedMemorySize: 16384}",
+        "requires: {maxComputeSharedMemorySize: 17776}",
+    )
     assert differences(tmp_path, shared_text, declared, glsl=more_shared) == []
-    found = differences(tmp_path, ("[LOCAL_X, 1, 1]", "[LOCAL_X, 32, 1]"), glsl=("_id = 0)", "_id = 0, local_size_y = 32)"))
+    found = differences(
+        tmp_path, ("[LOCAL_X, 1, 1]", "[LOCAL_X, 32, 1]"), glsl=("_id = 0)", "_id = 0, local_size_y = 32)")
+    )
     assert found == [
-        "maxComputeWorkGroupInvocations is sure to be 128, 256 is used; add 'requires: {maxComputeWorkGroupInvocations: 256}'."
+        "maxComputeWorkGroupInvocations is sure to be 128, 256 is used; add 'requires:"
+        " {maxComputeWorkGroupInvocations: 256}'."
     ]
     dot = ("#include", "#extension GL_EXT_integer_dot_product : require\n#include")
     source = ("helper(words", "dotPacked4x8EXT(p.offset, p.offset) + helper(words")
     variant = sample(tmp_path).variants[0]
     code = text(variant).replace(*dot, 1).replace("#version 450", f"#version 450\n{dot[1].splitlines()[0]}")
     found = check(variant, reflection(variant, find_compiler().compile(code.replace(*source), "a.comp")))
-    assert "the SPIR-V has the capability DotProduct; add 'requires: {shaderIntegerDotProduct: true}'." in found
+    assert (
+        "the SPIR-V has the capability DotProduct; add 'requires: {shaderIntegerDotProduct: true}'." in found
+    )
 
 
 def validate(spirv: bytes) -> bool:
@@ -193,7 +232,9 @@ def test_float_controls(spirv: bytes, rte: bool, denorm_preserve: bool) -> None:
     assert not validate(stated[:-4])
     wanted = {4467: rte, 4464: denorm_preserve}
     found = reflect(stated)
-    assert found.capabilities - reflect(spirv).capabilities == {number for number, asked in wanted.items() if asked}
+    assert found.capabilities - reflect(spirv).capabilities == {
+        number for number, asked in wanted.items() if asked
+    }
     assert found.extensions - reflect(spirv).extensions == {"SPV_KHR_float_controls"}
     modes = [instruction.words[1:] for instruction in parse(stated)[1] if instruction.op == 16]
     assert ((4462, 32) in modes, (4459, 32) in modes) == (rte, denorm_preserve)

@@ -31,7 +31,11 @@ def test_allowed() -> None:
         ("#extension GL_KHR_shader_subgroup_basic : require", 1, "no variant requires computeFullSubgroups"),
         ("void main() {\n if (a) { return; }\n barrier();\n}", 2, "return above a barrier()"),
         ("#extension GL_EXT_shader_8bit_storage : require", 1, "no variant requires storageBuffer8BitAccess"),
-        ("\n  # extension GL_EXT_shader_explicit_arithmetic_types_int8: enable", 2, "no variant requires shaderInt8"),
+        (
+            "\n  # extension GL_EXT_shader_explicit_arithmetic_types_int8: enable",
+            2,
+            "no variant requires shaderInt8",
+        ),
     ],
 )
 def test_breaches(code: str, line: int, rule: str) -> None:
@@ -49,10 +53,17 @@ def test_extensions_with_their_feature() -> None:
 def test_folder(tmp_path: Path) -> None:
     clean = write_folder(tmp_path)
     assert check_sources(clean, load_catalog(clean)) == []
-    glsl = GLSL.replace("roundEven", "round").replace("#include", "#extension GL_EXT_shader_16bit_storage : require\n#include")
-    folder = write_folder(tmp_path, glsl=glsl, helper=HELPER + "// fine\nint f(float v) { return round(v); }\n")
+    glsl = GLSL.replace("roundEven", "round").replace(
+        "#include", "#extension GL_EXT_shader_16bit_storage : require\n#include"
+    )
+    folder = write_folder(
+        tmp_path, glsl=glsl, helper=HELPER + "// fine\nint f(float v) { return round(v); }\n"
+    )
     assert check_sources(folder, load_catalog(folder)) == [
         "common/helper.glslh:4: round() leaves ties to the driver; use roundEven().",
-        "scale/scale.comp:3: GL_EXT_shader_16bit_storage is used, but no variant requires storageBuffer16BitAccess.",
+        (
+            "scale/scale.comp:3: GL_EXT_shader_16bit_storage is used, but no variant requires"
+            " storageBuffer16BitAccess."
+        ),
         "scale/scale.comp:26: round() leaves ties to the driver; use roundEven().",
     ]

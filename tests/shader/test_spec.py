@@ -32,7 +32,9 @@ def test_sizes_follow_defines_and_specialization(tmp_path: Path) -> None:
 def test_sizes_refuse(variant: Variant) -> None:
     with pytest.raises(ArgumentError, match="needs a value for 'count'"):
         variant.workgroups({})
-    with pytest.raises(ArgumentError, match="unknown specialization constant 'LOCAL_Z'; there are: LOCAL_X, DOUBLED"):
+    with pytest.raises(
+        ArgumentError, match="unknown specialization constant 'LOCAL_Z'; there are: LOCAL_X, DOUBLED"
+    ):
         variant.workgroups({"count": 1}, {"LOCAL_Z": 1})
     with pytest.raises(ArgumentError, match="divides by zero"):
         variant.workgroups({"count": 1}, {"LOCAL_X": 0})
@@ -41,7 +43,9 @@ def test_sizes_refuse(variant: Variant) -> None:
 
 
 def test_pack_push(variant: Variant) -> None:
-    assert variant.pack_push(count=2**32 - 1, offset=-(2**31), factor=0.1) == struct.pack("<Iif", 2**32 - 1, -(2**31), 0.1)
+    assert variant.pack_push(count=2**32 - 1, offset=-(2**31), factor=0.1) == struct.pack(
+        "<Iif", 2**32 - 1, -(2**31), 0.1
+    )
 
 
 @pytest.mark.parametrize(
@@ -49,7 +53,10 @@ def test_pack_push(variant: Variant) -> None:
     [
         ({"count": 1, "offset": 1}, "missing push constant 'factor'; there are: count, offset, factor"),
         ({"count": 1, "offset": 1, "factor": 1, "zero": 1}, "unknown push constant 'zero'"),
-        ({"count": -1, "offset": 1, "factor": 1}, r"push constant 'count' is -1; a uint must .* \[0, 4294967295\]"),
+        (
+            {"count": -1, "offset": 1, "factor": 1},
+            r"push constant 'count' is -1; a uint must .* \[0, 4294967295\]",
+        ),
         ({"count": 2**32, "offset": 1, "factor": 1}, "'count' is 4294967296"),
         ({"count": 1, "offset": 2**31, "factor": 1}, "'offset' is 2147483648; an? int"),
         ({"count": 1.0, "offset": 1, "factor": 1}, "'count' is 1.0; a uint needs a whole number"),
@@ -73,11 +80,16 @@ def test_specialization(variant: Variant) -> None:
 
 
 def test_missing_names_every_reason(tmp_path: Path) -> None:
-    change = ("requires: {maxComputeSharedMemorySize: 16384}", "requires: {shaderInt8: true, cooperativeMatrix: true}")
+    change = (
+        "requires: {maxComputeSharedMemorySize: 16384}",
+        "requires: {shaderInt8: true, cooperativeMatrix: true}",
+    )
     two = sample(tmp_path, change).variants[1]
     able = {"shaderInt8": True, "cooperativeMatrix": True, "maxComputeSharedMemorySize": 20000}
     assert two.missing(able) == []
-    assert two.missing({**able, "maxComputeSharedMemorySize": 8192}) == ["maxComputeSharedMemorySize is 8192, needs 20000"]
+    assert two.missing({**able, "maxComputeSharedMemorySize": 8192}) == [
+        "maxComputeSharedMemorySize is 8192, needs 20000"
+    ]
     assert two.missing({"shaderInt8": False, "maxComputeSharedMemorySize": 32768}) == [
         "shaderInt8 is false",
         "cooperativeMatrix is unknown",

@@ -1,4 +1,5 @@
-"""What is measured: problems written by name, sweeps over their sizes, and the case lists of the benchmarks folder.
+"""What is measured: problems written by name, sweeps over their sizes, and the case lists of the benchmarks
+folder.
 
 linear[M=1,K=512,N=512]              one case
 linear[M=1,8,64,K=512,N=512]         three: a size may be a list
@@ -27,7 +28,8 @@ _RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
 
 @dataclass(frozen=True)
 class Case:
-    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per channel.
+    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per
+    channel.
 
     ``method`` asks a layer for one of its ways by name; None leaves the choice to it.
     """
@@ -51,8 +53,14 @@ class Case:
     @property
     def options(self) -> tuple[str, ...]:
         """The command line's options that differ from the defaults."""
-        given = [("--scheme", self.scheme, SCHEMES[0]), ("--scale", self.scale, SCALES[0]), ("--method", self.method, None)]
-        return tuple(word for option, value, default in given if value != default and value for word in (option, value))
+        given = [
+            ("--scheme", self.scheme, SCHEMES[0]),
+            ("--scale", self.scale, SCALES[0]),
+            ("--method", self.method, None),
+        ]
+        return tuple(
+            word for option, value, default in given if value != default and value for word in (option, value)
+        )
 
     @property
     def bytes(self) -> int:
@@ -84,14 +92,21 @@ def expand(text: str) -> list[Problem]:
             keys.append(key)
             values.append([])
         elif not values:
-            raise ArgumentError(f"{text!r}: {token!r} stands before any size; write NAME=value, as in linear[M=1,8,K=64,N=32]")
+            raise ArgumentError(
+                f"{text!r}: {token!r} stands before any size; write NAME=value, as in linear[M=1,8,K=64,N=32]"
+            )
         values[-1] += _numbers(text, value if equals else token.strip())
     count = 1
     for each in values:
         count *= len(each)
     if count > MAX_CASES:
-        raise ArgumentError(f"{text!r} states {count} cases; at most {MAX_CASES} can be asked for: use larger steps")
-    return [parse(f"{match[1]}[{','.join(map('='.join, zip(keys, one, strict=True)))}]") for one in itertools.product(*values)]
+        raise ArgumentError(
+            f"{text!r} states {count} cases; at most {MAX_CASES} can be asked for: use larger steps"
+        )
+    return [
+        parse(f"{match[1]}[{','.join(map('='.join, zip(keys, one, strict=True)))}]")
+        for one in itertools.product(*values)
+    ]
 
 
 def _numbers(text: str, value: str) -> list[str]:
@@ -100,7 +115,9 @@ def _numbers(text: str, value: str) -> list[str]:
         return [value]
     first, last, step = int(match[1]), int(match[2]), int(match[3] or 1)
     if step < 1 or last < first:
-        raise ArgumentError(f"{text!r}: the range {value} is empty; write first:last:step with last >= first and step >= 1")
+        raise ArgumentError(
+            f"{text!r}: the range {value} is empty; write first:last:step with last >= first and step >= 1"
+        )
     if (last - first) // step >= MAX_CASES:
         raise ArgumentError(f"{text!r}: the range {value} has more than {MAX_CASES} sizes; use a larger step")
     return [str(n) for n in range(first, last + 1, step)]
@@ -125,15 +142,18 @@ def benchmarks_folder() -> Path:
 
 def lists(folder: Path | None = None) -> dict[str, str]:
     """Name and summary of every case list in the folder."""
-    return {path.stem: _top(path)["summary"].str() for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))}
+    return {
+        path.stem: _top(path)["summary"].str()
+        for path in sorted((folder or benchmarks_folder()).glob("*.yaml"))
+    }
 
 
 def load_list(path: Path) -> list[Case]:
     """The cases of a YAML file, each once, in its order.
 
-    Its keys: ``summary``; ``include``, other lists of the same folder; ``cases``, each a mapping of ``case`` (a problem, sizes
-    may be swept), ``reason``, and where they differ from the default ``schemes``, ``scales`` and ``methods`` (lists: all
-    combinations are measured). Raises SpecError with file and line.
+    Its keys: ``summary``; ``include``, other lists of the same folder; ``cases``, each a mapping of ``case``
+    (a problem, sizes may be swept), ``reason``, and where they differ from the default ``schemes``,
+    ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
     """
     return list(dict.fromkeys(_load(path, ())))
 
@@ -144,7 +164,9 @@ def _load(path: Path, including: tuple[str, ...]) -> list[Case]:
     for node in top["include"].sequence() if "include" in top else []:
         name = node.str()
         if name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
-            raise node.error(f"cannot include '{name}': no such list in {path.parent}, or it includes itself.")
+            raise node.error(
+                f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
+            )
         found += _load(path.parent / f"{name}.yaml", (*including, path.stem))
     for node in top["cases"].sequence() if "cases" in top else []:
         found += _cases(node)
@@ -178,10 +200,13 @@ def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
     return [each.str() for each in node.sequence()]
 
 
-def select(words: Sequence[str], scheme: str | None = None, scale: str | None = None, method: str | None = None) -> list[Case]:
+def select(
+    words: Sequence[str], scheme: str | None = None, scale: str | None = None, method: str | None = None
+) -> list[Case]:
     """The cases that words of the command line name: problems, names of lists, or paths of YAML files.
 
-    *scheme*, *scale* and *method* replace what a list says. Raises ArgumentError, naming the lists that exist.
+    *scheme*, *scale* and *method* replace what a list says. Raises ArgumentError, naming the lists that
+    exist.
     """
     found: list[Case] = []
     for word in words:
@@ -195,7 +220,12 @@ def select(words: Sequence[str], scheme: str | None = None, scale: str | None = 
         else:
             known = ", ".join(lists()) or f"none in {benchmarks_folder()}"
             raise ArgumentError(
-                f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are: {known}."
+                f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
+                f" {known}."
             )
-    changes = {key: value for key, value in (("scheme", scheme), ("scale", scale), ("method", method)) if value is not None}
+    changes = {
+        key: value
+        for key, value in (("scheme", scheme), ("scale", scale), ("method", method))
+        if value is not None
+    }
     return list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]

@@ -18,23 +18,30 @@ from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
 DOTS = ("dot_s8s8", "dot_u8s8", "dot_u8u8")
-OPERATIONS = {**dict.fromkeys(DOTS, 2 * 4 * 16), "fp32_fma": 2 * 4 * 4}  # of one step of an invocation's chains
+OPERATIONS = {
+    **dict.fromkeys(DOTS, 2 * 4 * 16),
+    "fp32_fma": 2 * 4 * 4,
+}  # of one step of an invocation's chains
 INVOCATIONS = 64
 MATRIX_CHAINS = 8
 MATRIX_SUBGROUPS = 4  # of a workgroup
 GROUPS = {"cpu": 64, "integrated": 1024}  # enough to fill the device
 GROUPS_DEFAULT = 8192
-COPY_BYTES = {"discrete": 512 << 20, "virtual": 512 << 20}  # well above any cache; halved where a buffer may not be so large
+COPY_BYTES = {
+    "discrete": 512 << 20,
+    "virtual": 512 << 20,
+}  # well above any cache; halved where a buffer may not be so large
 COPY_BYTES_DEFAULT = 64 << 20
 LASTING_US = 4000.0
 RUNS = 10
 
 
 def measure(device: Device, progress: Callable[[str], None] = lambda what: None) -> dict[str, float | None]:
-    """GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8 matrices where the device has
-    them (``coopmat``), and GB/s of a copy (read + write).
+    """GOP/s of each packed dot product, of float32 multiply-adds (two operations each) and of int8 matrices
+    where the device has them (``coopmat``), and GB/s of a copy (read + write).
 
-    The best of several runs: a ceiling is what the device can do. None where the device lacks the instruction.
+    The best of several runs: a ceiling is what the device can do. None where the device lacks the
+    instruction.
     """
     found: dict[str, float | None] = {}
     for what in OPERATIONS:
@@ -49,7 +56,8 @@ def measure(device: Device, progress: Callable[[str], None] = lambda what: None)
 
 
 def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float] | None:
-    """The arithmetic ceiling that a path is held against: its own instruction's, or float32's where it uses no dot product."""
+    """The arithmetic ceiling that a path is held against: its own instruction's, or float32's where it uses
+    no dot product."""
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
@@ -69,7 +77,8 @@ def _scalar_kernel(device: Device, program: Program, what: str) -> Rate:
 
 
 def _matrix_rate(device: Device) -> float | None:
-    """The fastest of the shapes that the device lists for int8 in a subgroup; None where it has none, or computes nothing."""
+    """The fastest of the shapes that the device lists for int8 in a subgroup; None where it has none, or
+    computes nothing."""
     rates = []
     for matrices in advertised(device.capabilities):
         program = _matrix_program(device, matrices)
@@ -103,7 +112,9 @@ def _program(device: Device, shader: str, **axes: str) -> Program | None:
 class Rate:
     """A kernel that does nothing but arithmetic, for a few milliseconds."""
 
-    def __init__(self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]):
+    def __init__(
+        self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
+    ):
         """*operations* of a loop and *words* of the result are a workgroup's."""
         groups = GROUPS.get(device.capabilities.device_type, GROUPS_DEFAULT)
         self._device, self._program, self._groups, self._push = device, program, groups, push
@@ -119,7 +130,9 @@ class Rate:
 
     def _record(self, loops: int) -> Recording:
         with self._device.record(timestamps=1) as recording:
-            recording.dispatch(self._program, [self._y], {"groups": self._groups, "loops": loops, **self._push})
+            recording.dispatch(
+                self._program, [self._y], {"groups": self._groups, "loops": loops, **self._push}
+            )
         return recording
 
     def run(self) -> float:
@@ -147,7 +160,9 @@ def _copy(device: Device) -> float | None:
     Tensor(device, (size // 4,), "int32", buffer=buffers[0]).write(np.arange(size // 4, dtype=np.int32))
     best = min(_time_us(recording) for _ in range(2 * RUNS))
     if not np.array_equal(device.download(buffers[1], 4096), device.download(buffers[0], 4096)):
-        raise DeviceError(f"{device.name}: the copy kernel of the benchmarks did not copy; the times cannot be trusted")
+        raise DeviceError(
+            f"{device.name}: the copy kernel of the benchmarks did not copy; the times cannot be trusted"
+        )
     return 2 * size / best / 1e3
 
 
@@ -162,7 +177,8 @@ def _time_us(recording: Recording) -> float:
 
 
 class Sentinel:
-    """The same arithmetic again between the cases: where it becomes slow, the device is throttled or shared."""
+    """The same arithmetic again between the cases: where it becomes slow, the device is throttled or
+    shared."""
 
     def __init__(self, device: Device):
         program = _program(device, "ceiling__rate", what="fp32_fma")

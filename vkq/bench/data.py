@@ -1,4 +1,5 @@
-"""Operands of a case, always the same for the same sizes, the layer built from them, and the answer it must give."""
+"""Operands of a case, always the same for the same sizes, the layer built from them, and the answer it must
+give."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ UNIT_ROUNDOFF = 2.0**-24  # of float32
 
 @dataclass(frozen=True)
 class Weights:
-    """What a layer keeps: the weight, its scales, an int32 or float32 bias, and the parameters of x and y (None: float32)."""
+    """What a layer keeps: the weight, its scales, an int32 or float32 bias, and the parameters of x and y
+    (None: float32)."""
 
     w: npt.NDArray[np.int8]
     scale: npt.NDArray[np.float32]
@@ -50,7 +52,8 @@ def weights(case: Case) -> Weights:
 
 
 def activations(case: Case) -> Array:
-    """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of more."""
+    """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of
+    more."""
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
     if case.scheme == "q8csw":
         return rng.standard_normal(case.problem.x_shape, np.float32)
@@ -58,14 +61,20 @@ def activations(case: Case) -> Array:
 
 
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
-    """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers have none."""
-    kind, options = (Conv2d, _window(case.problem)) if isinstance(case.problem, Conv2dProblem) else (Linear, {})
+    """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers
+    have none."""
+    kind, options = (
+        (Conv2d, _window(case.problem)) if isinstance(case.problem, Conv2dProblem) else (Linear, {})
+    )
     if case.method is not None:
         if not has_methods(case):
-            raise ArgumentError(f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods")
+            raise ArgumentError(
+                f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods"
+            )
         options["method"] = case.method
     return kind(
-        data.w, data.scale, x_qparams=data.x, y_qparams=data.y, bias=data.bias, path=path, device=device, **options
+        data.w, data.scale, x_qparams=data.x, y_qparams=data.y, bias=data.bias, path=path, device=device,
+        **options
     )  # fmt: skip
 
 
@@ -81,7 +90,8 @@ def _window(p: Conv2dProblem) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Expected:
-    """The reference's answer; ``bound`` is how far a float32 accumulation may be from it, None where every bit must agree."""
+    """The reference's answer; ``bound`` is how far a float32 accumulation may be from it, None where every
+    bit must agree."""
 
     y: Array
     bound: Array | None
@@ -97,7 +107,10 @@ class Expected:
         if not wrong.any():
             return None
         first = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-        return f"{int(wrong.sum())} of {wrong.size} differ; first at {first}: got {got[first]}, must be {self.y[first]}"
+        return (
+            f"{int(wrong.sum())} of {wrong.size} differ; first at {first}: got {got[first]}, must be"
+            f" {self.y[first]}"
+        )
 
     def first(self, rows: int) -> Expected:
         """The answer for the first rows of the input alone."""
@@ -112,13 +125,15 @@ class Expected:
 def expected(case: Case, data: Weights, x: Array) -> Expected:
     """The answer of `vkq.reference`, an image at a time so that its float64 copies stay small.
 
-    Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any order of float32
-    additions stays within.
+    Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
+    order of float32 additions stays within.
     """
     if data.x is not None:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)), None)
     y = _by_image(case, x, lambda part: _weight_only(case, data.w, data.scale, data.bias, part))
-    size = _by_image(case, np.abs(x), lambda part: _weight_only(case, np.abs(data.w), data.scale, np.abs(data.bias), part))
+    size = _by_image(
+        case, np.abs(x), lambda part: _weight_only(case, np.abs(data.w), data.scale, np.abs(data.bias), part)
+    )
     return Expected(y, (case.problem.gemm_k + 4) * UNIT_ROUNDOFF * size)
 
 

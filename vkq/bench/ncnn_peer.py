@@ -1,7 +1,8 @@
 """The peer ncnn: a model of one int8 layer, on the same Vulkan device.
 
-ncnn quantizes symmetrically (no zero point, no -128), takes float32 and gives float32, so it is given the same numbers that way,
-and judged by the reference of that: the int8 sums are exact, and what follows them is float32.
+ncnn quantizes symmetrically (no zero point, no -128), takes float32 and gives float32, so it is given the
+same numbers that way, and judged by the reference of that: the int8 sums are exact, and what follows them is
+float32.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ INT8_DATA = 0x000D4B38  # ncnn's tag in front of int8 weights
 CLOSE = 1e-5  # of the largest result: float32 roundoff after exact sums
 
 
-def arm(ncnn: Any, case: Case, weights: Weights, x: Array, device: Device) -> tuple[Callable[[], Array], str, str]:
-    """(call, what ran, agreement). Raises NotImplementedError for what ncnn cannot run as this case states it."""
+def arm(
+    ncnn: Any, case: Case, weights: Weights, x: Array, device: Device
+) -> tuple[Callable[[], Array], str, str]:
+    """(call, what ran, agreement). Raises NotImplementedError for what ncnn cannot run as this case states
+    it."""
     p = case.problem
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
@@ -49,7 +53,10 @@ def arm(ncnn: Any, case: Case, weights: Weights, x: Array, device: Device) -> tu
         return outputs[0].reshape(p.y_shape) if case.op == "linear" else np.stack(outputs).reshape(p.y_shape)
 
     batch = f", {len(parts)} images in turn" if len(parts) > 1 else ""
-    ran = f"ncnn {ncnn.__version__} {layer} int8 on Vulkan device {index} ({device.name}), fp16 off, float32 in and out{batch}"
+    ran = (
+        f"ncnn {ncnn.__version__} {layer} int8 on Vulkan device {index} ({device.name}), fp16 off, float32 in"
+        f" and out{batch}"
+    )
     return call, ran, _agreement(case, weights, symmetric, bias, call())
 
 

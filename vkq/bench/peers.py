@@ -1,4 +1,5 @@
-"""Other libraries beside vkq, where they are installed: each says what really ran, on what, and whether its numbers agreed."""
+"""Other libraries beside vkq, where they are installed: each says what really ran, on what, and whether its
+numbers agreed."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ from vkq.runtime.device import Device
 
 @dataclass(frozen=True)
 class PeerArm:
-    """What is timed (``call``), what really runs in it (library, version, device, type), and whether its numbers agreed."""
+    """What is timed (``call``), what really runs in it (library, version, device, type), and whether its
+    numbers agreed."""
 
     call: Callable[[], Any]
     ran: str
@@ -40,7 +42,11 @@ class Peer(Protocol):
 
 def agreement(got: Array, expected: Expected) -> str:
     """Whether a peer's result agrees with the reference of the same case, in words and numbers."""
-    wrong = expected.mismatch(got) if got.dtype == expected.y.dtype or expected.bound is not None else "another type"
+    wrong = (
+        expected.mismatch(got)
+        if got.dtype == expected.y.dtype or expected.bound is not None
+        else "another type"
+    )
     if wrong is None:
         return f"agrees {expected.how}"
     size = float(np.abs(expected.y.astype(np.float64)).max()) or 1.0
@@ -49,7 +55,8 @@ def agreement(got: Array, expected: Expected) -> str:
 
 
 class OnnxRuntime:
-    """ONNX Runtime's CPU provider: QLinearConv, QLinearMatMul (QGemm, which has a bias), MatMul and Conv in float."""
+    """ONNX Runtime's CPU provider: QLinearConv, QLinearMatMul (QGemm, which has a bias), MatMul and Conv in
+    float."""
 
     name = "ort"
 
@@ -62,12 +69,17 @@ class OnnxRuntime:
         operator, model = self._model(case, weights)
         options = self._ort.SessionOptions()
         options.log_severity_level = 3
-        session = self._ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = self._ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
 
         def call() -> Array:
             return np.asarray(session.run(None, {"x": x})[0])
 
-        ran = f"ONNX Runtime {self._ort.__version__} {operator} int8, CPU with all cores ({', '.join(session.get_providers())})"
+        ran = (
+            f"ONNX Runtime {self._ort.__version__} {operator} int8, CPU with all cores"
+            f" ({', '.join(session.get_providers())})"
+        )
         return PeerArm(call, ran, agreement(call(), expected))
 
     def _model(self, case: Case, data: Weights) -> tuple[str, Any]:
@@ -79,14 +91,23 @@ class OnnxRuntime:
         constants: dict[str, Array] = {
             "x_scale": np.float32(data.x.scale), "x_zero": np.int8(data.x.zero_point),
             "w": data.w if conv else np.ascontiguousarray(data.w.T),
-            "w_scale": data.scale if data.scale.size > 1 else data.scale[0], "w_zero": zeros if zeros.size > 1 else zeros[0],
-            "y_scale": np.float32(data.y.scale), "y_zero": np.int8(data.y.zero_point), "bias": data.bias,
+            "w_scale": data.scale if data.scale.size > 1 else data.scale[0],
+            "w_zero": zeros if zeros.size > 1 else zeros[0], "y_scale": np.float32(data.y.scale),
+            "y_zero": np.int8(data.y.zero_point), "bias": data.bias,
         }  # fmt: skip
         if isinstance(p, Conv2dProblem):
-            order, operator, domain = "x x_scale x_zero w w_scale w_zero y_scale y_zero bias", "QLinearConv", ""
+            order, operator, domain = (
+                "x x_scale x_zero w w_scale w_zero y_scale y_zero bias",
+                "QLinearConv",
+                "",
+            )
             attributes = {"strides": p.stride, "pads": p.padding, "dilations": p.dilation, "group": p.groups}
         else:
-            order, operator, domain = "x x_scale x_zero w w_scale w_zero bias y_scale y_zero", "QGemm", "com.microsoft"
+            order, operator, domain = (
+                "x x_scale x_zero w w_scale w_zero bias y_scale y_zero",
+                "QGemm",
+                "com.microsoft",
+            )
             attributes = {}
         node = helper.make_node(operator, order.split(), ["y"], domain=domain, **attributes)
         numpy_helper = self._onnx.numpy_helper
@@ -100,7 +121,8 @@ class OnnxRuntime:
 
 
 class PyTorch:
-    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) and float32 conv2d and linear."""
+    """PyTorch on the CPU: ``torch._int_mm`` (int8 in, int32 out, no requantization) and float32 conv2d and
+    linear."""
 
     name = "torch"
 
@@ -114,19 +136,32 @@ class PyTorch:
             xt, wt = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weights.w.T))
             want = x.astype(np.float64) @ weights.w.astype(np.float64).T
             same = np.array_equal(torch._int_mm(xt, wt).numpy(), want)
-            text = "its int32 sums agree bit for bit" if same else "DIFFERS: its int32 sums are not those of the reference"
-            return PeerArm(lambda: torch._int_mm(xt, wt), f"{ran}: _int_mm, int8 to int32, nothing after it", text)
+            text = (
+                "its int32 sums agree bit for bit"
+                if same
+                else "DIFFERS: its int32 sums are not those of the reference"
+            )
+            return PeerArm(
+                lambda: torch._int_mm(xt, wt), f"{ran}: _int_mm, int8 to int32, nothing after it", text
+            )
         per_channel = weights.scale.reshape((-1,) + (1,) * (weights.w.ndim - 1))
         w = torch.from_numpy((weights.w * per_channel).astype(np.float32))
-        real = x if weights.x is None else ((x.astype(np.float32) - weights.x.zero_point) * np.float32(weights.x.scale))
+        real = (
+            x
+            if weights.x is None
+            else ((x.astype(np.float32) - weights.x.zero_point) * np.float32(weights.x.scale))
+        )
         xt = torch.from_numpy(np.ascontiguousarray(real, np.float32))
         scale = 1.0 if weights.x is None else weights.x.scale
-        bias = torch.from_numpy((weights.bias * (weights.scale * np.float32(scale) if weights.x else 1)).astype(np.float32))
+        bias = torch.from_numpy(
+            (weights.bias * (weights.scale * np.float32(scale) if weights.x else 1)).astype(np.float32)
+        )
         if isinstance(p, Conv2dProblem):
             top, left, bottom, right = p.padding
             padded = torch.nn.functional.pad(xt, (left, right, top, bottom))
             call = functools.partial(
-                torch.nn.functional.conv2d, padded, w, bias, stride=p.stride, dilation=p.dilation, groups=p.groups
+                torch.nn.functional.conv2d, padded, w, bias, stride=p.stride, dilation=p.dilation,
+                groups=p.groups
             )  # fmt: skip
         else:
             call = functools.partial(torch.nn.functional.linear, xt, w, bias)
@@ -136,12 +171,16 @@ class PyTorch:
             text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
         else:
             size = float(np.abs(expected.y).max()) or 1.0
-            text = f"float32: at most {float(np.abs(got - expected.y).max()) / size:.2g} of the largest result from the reference"
+            text = (
+                f"float32: at most {float(np.abs(got - expected.y).max()) / size:.2g} of the largest result"
+                " from the reference"
+            )
         return PeerArm(call, f"{ran}: {case.op} in float32", text)
 
 
 class Ncnn:
-    """ncnn on the same Vulkan device, int8 with its fp16 options off; float32 arrays in and out, as it takes them."""
+    """ncnn on the same Vulkan device, int8 with its fp16 options off; float32 arrays in and out, as it takes
+    them."""
 
     name = "ncnn"
 
@@ -178,4 +217,6 @@ def _library(name: str, peer: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ArgumentError(f"--peer {peer} needs {name} ({error}); install it: pip install 'vkq[peers]'") from error
+        raise ArgumentError(
+            f"--peer {peer} needs {name} ({error}); install it: pip install 'vkq[peers]'"
+        ) from error

@@ -1,4 +1,5 @@
-"""Pictures of a result: GOP/s and latency over a swept size, or a roofline under the measured ceilings. Needs matplotlib."""
+"""Pictures of a result: GOP/s and latency over a swept size, or a roofline under the measured ceilings. Needs
+matplotlib."""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def library() -> Any:
     try:
         figure = importlib.import_module("matplotlib.figure")
     except ImportError as error:
-        raise ArgumentError(f"--plot needs matplotlib ({error}); install it: pip install 'vkq[plot]'") from error
+        raise ArgumentError(
+            f"--plot needs matplotlib ({error}); install it: pip install 'vkq[plot]'"
+        ) from error
     return figure
 
 
@@ -33,7 +36,9 @@ def draw(result: Result, cases: Sequence[Case], path: Path) -> None:
     else:
         _roofline(figure, rows, result.ceilings)
     software = ", software device" if result.device["software"] else ""
-    figure.suptitle(f"vkq {result.vkq} on {result.device['name']}{software}, {rows[0].clock} clock", fontsize=10)
+    figure.suptitle(
+        f"vkq {result.vkq} on {result.device['name']}{software}, {rows[0].clock} clock", fontsize=10
+    )
     figure.savefig(path, dpi=120)
 
 
@@ -46,7 +51,9 @@ def _clock(result: Result) -> str:
 def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in rows:
-        label = " ".join(filter(None, [row.path, row.scheme if row.scheme != "q8ta_q8csw_q8to" else "", row.method]))
+        label = " ".join(
+            filter(None, [row.path, row.scheme if row.scheme != "q8ta_q8csw_q8to" else "", row.method])
+        )
         found.setdefault(label + (", one scale" if row.scale == "tensor" else ""), []).append(row)
     return found
 
@@ -82,7 +89,12 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: dict[str, float | None
         if rate and name != "copy":
             knee = [rate / copy] if copy and left < rate / copy < right else []
             xs = [left, *knee, right]
-            axes.plot(xs, [min(rate, x * copy) if copy else rate for x in xs], linewidth=1, label=f"ceiling {name}, copy")
+            axes.plot(
+                xs,
+                [min(rate, x * copy) if copy else rate for x in xs],
+                linewidth=1,
+                label=f"ceiling {name}, copy",
+            )
     for label, series in _series(rows).items():
         xs = [row.operations / row.bytes for row in series]
         axes.scatter(xs, [row.gops for row in series], s=20, label=label, zorder=3)

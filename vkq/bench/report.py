@@ -11,33 +11,44 @@ from vkq.bench.result import Comparison, Failure, Result, Row
 Cells = list[str]
 _COLUMNS = ("gpu us", "p20..p80", "submit us", "call us", "GOP/s", "of ceiling", "GB/s", "of copy", "ratio")
 CSV_COLUMNS = (
-    "case", "scheme", "scale", "method", "path", "arm", "variant", "clock", "median_us", "p20_us", "p80_us", "samples",
-    "dispatches", "passes", "sets", "gops", "gbps", "compute_ceiling", "compute_share", "copy_share", "overhead_us", "verified",
-    "device", "warnings", "command",
+    "case", "scheme", "scale", "method", "path", "arm", "variant", "clock", "median_us", "p20_us", "p80_us",
+    "samples", "dispatches", "passes", "sets", "gops", "gbps", "compute_ceiling", "compute_share",
+    "copy_share", "overhead_us", "verified", "device", "warnings", "command",
 )  # fmt: skip
 
 
 def header(result: Result) -> list[str]:
     """Lines that say what was measured on: device, host, ceilings."""
     device, software = result.device, " SOFTWARE DEVICE" if result.device["software"] else ""
-    rates = [f"{name} {value:,.0f} GOP/s" for name, value in result.ceilings.items() if value and name != "copy"]
+    rates = [
+        f"{name} {value:,.0f} GOP/s" for name, value in result.ceilings.items() if value and name != "copy"
+    ]
     copy = result.ceilings.get("copy")
     rates += [f"copy {copy:,.1f} GB/s"] if copy else []
     missing = [name for name, value in result.ceilings.items() if not value]
     return [
-        f"vkq {result.vkq} on {device['name']} ({device['type']}, Vulkan {device['vulkan']}, {device['driver']}){software}",
+        (
+            f"vkq {result.vkq} on {device['name']} ({device['type']}, Vulkan {device['vulkan']},"
+            f" {device['driver']}){software}"
+        ),
         f"host     {result.host['cpu']}, {result.host['cpus']} CPUs",
-        f"ceilings {', '.join(rates) or 'not measured'}" + (f"; none: {', '.join(missing)}" if missing else ""),
+        f"ceilings {', '.join(rates) or 'not measured'}"
+        + (f"; none: {', '.join(missing)}" if missing else ""),
     ]
 
 
-def case_lines(rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]) -> list[str]:
+def case_lines(
+    rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
+) -> list[str]:
     """The table's lines for some cases: one for each arm, ending with the command that measures it again."""
     widths = [11, 19, 11, 11, 10, 18, 9, 8, 24]
     lines = []
     for arm in _arms(rows):
         cells = _cells(arm, comparisons)
-        lines.append(" ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True)) + f"  {_command(arm)}")
+        lines.append(
+            " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+            + f"  {_command(arm)}"
+        )
     for one in failures:
         word = "MISMATCH" if one.kind == "mismatch" else "not run"
         lines.append(f"{word:>11} {one.path}: {one.reason}  {one.command}")
@@ -47,7 +58,10 @@ def case_lines(rows: Sequence[Row], comparisons: Sequence[Comparison], failures:
 def columns() -> str:
     """The table's head."""
     return (
-        " ".join(name.rjust(width) for name, width in zip(_COLUMNS, [11, 19, 11, 11, 10, 18, 9, 8, 24], strict=True))
+        " ".join(
+            name.rjust(width)
+            for name, width in zip(_COLUMNS, [11, 19, 11, 11, 10, 18, 9, 8, 24], strict=True)
+        )
         + "  command"
     )
 
@@ -61,9 +75,13 @@ def footer(result: Result) -> list[str]:
     lines = [f"warning: {warning} ({count} of {len(result.rows)} rows)" for warning, count in counts.items()]
     wrong = len(result.mismatches)
     if wrong:
-        lines.append(f"{wrong} MISMATCH: these give wrong numbers on this device; please report them with `vkq devices --json`")
+        lines.append(
+            f"{wrong} MISMATCH: these give wrong numbers on this device; please report them with `vkq devices"
+            " --json`"
+        )
     lines.append(
-        f"{len(_arms(result.rows))} arms in {result.seconds:.0f} s; every time was taken after its numbers had been verified"
+        f"{len(_arms(result.rows))} arms in {result.seconds:.0f} s; every time was taken after its numbers"
+        " had been verified"
     )
     return lines
 
@@ -117,7 +135,11 @@ def _us(value: float) -> str:
 def markdown(result: Result) -> str:
     """The result as Markdown: what it was measured on, the table, the warnings."""
     head = ["case", "path", *_COLUMNS]
-    lines = [f"- {line}" for line in header(result)] + ["", "| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    lines = [f"- {line}" for line in header(result)] + [
+        "",
+        "| " + " | ".join(head) + " |",
+        "| --- " * len(head) + "|",
+    ]
     for arm in _arms(result.rows):
         row = next(iter(arm.values()))
         name = " ".join([f"`{row.case}`", *([row.scheme] if row.scheme != "q8ta_q8csw_q8to" else [])])
@@ -125,11 +147,21 @@ def markdown(result: Result) -> str:
         lines.append("| " + " | ".join([name, row.path, *_cells(arm, result.comparisons)]) + " |")
     for one in result.failures:
         lines.append(
-            f"| `{one.case}` | {one.path} | {'MISMATCH' if one.kind == 'mismatch' else 'not run'}: {one.reason} |" + " |" * 8
+            f"| `{one.case}` | {one.path} | {'MISMATCH' if one.kind == 'mismatch' else 'not run'}:"
+            f" {one.reason} |" + " |" * 8
         )
-    ran = dict.fromkeys(f"{row.path}: {row.variant}; {row.verified}" for row in result.rows if row.arm == "peer")
+    ran = dict.fromkeys(
+        f"{row.path}: {row.variant}; {row.verified}" for row in result.rows if row.arm == "peer"
+    )
     return (
-        "\n".join([*lines, "", *(f"- {line}" for line in [*ran, *footer(result)]), f"- `{result.command}`, {result.created}"])
+        "\n".join(
+            [
+                *lines,
+                "",
+                *(f"- {line}" for line in [*ran, *footer(result)]),
+                f"- `{result.command}`, {result.created}",
+            ]
+        )
         + "\n"
     )
 
@@ -141,6 +173,12 @@ def comma_separated(result: Result) -> str:
     writer.writeheader()
     for row in result.rows:
         values = {name: getattr(row, name) for name in CSV_COLUMNS if hasattr(row, name)}
-        values |= {"samples": len(row.samples_us), "device": result.device["name"], "warnings": "; ".join(row.warnings)}
-        writer.writerow({key: f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for key, v in values.items()})
+        values |= {
+            "samples": len(row.samples_us),
+            "device": result.device["name"],
+            "warnings": "; ".join(row.warnings),
+        }
+        writer.writerow(
+            {key: f"{v:.6g}" if isinstance(v, float) else "" if v is None else v for key, v in values.items()}
+        )
     return text.getvalue()

@@ -15,7 +15,8 @@ SCHEMA = 1
 
 @dataclasses.dataclass
 class Row:
-    """One arm of one case under one clock. Times are microseconds of one pass; shares are of the run's ceilings."""
+    """One arm of one case under one clock. Times are microseconds of one pass; shares are of the run's
+    ceilings."""
 
     case: str
     scheme: str
@@ -119,11 +120,17 @@ class Result:
     def to_json(self) -> str:
         """The run as JSON, one row a line."""
         top = {"schema": SCHEMA, **{f.name: getattr(self, f.name) for f in dataclasses.fields(self)}}
-        lists: dict[str, list[Any]] = {"rows": self.rows, "comparisons": self.comparisons, "failures": self.failures}
+        lists: dict[str, list[Any]] = {
+            "rows": self.rows,
+            "comparisons": self.comparisons,
+            "failures": self.failures,
+        }
         parts = [f'  "{key}": {json.dumps(value)}' for key, value in top.items() if key not in lists]
         for key, values in lists.items():
             lines = [json.dumps(_rounded(dataclasses.asdict(one))) for one in values]
-            parts.append(f'  "{key}": [' + (("\n    " + ",\n    ".join(lines) + "\n  ") if lines else "") + "]")
+            parts.append(
+                f'  "{key}": [' + (("\n    " + ",\n    ".join(lines) + "\n  ") if lines else "") + "]"
+            )
         return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
@@ -137,14 +144,19 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path) -> Result:
-    """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another schema version."""
+    """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another
+    schema version."""
     try:
         top = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ArgumentError(f"{path} cannot be read as JSON: {error}; give a file that `vkq bench --json` wrote") from error
+        raise ArgumentError(
+            f"{path} cannot be read as JSON: {error}; give a file that `vkq bench --json` wrote"
+        ) from error
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
-        raise ArgumentError(f"{path} has schema {version}, and this vkq reads {SCHEMA}; measure again with this version")
+        raise ArgumentError(
+            f"{path} has schema {version}, and this vkq reads {SCHEMA}; measure again with this version"
+        )
     kinds: dict[str, Any] = {"rows": Row, "comparisons": Comparison, "failures": Failure}
     try:
         lists = {key: [kind(**one) for one in top[key]] for key, kind in kinds.items()}

@@ -29,7 +29,8 @@ FEW_ROWS = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured of every case. ``base``: the path or peer that the others are compared with; None compares nothing."""
+    """What is measured of every case. ``base``: the path or peer that the others are compared with; None
+    compares nothing."""
 
     paths: tuple[str, ...] = ("auto",)
     clocks: tuple[str, ...] = timer.CLOCKS  # in this order
@@ -57,7 +58,8 @@ class Measured:
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
-    """The paths that the command line names; ``all`` is every path that the device can take. Raises ArgumentError."""
+    """The paths that the command line names; ``all`` is every path that the device can take. Raises
+    ArgumentError."""
     found: list[str] = []
     for word in words:
         if word != "all" and word not in PATHS:
@@ -81,7 +83,9 @@ def host() -> dict[str, Any]:
     """The host, as a result names it."""
     model = platform.processor()
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), model)
+        model = next(
+            (line.partition(":")[2].strip() for line in file if line.startswith("model name")), model
+        )
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cpu": model,
@@ -101,8 +105,11 @@ class Runner:
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        self._taken: dict[str, str] = {}  # of this case: the path asked for, and the one that auto or dot means
-        # Of the last weights, which sweeps share: their key, they themselves, and what was made of them (layers, answers).
+        self._taken: dict[
+            str, str
+        ] = {}  # of this case: the path asked for, and the one that auto or dot means
+        # Of the last weights, which sweeps share: their key, they themselves, and what was made of them
+        # (layers, answers).
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
 
     def run(self, case: Case) -> None:
@@ -112,7 +119,11 @@ class Runner:
         x = data.activations(case)
         expected = self._expected(case, weights, x, made)
         self._taken = {}
-        arms = [arm for path in self._paths(case) if (arm := self._vkq_arm(case, path, weights, made, x, expected))]
+        arms = [
+            arm
+            for path in self._paths(case)
+            if (arm := self._vkq_arm(case, path, weights, made, x, expected))
+        ]
         arms += [arm for peer in self.plan.peers if (arm := self._peer_arm(case, peer, weights, x, expected))]
         before = self._sentinel.throttled()
         for clock in self.plan.clocks:
@@ -137,8 +148,11 @@ class Runner:
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
-    def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> data.Expected:
-        """The reference's answer. What it costs with few rows is the weights, so it is asked once for `FEW_ROWS` of them."""
+    def _expected(
+        self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]
+    ) -> data.Expected:
+        """The reference's answer. What it costs with few rows is the weights, so it is asked once for
+        `FEW_ROWS` of them."""
         if case.op != "linear" or case.problem.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x)
         if "expected" not in made:
@@ -148,7 +162,13 @@ class Runner:
         return found
 
     def _vkq_arm(
-        self, case: Case, path: str, weights: data.Weights, made: dict[Any, Any], x: data.Array, expected: data.Expected
+        self,
+        case: Case,
+        path: str,
+        weights: data.Weights,
+        made: dict[Any, Any],
+        x: data.Array,
+        expected: data.Expected,
     ) -> Measured | None:
         self.progress(f"{case.name}: verifying {path}")
         with self._failures(case, path, self._command(case, path)):
@@ -171,21 +191,31 @@ class Runner:
                 return next((w for y in arm.work.results() if (w := expected.mismatch(y.numpy()))), None)
 
             measured = Measured(
-                explanation.path, "vkq", arm, " + ".join(explanation.variants), expected.how, command, check=check
+                explanation.path,
+                "vkq",
+                arm,
+                " + ".join(explanation.variants),
+                expected.how,
+                command,
+                check=check,
             )
             measured.dispatches, measured.sets = arm.work.dispatches, len(arm.work.sets)
             return measured
         return None
 
     def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> timer.WorkArm:
-        tensor = Tensor.from_numpy(x, self.device, None if case.scheme == "q8csw" else layer.input_layout(x.shape))
+        tensor = Tensor.from_numpy(
+            x, self.device, None if case.scheme == "q8csw" else layer.input_layout(x.shape)
+        )
         ceiling, copy = of_path(path, self.result.ceilings), self.result.ceilings.get("copy")
         arithmetic_s = case.operations / ceiling[1] if ceiling else 0.0
         memory_bound = bool(copy) and case.bytes / (copy or 1) > 0.5 * arithmetic_s
         work = timer.Work(self.device, lambda: layer(tensor), case.bytes, memory_bound)
         return timer.WorkArm(work, self.plan.settings, lambda: layer(x))
 
-    def _peer_arm(self, case: Case, peer: Peer, weights: data.Weights, x: data.Array, expected: data.Expected) -> Measured | None:
+    def _peer_arm(
+        self, case: Case, peer: Peer, weights: data.Weights, x: data.Array, expected: data.Expected
+    ) -> Measured | None:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
@@ -205,7 +235,10 @@ class Runner:
 
     def _measure(self, arms: list[Measured], clock: str) -> None:
         if clock == "submit" and "gpu" in self.plan.clocks:
-            known = [arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, timer.WorkArm) else None for arm in arms]
+            known = [
+                arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, timer.WorkArm) else None
+                for arm in arms
+            ]
             if all(known):  # slow work: the gpu clock's submissions were of one pass each
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
@@ -234,9 +267,9 @@ class Runner:
         passes = getattr(one.arm, "passes", 1) if clock == "gpu" else 1
         overheads = getattr(one.arm, "overhead_us", []) if clock == "submit" else []
         row = Row(
-            case.name, case.scheme, case.scale, case.method, one.path, one.kind, one.variant, clock, one.verified,
-            found.median, found.p20, found.p80, samples, one.dispatches, passes, one.sets if clock != "call" else 1,
-            case.operations, case.bytes, None, None, None,
+            case.name, case.scheme, case.scale, case.method, one.path, one.kind, one.variant, clock,
+            one.verified, found.median, found.p20, found.p80, samples, one.dispatches, passes,
+            one.sets if clock != "call" else 1, case.operations, case.bytes, None, None, None,
             float(np.median(overheads)) if overheads else None, [], one.command,
         )  # fmt: skip
         if one.kind == "vkq":
@@ -257,14 +290,20 @@ class Runner:
             yield f"fewer than {settings.samples} samples in the time given: raise --time"
         change = stats.drift(row.samples_us)
         if change is not None and abs(change) > stats.DRIFT:
-            yield "drift of more than 5 % from the first to the last fifth: let the device cool down, or raise --time"
+            yield (
+                "drift of more than 5 % from the first to the last fifth: let the device cool down, or raise"
+                " --time"
+            )
         if stats.outliers(row.samples_us) > stats.OUTLIERS:
             yield "more than 5 % outliers: other work runs on this machine or device"
         ticks = row.median_us * row.passes * 1000 / c.timestamp_period_ns if c.timestamp_period_ns else 0.0
         if row.clock == "gpu" and ticks < 10:
             yield "shorter than ten timestamp ticks: raise --submission-ms"
         if throttled is not None:
-            yield "the sentinel kernel ran below 85 % of its median: throttling, or another program on the device"
+            yield (
+                "the sentinel kernel ran below 85 % of its median: throttling, or another program on the"
+                " device"
+            )
         if not c.timestamp_valid_bits and row.clock == "submit":
             yield "the device has no timestamps: there is no gpu clock, and submit includes the host's time"
 
@@ -274,7 +313,9 @@ class Runner:
             other = rows.get((base, clock)) if base else None
             if other is None or other is row or len(row.samples_us) != len(other.samples_us):
                 continue
-            self.result.comparisons.append(Comparison.of(row, other, stats.paired_ratio(row.samples_us, other.samples_us)))
+            self.result.comparisons.append(
+                Comparison.of(row, other, stats.paired_ratio(row.samples_us, other.samples_us))
+            )
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
         """The row that others are compared with: the one asked for; with peers alone, vkq's first path."""

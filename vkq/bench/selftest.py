@@ -1,4 +1,5 @@
-"""Can the comparison be trusted here? One kernel against itself must be called equal, and against 10 % more work slower."""
+"""Can the comparison be trusted here? One kernel against itself must be called equal, and against 10 % more
+work slower."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ TRIALS = 20
 NEEDED = 19
 INJECTED = 0.10
 CASE = Case(parse("linear[M=64,K=256,N=256]"))
-# Short submissions in many pairs: what disturbs the machine then mostly meets both halves of a pair, and the rest are outliers
-# that the median leaves out. Ten passes, so that one more is 10 % more work.
+# Short submissions in many pairs: what disturbs the machine then mostly meets both halves of a pair, and the
+# rest are outliers that the median leaves out. Ten passes, so that one more is 10 % more work.
 SETTINGS = timer.Settings(samples=60, submission_us=0, time_s=8.0, precision=0.03)
 PASSES = 10
 
@@ -45,10 +46,14 @@ class Report:
             values = sorted(r.value for r in ratios)
             pairs = sum(r.pairs for r in ratios) // len(ratios)
             lines.append(
-                f"{name} in {right} of {len(ratios)} (at least {NEEDED}); ratios {values[0]:.3f} to {values[-1]:.3f}, "
-                f"{pairs} pairs each"
+                f"{name} in {right} of {len(ratios)} (at least {NEEDED}); ratios {values[0]:.3f} to"
+                f" {values[-1]:.3f}, {pairs} pairs each"
             )
-        lines.append("passed" if self.passed else "FAILED: times on this machine are too noisy now; close other programs")
+        lines.append(
+            "passed"
+            if self.passed
+            else "FAILED: times on this machine are too noisy now; close other programs"
+        )
         return lines
 
 

@@ -1,7 +1,9 @@
-"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and what is suspicious in a sample.
+"""Statistics of times: medians, the ratio of interleaved pairs with an exact interval, and what is suspicious
+in a sample.
 
-Times on a shared machine have heavy tails and drift, so nothing here uses a mean or a standard deviation. Two arms are compared
-by the ratio of pairs measured right after each other: what slows the machine for a while slows both halves of a pair.
+Times on a shared machine have heavy tails and drift, so nothing here uses a mean or a standard deviation. Two
+arms are compared by the ratio of pairs measured right after each other: what slows the machine for a while
+slows both halves of a pair.
 """
 
 from __future__ import annotations
@@ -37,13 +39,16 @@ def summarize(samples: Sequence[float]) -> Summary:
     >>> summarize([1.0, 2.0, 3.0, 4.0, 100.0])
     Summary(median=3.0, p20=1.8, p80=23.2, count=5)
     """
-    p20, median, p80 = (round(float(v), 6) for v in np.percentile(np.asarray(samples, np.float64), (20, 50, 80)))
+    p20, median, p80 = (
+        round(float(v), 6) for v in np.percentile(np.asarray(samples, np.float64), (20, 50, 80))
+    )
     return Summary(median, p20, p80, len(samples))
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """The time of one arm over that of another: estimate, interval, and the number of pairs. Below 1 the first is faster."""
+    """The time of one arm over that of another: estimate, interval, and the number of pairs. Below 1 the
+    first is faster."""
 
     value: float
     low: float
@@ -52,7 +57,8 @@ class Ratio:
 
     @property
     def verdict(self) -> str:
-        """``slower``, ``faster`` (the interval leaves 1 out, and the difference is above `FLOOR`), else ``equal``."""
+        """``slower``, ``faster`` (the interval leaves 1 out, and the difference is above `FLOOR`), else
+        ``equal``."""
         if abs(math.log(self.value)) < math.log1p(FLOOR) or self.low <= 1 <= self.high:
             return "equal"
         return "slower" if self.value > 1 else "faster"
@@ -64,11 +70,12 @@ class Ratio:
 
 
 def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: float = CONFIDENCE) -> Ratio:
-    """The ratio times[i] / base[i] over all pairs, by Hodges and Lehmann: the median of the pairwise geometric means.
+    """The ratio times[i] / base[i] over all pairs, by Hodges and Lehmann: the median of the pairwise
+    geometric means.
 
-    The interval is that of the Wilcoxon signed-rank test. It is exact wherever log ratios are symmetric about their centre,
-    which interleaving makes true for two equal arms, whatever the noise's distribution. With too few pairs for the confidence
-    (fewer than eight for 99 %) it is the whole range.
+    The interval is that of the Wilcoxon signed-rank test. It is exact wherever log ratios are symmetric about
+    their centre, which interleaving makes true for two equal arms, whatever the noise's distribution. With
+    too few pairs for the confidence (fewer than eight for 99 %) it is the whole range.
 
     >>> paired_ratio([2.0, 4.0, 6.0], [1.0, 2.0, 3.0]).value
     2.0
@@ -78,7 +85,9 @@ def paired_ratio(times: Sequence[float], base: Sequence[float], confidence: floa
     rows, columns = np.triu_indices(n)
     means = np.sort((logs[rows] + logs[columns]) / 2)
     rank = _signed_rank(n, confidence)
-    value, low, high = (math.exp(v) for v in (float(np.median(means)), means[rank], means[len(means) - 1 - rank]))
+    value, low, high = (
+        math.exp(v) for v in (float(np.median(means)), means[rank], means[len(means) - 1 - rank])
+    )
     return Ratio(round(value, 9), round(low, 9), round(high, 9), n)
 
 
@@ -107,7 +116,8 @@ def _normal_quantile(p: float) -> float:
 
 
 def median_ratio(times: Sequence[float], base: Sequence[float], confidence: float = 0.95) -> Ratio:
-    """The ratio of two medians of separate runs, with a bootstrapped interval (2,000 resamples, always the same ones)."""
+    """The ratio of two medians of separate runs, with a bootstrapped interval (2,000 resamples, always the
+    same ones)."""
     rng = np.random.default_rng(0)
     resampled = [np.median(_resamples(rng, np.asarray(v, np.float64)), axis=1) for v in (times, base)]
     tail = 50 * (1 - confidence)

@@ -1,4 +1,5 @@
-"""What is timed: work captured once, stacked into long submissions, on rotating copies of its data; and how it is sampled."""
+"""What is timed: work captured once, stacked into long submissions, on rotating copies of its data; and how
+it is sampled."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
-# gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one unstacked pass.
-# call: the Python call, arrays in and out.
+# gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one
+# unstacked pass. call: the Python call, arrays in and out.
 CLOCKS = ("gpu", "submit", "call")
 MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
 MAX_SETS = 64
 SET_BYTES = 1 << 30  # of all rotating copies together
-# What the rotating copies must exceed. Vulkan does not tell the size of the last-level cache; no GPU's of the type is larger
-# than this by much.
+# What the rotating copies must exceed. Vulkan does not tell the size of the last-level cache; no GPU's of the
+# type is larger than this by much.
 CACHE_BYTES = {"discrete": 128 << 20, "virtual": 128 << 20}
 CACHE_BYTES_DEFAULT = 32 << 20
 
@@ -31,9 +32,9 @@ CACHE_BYTES_DEFAULT = 32 << 20
 class Settings:
     """How long is measured.
 
-    ``samples``: at least so many for each arm and clock (three where a clock's ``time_s`` are over before). ``submission_us``:
-    dispatches are stacked until a submission lasts so long. ``precision``: two arms are sampled on until the interval of their
-    ratio is this narrow on either side, or the time is over.
+    ``samples``: at least so many for each arm and clock (three where a clock's ``time_s`` are over before).
+    ``submission_us``: dispatches are stacked until a submission lasts so long. ``precision``: two arms are
+    sampled on until the interval of their ratio is this narrow on either side, or the time is over.
     """
 
     samples: int = 10
@@ -61,7 +62,8 @@ class Arm(Protocol):
 
 
 class Work:
-    """The dispatches of one call, captured, to be recorded again: stacked, and on copies of every buffer they use."""
+    """The dispatches of one call, captured, to be recorded again: stacked, and on copies of every buffer they
+    use."""
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
         self.device = device
@@ -88,10 +90,14 @@ class Work:
     def results(self) -> list[Tensor]:
         """The result of every set, as the last run left it."""
         y = self.y
-        return [Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer)) for one in self.sets]
+        return [
+            Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer))
+            for one in self.sets
+        ]
 
     def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
-        """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around it all."""
+        """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around
+        it all."""
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
             if self.device.capabilities.timestamp_valid_bits:
                 recording.mark()
@@ -123,7 +129,12 @@ class WorkArm:
     """
 
     def __init__(
-        self, work: Work, settings: Settings, call: Callable[[], Any] | None = None, inject: float = 0.0, least_passes: int = 1
+        self,
+        work: Work,
+        settings: Settings,
+        call: Callable[[], Any] | None = None,
+        inject: float = 0.0,
+        least_passes: int = 1,
     ):
         self.work = work
         self.settings = settings
@@ -150,7 +161,8 @@ class WorkArm:
             self._single = [self.work.record([one], 1) for one in self.work.sets]
 
     def _stack(self) -> None:
-        """Rounds are doubled until a submission lasts long enough; its length is what the device says, warm."""
+        """Rounds are doubled until a submission lasts long enough; its length is what the device says,
+        warm."""
         sets, rounds = self.work.sets, self._least_passes
         while True:
             self.passes = rounds * len(sets)
@@ -164,7 +176,8 @@ class WorkArm:
             rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
 
     def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """The submit samples that came with these gpu samples, where a submission was one pass anyway; else None."""
+        """The submit samples that came with these gpu samples, where a submission was one pass anyway; else
+        None."""
         if self.passes != 1 or len(self.work.sets) != 1:
             return None
         taken = self._submits[-len(gpu) :]
@@ -182,7 +195,8 @@ class WorkArm:
         return shortest
 
     def _run_us(self, recording: Recording) -> tuple[float, float]:
-        """One submission: the device's time between its marks (the host's where there are no timestamps), and the host's."""
+        """One submission: the device's time between its marks (the host's where there are no timestamps), and
+        the host's."""
         elapsed = _elapsed_us(recording.run)
         timed = self.work.device.capabilities.timestamp_valid_bits
         return (recording.mark_times_us()[0] if timed else elapsed), elapsed

@@ -1,7 +1,7 @@
 """The shapes that `vkq check` and the tests share, each with its reason, and seeded random problems.
 
-A case is written as its problem's name (see `vkq.problem.parse`), so that the text here, the test id and the benchmark
-filter are the same string.
+A case is written as its problem's name (see `vkq.problem.parse`), so that the text here, the test id and the
+benchmark filter are the same string.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ _PERFORMANCE = """
     conv2d[N=1,IC=1024,H=14,W=14,OC=2048,KH=1,KW=1,stride=2]
 """
 
-_LISTS: dict[Literal["correctness", "performance"], str] = {"correctness": _CORRECTNESS, "performance": _PERFORMANCE}
+_LISTS: dict[Literal["correctness", "performance"], str] = {
+    "correctness": _CORRECTNESS,
+    "performance": _PERFORMANCE,
+}
 KNOWN = [
     Case(parse(name), use, "a shape of ExecuTorch's public Vulkan operator tests")
     for use, names in _LISTS.items()
@@ -132,7 +135,9 @@ _ODD = {
     "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=3,KW=3,padding=0x1x2x3]": "asymmetric padding",
     "conv2d[N=1,IC=4,H=8,W=8,OC=4,KH=1,KW=1,padding=3]": "outputs that see padding alone",
     "conv2d[N=1,IC=4,H=9,W=10,OC=4,KH=2,KW=2,stride=3]": "stride > kernel: pixels never read",
-    "conv2d[N=1,IC=4,H=8,W=9,OC=4,KH=3,KW=2,stride=2x1,padding=1x0,dilation=1x2]": "height and width differ in all",
+    "conv2d[N=1,IC=4,H=8,W=9,OC=4,KH=3,KW=2,stride=2x1,padding=1x0,dilation=1x2]": (
+        "height and width differ in all"
+    ),
     "conv2d[N=1,IC=5,H=1,W=17,OC=4,KH=1,KW=3,padding=0x1]": "an image of one row",
     "conv2d[N=1,IC=5,H=17,W=1,OC=4,KH=3,KW=1,padding=1x0]": "an image of one column",
     "conv2d[N=3,IC=5,H=6,W=7,OC=6,KH=3,KW=3,padding=1]": "batch 3",

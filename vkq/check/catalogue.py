@@ -1,7 +1,8 @@
-"""The checks of `vkq check`: a problem with its types, data and output; the name says everything and is the filter.
+"""The checks of `vkq check`: a problem with its types, data and output; the name says everything and is the
+filter.
 
-``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and what differs from int8 data, weights
-without zero points, and an int8 result.
+``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and what differs from
+int8 data, weights without zero points, and an int8 result.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ ZeroPoints = Literal["none", "tensor", "channel"]
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One case. ``x``, ``w``: the types of the operands; ``x`` is the result's too. ``out``: "q8to" (8-bit) or "f32".
+    """One case. ``x``, ``w``: the types of the operands; ``x`` is the result's too. ``out``: "q8to" (8-bit)
+    or "f32".
 
-    ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends
-    of its type. ``float_in``: x is float32 and quantized on the device. ``method``: of a convolution, see `vkq.Conv2d`.
+    ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6".
+    ``extreme``: data at the ends of its type. ``float_in``: x is float32 and quantized on the device.
+    ``method``: of a convolution, see `vkq.Conv2d`.
     """
 
     problem: Problem
@@ -62,7 +65,9 @@ class Check:
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
         """The operands, the same for the same name."""
         rng = np.random.default_rng([self.seed, zlib.crc32(self.problem.name.encode())])
-        return random_data(self.problem, rng, self.x, self.w, w_range=w_range, w_zero_points=self.wz, extreme=self.extreme)
+        return random_data(
+            self.problem, rng, self.x, self.w, w_range=w_range, w_zero_points=self.wz, extreme=self.extreme
+        )
 
     def input(self, data: Data) -> npt.NDArray[Any]:
         """What the layer is given: x, or float32 numbers whose quantization is not exact."""
@@ -114,7 +119,9 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         problem = random_linear(rng) if number % 3 == 0 else random_conv2d(rng)
-        options: dict[str, Any] = {key: str(rng.choice(values)) for key, values in _CHOICES.items() if key != "method"}
+        options: dict[str, Any] = {
+            key: str(rng.choice(values)) for key, values in _CHOICES.items() if key != "method"
+        }
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
         if isinstance(problem, Conv2dProblem):
             options["method"] = str(rng.choice(_EVERYWHERE))
@@ -122,7 +129,8 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
 
 
 def select(pattern: str) -> list[Check]:
-    """The checks that *pattern* names: one check by its full name (of random ones too), else those whose name holds it.
+    """The checks that *pattern* names: one check by its full name (of random ones too), else those whose name
+    holds it.
 
     ``*`` and ``?`` make it a glob over the whole name. Raises ArgumentError where nothing matches.
     """
@@ -159,7 +167,8 @@ def check_of(name: str) -> Check:
         else:
             known = "; ".join(f"{k}={'|'.join(v)}" for k, v in _CHOICES.items())
             raise ArgumentError(
-                f"check {name!r}: the option {item!r} is unknown; there are seed=NUMBER; {known}; extreme; float_in."
+                f"check {name!r}: the option {item!r} is unknown; there are seed=NUMBER; {known}; extreme;"
+                " float_in."
             )
     check = Check(parse(problem), **values)
     if check.method != "auto" and isinstance(check.problem, LinearProblem):

@@ -41,18 +41,22 @@ class Mismatch:
         if self.error:
             return f"MISMATCH {self.case} path={self.path}: {self.error}"
         listed = "\n".join(f"  {line}" for line in (*self.first, *self.map.splitlines()))
-        return f"MISMATCH {self.case} path={self.path}: {self.wrong} of {self.total} elements differ\n{listed}"
+        return (
+            f"MISMATCH {self.case} path={self.path}: {self.wrong} of {self.total} elements differ\n{listed}"
+        )
 
 
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as they are."""
+    """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as
+    they are."""
     wanted = list(asked) or [*FORMS, MATRIX]
     refused = {path: refusal(device, path) for path in wanted if path in FORMS or path == MATRIX}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 
 def run_check(device: Device, check: Check, paths: Iterable[str]) -> list[Mismatch]:
-    """One check on several paths: all are asked for first and read afterwards, so that they are one submission."""
+    """One check on several paths: all are asked for first and read afterwards, so that they are one
+    submission."""
     data = check.data()
     given = check.input(data)
     want = check.expected(data, given)
@@ -65,7 +69,9 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> list[Mismat
         except DeviceLostError:
             raise
         except VkqError as error:
-            found.append(Mismatch(check.name, path, want.size, want.size, error=f"{type(error).__name__}: {error}"))
+            found.append(
+                Mismatch(check.name, path, want.size, want.size, error=f"{type(error).__name__}: {error}")
+            )
     for path, y in results:
         wrong = compare(check, path, y.numpy(), want)
         if wrong:
@@ -99,15 +105,19 @@ def compare(check: Check, path: str, got: Array, want: Array) -> Mismatch | None
 
 
 def draw(problem: Problem, wrong: npt.NDArray[np.bool_]) -> str:
-    """The result as a matrix (rows: output pixels; columns: channels), a character for each tile: . right, + partly, # wrong."""
+    """The result as a matrix (rows: output pixels; columns: channels), a character for each tile: . right, +
+    partly, # wrong."""
     matrix = wrong.reshape(problem.gemm_m, problem.gemm_n)
     if not isinstance(problem, LinearProblem):
         matrix = np.moveaxis(wrong, 1, -1).reshape(problem.gemm_m, problem.gemm_n)
     rows, columns = (
-        TILE * max(1, -(-size // (TILE * most))) for size, most in zip(matrix.shape, (MAP_ROWS, MAP_COLUMNS), strict=True)
+        TILE * max(1, -(-size // (TILE * most)))
+        for size, most in zip(matrix.shape, (MAP_ROWS, MAP_COLUMNS), strict=True)
     )
     lines = [f"{rows}x{columns} results each (rows: pixels, columns: channels):"]
     for top in range(0, matrix.shape[0], rows):
-        tiles = [matrix[top : top + rows, left : left + columns] for left in range(0, matrix.shape[1], columns)]
+        tiles = [
+            matrix[top : top + rows, left : left + columns] for left in range(0, matrix.shape[1], columns)
+        ]
         lines.append("".join("#" if tile.all() else "+" if tile.any() else "." for tile in tiles))
     return "\n".join(lines)

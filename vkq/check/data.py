@@ -1,4 +1,5 @@
-"""Operands for a problem: seeded, over the whole of their types, with scales over six decades and zero points at the ends."""
+"""Operands for a problem: seeded, over the whole of their types, with scales over six decades and zero points
+at the ends."""
 
 from __future__ import annotations
 
@@ -37,8 +38,13 @@ class Data:
         return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:
-        """The reference's answer with output parameters y (None: float32); other arguments may be replaced."""
-        arguments: dict[str, Any] = {"w_scale": self.w_scale, "bias": self.bias, "w_zero_point": self.w_zero_point}
+        """The reference's answer with output parameters y (None: float32); other arguments may be
+        replaced."""
+        arguments: dict[str, Any] = {
+            "w_scale": self.w_scale,
+            "bias": self.bias,
+            "w_zero_point": self.w_zero_point,
+        }
         op = reference.linear if isinstance(self.problem, LinearProblem) else reference.conv2d
         return op(self.x, self.w, x=self.x_q, y=y, **self.options, **(arguments | changes))
 
@@ -53,10 +59,12 @@ def random_data(
     w_zero_points: Literal["none", "tensor", "channel"] = "none",
     extreme: bool = False,
 ) -> Data:
-    """Operands that use the whole of their types, with scales over six decades and zero points often at an end.
+    """Operands that use the whole of their types, with scales over six decades and zero points often at an
+    end.
 
-    One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both included; all
-    of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as large as they can.
+    One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both
+    included; all of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as
+    large as they can.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n

@@ -33,7 +33,8 @@ REPLAYED = (
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """An operator on a path, run *times* times; ``wrong`` counts the runs of which any byte differed from the reference."""
+    """An operator on a path, run *times* times; ``wrong`` counts the runs of which any byte differed from the
+    reference."""
 
     case: str
     path: str

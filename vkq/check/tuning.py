@@ -1,4 +1,5 @@
-"""Measures every setting of the int8 matrix product for a problem on a device; none counts that is not exact first."""
+"""Measures every setting of the int8 matrix product for a problem on a device; none counts that is not exact
+first."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ class Recorder:
 
 
 def shapes_of(device: Device, check: Check, path: str) -> list[Shape]:
-    """The products that a check's layer is made of on a path; empty where its kernels have nothing to tune."""
+    """The products that a check's layer is made of on a path; empty where its kernels have nothing to
+    tune."""
     data = check.data()
     subject, x = layer(device, check, data, path), Tensor.from_numpy(check.input(data), device)
     with Recorder() as recorder, device.record():
@@ -87,7 +89,8 @@ def shapes_of(device: Device, check: Check, path: str) -> list[Shape]:
 
 
 def tuned(device: Device, check: Check, path: str) -> Iterator[Result]:
-    """Every setting that the device can run, the first one the default, as it is measured; then the finalists again."""
+    """Every setting that the device can run, the first one the default, as it is measured; then the finalists
+    again."""
     data = check.data()
     given = check.input(data)
     want, x = check.expected(data, given), Tensor.from_numpy(given, device)
@@ -117,6 +120,8 @@ def tuned(device: Device, check: Check, path: str) -> Iterator[Result]:
 
 def winner(results: Iterable[Result], standard: Setting) -> Setting:
     """The setting to keep: the fastest of the final ones, where it is worth leaving the default."""
-    times = {result.setting: result.time_us for result in results if result.final and result.time_us is not None}
+    times = {
+        result.setting: result.time_us for result in results if result.final and result.time_us is not None
+    }
     best = min(times, key=lambda setting: times[setting], default=standard)
     return best if standard not in times or times[best] * WORTH < times[standard] else standard

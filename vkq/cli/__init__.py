@@ -1,4 +1,5 @@
-"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; these modules alone print."""
+"""The command ``vkq``. Each subcommand has a module here, whose ``register`` adds it; these modules alone
+print."""
 
 from __future__ import annotations
 

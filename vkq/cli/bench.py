@@ -1,4 +1,5 @@
-"""``vkq bench``: verified times of linear layers and convolutions, against ceilings measured in the same run."""
+"""``vkq bench``: verified times of linear layers and convolutions, against ceilings measured in the same
+run."""
 
 from __future__ import annotations
 
@@ -33,9 +34,14 @@ EXAMPLES = [
 
 
 def register(commands: Parsers) -> None:
-    parser = add_command(commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES)
+    parser = add_command(
+        commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
+    )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None  # examples before forty lines of options
+    parser.description, parser.epilog = (
+        f"{parser.description}\n\n{parser.epilog}",
+        None,
+    )  # examples before forty lines of options
     parser.add_argument(
         "cases",
         nargs="*",
@@ -44,18 +50,32 @@ def register(commands: Parsers) -> None:
     )
     what = parser.add_argument_group("what")
     what.add_argument("--device", help="index or part of the name (default: the best)")
-    what.add_argument("--path", default="auto", help=f"all, or some of {', '.join(PATHS)}, with commas (default: auto)")
-    what.add_argument("--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it")
     what.add_argument(
-        "--peer", action="append", default=[], help=f"measure another library too, where installed: {', '.join(PEERS)}, or all"
+        "--path", default="auto", help=f"all, or some of {', '.join(PATHS)}, with commas (default: auto)"
     )
-    what.add_argument("--scheme", choices=cases.SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only")
+    what.add_argument(
+        "--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it"
+    )
+    what.add_argument(
+        "--peer",
+        action="append",
+        default=[],
+        help=f"measure another library too, where installed: {', '.join(PEERS)}, or all",
+    )
+    what.add_argument(
+        "--scheme", choices=cases.SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
+    )
     what.add_argument("--scale", choices=cases.SCALES, help="one weight scale per channel or per tensor")
     what.add_argument("--method", help="a way of the layer, by name (see vkq.Conv2d)")
     how = parser.add_argument_group("how")
-    how.add_argument("--clock", default=",".join(CLOCKS), help="some of gpu, submit, call, with commas (default: all)")
     how.add_argument(
-        "--samples", type=int, default=Settings.samples, help="samples of each arm and clock, at least (default: %(default)s)"
+        "--clock", default=",".join(CLOCKS), help="some of gpu, submit, call, with commas (default: all)"
+    )
+    how.add_argument(
+        "--samples",
+        type=int,
+        default=Settings.samples,
+        help="samples of each arm and clock, at least (default: %(default)s)",
     )
     how.add_argument(
         "--time",
@@ -65,7 +85,9 @@ def register(commands: Parsers) -> None:
         help="seconds for a case and clock, at most (default: %(default)g)",
     )
     stacked = "dispatches are stacked until a submission lasts so long (default: %(default)g)"
-    how.add_argument("--submission-ms", type=float, default=Settings.submission_us / 1000, metavar="MS", help=stacked)
+    how.add_argument(
+        "--submission-ms", type=float, default=Settings.submission_us / 1000, metavar="MS", help=stacked
+    )
     how.add_argument("--no-ceilings", action="store_true", help="do not measure the device's ceilings first")
     how.add_argument(
         "--self-test",
@@ -73,17 +95,28 @@ def register(commands: Parsers) -> None:
         help="check that equal arms are called equal and 10 %% more work is found; exit code 1 if not",
     )
     output = parser.add_argument_group("output")
-    for option, text in (("json", "everything, with raw samples"), ("csv", "a line for each row"), ("md", "a Markdown table")):
+    for option, text in (
+        ("json", "everything, with raw samples"),
+        ("csv", "a line for each row"),
+        ("md", "a Markdown table"),
+    ):
         output.add_argument(
-            f"--{option}", type=Path, metavar="FILE", help=f"write {text} (- for standard output, without the table)"
+            f"--{option}",
+            type=Path,
+            metavar="FILE",
+            help=f"write {text} (- for standard output, without the table)",
         )
     output.add_argument(
-        "--plot", type=Path, metavar="PNG", help="draw GOP/s and latency over the swept size, or a roofline (needs matplotlib)"
+        "--plot",
+        type=Path,
+        metavar="PNG",
+        help="draw GOP/s and latency over the swept size, or a roofline (needs matplotlib)",
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Exit code 1 where a result differs from the reference, the self-test fails, or nothing could be measured."""
+    """Exit code 1 where a result differs from the reference, the self-test fails, or nothing could be
+    measured."""
     if not options.cases and not options.self_test:
         print("case lists:", *(f"  {name:20} {summary}" for name, summary in cases.lists().items()), sep="\n")
         print("examples:", *(f"  {example}" for example in EXAMPLES), sep="\n")
@@ -92,7 +125,9 @@ def run(options: argparse.Namespace) -> int:
         plot.library()  # refuses before an hour of measuring
     chosen = cases.select(options.cases, options.scheme, options.scale, options.method)
     if options.method is None:  # a list's methods, where the layers have none: each case once
-        chosen = list(dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen))
+        chosen = list(
+            dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
+        )
     with Device(_device(options.device)) as device:
         if options.self_test:
             return _self_test(device)
@@ -113,7 +148,9 @@ def _device(option: str | None) -> int | str | None:
 def _plan(options: argparse.Namespace, device: Device) -> Plan:
     clocks = tuple(clock for clock in CLOCKS if clock in options.clock.split(","))
     if not set(options.clock.split(",")) <= set(CLOCKS):
-        raise ArgumentError(f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between")
+        raise ArgumentError(
+            f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between"
+        )
     if options.samples < 1 or options.time <= 0 or options.submission_ms < 0:
         raise ArgumentError("--samples must be 1 or more, --time above 0, and --submission-ms 0 or more")
     if options.vs is not None:
@@ -134,8 +171,12 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
     with status_line() as status:
-        rates = {} if options.no_ceilings else ceilings.measure(device, lambda what: status(f"ceilings: {what}"))
-        settings = {name: getattr(plan.settings, name) for name in ("samples", "submission_us", "time_s", "precision")}
+        rates = (
+            {} if options.no_ceilings else ceilings.measure(device, lambda what: status(f"ceilings: {what}"))
+        )
+        settings = {
+            name: getattr(plan.settings, name) for name in ("samples", "submission_us", "time_s", "precision")
+        }
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         command = shlex.join(["vkq", *(options.argv or [])])
         result = Result(describe(device), host(), __version__, command, now, settings, rates)
@@ -148,7 +189,9 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
             runner.run(case)
             status("")
             if not quiet:
-                lines = report.case_lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:])
+                lines = report.case_lines(
+                    result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]
+                )
                 print(*lines, sep="\n", flush=True)
     result.seconds = round(time.perf_counter() - begin, 1)
     if not quiet:

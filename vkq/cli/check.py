@@ -43,13 +43,22 @@ def register(commands: Parsers) -> None:
         ],
     )
     parser.add_argument(
-        "filter", nargs="?", default="", metavar="FILTER", help="a case by its name, a part of names, or a glob (default: all)"
+        "filter",
+        nargs="?",
+        default="",
+        metavar="FILTER",
+        help="a case by its name, a part of names, or a glob (default: all)",
     )
     device_argument(parser)
     parser.add_argument(
-        "--path", action="append", choices=PATHS, help="check this path alone; may be repeated (default: all that can run)"
+        "--path",
+        action="append",
+        choices=PATHS,
+        help="check this path alone; may be repeated (default: all that can run)",
     )
-    parser.add_argument("--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)")
+    parser.add_argument(
+        "--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random cases (default: 0)")
     parser.add_argument(
         "--debug",
@@ -57,7 +66,11 @@ def register(commands: Parsers) -> None:
         help="build the shaders with DEBUG defined and show what they print (needs the validation layer)",
     )
     parser.add_argument("--list", action="store_true", help="print the names of the cases and run nothing")
-    parser.add_argument("--json", action="store_true", help="print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -71,7 +84,10 @@ def run(options: argparse.Namespace) -> int:
     with Device(options.device) as device:
         paths, refused = usable_paths(device, options.path or ())
         if not paths:
-            raise PathError(f"no path can be checked on {device.name}: {'; '.join(f'{p}: {why}' for p, why in refused.items())}")
+            raise PathError(
+                f"no path can be checked on {device.name}:"
+                f" {'; '.join(f'{p}: {why}' for p, why in refused.items())}"
+            )
         mismatches: list[Mismatch] = []
         for check in progress(checks, len(checks), "checking"):
             mismatches += run_check(device, check, paths)
@@ -87,7 +103,12 @@ def run(options: argparse.Namespace) -> int:
             "seconds": round(time.perf_counter() - start, 2),
         }
     if options.json:
-        print(json.dumps({"schema": 1, "summary": summary, "mismatches": [dataclasses.asdict(m) for m in mismatches]}, indent=2))
+        print(
+            json.dumps(
+                {"schema": 1, "summary": summary, "mismatches": [dataclasses.asdict(m) for m in mismatches]},
+                indent=2,
+            )
+        )
     else:
         _show(summary, mismatches)
     return 1 if mismatches else 0
@@ -99,7 +120,8 @@ def _chosen(options: argparse.Namespace) -> list[Check]:
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
-    """Shows what the shaders print, in a process of its own: the validation layer is told so when the instance is made."""
+    """Shows what the shaders print, in a process of its own: the validation layer is told so when the
+    instance is made."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
         argv = [
             sys.executable,

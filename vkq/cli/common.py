@@ -15,7 +15,11 @@ Parsers = Any  # argparse keeps the type of add_subparsers() private
 
 
 def add_command(
-    commands: Parsers, name: str, run: Callable[[argparse.Namespace], int], summary: str, examples: Sequence[str]
+    commands: Parsers,
+    name: str,
+    run: Callable[[argparse.Namespace], int],
+    summary: str,
+    examples: Sequence[str],
 ) -> argparse.ArgumentParser:
     """A subcommand whose ``--help`` ends with examples."""
     parser: argparse.ArgumentParser = commands.add_parser(
@@ -32,7 +36,9 @@ def add_command(
 def device_argument(parser: argparse.ArgumentParser) -> None:
     """``--device``: as `vkq.Device` takes it."""
     parser.add_argument(
-        "--device", metavar="WHICH", help="an index of `vkq devices`, or a part of a name (default: VKQ_DEVICE, else the best)"
+        "--device",
+        metavar="WHICH",
+        help="an index of `vkq devices`, or a part of a name (default: VKQ_DEVICE, else the best)",
     )
 
 
@@ -43,7 +49,12 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
         for number, item in enumerate(items, 1):
             if sys.stderr.isatty() and time.monotonic() - start > 2:
                 shown = True
-                print(f"\r\x1b[K{what} {number}{f'/{total}' if total else ''}", end="", file=sys.stderr, flush=True)
+                print(
+                    f"\r\x1b[K{what} {number}{f'/{total}' if total else ''}",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
             yield item
     finally:
         if shown:
@@ -52,7 +63,8 @@ def progress(items: Iterable[Item], total: int, what: str) -> Iterator[Item]:
 
 @contextlib.contextmanager
 def status_line() -> Iterator[Callable[[str], None]]:
-    """A function that shows what is being done in one line on stderr, on a terminal only; the line disappears at the end."""
+    """A function that shows what is being done in one line on stderr, on a terminal only; the line disappears
+    at the end."""
     shown = False
 
     def show(what: str) -> None:

@@ -23,9 +23,14 @@ def register(commands: Parsers) -> None:
     parser.add_argument("old", type=Path, help="the result to compare with")
     parser.add_argument("new", type=Path, help="the result to judge")
     parser.add_argument(
-        "--fail-above", metavar="PERCENT", default="5%", help="slower by more than this is a regression (default: 5%%)"
+        "--fail-above",
+        metavar="PERCENT",
+        default="5%",
+        help="slower by more than this is a regression (default: 5%%)",
     )
-    parser.add_argument("--clock", default="", help="only some of gpu, submit, call, with commas (default: all)")
+    parser.add_argument(
+        "--clock", default="", help="only some of gpu, submit, call, with commas (default: all)"
+    )
     parser.add_argument("--any-device", action="store_true", help="compare runs of two different devices")
     parser.add_argument("--all", action="store_true", help="print what did not change, too")
     parser.add_argument("--json", action="store_true", help="print JSON: {changes: [...], regressions: ...}")
@@ -36,7 +41,9 @@ def run(options: argparse.Namespace) -> int:
     limit = _percent(options.fail_above)
     clocks = tuple(filter(None, options.clock.split(",")))
     if not set(clocks) <= set(CLOCKS):
-        raise ArgumentError(f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between")
+        raise ArgumentError(
+            f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between"
+        )
     old, new = result.read(options.old), result.read(options.new)
     found = compare.compare(old, new, clocks, options.any_device)
     regressions = [change for change in found.changes if change.regressed(limit)]
@@ -61,7 +68,9 @@ def _verdict(change: compare.Change, limit: float) -> str:
     return "SLOWER" if change.regressed(limit) else "faster" if change.improved(limit) else "same"
 
 
-def _print(old: result.Result, new: result.Result, found: compare.Comparison, limit: float, everything: bool) -> None:
+def _print(
+    old: result.Result, new: result.Result, found: compare.Comparison, limit: float, everything: bool
+) -> None:
     for what, one in (("old", old), ("new", new)):
         print(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}")
     counts: dict[str, int] = {"SLOWER": 0, "faster": 0, "same": 0}
@@ -77,16 +86,32 @@ def _print(old: result.Result, new: result.Result, found: compare.Comparison, li
             print(f"{label}: {row.case} {row.scheme} {row.scale} {row.path} {row.clock}")
     for wrong in found.mismatches:
         print(f"MISMATCH in the new run: {wrong}")
-    print(f"{counts['SLOWER']} slower by more than {100 * limit:.3g} %, {counts['faster']} faster, {counts['same']} the same")
+    print(
+        f"{counts['SLOWER']} slower by more than {100 * limit:.3g} %, {counts['faster']} faster,"
+        f" {counts['same']} the same"
+    )
 
 
 def _print_json(found: compare.Comparison, regressions: list[compare.Change]) -> None:
     changes = [
         {
-            "case": c.new.case, "scheme": c.new.scheme, "scale": c.new.scale, "method": c.new.method, "path": c.new.path,
-            "clock": c.new.clock, "old_us": c.old.median_us, "new_us": c.new.median_us, "ratio": c.ratio.value,
-            "low": c.ratio.low, "high": c.ratio.high, "regression": c in regressions,
+            "case": c.new.case,
+            "scheme": c.new.scheme,
+            "scale": c.new.scale,
+            "method": c.new.method,
+            "path": c.new.path,
+            "clock": c.new.clock,
+            "old_us": c.old.median_us,
+            "new_us": c.new.median_us,
+            "ratio": c.ratio.value,
+            "low": c.ratio.low,
+            "high": c.ratio.high,
+            "regression": c in regressions,
         }
         for c in found.changes
-    ]  # fmt: skip
-    print(json.dumps({"changes": changes, "regressions": len(regressions), "mismatches": found.mismatches}, indent=2))
+    ]
+    print(
+        json.dumps(
+            {"changes": changes, "regressions": len(regressions), "mismatches": found.mismatches}, indent=2
+        )
+    )

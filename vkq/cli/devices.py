@@ -76,12 +76,21 @@ def _show(report: dict[str, Any]) -> None:
 def show_capabilities(c: dict[str, Any]) -> None:
     """A device's name and what it says of itself."""
     limits = c["properties"]
-    fast = [n.removeprefix("integerDotProduct").removesuffix("Accelerated") for n in DOT_ACCELERATED if limits.get(n)]
+    fast = [
+        n.removeprefix("integerDotProduct").removesuffix("Accelerated")
+        for n in DOT_ACCELERATED
+        if limits.get(n)
+    ]
     matrices = [
-        f"{m['m']}x{m['n']}x{m['k']} {m['a']}*{m['b']}->{m['d']}" for m in c["cooperative_matrices"] if m["a"] in ("s8", "u8")
+        f"{m['m']}x{m['n']}x{m['k']} {m['a']}*{m['b']}->{m['d']}"
+        for m in c["cooperative_matrices"]
+        if m["a"] in ("s8", "u8")
     ]
     dot = "yes" if c["features"]["shaderIntegerDotProduct"] else "no"
-    print(f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']}, {c['driver'] or 'driver unnamed'})")
+    print(
+        f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']},"
+        f" {c['driver'] or 'driver unnamed'})"
+    )
     print(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}")
     print(f"   int8 matrices  {', '.join(matrices) or 'none'}")
     print(

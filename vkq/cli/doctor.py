@@ -1,4 +1,5 @@
-"""``vkq doctor``: what is installed, what the device can do, what it really does, and whether it does so every time."""
+"""``vkq doctor``: what is installed, what the device can do, what it really does, and whether it does so
+every time."""
 
 from __future__ import annotations
 
@@ -32,12 +33,17 @@ def register(commands: Parsers) -> None:
         commands,
         "doctor",
         run,
-        "probe a device again, and replay every kind of operator; exit code 1 if any byte differs, 3 without a device",
+        "probe a device again, and replay every kind of operator; exit code 1 if any byte differs, 3 without"
+        " a device",
         ["vkq doctor", "vkq doctor --device 1", "vkq doctor --json > report.json"],
     )
     device_argument(parser)
-    parser.add_argument("--times", type=int, default=TIMES, metavar="N", help=f"runs of each operator (default: {TIMES})")
-    parser.add_argument("--json", action="store_true", help="print JSON: {versions, device, probe, path, replays, healthy}")
+    parser.add_argument(
+        "--times", type=int, default=TIMES, metavar="N", help=f"runs of each operator (default: {TIMES})"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: {versions, device, probe, path, replays, healthy}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,9 +110,13 @@ def _show(report: dict[str, Any]) -> None:
     print()
     for case in dict.fromkeys(replay["case"] for replay in report["replays"]):
         runs = [replay for replay in report["replays"] if replay["case"] == case]
-        wrong = [f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in runs if replay["wrong"]]
+        wrong = [
+            f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in runs if replay["wrong"]
+        ]
         print(f"{runs[0]['times']} x {len(runs)} paths  {'; '.join(wrong) or 'the same bytes'}  {case}")
-    print("healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above")
+    print(
+        "healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above"
+    )
 
 
 def show_probe(probe: dict[str, Any]) -> None:
@@ -122,4 +132,7 @@ def show_probe(probe: dict[str, Any]) -> None:
         f"{name} {rate / units.get(name, (1e12,))[0]:.3g} {units.get(name, (0, 'TOPS'))[1]}"
         for name, rate in probe["rates"].items()
     ]
-    print(f"   rates          {', '.join(rates) or 'not measured'}{' (host clock)' if probe['clock'] == 'host' else ''}")
+    print(
+        "   rates         "
+        f" {', '.join(rates) or 'not measured'}{' (host clock)' if probe['clock'] == 'host' else ''}"
+    )

@@ -62,23 +62,30 @@ def register(commands: Parsers) -> None:
         inner,
         "stats",
         shaders_stats,
-        "what the device's compiler makes of the variants: registers, spills, occupancy, instructions; nothing is run",
+        "what the device's compiler makes of the variants: registers, spills, occupancy, instructions;"
+        " nothing is run",
         [
             "vkq shaders stats gemm_q8ta_q8csw__tiled",
             "vkq shaders stats '*:s8s8.q8to.4x4' --text",
-            "RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json vkq shaders stats",
+            (
+                "RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json vkq"
+                " shaders stats"
+            ),
         ],
     )
     stats.add_argument("pattern", nargs="?", default="", help=pattern)
     device_argument(stats)
-    stats.add_argument("--text", action="store_true", help="print the last of the compiler's forms too: usually machine code")
+    stats.add_argument(
+        "--text", action="store_true", help="print the last of the compiler's forms too: usually machine code"
+    )
     stats.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
     check = add_command(
         inner,
         "check",
         shaders_check,
-        "compile, compare the SPIR-V with the YAML, and apply the source rules; exit code 1 if anything fails",
+        "compile, compare the SPIR-V with the YAML, and apply the source rules; exit code 1 if anything"
+        " fails",
         ["vkq shaders check", "vkq shaders check linear"],
     )
     check.add_argument("pattern", nargs="?", default="", help=pattern)
@@ -100,7 +107,9 @@ def shaders_show(options: argparse.Namespace) -> int:
     variants = [named] if named else _matching(options.name)
     if len(variants) > 1:
         names = ", ".join(variant.name for variant in variants[:3])
-        raise ArgumentError(f"{len(variants)} variants match '{options.name}'; name one of them: {names}, ...")
+        raise ArgumentError(
+            f"{len(variants)} variants match '{options.name}'; name one of them: {names}, ..."
+        )
     spirv = shader_compile.spirv(variants[0])
     found = shader_compile.reflection(variants[0], spirv)
     facts = _facts(variants[0])
@@ -149,7 +158,9 @@ def shaders_stats(options: argparse.Namespace) -> int:
         for variant in progress(variants, len(variants), "compiling"):
             reasons = refusals(variant, variant.constants(), device.capabilities)
             programs = [] if reasons else executables(device, variant)
-            found.append({"name": variant.name, "refused": reasons, "programs": [_program(p) for p in programs]})
+            found.append(
+                {"name": variant.name, "refused": reasons, "programs": [_program(p) for p in programs]}
+            )
     if options.json:
         print(json.dumps(found, indent=2))
         return 0

@@ -1,4 +1,5 @@
-"""``vkq tune``: the fastest setting of the int8 matrix product for given shapes on this device, each exact before it is timed."""
+"""``vkq tune``: the fastest setting of the int8 matrix product for given shapes on this device, each exact
+before it is timed."""
 
 from __future__ import annotations
 
@@ -20,13 +21,16 @@ def register(commands: Parsers) -> None:
         commands,
         "tune",
         run,
-        "measure tiles and workgroup sizes for shapes on this device and keep the fastest; results never change",
+        "measure tiles and workgroup sizes for shapes on this device and keep the fastest; results never"
+        " change",
         [
             "vkq tune 'linear[M=256,K=2048,N=2048]'",
             "vkq tune 'conv2d[N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]' --path dot --device 0",
         ],
     )
-    parser.add_argument("problem", nargs="+", metavar="PROBLEM", help="a shape, as `vkq check --list` writes them")
+    parser.add_argument(
+        "problem", nargs="+", metavar="PROBLEM", help="a shape, as `vkq check --list` writes them"
+    )
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
     parser.add_argument("--dry-run", action="store_true", help="measure and print, and keep nothing")
@@ -47,7 +51,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
-    report: dict[str, Any] = {"problem": check.name, "path": path, "device": device.name, "results": [], "kept": None}
+    report: dict[str, Any] = {
+        "problem": check.name,
+        "path": path,
+        "device": device.name,
+        "results": [],
+        "kept": None,
+    }
     shapes = tuning.shapes_of(device, check, path)
     if not shapes:
         return report
@@ -72,6 +82,12 @@ def _show(each: dict[str, Any]) -> None:
         return
     for result in sorted(each["results"], key=lambda r: (not r["final"], r["time_us"] or float("inf"))):
         mark = "*" if result["setting"] == each["kept"] else " "
-        said = result["error"] or f"{result['time_us']:.1f} us{'' if result['final'] else '  (first round only)'}"
-        print(f" {mark} {result['setting']:<30} {said}{'  (default)' if result['setting'] == each['default'] else ''}")
+        said = (
+            result["error"]
+            or f"{result['time_us']:.1f} us{'' if result['final'] else '  (first round only)'}"
+        )
+        print(
+            f" {mark} {result['setting']:<30}"
+            f" {said}{'  (default)' if result['setting'] == each['default'] else ''}"
+        )
     print(f"  kept: {each['kept']}, {each['speedup']:.2f}x the default")

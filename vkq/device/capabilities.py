@@ -1,4 +1,5 @@
-"""What each Vulkan device can do, read from Vulkan's own queries into a frozen dataclass under Vulkan's own names."""
+"""What each Vulkan device can do, read from Vulkan's own queries into a frozen dataclass under Vulkan's own
+names."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ LIMITS = (
     "maxMemoryAllocationCount",
     "timestampPeriod",
 )
-# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. Flags of speed, not of support.
+# The packed 4x8 dot products: plain and saturating, unsigned, signed and mixed. Flags of speed, not of
+# support.
 _PACKED = ("Unsigned", "Signed", "MixedSignedness")
 DOT_ACCELERATED = tuple(
     f"integerDotProduct{saturating}4x8BitPacked{sign}Accelerated"
@@ -36,7 +38,11 @@ PROPERTIES: tuple[tuple[str, tuple[int, int], str | None, tuple[str, ...]], ...]
         "FloatControlsProperties",
         (1, 2),
         "VK_KHR_shader_float_controls",
-        ("shaderRoundingModeRTEFloat32", "shaderDenormPreserveFloat32", "shaderSignedZeroInfNanPreserveFloat32"),
+        (
+            "shaderRoundingModeRTEFloat32",
+            "shaderDenormPreserveFloat32",
+            "shaderSignedZeroInfNanPreserveFloat32",
+        ),
     ),
     ("SubgroupProperties", (1, 1), None, ("subgroupSize", "supportedOperations")),
     (
@@ -48,7 +54,18 @@ PROPERTIES: tuple[tuple[str, tuple[int, int], str | None, tuple[str, ...]], ...]
     ("Maintenance3Properties", (1, 1), None, ("maxMemoryAllocationSize",)),
     ("Maintenance4Properties", (1, 3), "VK_KHR_maintenance4", ("maxBufferSize",)),
 )
-COMPONENT_TYPES = {0: "f16", 1: "f32", 2: "f64", 3: "s8", 4: "s16", 5: "s32", 6: "s64", 7: "u8", 8: "u16", 9: "u32"}
+COMPONENT_TYPES = {
+    0: "f16",
+    1: "f32",
+    2: "f64",
+    3: "s8",
+    4: "s16",
+    5: "s32",
+    6: "s64",
+    7: "u8",
+    8: "u16",
+    9: "u32",
+}
 SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
 
 
@@ -77,9 +94,11 @@ class MemoryType:
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """What a device says of itself. ``features`` and ``properties`` carry Vulkan's own names; sizes are in bytes.
+    """What a device says of itself. ``features`` and ``properties`` carry Vulkan's own names; sizes are in
+    bytes.
 
-    ``facts`` joins them for the ``requires`` of a shader. What a driver claims is believed only after the self-test.
+    ``facts`` joins them for the ``requires`` of a shader. What a driver claims is believed only after the
+    self-test.
     """
 
     index: int
@@ -110,7 +129,9 @@ class Capabilities:
         """Every field in types that JSON has; sets are sorted."""
         return dataclasses.asdict(self) | {
             "extensions": sorted(self.extensions),
-            "memory_types": [{"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in self.memory_types],
+            "memory_types": [
+                {"flags": sorted(t.flags), "heap_bytes": t.heap_bytes} for t in self.memory_types
+            ],
         }
 
     @property
@@ -122,7 +143,11 @@ class Capabilities:
     def max_workgroups(self) -> tuple[int, int, int]:
         """maxComputeWorkGroupCount in x, y and z."""
         p = self.properties
-        return (p["maxComputeWorkGroupCount_x"], p["maxComputeWorkGroupCount_y"], p["maxComputeWorkGroupCount_z"])
+        return (
+            p["maxComputeWorkGroupCount_x"],
+            p["maxComputeWorkGroupCount_y"],
+            p["maxComputeWorkGroupCount_z"],
+        )
 
     def refusal(self) -> str | None:
         """Why vkq cannot run on this device, or None."""
@@ -134,7 +159,8 @@ class Capabilities:
 
 
 def devices() -> list[Capabilities]:
-    """The capabilities of every device that the loader shows. Raises NoDeviceError where there is no loader or instance."""
+    """The capabilities of every device that the loader shows. Raises NoDeviceError where there is no loader
+    or instance."""
     return [read(handle, index) for index, handle in enumerate(vulkan.instance().physical_devices())]
 
 
@@ -181,7 +207,9 @@ def _limits(limits: Any) -> dict[str, int]:
     for name in LIMITS:
         value = getattr(limits, name)
         if isinstance(value, (int, float)):
-            out[name] = int(value) if math.isfinite(value) else 0  # a driver without hardware has an infinite timestampPeriod
+            out[name] = (
+                int(value) if math.isfinite(value) else 0
+            )  # a driver without hardware has an infinite timestampPeriod
         else:
             out |= {f"{name}_{axis}": int(value[i]) for i, axis in enumerate("xyz")}
     return out
@@ -197,12 +225,18 @@ def _extensions(physical: Any) -> frozenset[str]:
     return frozenset(vk.ffi.string(out[i].extensionName).decode() for i in range(count[0]))
 
 
-def _present(version: tuple[int, int, int], core: tuple[int, int] | None, extension: str | None, have: frozenset[str]) -> bool:
+def _present(
+    version: tuple[int, int, int], core: tuple[int, int] | None, extension: str | None, have: frozenset[str]
+) -> bool:
     return (core is not None and version[:2] >= core) or extension in have
 
 
-def _query_features(physical: Any, version: tuple[int, int, int], extensions: frozenset[str]) -> dict[str, bool]:
-    table = [row for row in vulkan.FEATURES if version >= (1, 1) and _present(version, row[1], row[2], extensions)]
+def _query_features(
+    physical: Any, version: tuple[int, int, int], extensions: frozenset[str]
+) -> dict[str, bool]:
+    table = [
+        row for row in vulkan.FEATURES if version >= (1, 1) and _present(version, row[1], row[2], extensions)
+    ]
     structs = [vulkan.struct(f"PhysicalDevice{row[0]}") for row in table]
     top = vulkan.struct("PhysicalDeviceFeatures2")
     vk = vulkan.binding()
@@ -218,7 +252,9 @@ def _query_features(physical: Any, version: tuple[int, int, int], extensions: fr
     return out
 
 
-def _query_properties(physical: Any, version: tuple[int, int, int], extensions: frozenset[str]) -> dict[str, int]:
+def _query_properties(
+    physical: Any, version: tuple[int, int, int], extensions: frozenset[str]
+) -> dict[str, int]:
     table = [row for row in PROPERTIES if _present(version, row[1], row[2], extensions)]
     structs = [vulkan.struct(f"PhysicalDevice{row[0]}") for row in table]
     top = vulkan.struct("PhysicalDeviceProperties2")
@@ -250,7 +286,8 @@ def _identity(physical: Any, version: tuple[int, int, int], extensions: frozense
 
 
 def _compute_family(physical: Any) -> tuple[int | None, int]:
-    """(queue family that computes, its timestamp bits); a family without graphics is kept for vkq where there is one."""
+    """(queue family that computes, its timestamp bits); a family without graphics is kept for vkq where there
+    is one."""
     vk = vulkan.binding()
     count = vk.ffi.new("uint32_t*")
     vk.lib.vkGetPhysicalDeviceQueueFamilyProperties(physical, count, vk.ffi.NULL)
@@ -268,8 +305,8 @@ def _memory_types(physical: Any) -> tuple[MemoryType, ...]:
     out = vk.ffi.new("VkPhysicalDeviceMemoryProperties*")
     vk.lib.vkGetPhysicalDeviceMemoryProperties(physical, out)
     names = {
-        "device_local": 1, "host_visible": 2, "host_coherent": 4, "host_cached": 8, "lazily_allocated": 16, "protected": 32,
-        "device_coherent_amd": 64, "device_uncached_amd": 128, "rdma_capable_nv": 256,
+        "device_local": 1, "host_visible": 2, "host_coherent": 4, "host_cached": 8, "lazily_allocated": 16,
+        "protected": 32, "device_coherent_amd": 64, "device_uncached_amd": 128, "rdma_capable_nv": 256,
     }  # fmt: skip
     return tuple(
         MemoryType(

@@ -1,4 +1,5 @@
-"""Which physical device ``vkq.Device`` opens: by index, by a part of its name, from VKQ_DEVICE, or the best one."""
+"""Which physical device ``vkq.Device`` opens: by index, by a part of its name, from VKQ_DEVICE, or the best
+one."""
 
 from __future__ import annotations
 
@@ -15,15 +16,17 @@ PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 def choose(which: int | str | None) -> tuple[Any, Capabilities]:
     """The physical device and its capabilities.
 
-    *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE, and where that is not
-    set for the best device: discrete before integrated before virtual before CPU.
+    *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE,
+    and where that is not set for the best device: discrete before integrated before virtual before CPU.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no device that fits; the message lists what there is.
         DTypeError: *which* is something else.
     """
     if isinstance(which, bool) or not isinstance(which, (int, str, type(None))):
-        raise DTypeError(f"Device: which is {which!r}; it must be an index, a part of a device's name, or None")
+        raise DTypeError(
+            f"Device: which is {which!r}; it must be an index, a part of a device's name, or None"
+        )
     handles = vulkan.instance().physical_devices()
     found = [(handle, read(handle, index)) for index, handle in enumerate(handles)]
     source = ""
@@ -34,7 +37,8 @@ def choose(which: int | str | None) -> tuple[Any, Capabilities]:
         if not able:
             why = "; ".join(_described(c) for _, c in found) or "the loader shows no device"
             raise NoDeviceError(
-                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the CPU)"
+                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the"
+                " CPU)"
             )
         return min(able, key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
     matching = [pair for pair in able if _matches(which, pair[1], len(found))]

@@ -1,7 +1,7 @@
 """The process's one VkInstance, its physical devices, and opening a VkDevice with the features that vkq uses.
 
-The PyPI package ``vulkan`` (a cffi binding) loads libvulkan when it is imported, so it is imported on first use: ``import vkq``
-works on a machine with no Vulkan at all.
+The PyPI package ``vulkan`` (a cffi binding) loads libvulkan when it is imported, so it is imported on first
+use: ``import vkq`` works on a machine with no Vulkan at all.
 """
 
 from __future__ import annotations
@@ -14,11 +14,16 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
 
-# (struct, minimum core version, extension that brings it before that, fields): asked for where present, enabled at opening.
-# The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so that Vulkan 1.1 and 1.2 devices with
-# the extension are served by the same table.
+# (struct, minimum core version, extension that brings it before that, fields): asked for where present,
+# enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
+# that Vulkan 1.1 and 1.2 devices with the extension are served by the same table.
 FEATURES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]], ...] = (
-    ("ShaderIntegerDotProductFeatures", (1, 3), "VK_KHR_shader_integer_dot_product", ("shaderIntegerDotProduct",)),
+    (
+        "ShaderIntegerDotProductFeatures",
+        (1, 3),
+        "VK_KHR_shader_integer_dot_product",
+        ("shaderIntegerDotProduct",),
+    ),
     ("Maintenance4Features", (1, 3), "VK_KHR_maintenance4", ("maintenance4",)),
     (
         "SubgroupSizeControlFeatures",
@@ -56,11 +61,13 @@ def binding() -> Any:
     try:
         import vulkan
     except ModuleNotFoundError as error:
-        raise NoDeviceError(f"the Python package vulkan is missing ({error}); install it with pip install vulkan") from error
+        raise NoDeviceError(
+            f"the Python package vulkan is missing ({error}); install it with pip install vulkan"
+        ) from error
     except (ImportError, OSError) as error:
         raise NoDeviceError(
-            f"the Vulkan loader could not be loaded ({error}); install it (Debian and Ubuntu: libvulkan1) and a driver "
-            "(mesa-vulkan-drivers, or your GPU vendor's)"
+            f"the Vulkan loader could not be loaded ({error}); install it (Debian and Ubuntu: libvulkan1) and"
+            " a driver (mesa-vulkan-drivers, or your GPU vendor's)"
         ) from error
     return vulkan
 
@@ -69,7 +76,10 @@ def result_name(result: int) -> str:
     """The name of a VkResult, such as ``VK_ERROR_DEVICE_LOST``."""
     vk = binding()
     for name in dir(vk):
-        if name.startswith(("VK_ERROR_", "VK_SUCCESS", "VK_TIMEOUT", "VK_NOT_READY")) and getattr(vk, name) == result:
+        if (
+            name.startswith(("VK_ERROR_", "VK_SUCCESS", "VK_TIMEOUT", "VK_NOT_READY"))
+            and getattr(vk, name) == result
+        ):
             return name
     return f"VkResult {result}"
 
@@ -80,7 +90,9 @@ def error_for(result: int, call: str) -> VkqError:
     if result == VK_ERROR_DEVICE_LOST:
         return DeviceLostError(f"the device is lost: {text}; open a new vkq.Device", result, call)
     if result in (VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY):
-        return OutOfMemoryError(f"{text}; free tensors or use smaller ones, the device stays usable", result, call)
+        return OutOfMemoryError(
+            f"{text}; free tensors or use smaller ones, the device stays usable", result, call
+        )
     return DeviceError(text, result, call)
 
 
@@ -99,24 +111,36 @@ class Instance:
         self.pid = os.getpid()
         ffi, lib = vk.ffi, vk.lib
         validate = os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
-        app = vk.VkApplicationInfo(pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0))
+        app = vk.VkApplicationInfo(
+            pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0)
+        )
         layers, extensions, chain = [], [], None
         if validate:
-            layers, extensions = ["VK_LAYER_KHRONOS_validation"], ["VK_EXT_debug_utils", "VK_EXT_validation_features"]
+            layers, extensions = (
+                ["VK_LAYER_KHRONOS_validation"],
+                ["VK_EXT_debug_utils", "VK_EXT_validation_features"],
+            )
             chain = self._debug_chain(vk)
         flags = 0
-        if _has_instance_extension(vk, "VK_KHR_portability_enumeration"):  # else the loader hides devices such as MoltenVK's
+        if _has_instance_extension(
+            vk, "VK_KHR_portability_enumeration"
+        ):  # else the loader hides devices such as MoltenVK's
             extensions.append("VK_KHR_portability_enumeration")
             flags = vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
         info = vk.VkInstanceCreateInfo(
-            flags=flags, pNext=chain, pApplicationInfo=app, ppEnabledLayerNames=layers, ppEnabledExtensionNames=extensions
+            flags=flags,
+            pNext=chain,
+            pApplicationInfo=app,
+            ppEnabledLayerNames=layers,
+            ppEnabledExtensionNames=extensions,
         )
         out = ffi.new("VkInstance*")
         result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
         if result < 0:
             raise NoDeviceError(
-                f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed "
-                "(Debian and Ubuntu: mesa-vulkan-drivers)" + (", and vulkan-validationlayers?" if validate else "?"),
+                f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed"
+                " (Debian and Ubuntu: mesa-vulkan-drivers)"
+                + (", and vulkan-validationlayers?" if validate else "?"),
                 result,
                 "vkCreateInstance",
             )
@@ -142,9 +166,17 @@ class Instance:
         )
         info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
         info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
-        severity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-        info.messageSeverity = severity | (vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0)
-        info.messageType = vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
+        severity = (
+            vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
+            | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+        )
+        info.messageSeverity = severity | (
+            vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0
+        )
+        info.messageType = (
+            vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
+            | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
+        )
         info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
         messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
         create = self.function("vkCreateDebugUtilsMessengerEXT")
@@ -162,7 +194,9 @@ class Instance:
         """Handles of the physical devices, in the loader's order; none is no error."""
         vk = binding()
         count = vk.ffi.new("uint32_t*")
-        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices")
+        check(
+            vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices"
+        )
         if count[0] == 0:
             return []
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
@@ -171,7 +205,8 @@ class Instance:
 
 
 def _printing() -> bool:
-    """VKQ_VALIDATION=printf: the layer shows what shaders print (debugPrintfEXT) instead of validating synchronization."""
+    """VKQ_VALIDATION=printf: the layer shows what shaders print (debugPrintfEXT) instead of validating
+    synchronization."""
     return os.environ.get("VKQ_VALIDATION") == "printf"
 
 
@@ -184,7 +219,8 @@ def _has_instance_extension(vk: Any, name: str) -> bool:
 
 
 def instance() -> Instance:
-    """The process's instance, made on first use. After a fork the child has none: Vulkan objects do not survive it."""
+    """The process's instance, made on first use. After a fork the child has none: Vulkan objects do not
+    survive it."""
     global _instance
     with _lock:
         if _instance is None:
@@ -219,7 +255,9 @@ def handle_int(handle: Any) -> int:
 def _structure_types() -> dict[str, int]:
     """sType by the struct's name without underscores and case: physicaldevicemaintenance4features."""
     vk, prefix = binding(), "VK_STRUCTURE_TYPE_"
-    return {n[len(prefix) :].replace("_", "").lower(): getattr(vk, n) for n in dir(vk) if n.startswith(prefix)}
+    return {
+        n[len(prefix) :].replace("_", "").lower(): getattr(vk, n) for n in dir(vk) if n.startswith(prefix)
+    }
 
 
 def struct(name: str) -> Any:
@@ -237,8 +275,11 @@ def chain(structs: list[Any]) -> Any:
     return ffi.cast("void*", structs[0]) if structs else ffi.NULL
 
 
-def open_device(physical: Any, family: int, features: dict[str, bool], extensions: set[str]) -> tuple[Any, Any]:
-    """A VkDevice with one compute queue and every feature of the table that ``features`` says is there: (device, queue)."""
+def open_device(
+    physical: Any, family: int, features: dict[str, bool], extensions: set[str]
+) -> tuple[Any, Any]:
+    """A VkDevice with one compute queue and every feature of the table that ``features`` says is there:
+    (device, queue)."""
     vk = binding()
     ffi, lib = vk.ffi, vk.lib
     structs, wanted = [], []
@@ -257,7 +298,10 @@ def open_device(physical: Any, family: int, features: dict[str, bool], extension
     core = vk.VkPhysicalDeviceFeatures(**{f: 1 for f in CORE_FEATURES if features.get(f)})
     queue_info = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, queueCount=1, pQueuePriorities=[1.0])
     info = vk.VkDeviceCreateInfo(
-        pNext=chain(structs), pQueueCreateInfos=[queue_info], pEnabledFeatures=core, ppEnabledExtensionNames=wanted
+        pNext=chain(structs),
+        pQueueCreateInfos=[queue_info],
+        pEnabledFeatures=core,
+        ppEnabledExtensionNames=wanted,
     )
     out = ffi.new("VkDevice*")
     check(lib.vkCreateDevice(physical, ffi.addressof(info), ffi.NULL, out), "vkCreateDevice")

@@ -1,4 +1,5 @@
-"""Exact integer correlation on a device: operands packed as digits, one dispatch per chunk, results of 32 or 64 bits."""
+"""Exact integer correlation on a device: operands packed as digits, one dispatch per chunk, results of 32 or
+64 bits."""
 
 from __future__ import annotations
 
@@ -27,14 +28,19 @@ STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
 # Workgroups that keep a device busy: the reduction is split until there are so many.
 BUSY_WORKGROUPS = {"discrete": 1024, "virtual": 1024, "cpu": 8}
 BUSY_WORKGROUPS_DEFAULT = 256
-FLUSH_WIDE, FLUSH_FLOAT, NEVER = 4096, 256, 2**32 - 1  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
+FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
+    4096,
+    256,
+    2**32 - 1,
+)  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64 bits or 32."""
+    """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64
+    bits or 32."""
 
     form: str
     x: Digits
@@ -66,17 +72,23 @@ class Arithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Per template: bias + (x_offset - x_shift) * sum w, as (low, high) words of the number modulo 2**64."""
+        """Per template: bias + (x_offset - x_shift) * sum w, as (low, high) words of the number modulo
+        2**64."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
-        return np.asarray((bias.astype(np.uint64) + sums.astype(np.uint64) * factor).astype("<u8").view("<i4").reshape(-1, 2))
+        return np.asarray(
+            (bias.astype(np.uint64) + sums.astype(np.uint64) * factor)
+            .astype("<u8")
+            .view("<i4")
+            .reshape(-1, 2)
+        )
 
 
 def arithmetic(x_range: tuple[int, int], w_range: tuple[int, int], wide: bool, form: str) -> Arithmetic:
     """The cheapest exact arithmetic for numbers of these ranges.
 
-    Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit multiply, which is
-    exact modulo 2**32 but not in 64 bits.
+    Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
+    multiply, which is exact modulo 2**32 but not in 64 bits.
     """
     x, w = digits_for(*x_range), digits_for(*w_range)
     if form == "float" and not wide and x.count * w.count > 1 and max(x.count, w.count) <= 2:
@@ -105,7 +117,13 @@ class Shape:
     @property
     def block(self) -> str:
         """How many templates an invocation has: the cheapest, an image word counting like two templates."""
-        return min(TEMPLATES, key=lambda name: (-(-self.templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]))
+        return min(
+            TEMPLATES,
+            key=lambda name: (
+                -(-self.templates // TEMPLATES[name]) * (TEMPLATES[name] + 2),
+                -TEMPLATES[name],
+            ),
+        )
 
     @property
     def blocks(self) -> int:
@@ -125,7 +143,8 @@ class Shape:
 
 
 def step_size(shape: Shape, form: str, most_words: int) -> tuple[int, int, int]:
-    """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words* allow."""
+    """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
+    allow."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
     across = local[0] * (4 if form == "mul32" else 1)
@@ -135,8 +154,12 @@ def step_size(shape: Shape, form: str, most_words: int) -> tuple[int, int, int]:
         line = words | 1 if shape.column else across + words
         return channels * kh * words <= words_max and channels * (rows + kh - 1) * line <= TILE_WORDS
 
-    words = _even(shape.kwords, next(n for n in range(min(shape.kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n)))
-    kh = _even(shape.kh, next(n for n in range(min(shape.kh, STEP_WORDS), 0, -1) if n == 1 or fits(1, n, words)))
+    words = _even(
+        shape.kwords, next(n for n in range(min(shape.kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n))
+    )
+    kh = _even(
+        shape.kh, next(n for n in range(min(shape.kh, STEP_WORDS), 0, -1) if n == 1 or fits(1, n, words))
+    )
     if (kh, words) != (shape.kh, shape.kwords):
         return 1, kh, words
     most = next(n for n in range(min(shape.channels, STEP_WORDS), 0, -1) if n == 1 or fits(n, kh, words))
@@ -151,7 +174,8 @@ def _even(total: int, most: int) -> int:
 class Correlation:
     """Templates on a device, and the dispatches that correlate images with them.
 
-    w is (OC, IC/groups, KH, KW), bias int64 (OC,). *columns* is the axis along the width; rows may differ from call to call.
+    w is (OC, IC/groups, KH, KW), bias int64 (OC,). *columns* is the axis along the width; rows may differ
+    from call to call.
     """
 
     def __init__(
@@ -188,10 +212,19 @@ class Correlation:
         packed = np.empty((how.x.count, n, rows.residues, columns.residues, c, *phases, *size), how.x.dtype)
         packed[...] = np.array(how.x.of_zero(), how.x.dtype).reshape(-1, *[1] * 8)
         for image in range(n):  # one at a time: the digits of all would be a second copy
-            pack_image(how.x.of(x[image]), packed[:, image], rows, columns, (first_row, first_word * how.lanes))
+            pack_image(
+                how.x.of(x[image]), packed[:, image], rows, columns, (first_row, first_word * how.lanes)
+            )
         buffer = _upload(self.device, packed)
-        y = self.device.allocate(shape.images * shape.groups * shape.templates * shape.oh * shape.ow * (8 if how.wide else 4))
-        stored = {"x_rows": size[0], "x_words": size[1] // how.lanes, "x_first_row": first_row, "x_first_word": first_word}
+        y = self.device.allocate(
+            shape.images * shape.groups * shape.templates * shape.oh * shape.ow * (8 if how.wide else 4)
+        )
+        stored = {
+            "x_rows": size[0],
+            "x_words": size[1] // how.lanes,
+            "x_first_row": first_row,
+            "x_first_word": first_word,
+        }
         return Job(self, shape, rows, buffer, y, stored)
 
 
@@ -222,13 +255,13 @@ class Job:
         splits = -(-steps // per_split)
         offset = how.w_offset % 2**64
         push: dict[str, int | float] = {
-            "tiles_x": tiles[0], "tiles_y": tiles[1], "blocks": s.blocks, "groups": s.groups, "images": s.images,
-            "splits": splits, "steps": steps, "steps_per_split": per_split, "oh": s.oh, "ow": s.ow,
-            "group_templates": s.templates,
-            "group_channels": s.channels, "kh": s.kh, "kwords": s.kwords,
-            "channel_block": block[0], "row_block": block[1], "word_block": block[2], **self.stored,
-            "x_digits": how.x.count, "w_digits": how.w.count, "fill": _fill(how.x), "flush_words": how.flush_words,
-            "w_offset_low": _signed(offset & 0xFFFFFFFF), "w_offset_high": _signed(offset >> 32),
+            "tiles_x": tiles[0], "tiles_y": tiles[1], "blocks": s.blocks, "groups": s.groups,
+            "images": s.images, "splits": splits, "steps": steps, "steps_per_split": per_split, "oh": s.oh,
+            "ow": s.ow, "group_templates": s.templates, "group_channels": s.channels, "kh": s.kh,
+            "kwords": s.kwords, "channel_block": block[0], "row_block": block[1], "word_block": block[2],
+            **self.stored, "x_digits": how.x.count, "w_digits": how.w.count, "fill": _fill(how.x),
+            "flush_words": how.flush_words, "w_offset_low": _signed(offset & 0xFFFFFFFF),
+            "w_offset_high": _signed(offset >> 32),
         }  # fmt: skip
         constants: dict[str, Value] = {"LOCAL_X": local[0], "LOCAL_Y": local[1], "COLUMN": s.column}
         program = self._program(constants)
@@ -241,7 +274,9 @@ class Job:
     def _program(self, constants: dict[str, Value]) -> Program:
         how = self.owner.how
         variant = catalog().find("integer_correlate__tiled", dot=how.form, templates=self.shape.block)
-        return self.owner.device.program(variant, {**constants, "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0})
+        return self.owner.device.program(
+            variant, {**constants, "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0}
+        )
 
     def read(self, out: npt.NDArray[Any]) -> None:
         """The result into out (N, OC, OH, OW), after everything recorded so far has run."""
@@ -264,7 +299,9 @@ def _signed(word: int) -> int:
     return word - 2**32 if word >= 2**31 else word
 
 
-def _template_words(taps: npt.NDArray[Any], how: Arithmetic, width: int, shape: Shape) -> npt.NDArray[np.int32]:
+def _template_words(
+    taps: npt.NDArray[Any], how: Arithmetic, width: int, shape: Shape
+) -> npt.NDArray[np.int32]:
     """taps (G, T, C, KH, KW) as words [group][block][digit][channel][ky][word][template of the block]."""
     g, t, c, kh, kw = taps.shape
     padded = np.zeros((g, shape.blocks * width, c, kh, shape.kwords * how.word_taps), taps.dtype)
@@ -288,8 +325,8 @@ def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
 
 
 def run(
-    device: Device, choice: Choice, how: Arithmetic, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
-    bias: npt.NDArray[np.int64]
+    device: Device, choice: Choice, how: Arithmetic, p: Conv2dProblem, x: npt.NDArray[Any],
+    w: npt.NDArray[Any], bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip
     """The whole correlation in chunks that fit `CHUNK_BYTES`; int64 where *how* is wide, else int32."""
     y = np.empty(p.y_shape, np.int64 if how.wide else np.int32)
@@ -310,7 +347,8 @@ def run(
 
 
 def _template_chunks(p: Conv2dProblem, how: Arithmetic) -> Iterator[tuple[int, int, int]]:
-    """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only one."""
+    """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only
+    one."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 3) * how.w.count * (4 if how.form == "mul32" else 1))
     result = p.ow * min(p.oh, 64) * (8 if how.wide else 4)
     most = max(8, CHUNK_BYTES // max(template, result) // 8 * 8)
@@ -327,7 +365,12 @@ def _image_chunk(p: Conv2dProblem, how: Arithmetic, templates: int, channels: in
 
     def fits() -> bool:
         reach = min(p.h, (lines - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1)
-        packed = images * channels * (reach + p.dilation[0] * p.stride[0]) * (p.w + 4 * p.dilation[1] * p.stride[1])
+        packed = (
+            images
+            * channels
+            * (reach + p.dilation[0] * p.stride[0])
+            * (p.w + 4 * p.dilation[1] * p.stride[1])
+        )
         result = images * templates * lines * p.ow * (8 if how.wide else 4)
         return max(packed * how.x.count * how.x.bits // 8, result) <= CHUNK_BYTES
 

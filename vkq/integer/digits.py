@@ -1,8 +1,9 @@
-"""Whole numbers as signed base-256 digits: how 16-bit and 32-bit data go through an int8 dot product, exactly.
+"""Whole numbers as signed base-256 digits: how 16-bit and 32-bit data go through an int8 dot product,
+exactly.
 
-A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits reach the 256**n
-numbers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... ; the offset is 0 where they hold all of [lo, hi], and moves
-the range otherwise. Then, for a sum over any set of positions,
+A number v in [lo, hi] is ``v = offset + sum_i 256**i * d_i`` with digits d_i in [-128, 127]. ``n`` digits
+reach the 256**n numbers from ``-128 * ones`` to ``127 * ones``, ones = 1 + 256 + ... ; the offset is 0 where
+they hold all of [lo, hi], and moves the range otherwise. Then, for a sum over any set of positions,
 
     sum x w = sum_ij 256**(i+j) sum x_i w_j  +  w_offset * sum (x - x_offset)  +  x_offset * sum w
 
@@ -20,7 +21,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Digits:
-    """How the numbers of an array are written: ``count`` digits of ``bits`` (8, or one of 16), and the offset."""
+    """How the numbers of an array are written: ``count`` digits of ``bits`` (8, or one of 16), and the
+    offset."""
 
     count: int
     offset: int
@@ -41,10 +43,13 @@ class Digits:
         return np.dtype(np.int8 if self.bits == 8 else np.int16)
 
     def of(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The digits, least first, as (count, *shape): the bytes of ``values - least``, each with its top bit flipped."""
+        """The digits, least first, as (count, *shape): the bytes of ``values - least``, each with its top bit
+        flipped."""
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
-        moved = values.astype(np.uint32) - np.uint32(self.least % 2**32)  # in [0, 2**(bits * count)): exact modulo 2**32
+        moved = values.astype(np.uint32) - np.uint32(
+            self.least % 2**32
+        )  # in [0, 2**(bits * count)): exact modulo 2**32
         parts = np.ascontiguousarray(moved, "<u4").view("<u1" if self.bits == 8 else "<u2")
         parts = parts.reshape(*values.shape, 32 // self.bits)[..., : self.count]
         flipped = parts ^ parts.dtype.type(1 << (self.bits - 1))
@@ -60,7 +65,8 @@ def digits_for(low: int, high: int, bits: int = 8) -> Digits:
     """The fewest digits that write every number of [low, high] and 0.
 
     >>> digits_for(-128, 127), digits_for(0, 255), digits_for(-5, 4000)
-    (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8), Digits(count=2, offset=0, bits=8))
+    (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8), Digits(count=2, offset=0,
+    bits=8))
     """
     low, high = min(low, 0), max(high, 0)
     count = 1

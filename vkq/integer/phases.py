@@ -1,9 +1,10 @@
 """Strided and dilated correlations as plain ones on rearranged images, one axis at a time.
 
-Output o reads the positions ``o*s + k*d - pad`` for the taps k. Divide s and d by their common divisor g; with o = r + d*m and
-k = s*a + b (r < d, b < s) the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``: for each residue r and each phase b, a plain
-correlation over the sub-image of every (g*s*d)-th position. Residues are independent images; phases are added up, like channels.
-No position is stored twice, as s and d have no common divisor left.
+Output o reads the positions ``o*s + k*d - pad`` for the taps k. Divide s and d by their common divisor g;
+with o = r + d*m and k = s*a + b (r < d, b < s) the position is ``g*s*d * (m + a) + g*(s*r + d*b) - pad``: for
+each residue r and each phase b, a plain correlation over the sub-image of every (g*s*d)-th position. Residues
+are independent images; phases are added up, like channels. No position is stored twice, as s and d have no
+common divisor left.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One axis of a correlation: image size, taps, outputs, and how they meet. *pad* may be negative (the image is cropped)."""
+    """One axis of a correlation: image size, taps, outputs, and how they meet. *pad* may be negative (the
+    image is cropped)."""
 
     size: int
     taps: int
@@ -68,7 +70,8 @@ class Axis:
         return (first, last) if last > first else (0, 0)
 
     def places(self, residue: int, phase: int, first: int, last: int) -> tuple[slice, slice]:
-        """Where elements [first, last) of a sub-image lie: (slice of the stored elements, slice of the image)."""
+        """Where elements [first, last) of a sub-image lie: (slice of the stored elements, slice of the
+        image)."""
         start = self.start(residue, phase)
         begin = max(first, -(start // self.step))
         end = min(last, -((start - self.size) // self.step))
@@ -84,11 +87,16 @@ class Axis:
         begin, end = min(max(low, 0), self.size), max(min(high, self.size), 0)
         if end <= begin:
             begin = end = 0
-        return slice(begin, end), Axis(end - begin, self.taps, last - first, self.stride, self.dilation, begin - low)
+        return slice(begin, end), Axis(
+            end - begin, self.taps, last - first, self.stride, self.dilation, begin - low
+        )
 
 
-def pack_image(x: npt.NDArray[Any], out: npt.NDArray[Any], rows: Axis, columns: Axis, first: tuple[int, int]) -> None:
-    """Writes the sub-images of x (..., C, H, W) into out (..., Rh, Rw, C, Ph, Pw, rows, columns), from element *first* on.
+def pack_image(
+    x: npt.NDArray[Any], out: npt.NDArray[Any], rows: Axis, columns: Axis, first: tuple[int, int]
+) -> None:
+    """Writes the sub-images of x (..., C, H, W) into out (..., Rh, Rw, C, Ph, Pw, rows, columns), from
+    element *first* on.
 
     What lies outside of the image is left as it is.
     """

@@ -1,4 +1,5 @@
-"""Convolutions straight from the image, without an im2col matrix: for small or odd groups, and for depthwise ones."""
+"""Convolutions straight from the image, without an im2col matrix: for small or odd groups, and for depthwise
+ones."""
 
 from __future__ import annotations
 
@@ -15,7 +16,16 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from .gemm import INVOCATIONS, Int8, Scales, ceil4, channel_parameters, epilogue_push, signed_zero_point, upload
+from .gemm import (
+    INVOCATIONS,
+    Int8,
+    Scales,
+    ceil4,
+    channel_parameters,
+    epilogue_push,
+    signed_zero_point,
+    upload,
+)
 
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
@@ -51,10 +61,19 @@ class Window:
 class Direct:
     """Weights of a convolution laid against whole words of input channels; see conv_direct_q8.comp.
 
-    *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias alone remains.
+    *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias
+    alone remains.
     """
 
-    def __init__(self, device: Device, weight: Int8, zero_points: npt.NDArray[np.int32], scales: Scales, form: str, groups: int):
+    def __init__(
+        self,
+        device: Device,
+        weight: Int8,
+        zero_points: npt.NDArray[np.int32],
+        scales: Scales,
+        form: str,
+        groups: int,
+    ):
         self.device, self.scales, self.form = device, scales, form
         self.oc, self.group_ic, self.kh, self.kw = weight.shape
         self.group_oc = self.oc // groups
@@ -88,11 +107,11 @@ class Direct:
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],
-            "pad_t": v.before[0], "pad_l": v.before[1], "dilation_h": v.dilation[0], "dilation_w": v.dilation[1],
-            "x_zero_point": signed_zero_point(self.scales.x), "group_ic": self.group_ic, "group_oc": self.group_oc,
-            "channels": self.oc, "out_h": v.out[0], "out_w": v.out[1], "out_stride_h": v.out_stride[0],
-            "out_stride_w": v.out_stride[1], "out_first_h": v.out_first[0], "out_first_w": v.out_first[1],
-            **epilogue_push(self.scales),
+            "pad_t": v.before[0], "pad_l": v.before[1], "dilation_h": v.dilation[0],
+            "dilation_w": v.dilation[1], "x_zero_point": signed_zero_point(self.scales.x),
+            "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
+            "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
+            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **epilogue_push(self.scales),
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
         recording.dispatch(self.program(v.slides), [x, self.weights, self.parameters, y], push, macs)
@@ -118,7 +137,9 @@ class Depthwise(Direct):
         flat = np.zeros((1, 4 * ceil4(self.oc), self.kh * self.kw), np.int8)
         flat[0, : self.oc] = weight.reshape(self.oc, -1)
         # The shader multiplies int8 lanes as they are, whatever the path.
-        return np.ascontiguousarray(flat[0].T), channel_parameters(flat, self.scales, "s8s8", zero_points[None])
+        return np.ascontiguousarray(flat[0].T), channel_parameters(
+            flat, self.scales, "s8s8", zero_points[None]
+        )
 
     def _variant(self, out: str) -> Variant:
         return catalog().find("conv2d_q8ta_q8csw__depthwise", out=out)
@@ -128,10 +149,12 @@ class Depthwise(Direct):
 
 
 def align_to_words(weight: Int8, zero_points: npt.NDArray[np.int32], group_oc: int) -> tuple[int, Int8]:
-    """(span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels against the same input words.
+    """(span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels against the
+    same input words.
 
-    The words of a block are those that hold a channel of its groups; the span is the most that any block needs. Lanes that are
-    not a channel's own hold its zero point, and so count as zero whatever the input has there.
+    The words of a block are those that hold a channel of its groups; the span is the most that any block
+    needs. Lanes that are not a channel's own hold its zero point, and so count as zero whatever the input has
+    there.
 
     >>> weight = np.array([1, 2, 3, 4], np.int8).reshape(4, 1, 1, 1)
     >>> align_to_words(weight, np.zeros(4, np.int32), 1)[1].reshape(4, 4).tolist()

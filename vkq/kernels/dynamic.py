@@ -1,4 +1,5 @@
-"""Activations quantized on the device by rows, with scale and zero point from each row's own values (scheme dq8ca)."""
+"""Activations quantized on the device by rows, with scale and zero point from each row's own values (scheme
+dq8ca)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ def rows_program(device: Device, k: int, name: str) -> Program:
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
         wide *= 2
-    return device.program(catalog().find("quantize_dq8ca__row"), {"LOCAL_X": wide, "BLOCKED": name == BLOCKED})
+    return device.program(
+        catalog().find("quantize_dq8ca__row"), {"LOCAL_X": wide, "BLOCKED": name == BLOCKED}
+    )
 
 
 def rows_bytes(m: int, k: int, name: str) -> int:
@@ -28,7 +31,8 @@ def rows_bytes(m: int, k: int, name: str) -> int:
 
 
 def quantize_rows(recording: Recording, x: Buffer, m: int, k: int, name: str) -> tuple[Buffer, Buffer]:
-    """Records the quantization of m rows of k float32: (int8 in the layout, [m] = (bits of the scale, zero point))."""
+    """Records the quantization of m rows of k float32: (int8 in the layout, [m] = (bits of the scale, zero
+    point))."""
     device = recording.device
     packed, parameters = device.allocate(rows_bytes(m, k, name)), device.allocate(8 * m)
     recording.dispatch(rows_program(device, k, name), [x, packed, parameters], {"m": m, "k": k})

@@ -1,4 +1,5 @@
-"""The int8 and weight-only matrix products that linear layers and convolutions share: packed weights, and their dispatches."""
+"""The int8 and weight-only matrix products that linear layers and convolutions share: packed weights, and
+their dispatches."""
 
 from __future__ import annotations
 
@@ -29,9 +30,11 @@ Int8 = npt.NDArray[np.int8]
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Where the rows of a product lie in its result: ``lines`` lines of ``ow`` pixels, ``oh`` of them an image.
+    """Where the rows of a product lie in its result: ``lines`` lines of ``ow`` pixels, ``oh`` of them an
+    image.
 
-    A row of the matrix is one pixel, and every line is ``ow_padded`` rows long. A linear layer has lines of one pixel.
+    A row of the matrix is one pixel, and every line is ``ow_padded`` rows long. A linear layer has lines of
+    one pixel.
     """
 
     lines: int
@@ -50,7 +53,8 @@ class Rows:
 
 @dataclasses.dataclass(frozen=True)
 class Scales:
-    """The numbers of an int8 layer: weight scales and zero points by channel, bias, and the parameters of x and y."""
+    """The numbers of an int8 layer: weight scales and zero points by channel, bias, and the parameters of x
+    and y."""
 
     x: QParams | None  # None: found by rows at run time
     w_scale: npt.NDArray[np.float32]
@@ -82,7 +86,8 @@ def signed_zero_point(q: QParams | None) -> int:
 def block_weights(weight: Int8, zero_point: npt.NDArray[np.int32]) -> Int8:
     """(G, N, K) with N and K rounded up to blocks of four.
 
-    Padding along K holds the channel's zero point: it then counts as zero, whatever x holds there. Padding channels are zero.
+    Padding along K holds the channel's zero point: it then counts as zero, whatever x holds there. Padding
+    channels are zero.
     """
     groups, n, k = weight.shape
     out = np.zeros((groups, 4 * ceil4(n), 4 * ceil4(k)), np.int8)
@@ -91,13 +96,17 @@ def block_weights(weight: Int8, zero_point: npt.NDArray[np.int32]) -> Int8:
     return out
 
 
-def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """What the epilogue needs for each block of four channels: [block][offset, weight zero point, multiplier, bias][4].
+def channel_parameters(
+    blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """What the epilogue needs for each block of four channels: [block][offset, weight zero point, multiplier,
+    bias][4].
 
-    With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved alike,
+    With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved
+    alike,
         sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-    and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit. *zero_point* is (G, N)
-    as int8.
+    and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit.
+    *zero_point* is (G, N) as int8.
     """
     if scales.x is None:
         return row_channel_parameters(blocked, scales, form, zero_point)
@@ -126,8 +135,11 @@ def channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt
     return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
 
 
-def row_channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """`channel_parameters` for activations quantized by rows: [block][step, weight zero point, weight scale, bias][4].
+def row_channel_parameters(
+    blocked: Int8, scales: Scales, form: str, zero_point: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """`channel_parameters` for activations quantized by rows: [block][step, weight zero point, weight scale,
+    bias][4].
 
     The step is what one unit of a row's zero point adds to an accumulator: K wz' - sum w'.
     """
@@ -145,14 +157,21 @@ def row_channel_parameters(blocked: Int8, scales: Scales, form: str, zero_point:
 
 
 def epilogue_push(scales: Scales) -> dict[str, int | float]:
-    """The push constants of an epilogue: y's zero point and the bounds of the activation, for both kinds of result."""
+    """The push constants of an epilogue: y's zero point and the bounds of the activation, for both kinds of
+    result."""
     low, high = activation_range(scales.activation)
     if scales.y is None:
         return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
     q_low, q_high = activation_bounds(scales.activation, scales.y)
     zero_point = signed_zero_point(scales.y)
     moved = scales.y.zero_point - zero_point
-    return {"y_zero_point": zero_point, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low, "y_high": high}
+    return {
+        "y_zero_point": zero_point,
+        "y_min": q_low - moved,
+        "y_max": q_high - moved,
+        "y_low": low,
+        "y_high": high,
+    }
 
 
 def _by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
@@ -165,10 +184,19 @@ def _by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]
 class Int8Gemm:
     """Weights on a device for one dot form, and the dispatches of a product with them.
 
-    *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real output channels.
+    *weight* is (G, N, K) int8 after `signed`, *zero_point* (G, N) alike; *channels* is the number of real
+    output channels.
     """
 
-    def __init__(self, device: Device, weight: Int8, zero_point: npt.NDArray[np.int32], scales: Scales, form: str, channels: int):
+    def __init__(
+        self,
+        device: Device,
+        weight: Int8,
+        zero_point: npt.NDArray[np.int32],
+        scales: Scales,
+        form: str,
+        channels: int,
+    ):
         self.device = device
         self.form = form
         self.scales = scales
@@ -187,13 +215,15 @@ class Int8Gemm:
         return "f32" if self.scales.y is None else "q8to"
 
     def variant(self, kernel: str, **axes: str) -> Variant:
-        """The variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this product."""
+        """The variant of a kernel (``gemm_{}__tiled``) for the scheme, dot form and output of this
+        product."""
         if self.scales.x is None:
             return catalog().find(kernel.format("dq8ca_q8csw"), dot=self.form, **axes)
         return catalog().find(kernel.format("q8ta_q8csw"), dot=self.form, out=self.out, **axes)
 
     def program(self, m4: int) -> Program:
-        """The pipeline for a product with so many row blocks: tiles in shared memory, or in registers alone."""
+        """The pipeline for a product with so many row blocks: tiles in shared memory, or in registers
+        alone."""
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
@@ -202,14 +232,19 @@ class Int8Gemm:
         return self.device.program(variant, {**setting.local, **self.constants()})
 
     def staged_tile(self, m4: int) -> str | None:
-        """The tile through shared memory for so many row blocks, or None where the plain kernel is to do it."""
+        """The tile through shared memory for so many row blocks, or None where the plain kernel is to do
+        it."""
         if self.scales.x is None or self.kernel not in ("auto", "staged") or tune.is_forced():
             return None
         return staged_tile(self.device, m4, self.n4) or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
-        constants = {**gemv.split(self.device, self.n4, self.k4, rows), "ROWS": min(rows, 4), **self.constants()}
+        constants = {
+            **gemv.split(self.device, self.n4, self.k4, rows),
+            "ROWS": min(rows, 4),
+            **self.constants(),
+        }
         return self.device.program(self.variant("gemv_{}__split"), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
@@ -224,8 +259,8 @@ class Int8Gemm:
         return {"ROW_SUMS": self.row_sums, "SOFT_FLOAT": selftest.report(self.device).soft_float}
 
     def dispatch(
-        self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0, m4: int | None = None,
-        row_parameters: Buffer | None = None,
+        self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0,
+        m4: int | None = None, row_parameters: Buffer | None = None,
     ) -> None:  # fmt: skip
         """Row blocks [first_m4, first_m4 + m4) of the result, all by default; x holds just those.
 
@@ -243,13 +278,20 @@ class Int8Gemm:
 
     def push(self, rows: Rows, first_m4: int, m4: int) -> dict[str, int | float]:
         """The push constants that every int8 product has."""
-        return {"m4": m4, "n4": self.n4, "k4": self.k4, "groups": self.groups, "first_m4": first_m4, **self.output_push(rows)}
+        return {
+            "m4": m4,
+            "n4": self.n4,
+            "k4": self.k4,
+            "groups": self.groups,
+            "first_m4": first_m4,
+            **self.output_push(rows),
+        }
 
     def output_push(self, rows: Rows) -> dict[str, int | float]:
         """The push constants of the end of a product: shaders/common/gemm_output.glslh."""
         return {
-            "y_c4": ceil4(self.channels), "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded,
-            "channels": self.channels, **epilogue_push(self.scales),
+            "y_c4": ceil4(self.channels), "lines": rows.lines, "oh": rows.oh, "ow": rows.ow,
+            "ow_padded": rows.ow_padded, "channels": self.channels, **epilogue_push(self.scales),
         }  # fmt: skip
 
 
@@ -272,43 +314,60 @@ class FloatGemm:
         parameters[:, : self.n, 0] = _by_group(w_scale, self.groups, self.n)
         if bias is not None:
             parameters[:, : self.n, 1] = _by_group(bias, self.groups, self.n)
-        self.parameters = upload(device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1)))
+        self.parameters = upload(
+            device, np.ascontiguousarray(parameters.reshape(-1, 4, 2).transpose(0, 2, 1))
+        )
 
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
         clamped = self.bounds != (-math.inf, math.inf)
         if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
             variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
-            constants = {**gemv.split(self.device, self.n4, ceil4(self.k), m), "ROWS": min(m, 4), "CLAMPED": clamped}
+            constants = {
+                **gemv.split(self.device, self.n4, ceil4(self.k), m),
+                "ROWS": min(m, 4),
+                "CLAMPED": clamped,
+            }
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
         constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
         return self.device.program(variant, constants)
 
-    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None) -> None:
+    def dispatch(
+        self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m: int = 0, m: int | None = None
+    ) -> None:
         """Rows [first_m, first_m + m) of the result, all by default; x holds just those."""
         m = rows.count if m is None else m
         low, high = self.bounds
         push: dict[str, int | float] = {
             "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "x_stride": self.k, "first_m": first_m,
-            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded, "channels": self.channels,
-            "y_low": low, "y_high": high,
+            "lines": rows.lines, "oh": rows.oh, "ow": rows.ow, "ow_padded": rows.ow_padded,
+            "channels": self.channels, "y_low": low, "y_high": high,
         }  # fmt: skip
-        recording.dispatch(self.program(m), [x, self.weights, self.parameters, y], push, 4 * m * self.n4 * self.k * self.groups)
+        recording.dispatch(
+            self.program(m),
+            [x, self.weights, self.parameters, y],
+            push,
+            4 * m * self.n4 * self.k * self.groups,
+        )
 
 
-# The tiles through shared memory by (least row blocks, least column blocks), in order of preference. On an H200 this one reaches
-# the rate of the dot product at 4096^3, as 128x128 does, and leaves less of the last wave idle; it needs 128 invocations, 8 KiB.
+# The tiles through shared memory by (least row blocks, least column blocks), in order of preference. On an
+# H200 this one reaches the rate of the dot product at 4096^3, as 128x128 does, and leaves less of the last
+# wave idle; it needs 128 invocations, 8 KiB.
 STAGED_TILES = {"64x64": (8, 8)}
 SMALLEST_STAGED = "32x32"
 STAGED_DEVICES = ("discrete", "integrated", "virtual")  # CPUs gain nothing from shared memory
 
 
 def staged_tile(device: Device, m4: int, n4: int) -> str | None:
-    """The tile through shared memory for a product of these sizes, or None where the plain kernel does as well."""
+    """The tile through shared memory for a product of these sizes, or None where the plain kernel does as
+    well."""
     if device.capabilities.device_type not in STAGED_DEVICES:
         return None
-    return next((tile for tile, (rows, columns) in STAGED_TILES.items() if m4 >= rows and n4 >= columns), None)
+    return next(
+        (tile for tile, (rows, columns) in STAGED_TILES.items() if m4 >= rows and n4 >= columns), None
+    )
 
 
 def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:

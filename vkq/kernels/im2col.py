@@ -1,4 +1,5 @@
-"""Convolutions as matrix products: 1x1 ones as they stand, others through an im2col matrix in bounded scratch memory."""
+"""Convolutions as matrix products: 1x1 ones as they stand, others through an im2col matrix in bounded scratch
+memory."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ class Pointwise:
 
 
 class MatrixPointwise:
-    """A 1x1 convolution of any stride on matrix units, which read the pixels of kPackedInt8_16C that it needs."""
+    """A 1x1 convolution of any stride on matrix units, which read the pixels of kPackedInt8_16C that it
+    needs."""
 
     def __init__(self, layer: Conv2d, p: Conv2dProblem):
         assert layer.scales is not None
@@ -77,7 +79,8 @@ def matrix_refusal(layer: Conv2d, p: Conv2dProblem) -> str | None:
 
 
 class Im2col:
-    """Rows of an im2col matrix, a chunk at a time, times the weight. *gemm* has (super groups, N, K) of `merge_groups`."""
+    """Rows of an im2col matrix, a chunk at a time, times the weight. *gemm* has (super groups, N, K) of
+    `merge_groups`."""
 
     def __init__(self, gemm: Int8Gemm | FloatGemm, taps: int):
         self.gemm = gemm
@@ -110,7 +113,12 @@ class Im2col:
     def _chunk_push(self, first: int, size: int) -> dict[str, int | float]:
         gemm = self.gemm
         if isinstance(gemm, Int8Gemm):
-            return {"m4": size, "k4": gemm.k4, "first_m4": first, "x_zero_point": signed_zero_point(gemm.scales.x)}
+            return {
+                "m4": size,
+                "k4": gemm.k4,
+                "first_m4": first,
+                "x_zero_point": signed_zero_point(gemm.scales.x),
+            }
         return {"m": size, "k": gemm.k, "first_m": first}
 
     def _gather(self) -> Program:
@@ -121,9 +129,10 @@ class Im2col:
 
     def _window(self, p: Conv2dProblem, rows: Rows) -> dict[str, int | float]:
         return {
-            "groups": self.gemm.groups, "c": p.ic, "h": p.h, "w": p.w, "oh": rows.oh, "ow_padded": rows.ow_padded, "kw": p.kw,
-            "group_channels": self.group_channels, "stride_h": p.stride[0], "stride_w": p.stride[1], "pad_t": p.padding[0],
-            "pad_l": p.padding[1], "dilation_h": p.dilation[0], "dilation_w": p.dilation[1], "images": p.n,
+            "groups": self.gemm.groups, "c": p.ic, "h": p.h, "w": p.w, "oh": rows.oh,
+            "ow_padded": rows.ow_padded, "kw": p.kw, "group_channels": self.group_channels,
+            "stride_h": p.stride[0], "stride_w": p.stride[1], "pad_t": p.padding[0], "pad_l": p.padding[1],
+            "dilation_h": p.dilation[0], "dilation_w": p.dilation[1], "images": p.n,
         }  # fmt: skip
 
 
@@ -143,11 +152,13 @@ def int8_gemm(
 
 
 def merge_groups(weight: Int8, groups: int, zero_points: npt.NDArray[np.int32] | None = None) -> Int8:
-    """Groups merged until each has a multiple of four output channels: (G merged groups, N, K) with k = (kh, kw, ic).
+    """Groups merged until each has a multiple of four output channels: (G merged groups, N, K) with k = (kh,
+    kw, ic).
 
-    A store writes whole words of four channels, so a group must own whole words. Within a merged group the weight is
-    block-diagonal, with each channel's zero point elsewhere, which counts as zero; that costs at most a factor of four
-    (depthwise). The last merged group may be short of groups: theirs are zeros, and not stored.
+    A store writes whole words of four channels, so a group must own whole words. Within a merged group the
+    weight is block-diagonal, with each channel's zero point elsewhere, which counts as zero; that costs at
+    most a factor of four (depthwise). The last merged group may be short of groups: theirs are zeros, and not
+    stored.
     """
     oc, ic, kh, kw = weight.shape
     n = oc // groups
@@ -163,12 +174,14 @@ def merge_groups(weight: Int8, groups: int, zero_points: npt.NDArray[np.int32] |
 
 
 def pixel_rows(p: Conv2dProblem, pad: bool) -> Rows:
-    """The output pixels as rows of the product; with *pad* every line is rounded up to whole blocks of four."""
+    """The output pixels as rows of the product; with *pad* every line is rounded up to whole blocks of
+    four."""
     return Rows(p.n * p.oh, p.oh, p.ow, 4 * ceil4(p.ow) if pad else p.ow)
 
 
 def device_scratch(device: Device, size: int) -> Buffer:
-    """One scratch buffer for all convolutions of a device: chains of layers order their uses by barriers, and share it.
+    """One scratch buffer for all convolutions of a device: chains of layers order their uses by barriers, and
+    share it.
 
     Call it inside ``device.operation()``, which keeps other threads out.
     """

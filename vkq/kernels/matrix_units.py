@@ -1,7 +1,7 @@
 """The int8 matrix product on matrix units (VK_KHR_cooperative_matrix): its tiles, weights and dispatches.
 
-Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a row of a linear
-layer.
+Activations are in kPackedInt8_16C, whose images are matrices of pixels: a row of the product is a pixel, or a
+row of a linear layer.
 """
 
 from __future__ import annotations
@@ -29,37 +29,54 @@ GEMM = "gemm_q8ta_q8csw__coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
-# Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has it alone and of each
-# where several share it. Measured on an H200, which has so many units (benchmarks/matrix-log.md); elsewhere it still holds that
-# larger tiles read their operands less often, and that too few workgroups leave a device idle.
-TILE_COSTS = {"128x256": (800, 800), "128x128": (650, 560), "128x64": (500, 445), "64x64": (290, 265), DEEP: (250, 205)}
+# Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has
+# it alone and of each where several share it. Measured on an H200, which has so many units
+# (benchmarks/matrix-log.md); elsewhere it still holds that larger tiles read their operands less often, and
+# that too few workgroups leave a device idle.
+TILE_COSTS = {
+    "128x256": (800, 800),
+    "128x128": (650, 560),
+    "128x64": (500, 445),
+    "64x64": (290, 265),
+    DEEP: (250, 205),
+}
 UNITS = 132
-TURN = 128  # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
+# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
+TURN = 128
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
 def gemm_tiles(rows: int, n: int, k: int, groups: int = 1) -> tuple[str, ...]:
-    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device that has room for it."""
+    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device that has
+    room for it."""
 
     def cost(tile: str) -> float:
         tile_rows, outputs = map(int, tile.removesuffix("_deep").split("x"))
         alone, together = TILE_COSTS[tile]
         return max(alone, together * groups * -(-rows // tile_rows) * -(-n // outputs) / UNITS)
 
-    return tuple(sorted((tile for tile in TILE_COSTS if tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST)), key=cost))
+    return tuple(
+        sorted(
+            (tile for tile in TILE_COSTS if tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST)),
+            key=cost,
+        )
+    )
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
-    """Whether each group has whole blocks of 16 channels; one group has all blocks, and its last one may be padding in part."""
+    """Whether each group has whole blocks of 16 channels; one group has all blocks, and its last one may be
+    padding in part."""
     return groups == 1 or channels // groups % 16 == 0
 
 
 @dataclasses.dataclass(frozen=True)
 class Pixels:
-    """The rows of a product: pixels of y, ``pixels`` of them an image in lines of ``ow``, and where x has theirs.
+    """The rows of a product: pixels of y, ``pixels`` of them an image in lines of ``ow``, and where x has
+    theirs.
 
-    x has ``x_rows`` pixels, ``x_pixels`` of them an image in lines of ``x_w``. A linear layer has images of one pixel.
+    x has ``x_rows`` pixels, ``x_pixels`` of them an image in lines of ``x_w``. A linear layer has images of
+    one pixel.
     """
 
     rows: int
@@ -79,16 +96,17 @@ class Pixels:
     def push(self) -> dict[str, int | float]:
         """The push constants."""
         return {
-            "rows": self.rows, "pixels": self.pixels, "ow": self.ow, "x_rows": self.x_rows, "x_pixels": self.x_pixels,
-            "x_w": self.x_w, "stride_h": self.stride[0], "stride_w": self.stride[1],
+            "rows": self.rows, "pixels": self.pixels, "ow": self.ow, "x_rows": self.x_rows,
+            "x_pixels": self.x_pixels, "x_w": self.x_w, "stride_h": self.stride[0],
+            "stride_w": self.stride[1],
         }  # fmt: skip
 
 
 class MatrixWeights:
     """Weights on a device for matrix units, with what the epilogue needs.
 
-    *weight* is (G, N, K) less its zero points (`centred`), K padded with zeros as the kernel reads it; *channels* is the number
-    of real output channels.
+    *weight* is (G, N, K) less its zero points (`centred`), K padded with zeros as the kernel reads it;
+    *channels* is the number of real output channels.
     """
 
     def __init__(self, device: Device, weight: npt.NDArray[Any], scales: Scales, form: str, channels: int):
@@ -132,14 +150,18 @@ def centred(weight: Int8, scales: Scales) -> npt.NDArray[Any]:
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
-    """The weight plus a number for each place of its leading axes, which the type must hold; as it is where all are 0."""
+    """The weight plus a number for each place of its leading axes, which the type must hold; as it is where
+    all are 0."""
     if not points.any():
         return weight
-    return (weight + points.reshape(points.shape + (1,) * (weight.ndim - points.ndim)).astype(np.int16)).astype(dtype)
+    return (
+        weight + points.reshape(points.shape + (1,) * (weight.ndim - points.ndim)).astype(np.int16)
+    ).astype(dtype)
 
 
 class CoopmatGemm:
-    """A product on matrix units. *weight* is (G * N, K) int8; groups have whole blocks of 16 channels, unless there is one."""
+    """A product on matrix units. *weight* is (G * N, K) int8; groups have whole blocks of 16 channels, unless
+    there is one."""
 
     def __init__(self, device: Device, weight: Int8, scales: Scales, groups: int = 1):
         channels, self.k = weight.shape
@@ -163,7 +185,9 @@ class CoopmatGemm:
         tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.k_padded, w.groups)
         variants = (catalog().find(shader.name, dot=w.form, tile=tile, **out) for tile in tiles)
         found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
-        return next((variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1])
+        return next(
+            (variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1]
+        )
 
     def program(self, rows: int) -> Program:
         """The pipeline for so many rows."""
@@ -177,7 +201,9 @@ class CoopmatGemm:
         steps = self.packed.k_padded // int(variant.defines["BK"])
         return {**self.packed.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps}
 
-    def dispatch(self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: Buffer | None = None) -> None:
+    def dispatch(
+        self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: Buffer | None = None
+    ) -> None:
         """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
 
         row_parameters: scale and zero point of every row, where x is quantized by rows.

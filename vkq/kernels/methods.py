@@ -1,4 +1,5 @@
-"""The ways to compute a convolution, as data: what each can take, when ``method="auto"`` takes it, and what makes its kernel.
+"""The ways to compute a convolution, as data: what each can take, when ``method="auto"`` takes it, and what
+makes its kernel.
 
 A method is added by putting it into `METHODS`, in order of preference.
 """
@@ -22,9 +23,10 @@ from .matrix_units import CoopmatGemm
 if TYPE_CHECKING:
     from ..ops.conv2d import Conv2d
 
-# A grouped convolution with up to so many input channels in a group fills few columns of a matrix kernel's tile, and its im2col
-# matrix is as large as that of a full convolution. (lavapipe, 128 channels 28x28 3x3 in 32 groups: direct 2.3 ms, im2col 14 ms;
-# 96 channels in 4 groups: 6.0 and 7.4 ms; ungrouped im2col is the faster: 64 channels 4.6 and 9.7 ms.)
+# A grouped convolution with up to so many input channels in a group fills few columns of a matrix kernel's
+# tile, and its im2col matrix is as large as that of a full convolution. (lavapipe, 128 channels 28x28 3x3 in
+# 32 groups: direct 2.3 ms, im2col 14 ms; 96 channels in 4 groups: 6.0 and 7.4 ms; ungrouped im2col is the
+# faster: 64 channels 4.6 and 9.7 ms.)
 DIRECT_GROUP_CHANNELS = 16
 
 
@@ -45,10 +47,11 @@ Verdict = Callable[["Conv2d", Conv2dProblem], "str | None"]
 class Method:
     """One way to compute a convolution.
 
-    refusal: why it cannot take a layer and its problem; None where it can. merit: why "auto" should take it where it can; None
-    where it should not. make: its kernel. All see the layer, so that they can ask for its device, path and scheme.
-    layout: that of the int8 images that the kernel takes and gives. packing: what of a problem the kernel's weights depend on;
-    a kernel is made for each.
+    refusal: why it cannot take a layer and its problem; None where it can. merit: why "auto" should take it
+    where it can; None where it should not. make: its kernel. All see the layer, so that they can ask for its
+    device, path and scheme.
+    layout: that of the int8 images that the kernel takes and gives. packing: what of a problem the kernel's
+    weights depend on; a kernel is made for each.
     """
 
     name: str
@@ -63,7 +66,10 @@ def _not_pointwise(layer: Conv2d, p: Conv2dProblem) -> str | None:
     if layer.scales is None:
         return "its activations are float"
     if (p.kh, p.kw, p.stride) != (1, 1, (1, 1)) or any(p.padding):
-        return f"the kernel is {p.kh}x{p.kw}, stride {p.stride}, padding {p.padding}; it needs 1x1, stride 1 and no padding"
+        return (
+            f"the kernel is {p.kh}x{p.kw}, stride {p.stride}, padding {p.padding}; it needs 1x1, stride 1 and"
+            " no padding"
+        )
     return None if p.groups == 1 else f"groups={p.groups}; it needs 1"
 
 
@@ -85,7 +91,11 @@ def _direct_merit(layer: Conv2d, p: Conv2dProblem) -> str | None:
     group_ic, group_oc = p.ic // p.groups, p.oc // p.groups
     if group_ic % 4 or group_oc % 4:
         return f"groups of {group_ic} to {group_oc} channels are not whole words of 4"
-    return f"IC/groups={group_ic} is at most {DIRECT_GROUP_CHANNELS}" if group_ic <= DIRECT_GROUP_CHANNELS else None
+    return (
+        f"IC/groups={group_ic} is at most {DIRECT_GROUP_CHANNELS}"
+        if group_ic <= DIRECT_GROUP_CHANNELS
+        else None
+    )
 
 
 METHODS = [
@@ -111,7 +121,9 @@ METHODS = [
     Method(
         "matrix",
         CoopmatConv.refusal,
-        lambda layer, p: "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None,
+        lambda layer, p: (
+            "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None
+        ),
         CoopmatConv,
         BLOCKED,
         CoopmatConv.packing,
@@ -120,7 +132,9 @@ METHODS = [
     Method(
         "implicit",
         Implicit.refusal,
-        lambda layer, p: "large enough to gather tiles into shared memory" if Implicit.fits(layer.device, p) else None,
+        lambda layer, p: (
+            "large enough to gather tiles into shared memory" if Implicit.fits(layer.device, p) else None
+        ),
         lambda layer, p: Implicit(layer.int8_gemm),
     ),
     Method(
@@ -138,9 +152,11 @@ def names() -> tuple[str, ...]:
 
 
 def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
-    """The method for a layer and a problem, and why: the first that can take it and should, or the one asked for.
+    """The method for a layer and a problem, and why: the first that can take it and should, or the one asked
+    for.
 
-    Raises ArgumentError for an unknown name, and where the method asked for cannot take the problem, with the reason.
+    Raises ArgumentError for an unknown name, and where the method asked for cannot take the problem, with the
+    reason.
     """
     if name not in names():
         raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
@@ -155,5 +171,7 @@ def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method,
             if merit := method.merit(layer, p):
                 return method, merit if name == "auto" else "asked for by name"
     if not able:
-        raise ArgumentError(f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can")
+        raise ArgumentError(
+            f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can"
+        )
     return able[0], "asked for by name"

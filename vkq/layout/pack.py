@@ -1,8 +1,8 @@
 """Layouts: the order in which the int8 elements of an array stand in the words of a device buffer.
 
-A layout is one YAML file under ``layouts/``. From that one text come the NumPy functions ``pack`` and ``unpack``, the
-GLSL index functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in ``layouts/README.md``, so
-they cannot disagree.
+A layout is one YAML file under ``layouts/``. From that one text come the NumPy functions ``pack`` and
+``unpack``, the GLSL index functions of the shaders (``#include "layout/<name>.glslh"``) and the drawings in
+``layouts/README.md``, so they cannot disagree.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def int8x4_pack(lanes: ArrayLike) -> NDArray[np.int32]:
     array = _array(lanes, np.dtype(np.int8), "int8x4_pack: lanes")
     if array.shape[-1:] != (LANES,):
         raise ArgumentError(
-            f"int8x4_pack: lanes has shape {array.shape}; its last axis must be {LANES} long, one value per byte."
+            f"int8x4_pack: lanes has shape {array.shape}; its last axis must be {LANES} long, one value per"
+            " byte."
         )
     return np.array(array, order="C").view(Int8x4)[..., 0]
 
@@ -89,7 +90,8 @@ class Layout(LayoutSpec):
         """Put an int8 array into words.
 
         Args:
-            array: int8, one axis per dim of the layout, any strides, read-only or memory-mapped; it is never modified.
+            array: int8, one axis per dim of the layout, any strides, read-only or memory-mapped; it is never
+                modified.
             fill: value of the padding lanes, in [-128, 127]: 0 for weights, the zero point for activations.
 
         Returns:
@@ -127,10 +129,12 @@ class Layout(LayoutSpec):
         shape = self.checked_shape(shape, "unpack: shape")
         if source.shape != (self.words(shape),):
             raise ArgumentError(
-                f"{self.name}.unpack: words has shape {source.shape} but an array of shape {shape} {self.dims_text()} "
-                f"takes {self.words(shape)} words; pass one dimension of that length."
+                f"{self.name}.unpack: words has shape {source.shape} but an array of shape {shape}"
+                f" {self.dims_text()} takes {self.words(shape)} words; pass one dimension of that length."
             )
-        digits = source.reshape(self.extents(shape)).transpose([self.order.index(part) for part in self._digits()])
+        digits = source.reshape(self.extents(shape)).transpose(
+            [self.order.index(part) for part in self._digits()]
+        )
         lanes = int8x4_unpack(digits).reshape(*self._word_shape(shape), LANES)
         array = np.empty(shape, np.int8)
         for from_array, from_lanes in self._lane_regions(lanes, shape):
@@ -138,13 +142,16 @@ class Layout(LayoutSpec):
         return array
 
     def drawing(self, shape: Sequence[int]) -> str:
-        """The words of an array of *shape* as text, one line per run of the innermost part, highest byte first.
+        """The words of an array of *shape* as text, one line per run of the innermost part, highest byte
+        first.
 
         Made for small shapes. Each element shows as its own number in hexadecimal, padding as ``--``.
         """
         shape = self.checked_shape(shape, "drawing: shape")
         strides = _drawing_strides(shape)
-        numbers = {element: sum(map(operator.mul, element, strides)) for element in product(*map(range, shape))}
+        numbers = {
+            element: sum(map(operator.mul, element, strides)) for element in product(*map(range, shape))
+        }
         width = max([2, *(len(f"{number:x}") for number in numbers.values())])
         cells = [["-" * width] * LANES for _ in range(self.words(shape))]
         for element, number in numbers.items():
@@ -163,18 +170,27 @@ class Layout(LayoutSpec):
         *extents, run = self.extents(shape)
         yield f"{' '.join(f'{name:>3}' for name in outer)} | {inner} = 0, 1, ..."
         for row, digits in enumerate(product(*map(range, extents))):
-            yield f"{' '.join(f'{digit:>3}' for digit in digits)} | {' '.join(words[row * run : (row + 1) * run])}"
+            yield (
+                f"{' '.join(f'{digit:>3}' for digit in digits)} |"
+                f" {' '.join(words[row * run : (row + 1) * run])}"
+            )
 
     def _digits(self) -> list[Part]:
-        """The parts of ``order`` as they stand in the logical array: dim by dim, each from outermost to innermost."""
+        """The parts of ``order`` as they stand in the logical array: dim by dim, each from outermost to
+        innermost."""
         return sorted(self.order, key=lambda part: (part.dim, -part.divisor))
 
     def _word_shape(self, shape: Sequence[int]) -> list[int]:
         """The padded shape with the lane's dim counted in words."""
-        return [size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))]
+        return [
+            size // LANES if dim == self.lane.dim else size for dim, size in enumerate(self.padded(shape))
+        ]
 
-    def _lane_regions(self, lanes: NDArray[np.int8], shape: Sequence[int]) -> Iterator[tuple[Any, NDArray[np.int8]]]:
-        """Pairs that together cover the array: an index into it, and the view of *lanes* (word shape..., 4) for it."""
+    def _lane_regions(
+        self, lanes: NDArray[np.int8], shape: Sequence[int]
+    ) -> Iterator[tuple[Any, NDArray[np.int8]]]:
+        """Pairs that together cover the array: an index into it, and the view of *lanes* (word shape..., 4)
+        for it."""
         inside: list[slice | int] = [slice(size) for size in shape]
         dim = self.lane.dim
         if dim == len(shape) - 1:  # a word's lanes are neighbours in the array: one region with long runs
@@ -188,7 +204,8 @@ class Layout(LayoutSpec):
 
 
 def layouts_folder() -> Path:
-    """The folder of the layout files: ``vkq/layouts`` in an installed package, else ``layouts`` in the checkout."""
+    """The folder of the layout files: ``vkq/layouts`` in an installed package, else ``layouts`` in the
+    checkout."""
     package = Path(__file__).resolve().parents[1]
     return package / "layouts" if (package / "layouts").is_dir() else package.parent / "layouts"
 
@@ -221,19 +238,27 @@ def layout(name: str) -> Layout:
 
 @functools.cache
 def activation_layouts() -> tuple[Layout, ...]:
-    """The layouts of activations (dims n, c, h, w) by name. A layout's place here is its number in ``layout/any.glslh``."""
+    """The layouts of activations (dims n, c, h, w) by name. A layout's place here is its number in
+    ``layout/any.glslh``."""
     return tuple(found for _, found in sorted(_read_all().items()) if found.dims == ("n", "c", "h", "w"))
 
 
 def glsl_includes() -> dict[str, str]:
-    """The include files that the layouts give to shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` -> GLSL text."""
-    return {f"layout/{name}.glslh": found.glsl() for name, found in _read_all().items()} | {"layout/any.glslh": _any_glsl()}
+    """The include files that the layouts give to shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` ->
+    GLSL text."""
+    return {f"layout/{name}.glslh": found.glsl() for name, found in _read_all().items()} | {
+        "layout/any.glslh": _any_glsl()
+    }
 
 
 def _any_glsl() -> str:
-    """Index functions that take the layout as a number, for shaders that serve every one (a specialization constant)."""
+    """Index functions that take the layout as a number, for shaders that serve every one (a specialization
+    constant)."""
     names = [found.name for found in activation_layouts()]
-    text = "// The index functions of the activation layouts, chosen by number (vkq.layout.activation_layouts).\n"
+    text = (
+        "// The index functions of the activation layouts, chosen by number"
+        " (vkq.layout.activation_layouts).\n"
+    )
     text += "#ifndef LAYOUT_ANY_GLSLH\n#define LAYOUT_ANY_GLSLH\n"
     text += "".join(f'#include "layout/{name}.glslh"\n' for name in names)
     functions = (
@@ -242,7 +267,9 @@ def _any_glsl() -> str:
         ("uvec4", "element", "uint word, uint lane, uvec4 extent", "word, lane, extent"),
     )
     for result, function, parameters, arguments in functions:
-        calls = "".join(f"  if (which == {i}) return {n}_{function}({arguments});\n" for i, n in enumerate(names[:-1]))
+        calls = "".join(
+            f"  if (which == {i}) return {n}_{function}({arguments});\n" for i, n in enumerate(names[:-1])
+        )
         last = f"  return {names[-1]}_{function}({arguments});\n"
         text += f"{result} any_layout_{function}(int which, {parameters}) {{\n{calls}{last}}}\n"
     return text + "#endif\n"
@@ -266,7 +293,8 @@ def _int8(value: int, what: str) -> int:
 
 
 def _drawing_strides(shape: Sequence[int]) -> list[int]:
-    """Row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal shows the coordinates."""
+    """Row-major strides of *shape* with sizes rounded up to powers of 4, so that hexadecimal shows the
+    coordinates."""
     strides = [1]
     for size in reversed(shape[1:]):
         strides.insert(0, strides[0] * next(power for power in (4**i for i in range(32)) if power >= size))

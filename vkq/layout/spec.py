@@ -1,8 +1,9 @@
 """The formula of a layout: read from its YAML file, checked, evaluated for an element, and written as GLSL.
 
-The YAML lists *parts*, outermost first; the word index is the row-major index over them. A part of the dim ``c`` is
-``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a block of 32). ``lane``
-is the part that is the byte of the word. ``vkq.layout`` adds the NumPy side; ``layouts/README.md`` explains the files.
+The YAML lists *parts*, outermost first; the word index is the row-major index over them. A part of the dim
+``c`` is ``c``, ``c/4`` (blocks of 4), ``c%4`` (inside a block of 4) or ``c%32/4`` (blocks of 4 inside a block
+of 32). ``lane`` is the part that is the byte of the word. ``vkq.layout`` adds the NumPy side;
+``layouts/README.md`` explains the files.
 """
 
 from __future__ import annotations
@@ -116,7 +117,8 @@ class LayoutSpec:
 
     @classmethod
     def load(cls: type[AnyLayout], path: Path) -> AnyLayout:
-        """Read a layout's YAML file; SpecError with file:line where it breaks a rule of ``layouts/README.md``."""
+        """Read a layout's YAML file; SpecError with file:line where it breaks a rule of
+        ``layouts/README.md``."""
         return cls(*_parse(yamlfile.load(path), path.stem))
 
     def extents(self, shape: Sequence[int]) -> list[int]:
@@ -124,7 +126,8 @@ class LayoutSpec:
         return [part.extent(shape) for part in self.order]
 
     def padded(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """*shape* with every split dim rounded up to whole blocks: the elements that the words have room for."""
+        """*shape* with every split dim rounded up to whole blocks: the elements that the words have room
+        for."""
         shape = self.checked_shape(shape, "padded: shape")
         block = {part.dim: part.divisor for part in self.order if part.modulus is None}
         return tuple(-(-size // block[dim]) * block[dim] for dim, size in enumerate(shape))
@@ -134,7 +137,8 @@ class LayoutSpec:
         return math.prod(self.extents(self.checked_shape(shape, "words: shape")))
 
     def index(self, *element: int, shape: Sequence[int]) -> tuple[int, int]:
-        """The word index and the lane (byte, 0..3) of one element of an array of *shape*, straight from the formula.
+        """The word index and the lane (byte, 0..3) of one element of an array of *shape*, straight from the
+        formula.
 
         This is the slow and simple form that the others are tested against.
 
@@ -143,7 +147,9 @@ class LayoutSpec:
         (11, 1)
         """
         shape = self.checked_shape(shape, "index: shape")
-        if len(element) != len(shape) or not all(0 <= at < size for at, size in zip(element, shape, strict=True)):
+        if len(element) != len(shape) or not all(
+            0 <= at < size for at, size in zip(element, shape, strict=True)
+        ):
             raise ArgumentError(
                 f"{self.name}.index: element {element} is not in an array of shape {shape}; "
                 f"give one position per dim {self.dims_text()}, each from 0 to below its size."
@@ -154,11 +160,13 @@ class LayoutSpec:
         return word, self.lane.value(element)
 
     def glsl(self) -> str:
-        """GLSL functions ``<name>_word``, ``_lane``, ``_words``, ``_element``, explained in ``layouts/README.md``."""
+        """GLSL functions ``<name>_word``, ``_lane``, ``_words``, ``_element``, explained in
+        ``layouts/README.md``."""
         first, *rest = self.order
         fold = [f"  word = word * {part.glsl_extent()} + {part.glsl_value()};" for part in rest]
         unfold = [
-            f"  {part.glsl_add(f'word % {part.glsl_extent()}')}\n  word /= {part.glsl_extent()};" for part in reversed(rest)
+            f"  {part.glsl_add(f'word % {part.glsl_extent()}')}\n  word /= {part.glsl_extent()};"
+            for part in reversed(rest)
         ]
         return _GLSL.format(
             name=self.name,
@@ -181,15 +189,18 @@ class LayoutSpec:
         return f"({', '.join(self.dims)})"
 
     def checked_shape(self, shape: Sequence[int], what: str) -> tuple[int, ...]:
-        """*shape* as plain ints, one per dim and none negative; *what* it is begins the message of the error."""
+        """*shape* as plain ints, one per dim and none negative; *what* it is begins the message of the
+        error."""
         try:
             sizes = tuple(map(operator.index, shape))
         except TypeError as error:
-            raise DTypeError(f"{self.name}.{what} is {shape!r}; it must be a sequence of whole numbers.") from error
+            raise DTypeError(
+                f"{self.name}.{what} is {shape!r}; it must be a sequence of whole numbers."
+            ) from error
         if len(sizes) != len(self.dims) or min(sizes) < 0:
             raise ArgumentError(
-                f"{self.name}.{what} is {sizes}; this layout takes {len(self.dims)} sizes {self.dims_text()}, "
-                f"each 0 or more; reshape to that."
+                f"{self.name}.{what} is {sizes}; this layout takes {len(self.dims)} sizes {self.dims_text()},"
+                " each 0 or more; reshape to that."
             )
         return sizes
 
@@ -199,12 +210,16 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
     entries = root.mapping({"name", "summary", "dims", "split", "order", "lane"})
     name, summary = entries["name"].str(), entries["summary"].str()
     if name != f"kPackedInt8_{stem}" or not re.fullmatch("[0-9A-Za-z]+", stem):
-        raise entries["name"].error(f"the name is {name!r}; it must be 'kPackedInt8_' and the letters of the file name.")
+        raise entries["name"].error(
+            f"the name is {name!r}; it must be 'kPackedInt8_' and the letters of the file name."
+        )
     if len(summary.splitlines()) != 1:
         raise entries["summary"].error("the summary must be one line.")
     dims = tuple(_dim(node) for node in entries["dims"].sequence())
     if not 2 <= len(dims) <= 4 or len(set(dims)) < len(dims):
-        raise entries["dims"].error(f"the dims are {', '.join(dims)}; there must be 2 to 4, to fit a uvec, each once.")
+        raise entries["dims"].error(
+            f"the dims are {', '.join(dims)}; there must be 2 to 4, to fit a uvec, each once."
+        )
     split = {_dim_number(key, dims, node): node.int() for key, node in entries["split"].items()}
     order = tuple(_part(node, dims) for node in entries["order"].sequence())
     lane = _part(entries["lane"], dims)
@@ -215,14 +230,15 @@ def _parse(root: Node, stem: str) -> tuple[str, str, tuple[str, ...], tuple[Part
         _check_cover(dim, split.get(dim, 1), (*order, lane), dims, entries["order"])
     if order[0].modulus is not None:
         raise entries["order"].error(
-            f"the outermost part is {order[0].text(dims)}; it must be a whole dim or the blocks of one, so that a word "
-            f"past the end is an element outside the array."
+            f"the outermost part is {order[0].text(dims)}; it must be a whole dim or the blocks of one, so"
+            " that a word past the end is an element outside the array."
         )
     return name, summary, dims, order, lane
 
 
 def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str], order: Node) -> None:
-    """Refuse parts of *dim* that do not chain as d/a, d%a/b, d%b/..., d%z with a = *split*: each position once."""
+    """Refuse parts of *dim* that do not chain as d/a, d%a/b, d%b/..., d%z with a = *split*: each position
+    once."""
     chain = sorted((part for part in parts if part.dim == dim), key=lambda part: -part.divisor)
     divisors = [part.divisor for part in chain]
     nested = all(outer > inner and outer % inner == 0 for outer, inner in pairwise(divisors))
@@ -230,8 +246,14 @@ def _check_cover(dim: int, split: int, parts: Sequence[Part], dims: Sequence[str
     if not (nested and linked and divisors[0] == split and divisors[-1] == 1):
         name = dims[dim]
         given = ", ".join(part.text(dims) for part in chain) or "nothing"
-        rule = f"{name}/{split} and the parts of {name}%{split}" if split > 1 else f"{name} alone, for it is not split"
-        raise order.error(f"order and lane give {given} for the dim {name}; they must give {rule}, each exactly once.")
+        rule = (
+            f"{name}/{split} and the parts of {name}%{split}"
+            if split > 1
+            else f"{name} alone, for it is not split"
+        )
+        raise order.error(
+            f"order and lane give {given} for the dim {name}; they must give {rule}, each exactly once."
+        )
 
 
 def _dim(node: Node) -> str:

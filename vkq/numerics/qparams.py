@@ -1,7 +1,8 @@
-"""Scale and zero point: what turns an int8 or uint8 number ``q`` into the real number ``(q - zero_point) * scale``.
+"""Scale and zero point: what turns an int8 or uint8 number ``q`` into the real number ``(q - zero_point) *
+scale``.
 
-A scale is a float32, as on the device: positive and normal, so that no device flushes it to zero and its reciprocal is
-finite. Names and meaning are those of ONNX QuantizeLinear.
+A scale is a float32, as on the device: positive and normal, so that no device flushes it to zero and its
+reciprocal is finite. Names and meaning are those of ONNX QuantizeLinear.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _RANGES: dict[str, tuple[int, int]] = {"int8": (-128, 127), "uint8": (0, 255)}
 class QParams:
     """Per-tensor quantization parameters of an int8 or uint8 tensor.
 
-    scale: positive, rounded to float32 at construction (and equal to that float32 from then on), at least 2**-126.
+    scale: positive, rounded to float32 at construction (and equal to that float32 from then on), at least
+    2**-126.
     zero_point: an integer that ``dtype`` can hold; the number that stands for 0.0.
     dtype: "int8" or "uint8".
 
@@ -95,7 +97,9 @@ class QParams:
             low, high = min(np.float32(lo), np.float32(0)), max(np.float32(hi), np.float32(0))
             width = np.float32(max(-low, high) if symmetric else high - low)
         if not (lo <= hi and np.isfinite(width)):
-            raise ArgumentError(f"QParams: the range is [{lo}, {hi}]; it needs lo <= hi and a finite float32 width.")
+            raise ArgumentError(
+                f"QParams: the range is [{lo}, {hi}]; it needs lo <= hi and a finite float32 width."
+            )
         steps = np.float32(127 if symmetric else 255)
         scale = max(width / steps, np.float32(SMALLEST_SCALE)) if width else np.float32(1)
         qmin, qmax = _RANGES[dtype]
@@ -108,9 +112,9 @@ class QParams:
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
     """The per-channel scales of a tensor, as float32 of shape (channels,).
 
-    scale: one number, or an array of shape (1,) or (channels,). what: how an error names it ("linear: w_scale").
-    Raises DTypeError where it is not real numbers, ArgumentError for a wrong length and for a scale that is not
-    positive, finite and at least 2**-126 as a float32; the message names the channel.
+    scale: one number, or an array of shape (1,) or (channels,). what: how an error names it ("linear:
+    w_scale"). Raises DTypeError where it is not real numbers, ArgumentError for a wrong length and for a
+    scale that is not positive, finite and at least 2**-126 as a float32; the message names the channel.
 
     >>> check_scales(0.5, 3, "w_scale")
     array([0.5, 0.5, 0.5], dtype=float32)
@@ -125,23 +129,28 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
         channel = int(bad[0])
         raise ArgumentError(
             f"{what}[{channel}] is {given[channel]}; "
-            f"a scale must be positive, finite and at least 2**-126 (1.18e-38) as a float32."
+            "a scale must be positive, finite and at least 2**-126 (1.18e-38) as a float32."
         )
     return scales
 
 
-def check_zero_points(zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str) -> npt.NDArray[np.int32]:
+def check_zero_points(
+    zero_point: npt.ArrayLike | None, channels: int, dtype: npt.DTypeLike, what: str
+) -> npt.NDArray[np.int32]:
     """The per-channel zero points of a tensor of ``dtype`` (int8 or uint8), as int32 of shape (channels,).
 
-    zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError where it is not
-    integers, or of the other 8-bit type; ArgumentError for a wrong length or a value that ``dtype`` cannot hold.
+    zero_point: an integer, an array of shape (1,) or (channels,), or None for 0. Raises DTypeError where it
+    is not integers, or of the other 8-bit type; ArgumentError for a wrong length or a value that ``dtype``
+    cannot hold.
 
     >>> check_zero_points(-3, 2, np.int8, "w_zero_point")
     array([-3, -3], dtype=int32)
     """
     given, tensor = np.asarray(0 if zero_point is None else zero_point), np.dtype(dtype)
     if given.dtype.kind not in "iu" or (given.dtype.itemsize == 1 and given.dtype != tensor):
-        raise DTypeError(f"{what} has dtype {given.dtype} but its tensor is {tensor}; give integers of that type.")
+        raise DTypeError(
+            f"{what} has dtype {given.dtype} but its tensor is {tensor}; give integers of that type."
+        )
     given = _per_channel(given, channels, what)
     low, high = _RANGES[tensor.name]
     bad = np.flatnonzero((given < low) | (given > high))
@@ -153,15 +162,19 @@ def check_zero_points(zero_point: npt.ArrayLike | None, channels: int, dtype: np
 def check_bias(bias: npt.NDArray[Any], channels: int, float_output: bool, what: str) -> npt.NDArray[Any]:
     """The bias of an int8 operation, as native int32 or float32 of shape (channels,).
 
-    int32 has the scale ``x_scale * w_scale`` and zero point 0; float32 (finite) goes with float32 output alone.
-    Raises DTypeError or ArgumentError; ``what`` names the tensor in the message ("linear: bias").
+    int32 has the scale ``x_scale * w_scale`` and zero point 0; float32 (finite) goes with float32 output
+    alone. Raises DTypeError or ArgumentError; ``what`` names the tensor in the message ("linear: bias").
     """
     allowed: tuple[str, ...] = ("int32", "float32") if float_output else ("int32",)
     if bias.dtype.name not in allowed:
         output = "float32" if float_output else "int8"
-        raise DTypeError(f"{what} has dtype {bias.dtype}; with {output} output it must be {' or '.join(allowed)}.")
+        raise DTypeError(
+            f"{what} has dtype {bias.dtype}; with {output} output it must be {' or '.join(allowed)}."
+        )
     if bias.shape != (channels,):
-        raise ArgumentError(f"{what} has shape {bias.shape}; it must be ({channels},), one per output channel.")
+        raise ArgumentError(
+            f"{what} has shape {bias.shape}; it must be ({channels},), one per output channel."
+        )
     bad = np.flatnonzero(~np.isfinite(bias))
     if bad.size:
         raise ArgumentError(f"{what}[{bad[0]}] is {bias[bad[0]]}; a bias must be finite.")
@@ -179,7 +192,9 @@ def _per_channel(values: npt.NDArray[Any], channels: int, what: str) -> npt.NDAr
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(all="ignore"):  # a float64 beyond float32 becomes Inf or 0, which the caller refuses by name
+    with np.errstate(
+        all="ignore"
+    ):  # a float64 beyond float32 becomes Inf or 0, which the caller refuses by name
         return np.asarray(values, np.float32)
 
 
@@ -192,7 +207,9 @@ def _single(value: Any, what: str) -> Any:
     if not isinstance(value, np.ndarray):
         return value
     if value.size != 1:
-        raise ArgumentError(f"QParams: {what} has shape {value.shape}; a tensor has one, so give one element.")
+        raise ArgumentError(
+            f"QParams: {what} has shape {value.shape}; a tensor has one, so give one element."
+        )
     return value.reshape(-1)[0]
 
 
@@ -205,7 +222,8 @@ def _scale(scale: Any) -> float:
         rounded = np.asarray(np.float32(np.inf))
     if not _is_good_scale(rounded):
         raise ArgumentError(
-            f"QParams: scale is {scale}; it must be positive, finite and at least 2**-126 (1.18e-38) as a float32."
+            f"QParams: scale is {scale}; it must be positive, finite and at least 2**-126 (1.18e-38) as a"
+            " float32."
         )
     return float(rounded)
 
@@ -215,7 +233,10 @@ def _zero_point(zero_point: Any, dtype: QDType) -> int:
         kind = type(zero_point).__name__
         raise DTypeError(f"QParams: zero_point is {zero_point!r} ({kind}); it must be an integer.")
     if isinstance(zero_point, (np.int8, np.uint8)) and zero_point.dtype.name != dtype:
-        raise DTypeError(f"QParams: zero_point has dtype {zero_point.dtype} but the tensor is {dtype}; they must be the same.")
+        raise DTypeError(
+            f"QParams: zero_point has dtype {zero_point.dtype} but the tensor is {dtype}; they must be the"
+            " same."
+        )
     qmin, qmax = _RANGES[dtype]
     if not qmin <= zero_point <= qmax:
         raise ArgumentError(f"QParams: zero_point is {zero_point}; {dtype} holds {qmin} to {qmax}.")

@@ -1,4 +1,5 @@
-"""2-D convolutions: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw, by one of several methods."""
+"""2-D convolutions: q8ta_q8csw with float32 or int8 output, and the weight-only q8csw, by one of several
+methods."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ class Conv2d(Layer[Conv2dProblem]):
         weight: (OC, IC/groups, KH, KW), int8 (or uint8).
         w_scale: float32, one number or (OC,): the weight's scale per output channel.
         stride, dilation: an int or (vertical, horizontal).
-        padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has the value zero: it is
-            filled with x's zero point.
+        padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has
+            the value zero: it is filled with x's zero point.
         groups: divides IC and OC.
-        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "matrix", "direct",
-            "implicit", "im2col". All give the same bits; one that cannot take the convolution is refused. ``explain`` says
-            which is taken, and why.
+        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "matrix",
+            "direct", "implicit", "im2col". All give the same bits; one that cannot take the convolution is
+            refused. ``explain`` says which is taken, and why.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
@@ -72,10 +73,18 @@ class Conv2d(Layer[Conv2dProblem]):
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
             activation=activation, path=path, device=device,
         )  # fmt: skip
-        self._options: dict[str, Any] = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+        self._options: dict[str, Any] = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
         _, group_ic, _, _ = self.weight_shape
-        # A large image: refuses bad options and groups at construction, not at the first call, and packs the weight now.
-        reach = Conv2dProblem.of((1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options))
+        # A large image: refuses bad options and groups at construction, not at the first call, and packs the
+        # weight now.
+        reach = Conv2dProblem.of(
+            (1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options)
+        )
         self.reach = reach
         self.groups = reach.groups
         self.method = method
@@ -133,7 +142,9 @@ class Conv2d(Layer[Conv2dProblem]):
         p, choice = self._problem(x_shape), self.choice()
         method, why = choose(self, p, self.method)
         variants, scratch = self._kernel(p).describe(p) if math.prod(p.y_shape) else ((), 0)
-        return Explanation(p.name, self.scheme, choice.path, choice.reason, variants, p.macs, scratch, method.name, why)
+        return Explanation(
+            p.name, self.scheme, choice.path, choice.reason, variants, p.macs, scratch, method.name, why
+        )
 
 
 def _without_same(options: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +173,8 @@ def conv2d(
     if isinstance(x, Tensor) and device is None:
         device = x.device
     layer = Conv2d(
-        weight, w_scale, stride=stride, padding=padding, dilation=dilation, groups=groups, x_qparams=x_qparams,
-        y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, method=method,
-        device=device,
+        weight, w_scale, stride=stride, padding=padding, dilation=dilation, groups=groups,
+        x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation,
+        path=path, method=method, device=device,
     )  # fmt: skip
     return layer(x)

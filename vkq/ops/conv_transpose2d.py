@@ -24,10 +24,11 @@ from .layer import Explanation, Layer
 
 @dataclasses.dataclass(frozen=True)
 class Taps:
-    """Along one axis, for the output pixels first, first + stride, ...: the kernel's taps that hit an input pixel.
+    """Along one axis, for the output pixels first, first + stride, ...: the kernel's taps that hit an input
+    pixel.
 
-    Output pixel ``o = first + stride * i`` sees input pixel ``i + offset + j * step`` through ``kernel[j]``. Only every so many
-    taps can: ``o + padding - dilation * tap`` must be a multiple of the stride.
+    Output pixel ``o = first + stride * i`` sees input pixel ``i + offset + j * step`` through ``kernel[j]``.
+    Only every so many taps can: ``o + padding - dilation * tap`` must be a multiple of the stride.
     """
 
     first: int
@@ -57,12 +58,13 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         x_qparams: scale and zero point of the activations.
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal) or (top, left, bottom, right): what is cut off the output.
-        output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the bottom and right.
+        output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the
+            bottom and right.
         groups: divides IC and OC.
         y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
 
-    The size is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1``. The formulas are those of
-    `Linear`, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
+    The size is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1``. The formulas
+    are those of `Linear`, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
     (x[n, ic, h, w] - x_zero_point) * (weight[ic, oc, kh, kw] - w_zero_point[oc])
     (https://onnx.ai/onnx/operators/onnx__ConvTranspose.html between DequantizeLinear and QuantizeLinear).
 
@@ -99,7 +101,8 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
             raise ArgumentError(f"{self._op}: x_qparams is {x_qparams!r}; it must be a QParams")
         given = np.asarray(weight)
         self._options: dict[str, Any] = {
-            "stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation, "groups": groups
+            "stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation,
+            "groups": groups
         }  # fmt: skip
         self._given_shape = given.shape
         ic = given.shape[0] if given.ndim == 4 else 0
@@ -138,7 +141,9 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
 
     def _windows(self, p: TransposedConv2dProblem) -> list[tuple[Window, Direct]]:
         """The ordinary convolution of every phase that has output pixels."""
-        return [(_window(p, v, h), kernel) for v, h, kernel in self._phases if v.first < p.oh and h.first < p.ow]
+        return [
+            (_window(p, v, h), kernel) for v, h, kernel in self._phases if v.first < p.oh and h.first < p.ow
+        ]
 
     def explain(self, x_shape: Sequence[int]) -> Explanation:
         """What the layer does with an input of this shape, without running it."""
@@ -185,11 +190,13 @@ def conv_transpose2d(
     path: str = "auto",
     device: Device | None = None,
 ) -> Any:
-    """One transposed convolution applied once; see `ConvTranspose2d`, which keeps the packed weight for more."""
+    """One transposed convolution applied once; see `ConvTranspose2d`, which keeps the packed weight for
+    more."""
     if isinstance(x, Tensor) and device is None:
         device = x.device
     layer = ConvTranspose2d(
-        weight, w_scale, x_qparams=x_qparams, stride=stride, padding=padding, output_padding=output_padding, dilation=dilation,
-        groups=groups, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, device=device,
+        weight, w_scale, x_qparams=x_qparams, stride=stride, padding=padding, output_padding=output_padding,
+        dilation=dilation, groups=groups, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
+        activation=activation, path=path, device=device,
     )  # fmt: skip
     return layer(x)

@@ -1,4 +1,5 @@
-"""Add, subtract and multiply two 8-bit tensors with broadcasting, exactly as ONNX Runtime's QLinearAdd and QLinearMul."""
+"""Add, subtract and multiply two 8-bit tensors with broadcasting, exactly as ONNX Runtime's QLinearAdd and
+QLinearMul."""
 
 from __future__ import annotations
 
@@ -43,12 +44,12 @@ def add(
 ) -> Any:
     """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
-    a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors; shapes broadcast as NumPy's (at most four axes
-    after joining those that broadcast alike). The result is an array where both are, else a Tensor. activation: None, "relu",
-    "relu6" or (lo, hi). ``ra = a_scale / y_scale``, ``rb = b_scale / y_scale``,
-    ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each rounded to float32: the zero point is added before rounding. Where a alone
-    is broadcast along the innermost axis, the operands swap their roles. That is ONNX Runtime's com.microsoft.QLinearAdd on
-    x86-64, byte for byte.
+    a, b: int8 or uint8 of one type, NumPy arrays (with their qparams) or Tensors; shapes broadcast as NumPy's
+    (at most four axes after joining those that broadcast alike). The result is an array where both are, else
+    a Tensor. activation: None, "relu", "relu6" or (lo, hi). ``ra = a_scale / y_scale``, ``rb = b_scale /
+    y_scale``, ``offset = y_zp - fma(ra, a_zp, rb * b_zp)``, each rounded to float32: the zero point is added
+    before rounding. Where a alone is broadcast along the innermost axis, the operands swap their roles. That
+    is ONNX Runtime's com.microsoft.QLinearAdd on x86-64, byte for byte.
 
     Raises DTypeError for other types, ArgumentError for shapes that do not broadcast and missing qparams.
 
@@ -69,7 +70,8 @@ def sub(
     activation: Activation = None,
     device: Device | None = None,
 ) -> Any:
-    """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``, and operands that never swap. Arguments as `add`.
+    """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``, and operands that never swap. Arguments as
+    `add`.
 
     >>> q = QParams(0.5)
     >>> sub(np.array([1, 100], np.int8), np.array([2, -100], np.int8), q, a_qparams=q, b_qparams=q)
@@ -90,8 +92,8 @@ def mul(
 ) -> Any:
     """``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
 
-    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. Arguments as `add`. That is ONNX Runtime's
-    com.microsoft.QLinearMul on x86-64, byte for byte.
+    ``r = (a_scale * b_scale) / y_scale``; every step is rounded to float32. Arguments as `add`. That is ONNX
+    Runtime's com.microsoft.QLinearMul on x86-64, byte for byte.
 
     >>> q = QParams(0.5)
     >>> mul(np.array([3, 100], np.int8), np.array([2, 100], np.int8), q, a_qparams=q, b_qparams=q)
@@ -102,7 +104,8 @@ def mul(
 
 @dataclasses.dataclass(frozen=True)
 class Arithmetic:
-    """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an integer it may round."""
+    """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an
+    integer it may round."""
 
     variant: str
     ra: float
@@ -113,11 +116,13 @@ class Arithmetic:
 
 @functools.lru_cache(maxsize=256)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
-    """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own float32 steps."""
+    """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
+    float32 steps."""
     moved_a, moved_b, moved_y = (operand.shift(q.dtype) for q in (a, b, y))
     if op == "mul":
         ra, rb, offset = reference_ops.scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
-        # Only values inside the type matter (|value| < 2^10): a larger one saturates whatever its relative error.
+        # Only values inside the type matter (|value| < 2^10): a larger one saturates whatever its relative
+        # error.
         variant, error, largest = "mul", 8 * FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
     else:
         exact = reference_ops.scales_of_sum(a, b, y, op == "sub")
@@ -131,9 +136,17 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
 
 
 def binary_tensor(
-    op: BinaryOp, a: Tensor, b: Tensor, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None, form: str = "auto"
+    op: BinaryOp,
+    a: Tensor,
+    b: Tensor,
+    aq: QParams,
+    bq: QParams,
+    yq: QParams,
+    activation: Activation = None,
+    form: str = "auto",
 ) -> Tensor:
-    """The operation on Tensors. *form* "table" makes the shader take every result from the table; the bits are the same."""
+    """The operation on Tensors. *form* "table" makes the shader take every result from the table; the bits
+    are the same."""
     shape = _broadcast_shape(op, a.shape, b.shape)
     if op != "sub" and reference_ops.swaps(a.shape, b.shape):
         a, b, aq, bq = b, a, bq, aq
@@ -147,8 +160,9 @@ def binary_tensor(
     same = a.shape == b.shape
     words = y.nbytes // 4
     push: dict[str, int | float] = {
-        "count": ceil4(words) if same else words, "ra": numbers.ra, "rb": numbers.rb, "offset": numbers.offset,
-        "safe": numbers.safe, "a_zero": signed_zero_point(aq), "b_zero": signed_zero_point(bq), "y_min": low, "y_max": high,
+        "count": ceil4(words) if same else words, "ra": numbers.ra, "rb": numbers.rb,
+        "offset": numbers.offset, "safe": numbers.safe, "a_zero": signed_zero_point(aq),
+        "b_zero": signed_zero_point(bq), "y_min": low, "y_max": high,
     }  # fmt: skip
     for name, dims in zip("yab", _logical_dims(op, shape, a, b), strict=True):
         push |= operand.named(name, dims)
@@ -157,7 +171,9 @@ def binary_tensor(
     constants: dict[str, Value] = {
         "LAYOUT": layout_number(y.layout), "FOLDED": operand.folded(y), "LANE_AXIS": packed.lane.dim,
     }  # fmt: skip
-    operand.dispatch(y.device.program(variant, constants), y.device, [a.buffer, b.buffer, table, y.buffer], push)
+    operand.dispatch(
+        y.device.program(variant, constants), y.device, [a.buffer, b.buffer, table, y.buffer], push
+    )
     return y
 
 
@@ -179,7 +195,9 @@ def _binary(
     return operand.give(binary_tensor(op, ta, tb, ma, mb, yq, activation), a, b)
 
 
-def _stored_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation) -> npt.NDArray[np.int8]:
+def _stored_table(
+    op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
+) -> npt.NDArray[np.int8]:
     return signed(reference_ops.binary_table(op, a, b, y, activation))
 
 
@@ -188,13 +206,14 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
         return np.broadcast_shapes(tuple(a), tuple(b))
     except ValueError:
         raise ArgumentError(
-            f"{op}: a has shape {tuple(a)} and b {tuple(b)}; from the right, axes must be equal or one of them 1"
+            f"{op}: a has shape {tuple(a)} and b {tuple(b)}; from the right, axes must be equal or one of"
+            " them 1"
         ) from None
 
 
 def _alike(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Both with the rank of the result and in one layout: that of the operand which has the result's shape, if one has and if
-    it can be broadcast."""
+    """Both with the rank of the result and in one layout: that of the operand which has the result's shape,
+    if one has and if it can be broadcast."""
     whole = b if b.shape == shape and a.shape != shape else a
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(a.dtype, len(shape))
     if a.shape != b.shape:
@@ -208,7 +227,8 @@ def _alike(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor
 
 
 def _logical_dims(op: str, shape: tuple[int, ...], a: Tensor, b: Tensor) -> tuple[tuple[int, ...], ...]:
-    """Four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined; the last axis stays."""
+    """Four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined; the last
+    axis stays."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):
@@ -219,6 +239,7 @@ def _logical_dims(op: str, shape: tuple[int, ...], a: Tensor, b: Tensor) -> tupl
             joined.append(column)
     if len(joined) > 4:
         raise ArgumentError(
-            f"{op}: shapes {a.shape} and {b.shape} broadcast along {len(joined)} separate axes; at most 4 can be: reshape them"
+            f"{op}: shapes {a.shape} and {b.shape} broadcast along {len(joined)} separate axes; at most 4 can"
+            " be: reshape them"
         )
     return tuple(operand.four(dims) for dims in zip(*joined, strict=True)) if joined else ((1, 1, 1, 1),) * 3

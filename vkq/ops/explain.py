@@ -14,7 +14,8 @@ from ..runtime.tensor import Tensor
 
 @dataclasses.dataclass(frozen=True)
 class Steps:
-    """The dispatches of an operator in order: the shader ``variants`` by name, and the multiply-adds that they count."""
+    """The dispatches of an operator in order: the shader ``variants`` by name, and the multiply-adds that
+    they count."""
 
     device: str
     variants: tuple[str, ...]
@@ -25,11 +26,13 @@ class Steps:
         return "\n".join([*lines, *(f"  {name}" for name in self.variants)])
 
 
-def explain(operator: Callable[..., Any], *arguments: Any, device: Device | None = None, **options: Any) -> Steps:
+def explain(
+    operator: Callable[..., Any], *arguments: Any, device: Device | None = None, **options: Any
+) -> Steps:
     """What ``operator(*arguments, **options)`` would dispatch: recorded, not run.
 
-    operator: a function of vkq or a layer. arguments: as it takes them, activations as Tensors; the first may be a NumPy array.
-    A layer's own ``explain`` also tells the path and why.
+    operator: a function of vkq or a layer. arguments: as it takes them, activations as Tensors; the first may
+    be a NumPy array. A layer's own ``explain`` also tells the path and why.
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants

@@ -1,4 +1,5 @@
-"""What linear layers and convolutions have in common: checked parameters, inputs of every kind, explanations."""
+"""What linear layers and convolutions have in common: checked parameters, inputs of every kind,
+explanations."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ P = TypeVar("P")
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
-    """What a layer does with an input: ``path`` and ``method`` with why, the shader variants in order of dispatch, and sizes."""
+    """What a layer does with an input: ``path`` and ``method`` with why, the shader variants in order of
+    dispatch, and sizes."""
 
     problem: str
     scheme: str
@@ -44,11 +46,14 @@ class Explanation:
         if self.method:
             lines.append(f"  method   {self.method} ({self.method_reason})")
         lines += [f"  shader   {name}" for name in self.variants]
-        return "\n".join([*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"])
+        return "\n".join(
+            [*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"]
+        )
 
 
 class Layer(Generic[P]):
-    """A weight on a device with its scales. ``Linear`` and ``Conv2d`` say what it means; P is their problem type."""
+    """A weight on a device with its scales. ``Linear`` and ``Conv2d`` say what it means; P is their problem
+    type."""
 
     _op: str
     _rank: int  # of the weight
@@ -71,9 +76,13 @@ class Layer(Generic[P]):
     ):
         op, w = self._op, np.asarray(weight)
         if w.dtype not in (np.int8, np.uint8):
-            raise DTypeError(f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)")
+            raise DTypeError(
+                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)"
+            )
         if w.ndim != self._rank:
-            raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {self._rank}")
+            raise ArgumentError(
+                f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {self._rank}"
+            )
         if path not in PATHS:
             raise ArgumentError(f"{op}: path is {path!r}; it must be one of {', '.join(PATHS)}")
         channels = w.shape[0]
@@ -84,7 +93,9 @@ class Layer(Generic[P]):
         self.path = path
         scales = check_scales(w_scale, channels, f"{op}: w_scale")
         zeros = check_zero_points(w_zero_point, channels, w.dtype, f"{op}: w_zero_point")
-        checked = None if bias is None else check_bias(np.asarray(bias), channels, y_qparams is None, f"{op}: bias")
+        checked = (
+            None if bias is None else check_bias(np.asarray(bias), channels, y_qparams is None, f"{op}: bias")
+        )
         activation_range(activation)
         self.device = device or default_device()
         self._weight_int8 = w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
@@ -92,7 +103,9 @@ class Layer(Generic[P]):
         self._plans: dict[tuple[P, bool], tuple[str, Callable[[Tensor], Tensor]]] = {}
         if self.dynamic:
             if checked is not None and checked.dtype != np.float32:
-                raise DTypeError(f"{op}: bias has dtype {checked.dtype}; with x_qparams='dynamic' it must be float32")
+                raise DTypeError(
+                    f"{op}: bias has dtype {checked.dtype}; with x_qparams='dynamic' it must be float32"
+                )
             check_accumulator(w, WORST_CASE, None, zeros)
             self.scales: Scales | None = Scales(None, scales, self._zero_points, checked, None, activation)
             return
@@ -102,8 +115,12 @@ class Layer(Generic[P]):
             self._float = (scales, checked, activation)
             return
         x_qparams = self.x_qparams
-        check_accumulator(w, x_qparams, checked if checked is not None and checked.dtype == np.int32 else None, zeros)
-        multipliers(x_qparams.scale, scales, y_qparams.scale if y_qparams else None)  # refuses what no float32 holds
+        check_accumulator(
+            w, x_qparams, checked if checked is not None and checked.dtype == np.int32 else None, zeros
+        )
+        multipliers(
+            x_qparams.scale, scales, y_qparams.scale if y_qparams else None
+        )  # refuses what no float32 holds
         self.scales = Scales(x_qparams, scales, self._zero_points, checked, y_qparams, activation)
 
     def _check_dynamic(self, x_qparams: QParams | str | None, y_qparams: QParams | None) -> bool:
@@ -113,23 +130,33 @@ class Layer(Generic[P]):
             allowed = "a QParams, None or 'dynamic'" if self._takes_dynamic else "a QParams or None"
             raise ArgumentError(f"{self._op}: x_qparams is {x_qparams!r}; it must be {allowed}")
         if y_qparams is not None:
-            raise ArgumentError(f"{self._op}: y_qparams is given with x_qparams='dynamic'; its result is float32")
+            raise ArgumentError(
+                f"{self._op}: y_qparams is given with x_qparams='dynamic'; its result is float32"
+            )
         return True
 
     def _check_weight_only(self, bias: npt.NDArray[Any] | None) -> None:
         if self.y_qparams is not None:
-            raise ArgumentError(f"{self._op}: y_qparams is given without x_qparams; an int8 result needs int8 activations")
+            raise ArgumentError(
+                f"{self._op}: y_qparams is given without x_qparams; an int8 result needs int8 activations"
+            )
         if self._zero_points.any():
-            raise ArgumentError(f"{self._op}: w_zero_point must be 0 where the activations are float (scheme q8csw)")
+            raise ArgumentError(
+                f"{self._op}: w_zero_point must be 0 where the activations are float (scheme q8csw)"
+            )
         if bias is not None and bias.dtype != np.float32:
-            raise DTypeError(f"{self._op}: bias has dtype {bias.dtype}; with float activations it must be float32")
+            raise DTypeError(
+                f"{self._op}: bias has dtype {bias.dtype}; with float activations it must be float32"
+            )
         if self.path not in ("auto", "portable"):
-            raise ArgumentError(f"{self._op}: path {self.path} needs int8 activations (x_qparams); use 'auto' or 'portable'")
+            raise ArgumentError(
+                f"{self._op}: path {self.path} needs int8 activations (x_qparams); use 'auto' or 'portable'"
+            )
 
     @property
     def scheme(self) -> str:
-        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 in and out), or
-        ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
+        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 in
+        and out), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
         if self.dynamic:
             return "dq8ca_q8csw"
         if self.x_qparams is None:
@@ -137,9 +164,11 @@ class Layer(Generic[P]):
         return "q8ta_q8csw" if self.y_qparams is None else "q8ta_q8csw_q8to"
 
     def __call__(self, x: npt.ArrayLike | Tensor) -> Any:
-        """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no copy to the host.
+        """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no
+        copy to the host.
 
-        With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x is float32.
+        With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x
+        is float32.
         """
         if isinstance(x, Tensor):
             return self._apply(x)
@@ -167,7 +196,8 @@ class Layer(Generic[P]):
         raise NotImplementedError
 
     def _planned(self, problem: P) -> tuple[str, Callable[[Tensor], Tensor]]:
-        """The plan for a problem and its layout, which are chosen once: the kernels must find what x was packed as."""
+        """The plan for a problem and its layout, which are chosen once: the kernels must find what x was
+        packed as."""
         key = problem, tune.is_forced()  # which kernels without settings are not taken for
         planned = self._plans.get(key)
         if planned is None:
@@ -176,7 +206,8 @@ class Layer(Generic[P]):
         return planned
 
     def input_layout(self, x_shape: Sequence[int]) -> str:
-        """The packed layout in which int8 inputs of this shape are taken as they are; others are repacked first."""
+        """The packed layout in which int8 inputs of this shape are taken as they are; others are repacked
+        first."""
         return self._planned(self._problem(x_shape))[0]
 
     def _apply(self, x: Tensor) -> Tensor:
@@ -198,9 +229,12 @@ class Layer(Generic[P]):
         return Tensor.from_numpy(x, self.device, self._planned(problem)[0] if packed else CONTIGUOUS)
 
     def _checked(self, x: Tensor, layout: str) -> Tensor:
-        """The input as the kernels take it: on this device, of the right type, quantized and in their layout."""
+        """The input as the kernels take it: on this device, of the right type, quantized and in their
+        layout."""
         if x.device is not self.device:
-            raise ArgumentError(f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same")
+            raise ArgumentError(
+                f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same"
+            )
         if self.x_qparams is None:
             if x.dtype != "float32":
                 raise DTypeError(f"{self._op}: x has dtype {x.dtype}; without QParams it must be float32")
@@ -209,11 +243,12 @@ class Layer(Generic[P]):
             return quantize_tensor(x, self.x_qparams, layout)
         if x.dtype != self.x_qparams.dtype:
             raise DTypeError(
-                f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them the same"
+                f"{self._op}: x has dtype {x.dtype} and x_qparams are for {self.x_qparams.dtype}; make them"
+                " the same"
             )
         if x.qparams is not None and x.qparams != self.x_qparams:
             raise ArgumentError(
-                f"{self._op}: x was quantized with {x.qparams} and the layer expects {self.x_qparams}; requantize it, "
-                "or give the layer before this one the same y_qparams"
+                f"{self._op}: x was quantized with {x.qparams} and the layer expects {self.x_qparams};"
+                " requantize it, or give the layer before this one the same y_qparams"
             )
         return to_layout(x, layout)

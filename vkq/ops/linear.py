@@ -1,4 +1,5 @@
-"""Linear layers: q8ta_q8csw with float32 or int8 output, dq8ca_q8csw (activations quantized by rows), weight-only q8csw."""
+"""Linear layers: q8ta_q8csw with float32 or int8 output, dq8ca_q8csw (activations quantized by rows),
+weight-only q8csw."""
 
 from __future__ import annotations
 
@@ -31,29 +32,34 @@ class Linear(Layer[LinearProblem]):
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8).
         w_scale: float32, one number or (N,): the weight's scale per output channel.
-        x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme q8csw);
-            "dynamic" for float32 activations that are quantized on the device, each row with the scale and zero point of its own
-            values (scheme dq8ca_q8csw, float32 result).
+        x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
+            q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
+            scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 where the result is float32.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
-        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All give the same bits.
-        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to `vkq.kernels.gemv.max_rows` rows), "tiled"
-            (in registers) or "staged" (int8: through shared memory).
-            Integer results have the same bits; a float sum of the weight-only scheme is made in another order.
+        path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
+            give the same bits.
+        method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
+            `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (int8: through shared
+            memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
+            another order.
         device: a ``vkq.Device``; the default device where None.
 
     With acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32:
         float32: ``float(acc) * (x_scale * w_scale)  [+ bias]``
         8-bit:   ``saturate(round_half_even(float(acc) * ((x_scale * w_scale) / y_scale)) + y_zero_point)``
-    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). "dynamic", for each row on its own:
+    as ONNX QLinearMatMul (https://onnx.ai/onnx/operators/onnx__QLinearMatMul.html). "dynamic", for each row
+    on its own:
         x_scale = (max(0, row) - min(0, row)) / 255, at least 2**-126; 1 for a row of zeros
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
-    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to int8; infinities
-    saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale`` below 2**-126 counts as 0.
+    as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to
+    int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
+    below 2**-126 counts as 0.
 
-    Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these weights.
+    Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these
+    weights.
 
     >>> import numpy as np
     >>> layer = Linear(np.array([[1, 2], [3, 4]], np.int8), 0.5, x_qparams=QParams(0.5))
@@ -87,13 +93,17 @@ class Linear(Layer[LinearProblem]):
         channels = self.weight_shape[0]
         blocks = self._weight_int8[None]
         self._gemm: Int8Gemm | FloatGemm
-        self._matrix: CoopmatGemm | None = None  # beside the dot form, which takes few rows and what is forced by name
+        self._matrix: CoopmatGemm | None = (
+            None  # beside the dot form, which takes few rows and what is forced by name
+        )
         if self.scales is None:
             w_scales, checked, fused = self._float
             self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
         else:
             choice = self.choice()
-            self._gemm = Int8Gemm(self.device, blocks, self._zero_points[None], self.scales, choice.form, channels)
+            self._gemm = Int8Gemm(
+                self.device, blocks, self._zero_points[None], self.scales, choice.form, channels
+            )
             if choice.path == COOPMAT and method == "auto" and blocks.size:
                 self._matrix = CoopmatGemm(self.device, self._weight_int8, self.scales)
         if method not in METHODS:
@@ -110,7 +120,9 @@ class Linear(Layer[LinearProblem]):
         p = self._problem(x.shape)
         if len(x.shape) != 4 or self.dynamic or self._planned(p)[0] != BLOCKED:
             return super()._apply(x)
-        y = super()._apply(reshape(x, (p.m, p.k), BLOCKED))  # four axes in blocks of channels would be an image
+        y = super()._apply(
+            reshape(x, (p.m, p.k), BLOCKED)
+        )  # four axes in blocks of channels would be an image
         return reshape(y, p.y_shape, MATRIX)
 
     def _plan(self, problem: LinearProblem, layout: str) -> Callable[[Tensor], Tensor]:
@@ -123,7 +135,9 @@ class Linear(Layer[LinearProblem]):
 
         return run
 
-    def _record(self, recording: Recording, problem: LinearProblem, layout: str, x: Tensor, y: Tensor) -> None:
+    def _record(
+        self, recording: Recording, problem: LinearProblem, layout: str, x: Tensor, y: Tensor
+    ) -> None:
         gemm, packed, parameters = self._gemm, x.buffer, None
         if self.dynamic:
             packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k, layout)

@@ -1,4 +1,5 @@
-"""What the element-wise and shape operators have in common: operands of every kind, tables on a device, plain dispatches."""
+"""What the element-wise and shape operators have in common: operands of every kind, tables on a device, plain
+dispatches."""
 
 from __future__ import annotations
 
@@ -19,13 +20,16 @@ Operand = npt.ArrayLike | Tensor
 
 
 def device_of(op: str, operands: Sequence[Operand], device: Device | None) -> Device:
-    """The device of the tensors among the operands, which must be one; else the one given, else the default."""
+    """The device of the tensors among the operands, which must be one; else the one given, else the
+    default."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
         devices.insert(0, device)
     for other in devices[1:]:
         if other is not devices[0]:
-            raise ArgumentError(f"{op}: the operands are on {devices[0]!r} and {other!r}; they must be on one device")
+            raise ArgumentError(
+                f"{op}: the operands are on {devices[0]!r} and {other!r}; they must be on one device"
+            )
     return devices[0] if devices else default_device()
 
 
@@ -34,7 +38,9 @@ def take(op: str, name: str, x: Operand, device: Device, layout: str | None = No
     if not isinstance(x, Tensor):
         array = np.asarray(x)
         if array.dtype.name not in ("int8", "uint8"):
-            raise DTypeError(f"{op}: {name} has dtype {array.dtype}; it must be int8 or uint8 (quantize it first)")
+            raise DTypeError(
+                f"{op}: {name} has dtype {array.dtype}; it must be int8 or uint8 (quantize it first)"
+            )
         return Tensor.from_numpy(array, device, layout)
     if x.dtype not in ("int8", "uint8"):
         raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be int8 or uint8 (quantize it first)")
@@ -47,9 +53,13 @@ def meaning(op: str, name: str, x: Tensor, q: QParams | None) -> QParams:
     if found is None:
         raise ArgumentError(f"{op}: {name} carries no qparams; give {name}_qparams")
     if x.qparams is not None and x.qparams != found:
-        raise ArgumentError(f"{op}: {name} was quantized with {x.qparams} and {name}_qparams is {found}; they must be equal")
+        raise ArgumentError(
+            f"{op}: {name} was quantized with {x.qparams} and {name}_qparams is {found}; they must be equal"
+        )
     if found.dtype != x.dtype:
-        raise DTypeError(f"{op}: {name} has dtype {x.dtype} and its qparams are for {found.dtype}; make them the same")
+        raise DTypeError(
+            f"{op}: {name} has dtype {x.dtype} and its qparams are for {found.dtype}; make them the same"
+        )
     return found
 
 
@@ -61,7 +71,9 @@ def give(y: Tensor, *operands: Operand) -> Any:
 def check_image(op: str, shape: Sequence[int]) -> None:
     """Raises unless the shape is that of images."""
     if len(shape) != 4:
-        raise ArgumentError(f"{op}: x has {len(shape)} axes (shape {tuple(shape)}); it must have 4: (N, C, H, W)")
+        raise ArgumentError(
+            f"{op}: x has {len(shape)} axes (shape {tuple(shape)}); it must have 4: (N, C, H, W)"
+        )
 
 
 def lanes_are_channels(x: Tensor) -> bool:
@@ -76,7 +88,8 @@ def image_layout(x: Tensor) -> str:
 
 
 def axes_layout(name: str, rank: int) -> str:
-    """The layout for work that follows the axes: not blocks of channels for rows, whose extent is another than `folded` says."""
+    """The layout for work that follows the axes: not blocks of channels for rows, whose extent is another
+    than `folded` says."""
     return MATRIX if name == BLOCKED and rank != 4 else name
 
 
@@ -93,11 +106,19 @@ def shift(dtype: str) -> int:
 def normal_axis(op: str, axis: int, rank: int) -> int:
     """A non-negative axis."""
     if not -rank <= axis < rank:
-        raise ArgumentError(f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]")
+        raise ArgumentError(
+            f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]"
+        )
     return axis % rank
 
 
-def dispatch(program: Program, device: Device, buffers: Sequence[Buffer], push: Mapping[str, int | float], work: int = 0) -> None:
+def dispatch(
+    program: Program,
+    device: Device,
+    buffers: Sequence[Buffer],
+    push: Mapping[str, int | float],
+    work: int = 0,
+) -> None:
     """Records one dispatch."""
     with device.operation() as recording:
         recording.dispatch(program, buffers, push, work)

@@ -17,12 +17,15 @@ from ..runtime.tensor import CONTIGUOUS, Tensor, extent_of
 from ..shader.catalog import catalog
 
 
-def quantize(x: npt.ArrayLike | Tensor, qparams: QParams, *, device: Device | None = None, layout: str | None = None) -> Any:
+def quantize(
+    x: npt.ArrayLike | Tensor, qparams: QParams, *, device: Device | None = None, layout: str | None = None
+) -> Any:
     """``saturate(round_half_even(x / scale) + zero_point)``.
 
-    x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in *layout*:
-    kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W, unless given). The division is rounded correctly on every device.
-    +-Inf saturates, NaN gives the lower bound, -0.0 is 0. https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    x: float32 of any shape, a NumPy array (the result is one too) or a Tensor (the result is a Tensor in
+    *layout*: kPackedInt8_4W4C for four dims, else kPackedInt8_4H4W, unless given). The division is rounded
+    correctly on every device. +-Inf saturates, NaN gives the lower bound, -0.0 is 0.
+    https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
 
     Raises DTypeError where x is not float32.
 
@@ -34,11 +37,13 @@ def quantize(x: npt.ArrayLike | Tensor, qparams: QParams, *, device: Device | No
     return quantize_tensor(_from_numpy("quantize", x, device, ("float32",)), qparams, layout).numpy()
 
 
-def dequantize(x: npt.ArrayLike | Tensor, qparams: QParams | None = None, *, device: Device | None = None) -> Any:
+def dequantize(
+    x: npt.ArrayLike | Tensor, qparams: QParams | None = None, *, device: Device | None = None
+) -> Any:
     """``(x - zero_point) * scale`` in float32.
 
-    x: int8 or uint8 as *qparams* say, a NumPy array or a Tensor; a Tensor's own qparams are taken where none are given.
-    https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    x: int8 or uint8 as *qparams* say, a NumPy array or a Tensor; a Tensor's own qparams are taken where none
+    are given. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
     array([-1.5, -0.5,  1. ], dtype=float32)
@@ -70,7 +75,8 @@ def quantize_tensor(x: Tensor, qparams: QParams, layout: str | None = None) -> T
     program = x.device.program(catalog().find("quantize_q8ta__word"), {"LAYOUT": layout_number(y.layout)})
     n, c, h, w = extent_of(x.shape, y.layout)
     push: dict[str, int | float] = {
-        "words": y.nbytes // 4, "n": n, "c": c, "h": h, "w": w, "scale": qparams.scale, "zero_point": signed_zero_point(qparams)
+        "words": y.nbytes // 4, "n": n, "c": c, "h": h, "w": w, "scale": qparams.scale,
+        "zero_point": signed_zero_point(qparams)
     }  # fmt: skip
     with x.device.operation() as recording:
         recording.dispatch(program, [x.buffer, y.buffer], push)
@@ -83,7 +89,9 @@ def dequantize_tensor(x: Tensor, qparams: QParams | None = None) -> Tensor:
     if q is None:
         raise ArgumentError("dequantize: x carries no qparams; give them")
     if x.dtype != q.dtype:
-        raise DTypeError(f"dequantize: x has dtype {x.dtype} and the qparams are for {q.dtype}; make them the same")
+        raise DTypeError(
+            f"dequantize: x has dtype {x.dtype} and the qparams are for {q.dtype}; make them the same"
+        )
     y = Tensor(x.device, x.shape, "float32", CONTIGUOUS)
     if x.size == 0:
         return y
@@ -91,7 +99,8 @@ def dequantize_tensor(x: Tensor, qparams: QParams | None = None) -> Tensor:
     program = x.device.program(catalog().find("dequantize_q8ta__element"), constants)
     n, c, h, w = x.extent
     push: dict[str, int | float] = {
-        "elements": x.size, "n": n, "c": c, "h": h, "w": w, "scale": q.scale, "zero_point": signed_zero_point(q)
+        "elements": x.size, "n": n, "c": c, "h": h, "w": w, "scale": q.scale,
+        "zero_point": signed_zero_point(q)
     }  # fmt: skip
     with x.device.operation() as recording:
         recording.dispatch(program, [x.buffer, y.buffer], push)

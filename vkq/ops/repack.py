@@ -12,7 +12,8 @@ from .quantize import layout_number
 
 
 def reshape(x: Tensor, shape: Sequence[int], layout: str | None = None) -> Tensor:
-    """The same elements in row-major order with another shape; one dim may be -1. 8-bit data is repacked on the device.
+    """The same elements in row-major order with another shape; one dim may be -1. 8-bit data is repacked on
+    the device.
 
     *layout* is the result's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W otherwise.
     """
@@ -52,5 +53,7 @@ def _resolve(x: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
     if len(free) == 1 and known and x.size % known == 0:
         dims = (*dims[: free[0]], x.size // known, *dims[free[0] + 1 :])
     if min(dims, default=0) < 0 or math.prod(dims) != x.size:
-        raise ArgumentError(f"reshape: {x.shape} has {x.size} elements and cannot become {dims}; the products must be equal")
+        raise ArgumentError(
+            f"reshape: {x.shape} has {x.size} elements and cannot become {dims}; the products must be equal"
+        )
     return dims

@@ -33,14 +33,14 @@ def resize(
 ) -> Any:
     """An image of another size, of the type and the qparams of x.
 
-    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind). Give either size (OH, OW) or scale,
-    one number or (vertical, horizontal): then ``OH = floor(scale * H)``. mode: "nearest" or "linear". coordinates: half_pixel,
-    pytorch_half_pixel, asymmetric, align_corners. nearest_mode: round_prefer_floor, round_prefer_ceil, floor, ceil.
-    https://onnx.ai/onnx/operators/onnx__Resize.html
+    x: (N, C, H, W), int8 or uint8, a NumPy array or a Tensor (the result is the same kind). Give either size
+    (OH, OW) or scale, one number or (vertical, horizontal): then ``OH = floor(scale * H)``. mode: "nearest"
+    or "linear". coordinates: half_pixel, pytorch_half_pixel, asymmetric, align_corners. nearest_mode:
+    round_prefer_floor, round_prefer_ceil, floor, ceil. https://onnx.ai/onnx/operators/onnx__Resize.html
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left; the fraction is cut
-    off, which is what ONNX Runtime does with 8-bit data (both modes are equal to it byte for byte), or with rounding="even"
-    rounded half to even, which is nearer to the real result.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left;
+    the fraction is cut off, which is what ONNX Runtime does with 8-bit data (both modes are equal to it byte
+    for byte), or with rounding="even" rounded half to even, which is nearer to the real result.
 
     Raises ArgumentError for another option, and where not exactly one of size and scale is given.
 
@@ -60,8 +60,8 @@ def resize(
             constants |= {"EVEN": rounding == "even", "SOFT_FLOAT": selftest.report(y.device).soft_float}
         n, c, h, w = tensor.shape
         push: dict[str, int | float] = {
-            "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0], "y_w": how.size[1],
-            "shift": operand.shift(y.dtype),
+            "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
+            "y_w": how.size[1], "shift": operand.shift(y.dtype),
         }  # fmt: skip
         program = y.device.program(catalog().find("resize_q8__word", mode=mode), constants)
         operand.dispatch(program, y.device, [tensor.buffer, table, y.buffer], push)
@@ -77,6 +77,11 @@ def _table(how: Resize) -> npt.NDArray[np.int32]:
             part[:, 0] = how.nearest(axis)
         else:
             first, second, d1, d2 = how.linear(axis)
-            part[:, 0], part[:, 1], part[:, 2], part[:, 3] = first, second, d1.view(np.int32), d2.view(np.int32)
+            part[:, 0], part[:, 1], part[:, 2], part[:, 3] = (
+                first,
+                second,
+                d1.view(np.int32),
+                d2.view(np.int32),
+            )
         parts.append(part)
     return np.concatenate(parts)

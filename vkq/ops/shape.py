@@ -24,7 +24,8 @@ from .table import requantize_tensor
 
 @dataclasses.dataclass(frozen=True)
 class Axis:
-    """One logical axis of a result: its length, and the part [before, before + size) that the input has, *stride* apart there."""
+    """One logical axis of a result: its length, and the part [before, before + size) that the input has,
+    *stride* apart there."""
 
     length: int
     before: int
@@ -35,7 +36,9 @@ class Axis:
         """This axis and the next as one, where the elements allow it."""
         if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
             return None
-        return Axis(self.length * inner.length, self.before * inner.length, self.size * inner.length, inner.stride)
+        return Axis(
+            self.length * inner.length, self.before * inner.length, self.size * inner.length, inner.stride
+        )
 
 
 def concat(
@@ -48,11 +51,12 @@ def concat(
 ) -> Any:
     """The inputs one after the other along an axis, each requantized to y_qparams where its own differ.
 
-    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy array where all are,
-    else a Tensor in the first one's layout. y_qparams: by default those of the inputs, which must then be equal.
-    As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
+    xs: at least one int8 or uint8 operand, equal in rank and in all axes but *axis*; the result is a NumPy
+    array where all are, else a Tensor in the first one's layout. y_qparams: by default those of the inputs,
+    which must then be equal. As ONNX Runtime's com.microsoft.QLinearConcat, byte for byte.
 
-    Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types without y_qparams.
+    Raises ArgumentError for shapes that do not fit and for missing qparams, DTypeError for mixed types
+    without y_qparams.
 
     >>> import numpy as np
     >>> a, b = np.array([[1, 2]], np.int8), np.array([[30]], np.int8)
@@ -90,8 +94,9 @@ def pad(
 ) -> Any:
     """Elements of one value around x.
 
-    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's own type; by default the zero
-    point, that is the real number 0 (then x_qparams or a Tensor that carries them are needed). As ONNX Pad, mode "constant".
+    pads: (before, after) for each axis, each 0 or more, as numpy.pad. value: an integer of x's own type; by
+    default the zero point, that is the real number 0 (then x_qparams or a Tensor that carries them are
+    needed). As ONNX Pad, mode "constant".
 
     >>> import numpy as np
     >>> pad(np.array([[1, 2]], np.int8), [(0, 1), (2, 0)], -7)
@@ -111,7 +116,9 @@ def pad(
     y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, len(shape)), qparams)
     befores = [before for before, _ in around]
     if y.size:
-        axes = [Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, _strides(tensor.shape), strict=True)]
+        axes = [
+            Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, _strides(tensor.shape), strict=True)
+        ]
         _move(to_layout(tensor, y.layout), y, axes, stored)
     return operand.give(to_layout(y, tensor.layout), x)
 
@@ -119,7 +126,8 @@ def pad(
 def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None) -> Any:
     """The axes in another order: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
 
-    x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose and numpy.transpose.
+    x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose
+    and numpy.transpose.
 
     >>> import numpy as np
     >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()
@@ -127,9 +135,15 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
     """
     tensor = operand.take("transpose", "x", x, operand.device_of("transpose", [x], device))
     rank = len(tensor.shape)
-    order = tuple(reversed(range(rank))) if axes is None else tuple(operand.normal_axis("transpose", a, rank) for a in axes)
+    order = (
+        tuple(reversed(range(rank)))
+        if axes is None
+        else tuple(operand.normal_axis("transpose", a, rank) for a in axes)
+    )
     if sorted(order) != list(range(rank)):
-        raise ArgumentError(f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once")
+        raise ArgumentError(
+            f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once"
+        )
     strides = _strides(tensor.shape)
     shape = [tensor.shape[a] for a in order]
     y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, rank), tensor.qparams)
@@ -140,9 +154,15 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
 
 
 def _move(
-    x: Tensor, y: Tensor, axes: Sequence[Axis], fill: int, along: int | None = None, order: Sequence[int] | None = None
+    x: Tensor,
+    y: Tensor,
+    axes: Sequence[Axis],
+    fill: int,
+    along: int | None = None,
+    order: Sequence[int] | None = None,
 ) -> None:
-    """Records the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis that x has."""
+    """Records the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis
+    that x has."""
     packed, folded = layout(y.layout), operand.folded(y)
     lane = len(axes) - 1 if folded else packed.lane.dim
     whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
@@ -151,7 +171,8 @@ def _move(
     if box_axis:
         box[box_axis] = box_size
     push: dict[str, int | float] = {
-        "words": packed.words(box), "fill": fill, "box_axis": box_axis, "box_first": box_first, "box_size": box_size,
+        "words": packed.words(box), "fill": fill, "box_axis": box_axis, "box_first": box_first,
+        "box_size": box_size,
     }  # fmt: skip
     logical = _four_axes(axes, folded)
     for name, values in {
@@ -172,7 +193,8 @@ def _move(
 
 
 def _box(y: Tensor, axes: Sequence[Axis], along: int) -> tuple[int, int, int]:
-    """(axis of the extent, first, size) of the part of y that an input covers, from a whole block; (0, 0, 0) is all of y."""
+    """(axis of the extent, first, size) of the part of y that an input covers, from a whole block; (0, 0, 0)
+    is all of y."""
     if operand.folded(y):
         inner = math.prod(y.shape[along + 1 : -1])
         if along == len(y.shape) - 1:
@@ -196,7 +218,9 @@ def _four_axes(axes: Sequence[Axis], folded: bool) -> list[Axis]:
     if len(joined) > 4:
         joined = [axis for axis in joined if axis.length > 1]
     if len(joined) > 4:
-        raise ArgumentError(f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps")
+        raise ArgumentError(
+            f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps"
+        )
     return [Axis(1, 0, 1, 0)] * (4 - len(joined)) + joined
 
 
@@ -210,21 +234,34 @@ def _check_concat(xs: Sequence[Tensor], axis: int) -> None:
     for i, x in enumerate(xs):
         others = [j for j in range(len(x.shape)) if j != axis]
         if len(x.shape) != len(first) or any(x.shape[j] != first[j] for j in others):
-            raise ArgumentError(f"concat: x[0] has shape {first} and x[{i}] {x.shape}; all axes but {axis} must be equal")
+            raise ArgumentError(
+                f"concat: x[0] has shape {first} and x[{i}] {x.shape}; all axes but {axis} must be equal"
+            )
 
 
-def _common_parameters(xs: list[Tensor], yq: QParams | None, given: Sequence[QParams | None] | None) -> list[Tensor]:
-    """The inputs with one meaning: requantized to yq, or as they are where they mean the same (or nothing is said)."""
+def _common_parameters(
+    xs: list[Tensor], yq: QParams | None, given: Sequence[QParams | None] | None
+) -> list[Tensor]:
+    """The inputs with one meaning: requantized to yq, or as they are where they mean the same (or nothing is
+    said)."""
     if given is not None and len(given) != len(xs):
-        raise ArgumentError(f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each")
+        raise ArgumentError(
+            f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"
+        )
     own = [q if q is not None else x.qparams for x, q in zip(xs, given or [None] * len(xs), strict=True)]
     if yq is not None:
-        meant = [operand.meaning("concat", f"x[{i}]", x, q) for i, (x, q) in enumerate(zip(xs, own, strict=True))]
+        meant = [
+            operand.meaning("concat", f"x[{i}]", x, q) for i, (x, q) in enumerate(zip(xs, own, strict=True))
+        ]
         return [requantize_tensor(_named(x, q), q, yq) for x, q in zip(xs, meant, strict=True)]
     if len({x.dtype for x in xs}) > 1:
-        raise DTypeError(f"concat: the inputs are {', '.join(x.dtype for x in xs)}; give y_qparams, or make them one type")
+        raise DTypeError(
+            f"concat: the inputs are {', '.join(x.dtype for x in xs)}; give y_qparams, or make them one type"
+        )
     if len(set(own)) > 1:
-        raise ArgumentError(f"concat: the inputs have different qparams ({', '.join(map(str, own))}); give y_qparams")
+        raise ArgumentError(
+            f"concat: the inputs have different qparams ({', '.join(map(str, own))}); give y_qparams"
+        )
     return [_named(x, own[0]) for x in xs]
 
 
@@ -236,5 +273,7 @@ def _named(x: Tensor, q: QParams | None) -> Tensor:
 def _checked_pads(pads: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:
     pairs = [tuple(operator.index(v) for v in pair) for pair in pads]
     if len(pairs) != rank or any(len(pair) != 2 or min(pair) < 0 for pair in pairs):
-        raise ArgumentError(f"pad: pads are {list(pads)!r} and x has {rank} axes; give (before, after) for each, 0 or more")
+        raise ArgumentError(
+            f"pad: pads are {list(pads)!r} and x has {rank} axes; give (before, after) for each, 0 or more"
+        )
     return [(pair[0], pair[1]) for pair in pairs]

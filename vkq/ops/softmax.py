@@ -33,15 +33,17 @@ def softmax(
 ) -> Any:
     """``exp(x) / sum(exp(x))`` along an axis.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is the same kind: float32, or 8-bit with y_qparams
-    (then it is QuantizeLinear of the float32 result; QParams(1 / 256, -128) uses the whole of int8).
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor; the result is the same kind: float32, or
+    8-bit with y_qparams (then it is QuantizeLinear of the float32 result; QParams(1 / 256, -128) uses the
+    whole of int8).
 
-    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 / float32(sum(e)))``; the sum is exact
-    in integers and each float32 step rounded, so all devices return the same bits. Against the real softmax of n numbers the
-    error of the float32 result is at most ``(n + 2) * 2**-31 + 4 * 2**-24 * y``.
+    ``e = round(exp(-(max - x_q) * x_scale) * 2**30)`` from a table, ``y = float32(e) * (1 /
+    float32(sum(e)))``; the sum is exact in integers and each float32 step rounded, so all devices return the
+    same bits. Against the real softmax of n numbers the error of the float32 result is at most ``(n + 2) *
+    2**-31 + 4 * 2**-24 * y``.
 
-    Raises ArgumentError for missing qparams, for an axis out of range, and for float32 output along an axis that is neither the
-    last nor the channels of (N, C, H, W).
+    Raises ArgumentError for missing qparams, for an axis out of range, and for float32 output along an axis
+    that is neither the last nor the channels of (N, C, H, W).
 
     >>> import numpy as np
     >>> softmax(np.array([[20, 0, 20]], np.int8), y_qparams=QParams(1 / 256, -128), x_qparams=QParams(0.1))
@@ -59,10 +61,16 @@ def softmax_tensor(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Ten
     if len(x.shape) == 4 and axis == 1:
         y = _rows(to_layout(x, operand.image_layout(x)), CHANNELS, xq, yq)
     elif axis == max(last, 0):
-        y = _rows(x if operand.folded(x) and layout(x.layout).lane.dim == COLUMNS else to_layout(x, MATRIX), COLUMNS, xq, yq)
+        y = _rows(
+            x if operand.folded(x) and layout(x.layout).lane.dim == COLUMNS else to_layout(x, MATRIX),
+            COLUMNS,
+            xq,
+            yq,
+        )
     elif yq is None:
         raise ArgumentError(
-            f"softmax: axis is {axis} of shape {x.shape} with float32 output; give y_qparams, or transpose x first"
+            f"softmax: axis is {axis} of shape {x.shape} with float32 output; give y_qparams, or transpose x"
+            " first"
         )
     else:
         order = list(range(len(x.shape)))
@@ -73,7 +81,11 @@ def softmax_tensor(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Ten
 
 def _rows(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Tensor:
     """Softmax along an axis of the extent, along which the words of x lie."""
-    y = Tensor(x.device, x.shape, "float32", CONTIGUOUS) if yq is None else Tensor(x.device, x.shape, yq.dtype, x.layout, yq)
+    y = (
+        Tensor(x.device, x.shape, "float32", CONTIGUOUS)
+        if yq is None
+        else Tensor(x.device, x.shape, yq.dtype, x.layout, yq)
+    )
     if x.size == 0:
         return y
     threads = 1
@@ -89,6 +101,8 @@ def _rows(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Tensor:
         "y_scale": yq.scale if yq else 1.0, "y_zero": signed_zero_point(yq) if yq else 0,
     }  # fmt: skip
     table = x.device.constant(("softmax", xq.scale), lambda: exponentials(xq.scale))
-    program = x.device.program(catalog().find("softmax_q8__row", out="f32" if yq is None else "q8"), constants)
+    program = x.device.program(
+        catalog().find("softmax_q8__row", out="f32" if yq is None else "q8"), constants
+    )
     operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push, 16 * x.size)
     return y

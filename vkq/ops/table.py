@@ -21,11 +21,12 @@ from .operand import Operand
 
 
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
-    """The 256 results of a function of one quantized number, for `lookup`: entry i is that of the number ``qmin + i``.
+    """The 256 results of a function of one quantized number, for `lookup`: entry i is that of the number
+    ``qmin + i``.
 
-    function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a callable that takes
-    256 float64 numbers and returns as many. Each entry is DequantizeLinear, the function in float64 rounded to float32, and
-    QuantizeLinear (round half even).
+    function: relu, relu6, sigmoid, tanh, silu, gelu, hardsigmoid, hardswish, exp, abs, neg, identity, or a
+    callable that takes 256 float64 numbers and returns as many. Each entry is DequantizeLinear, the function
+    in float64 rounded to float32, and QuantizeLinear (round half even).
 
     Raises ArgumentError for an unknown name or a result that is not 256 real numbers.
 
@@ -35,10 +36,13 @@ def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -
     return reference_ops.table_of(function, x_qparams, y_qparams)
 
 
-def lookup(x: Operand, table: npt.ArrayLike, *, y_qparams: QParams | None = None, device: Device | None = None) -> Any:
+def lookup(
+    x: Operand, table: npt.ArrayLike, *, y_qparams: QParams | None = None, device: Device | None = None
+) -> Any:
     """``table[x - qmin]``, element by element.
 
-    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same layout).
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind, in the same
+    layout).
     table: 256 int8 or uint8 numbers, the entry of -128 (of 0 for uint8) first; its dtype is the result's.
     y_qparams: what the result means, kept with a Tensor.
 
@@ -49,9 +53,13 @@ def lookup(x: Operand, table: npt.ArrayLike, *, y_qparams: QParams | None = None
     """
     entries = np.asarray(table)
     if entries.shape != (256,) or entries.dtype.name not in ("int8", "uint8"):
-        raise ArgumentError(f"lookup: table is {entries.dtype} {entries.shape}; it must be 256 int8 or uint8 numbers")
+        raise ArgumentError(
+            f"lookup: table is {entries.dtype} {entries.shape}; it must be 256 int8 or uint8 numbers"
+        )
     if y_qparams is not None and y_qparams.dtype != entries.dtype.name:
-        raise DTypeError(f"lookup: table is {entries.dtype} and y_qparams are for {y_qparams.dtype}; make them the same")
+        raise DTypeError(
+            f"lookup: table is {entries.dtype} and y_qparams are for {y_qparams.dtype}; make them the same"
+        )
     tensor = operand.take("lookup", "x", x, operand.device_of("lookup", [x], device))
     return operand.give(lookup_tensor(tensor, entries, y_qparams), x)
 
@@ -66,8 +74,9 @@ def unary(
 ) -> Any:
     """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
 
-    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by default those of x.
-    Equal to ONNX Runtime's QLinearLeakyRelu; QLinearSigmoid may differ by one where its approximation of exp does.
+    x: int8 or uint8, a NumPy array (with x_qparams) or a Tensor. y_qparams: the result's parameters, by
+    default those of x. Equal to ONNX Runtime's QLinearLeakyRelu; QLinearSigmoid may differ by one where its
+    approximation of exp does.
 
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)
@@ -78,7 +87,9 @@ def unary(
     return operand.give(lookup_tensor(tensor, table_of(function, xq, yq), yq), x)
 
 
-def requantize(x: Operand, y_qparams: QParams, *, x_qparams: QParams | None = None, device: Device | None = None) -> Any:
+def requantize(
+    x: Operand, y_qparams: QParams, *, x_qparams: QParams | None = None, device: Device | None = None
+) -> Any:
     """The same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.
 
     >>> requantize(np.array([10, 20], np.int8), QParams(1.0, 5), x_qparams=QParams(0.5))

@@ -1,7 +1,9 @@
-"""``python -m vkq.probe.child INDEX``: the self-test and the rates of one device, for the process that started it (isolate.py).
+"""``python -m vkq.probe.child INDEX``: the self-test and the rates of one device, for the process that
+started it (isolate.py).
 
 On stdout one JSON object a line: ``{"device": key}``, then for each stage ``{"begin": stage}`` and
-``{"end": stage, "result": ...}``. Warnings and errors go to stderr; exit code 1 where the device could not be opened.
+``{"end": stage, "result": ...}``. Warnings and errors go to stderr; exit code 1 where the device could not be
+opened.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ FAULT = "VKQ_PROBE_FAULT"  # for tests: "stage=crash", "stage=hang" or "stage=ex
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m vkq.probe.child", description="Probe one Vulkan device.")
     parser.add_argument("index", type=int, help="the device's index, as in `vkq devices`")
-    parser.add_argument("--skip", action="append", default=[], metavar="STAGE", help="a stage that is not run")
+    parser.add_argument(
+        "--skip", action="append", default=[], metavar="STAGE", help="a stage that is not run"
+    )
     options = parser.parse_args(argv)
     _fault("open")
     try:
@@ -47,7 +51,8 @@ def _say(**what: Any) -> None:
 
 
 def _fault(stage: str) -> None:
-    """Does what the environment asks for in this stage: how tests see that a driver's crash stays in the child."""
+    """Does what the environment asks for in this stage: how tests see that a driver's crash stays in the
+    child."""
     at, _, what = os.environ.get(FAULT, "").partition("=")
     if at != stage:
         return

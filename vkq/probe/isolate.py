@@ -1,7 +1,8 @@
-"""Runs the probe of a device in a child process, so that a driver that crashes or hangs in it takes nothing else along.
+"""Runs the probe of a device in a child process, so that a driver that crashes or hangs in it takes nothing
+else along.
 
-The child (child.py) says a line of JSON before and after each stage. Where it dies, the stage that it was in is what the
-driver cannot do; it is started again without that stage.
+The child (child.py) says a line of JSON before and after each stage. Where it dies, the stage that it was in
+is what the driver cannot do; it is started again without that stage.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ OPENING = "open"  # the stage before the first: loading the driver, opening the 
 
 
 def command(index: int) -> list[str] | None:
-    """The child's command line; None where there is no Python to start (an embedded or frozen interpreter), or in the child."""
+    """The child's command line; None where there is no Python to start (an embedded or frozen interpreter),
+    or in the child."""
     if CHILD in os.environ or not sys.executable or getattr(sys, "frozen", False):
         return None
     if not Path(sys.executable).name.lower().startswith("python"):
@@ -33,8 +35,8 @@ def command(index: int) -> list[str] | None:
 def ask(index: int, key: str) -> tuple[dict[str, Any], dict[str, str]] | None:
     """(results by stage, crashed or hung stages with the reason) of a device.
 
-    None where no child can be started, and where it finds another device under the index than the one with this *key*
-    (`Capabilities.key`): it knows nothing of that one.
+    None where no child can be started, and where it finds another device under the index than the one with
+    this *key* (`Capabilities.key`): it knows nothing of that one.
     """
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}
@@ -60,7 +62,8 @@ def ask(index: int, key: str) -> tuple[dict[str, Any], dict[str, str]] | None:
 
 
 def _stages(text: str, key: str) -> tuple[str | None, dict[str, Any]] | None:
-    """(the stage that was begun and not ended, results), None for another device; a line cut short counts as not said."""
+    """(the stage that was begun and not ended, results), None for another device; a line cut short counts as
+    not said."""
     stage: str | None = OPENING
     found: dict[str, Any] = {}
     for line in text.splitlines():
@@ -82,7 +85,8 @@ def _run(argv: list[str]) -> tuple[str | None, str]:
     """(why the child failed, or None; what it printed)."""
     pipe = subprocess.PIPE
     process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_environment(), text=True, errors="replace"
+        argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=_environment(), text=True,
+        errors="replace"
     )  # fmt: skip
     try:
         out, err = process.communicate(timeout=TIMEOUT_S)
@@ -102,8 +106,11 @@ def _run(argv: list[str]) -> tuple[str | None, str]:
 
 
 def _environment() -> dict[str, str]:
-    """The parent's, so that the same loader and driver are found, without what would change the probe itself."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("VKQ_DEVICE", "VKQ_VALIDATION", "PYTHONINSPECT")}
+    """The parent's, so that the same loader and driver are found, without what would change the probe
+    itself."""
+    environment = {
+        k: v for k, v in os.environ.items() if k not in ("VKQ_DEVICE", "VKQ_VALIDATION", "PYTHONINSPECT")
+    }
     environment[CHILD] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(p or os.getcwd() for p in sys.path)
     return environment

@@ -9,7 +9,13 @@ from ..device.capabilities import Capabilities, CooperativeMatrix
 from ..runtime.program import refusals
 from ..shader.spec import Value, Variant
 
-FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderInt8", "subgroupSizeControl", "computeFullSubgroups")
+FEATURES = (
+    "cooperativeMatrix",
+    "vulkanMemoryModel",
+    "shaderInt8",
+    "subgroupSizeControl",
+    "computeFullSubgroups",
+)
 # Of the types of A, B, C and D; the first is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
 LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
@@ -19,7 +25,8 @@ INTEL = 0x8086
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8`` or ``u8u8``), and the subgroup's size."""
+    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8`` or ``u8u8``), and the
+    subgroup's size."""
 
     m: int
     n: int
@@ -34,8 +41,9 @@ class Matrices:
     def constants(self, variant: Variant) -> dict[str, Value]:
         """The specialization constants of a shader for these matrices.
 
-        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32: smaller ones are more, first down and then
-        across, larger ones fewer, first across and then down, so that the invocations of a workgroup stay the same.
+        A tile's subgroups, WGM down and WGN across, are declared for subgroups of 32: smaller ones are more,
+        first down and then across, larger ones fewer, first across and then down, so that the invocations of
+        a workgroup stay the same.
         """
         found: dict[str, Value] = {"MM": self.m, "MN": self.n, "MK": self.k, "SUBGROUP": self.subgroup}
         if "WGM" not in variant.specialization:
@@ -51,7 +59,8 @@ class Matrices:
         return {**found, "WGM": down, "WGN": across}
 
     def runs(self, variant: Variant, capabilities: Capabilities, **constants: Value) -> bool:
-        """Whether the device has what a shader needs with these matrices and constants, weight zero points included."""
+        """Whether the device has what a shader needs with these matrices and constants, weight zero points
+        included."""
         values = {**self.constants(variant), "ROW_SUMS": True, **constants}
         return not refusals(variant, variant.constants(values), capabilities)
 
@@ -62,15 +71,19 @@ class Matrices:
         if not (down and across):
             return False
         sm, sn = rows // down, int(variant.defines["BN"]) // across
-        at_once = 16 * self.subgroup // sn  # rows of 16 channels that a subgroup stores at once: coopmat_epilogue.glslh
+        at_once = (
+            16 * self.subgroup // sn
+        )  # rows of 16 channels that a subgroup stores at once: coopmat_epilogue.glslh
         return sm % 16 == 0 and sn % 16 == 0 and sn % self.m == 0 and at_once > 0 and 16 % at_once == 0
 
 
 def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
-    """What the device lists for int8 times int8 into int32 (subgroup scope, not saturating) and the shaders take.
+    """What the device lists for int8 times int8 into int32 (subgroup scope, not saturating) and the shaders
+    take.
 
-    In the order of the device's list, which is that of its preference, with signed elements before unsigned ones. Only these may
-    be used: a shape that is not listed makes a pipeline that computes nothing, without an error.
+    In the order of the device's list, which is that of its preference, with signed elements before unsigned
+    ones. Only these may be used: a shape that is not listed makes a pipeline that computes nothing, without
+    an error.
     """
     found = dict.fromkeys(_listed(capabilities))
     return tuple(sorted(found, key=lambda matrices: list(FORMS.values()).index(matrices.form)))
@@ -86,25 +99,34 @@ def _listed(capabilities: Capabilities) -> Iterator[Matrices]:
 
 
 def _taken(a: Matrices) -> bool:
-    """Whether tiles are whole matrices: 16 k are one uvec4 of the layouts, and the shaders' ends store 16 rows at a time."""
-    return a.m in (4, 8, 16, 32, 64) and a.n in (8, 16) and a.k in (16, 32) and 8 <= a.subgroup <= 64 and a.m <= 2 * a.subgroup
+    """Whether tiles are whole matrices: 16 k are one uvec4 of the layouts, and the shaders' ends store 16
+    rows at a time."""
+    return (
+        a.m in (4, 8, 16, 32, 64)
+        and a.n in (8, 16)
+        and a.k in (16, 32)
+        and 8 <= a.subgroup <= 64
+        and a.m <= 2 * a.subgroup
+    )
 
 
 def _subgroup(capabilities: Capabilities, c: CooperativeMatrix) -> int:
-    """The subgroup's size: 32 where the device has it, else the nearest; on Intel's units that of a matrix's rows."""
+    """The subgroup's size: 32 where the device has it, else the nearest; on Intel's units that of a matrix's
+    rows."""
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
     return min(max(c.n if capabilities.vendor_id == INTEL else PREFERRED_SUBGROUP, least), most)
 
 
 def lacking(capabilities: Capabilities) -> str | None:
-    """What the device lacks to multiply int8 matrices: a feature, a shape, or shared memory. None: nothing."""
+    """What the device lacks to multiply int8 matrices: a feature, a shape, or shared memory. None:
+    nothing."""
     for feature in FEATURES:
         if not capabilities.features.get(feature):
             return f"{feature} is false"
     if not advertised(capabilities):
         return (
-            "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to 64 (and at most two "
-            "subgroups), N of 8 or 16, K of 16 or 32"
+            "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to"
+            " 64 (and at most two subgroups), N of 8 or 16, K of 16 or 32"
         )
     shared = capabilities.properties["maxComputeSharedMemorySize"]
     if shared < LEAST_SHARED:

@@ -1,8 +1,10 @@
-"""How fast a device does what the int8 kernels are made of: each dot form, the float lanes, float32 FMA, a copy.
+"""How fast a device does what the int8 kernels are made of: each dot form, the float lanes, float32 FMA, a
+copy.
 
-A flag says that a dot product is accelerated; only a rate says what that is worth. Each rate comes from the difference between
-no loop and many, so that what a dispatch costs at all falls out, and from the fastest of interleaved rounds, so that a clock
-that wakes up or another program does not decide. All of them take well under a second.
+A flag says that a dot product is accelerated; only a rate says what that is worth. Each rate comes from the
+difference between no loop and many, so that what a dispatch costs at all falls out, and from the fastest of
+interleaved rounds, so that a clock that wakes up or another program does not decide. All of them take well
+under a second.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ LOCAL = 64  # invocations of a workgroup, as LOCAL_X of the shader
 # Enough workgroups to fill the device, and no more: the time per loop must stay far below the target.
 GROUPS = {"discrete": 8192, "virtual": 8192, "cpu": 16}
 GROUPS_DEFAULT = 1024
-COPY_BYTES = {"discrete": 128 << 20, "virtual": 128 << 20, "cpu": 8 << 20}  # above the last-level cache, where memory allows
+COPY_BYTES = {
+    "discrete": 128 << 20,
+    "virtual": 128 << 20,
+    "cpu": 8 << 20,
+}  # above the last-level cache, where memory allows
 COPY_BYTES_DEFAULT = 32 << 20
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # of one run; the host's clock needs more to drown its jitter
 ROUNDS = 5
@@ -31,8 +37,9 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Operations per second by dot form (two per multiply-add) and for ``fma``, bytes per second (read and written) for
-    ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is missing."""
+    """Operations per second by dot form (two per multiply-add) and for ``fma``, bytes per second (read and
+    written) for ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is
+    missing."""
 
     per_second: Mapping[str, float]
     clock: str
@@ -67,11 +74,14 @@ class _Work:
         return loops
 
     def lengthen(self) -> bool:
-        """Raises the loops, and forgets the samples, where the work itself took far less than the target; False: it did not."""
+        """Raises the loops, and forgets the samples, where the work itself took far less than the target;
+        False: it did not."""
         took, target = min(self.full) - min(self.empty), TARGET_US[self.clock]
         if took > target / 8 or self.loops >= self.most:
             return False
-        self.loops = min(self.most, max(self.loops + 1, round(self.loops * min(64.0, target / max(took, 1.0)))))
+        self.loops = min(
+            self.most, max(self.loops + 1, round(self.loops * min(64.0, target / max(took, 1.0))))
+        )
         self.empty, self.full = [], []
         return True
 
@@ -102,7 +112,10 @@ def measure(device: Device) -> Rates:
     """The rates of a device, of every form that it has the features for."""
     facts = device.capabilities
     clock = "gpu" if facts.timestamp_valid_bits else "host"
-    limits = [facts.properties.get(name, 0) for name in ("maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize")]
+    limits = [
+        facts.properties.get(name, 0)
+        for name in ("maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize")
+    ]
     size = min(COPY_BYTES.get(facts.device_type, COPY_BYTES_DEFAULT), *(limit for limit in limits if limit))
     groups = GROUPS.get(facts.device_type, GROUPS_DEFAULT)
     size = max(size, 16 * LOCAL * groups)

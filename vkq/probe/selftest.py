@@ -1,10 +1,11 @@
-"""What a device computes, compared with what it must: asked once for each device, driver and version of vkq, and remembered.
+"""What a device computes, compared with what it must: asked once for each device, driver and version of vkq,
+and remembered.
 
-A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8 kernel shares: the
-packed dot product in each form over all 65,536 pairs of bytes in each lane, products of matrices of each listed shape, the
-requantization over extremes, accumulators above 2^24 and ties, and the quotient of quantize around every tie. They run in a
-child process (isolate.py). A device that rounds floats another way than to nearest even gets the integer form of the same steps
-(SOFT_FLOAT).
+A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8
+kernel shares: the packed dot product in each form over all 65,536 pairs of bytes in each lane, products of
+matrices of each listed shape, the requantization over extremes, accumulators above 2^24 and ties, and the
+quotient of quantize around every tie. They run in a child process (isolate.py). A device that rounds floats
+another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 class Report:
     """What the probe found.
 
-    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open`` where the driver
-    did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not
-    measured. ``clock``: of the rates, "gpu" or "host". ``isolated``: it ran in a child process.
+    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open``
+    where the driver did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see
+    `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu" or "host". ``isolated``:
+    it ran in a child process.
     """
 
     failures: Mapping[str, str]
@@ -59,12 +61,14 @@ _lock = threading.Lock()
 
 
 def report(device: Device) -> Report:
-    """The device's report: from this process, from the cache, or by probing (about a second, once per driver version)."""
+    """The device's report: from this process, from the cache, or by probing (about a second, once per driver
+    version)."""
     return report_of(device.capabilities, device)
 
 
 def report_of(capabilities: Capabilities, device: Device | None = None) -> Report:
-    """As `report`, for a device that need not be open yet: a driver that crashes is refused before it is opened here."""
+    """As `report`, for a device that need not be open yet: a driver that crashes is refused before it is
+    opened here."""
     with _lock:
         found = _reports.get(capabilities.key)
         if found is None:
@@ -80,7 +84,8 @@ def probe_again(capabilities: Capabilities) -> Report:
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
-    """Every test that the device has the features for, and the rates: name -> what runs it and returns a JSON value.
+    """Every test that the device has the features for, and the rates: name -> what runs it and returns a JSON
+    value.
 
     A test returns what is wrong, or None.
     """
@@ -112,8 +117,14 @@ def run(device: Device) -> Report:
 
 def verdict(results: Mapping[str, Any], crashed: Mapping[str, str], isolated: bool) -> Report:
     """The report of what the stages returned, and of those that crashed or hung (stage -> reason)."""
-    failures = {name: said for name, said in results.items() if isinstance(said, str) and not name.startswith("requantize")}
-    failures |= {name: why for name, why in crashed.items() if name != "rates" and not name.startswith("requantize")}
+    failures = {
+        name: said
+        for name, said in results.items()
+        if isinstance(said, str) and not name.startswith("requantize")
+    }
+    failures |= {
+        name: why for name, why in crashed.items() if name != "rates" and not name.startswith("requantize")
+    }
     plain, soft = (crashed.get(name) or results.get(name) for name in ("requantize", "requantize_soft"))
     if plain and soft:
         failures["requantize"] = f"{soft} (and without SOFT_FLOAT: {plain})"
@@ -177,7 +188,9 @@ def _test_requantize(device: Device, soft_float: bool) -> str | None:
     got = _execute(device, "requantize", acc, multiplier.view(np.int32), soft_float)
     with np.errstate(over="ignore"):
         product = acc.astype(np.float32) * multiplier
-    want = np.stack([reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1)
+    want = np.stack(
+        [reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1
+    )
     return _difference(got, want, lambda i: f"requantize({acc[i]}, {multiplier[i]!r})")
 
 
@@ -187,17 +200,23 @@ def _test_quantize(device: Device) -> str | None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         rounded = np.clip(np.rint(x / scale), -512, 512)
     want = np.where(np.isnan(x), -512, rounded).astype(np.int32)
-    return _difference(got, np.stack([want, np.zeros_like(want)], axis=1), lambda i: f"quotient({x[i]!r}, {scale[i]!r})")
+    return _difference(
+        got, np.stack([want, np.zeros_like(want)], axis=1), lambda i: f"quotient({x[i]!r}, {scale[i]!r})"
+    )
 
 
 def dot_cases() -> tuple[Words, Words]:
-    """Words (x, w): every pair of bytes in every lane, the other lanes at random, then extremes in all lanes."""
+    """Words (x, w): every pair of bytes in every lane, the other lanes at random, then extremes in all
+    lanes."""
     rng = np.random.default_rng(2024)
     pairs = np.arange(65536)
     x = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
     w = rng.integers(-128, 128, (4, 65536, 4)).astype(np.int8)
     for lane in range(4):
-        x[lane, :, lane], w[lane, :, lane] = (pairs >> 8).astype(np.uint8).view(np.int8), pairs.astype(np.uint8).view(np.int8)
+        x[lane, :, lane], w[lane, :, lane] = (
+            (pairs >> 8).astype(np.uint8).view(np.int8),
+            pairs.astype(np.uint8).view(np.int8),
+        )
     edges = np.array([-128, -127, -1, 0, 1, 127], np.int8)
     grid = np.stack(np.meshgrid(*[edges] * 4, indexing="ij"), axis=-1).reshape(-1, 4)
     x = np.concatenate([x.reshape(-1, 4), grid, grid])
@@ -206,11 +225,14 @@ def dot_cases() -> tuple[Words, Words]:
 
 
 def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8: one element that is not 0 in each place,
-    which tells apart all places; extremes; values at random."""
+    """Rows (case, step, rows, k) and outputs (case, step, outputs, k), int8 or uint8: one element that is not
+    0 in each place, which tells apart all places; extremes; values at random."""
     k, dtype = matrices.k, np.uint8 if matrices.form == "u8u8" else np.int8
     rng, steps, low, high = np.random.default_rng(2027), 4, np.iinfo(dtype).min, np.iinfo(dtype).max
-    x, w = (rng.integers(low, high + 1, (k + 12, steps, size, k)).astype(dtype) for size in (matrices.n, matrices.m))
+    x, w = (
+        rng.integers(low, high + 1, (k + 12, steps, size, k)).astype(dtype)
+        for size in (matrices.n, matrices.m)
+    )
     x[:k], w[:k] = 0, 0
     for place in range(k):  # y[m, n] = (m + 1) (n + 1) for the place that both have
         x[place, place % steps, :, place] = np.arange(1, matrices.n + 1)
@@ -221,7 +243,8 @@ def matrix_cases(matrices: Matrices) -> tuple[npt.NDArray[Any], npt.NDArray[Any]
 
 
 def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
-    """Accumulators and multipliers: extremes, every power of two and its neighbours, ties, random values over the whole range."""
+    """Accumulators and multipliers: extremes, every power of two and its neighbours, ties, random values over
+    the whole range."""
     rng = np.random.default_rng(2025)
     powers = np.array([s * (2**e + d) for e in range(31) for d in (-1, 0, 1) for s in (-1, 1)])
     above = 2**24 + np.arange(-64, 64)  # where int-to-float begins to round
@@ -229,14 +252,17 @@ def requantize_cases() -> tuple[Words, npt.NDArray[np.float32]]:
     small = rng.integers(-(2**20), 2**20, 4096)
     acc = np.concatenate([powers, above, -above, above * 64 + 32, [2**31 - 1, -(2**31) + 1, 0], many, small])
     acc = np.clip(acc, -(2**31) + 1, 2**31 - 1).astype(np.int32)
-    fixed = [np.float32(2.0**-e) for e in (1, 2, 8, 16, 24, 30)] + [np.float32(v) for v in (1.0, 0.1, 1 / 3, 3e-5, 1e-9, 1e30)]
+    fixed = [np.float32(2.0**-e) for e in (1, 2, 8, 16, 24, 30)] + [
+        np.float32(v) for v in (1.0, 0.1, 1 / 3, 3e-5, 1e-9, 1e30)
+    ]
     ties = np.concatenate([np.full(acc.size, m, np.float32) for m in fixed])
     random = np.exp(rng.uniform(np.log(1e-10), 0, 4 * acc.size)).astype(np.float32)
     return np.tile(acc, len(fixed) + 4), np.concatenate([ties, random])
 
 
 def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-    """Values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range, subnormals, Inf, NaN."""
+    """Values and scales: every tie (k + 1/2) * scale and its neighbouring floats, edges of the range,
+    subnormals, Inf, NaN."""
     rng = np.random.default_rng(2026)
     fixed = [2.0**-126, 2.0**-100, 1e-30, 2.0**-7, 0.1, 1 / 3, 1.0, 255 / 256, 3.0, 1e6, 2.0**120, 3.4e38]
     scales = np.concatenate([fixed, np.exp(rng.uniform(np.log(1e-6), np.log(1e3), 52))]).astype(np.float32)
@@ -244,12 +270,16 @@ def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     with np.errstate(over="ignore", under="ignore"):
         near = (ties * scales[:, None].astype(np.float64)).astype(np.float32).reshape(-1)
         below, above = (np.nextafter(near, np.float32(end)) for end in (-np.inf, np.inf))
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 2.0**-126, 3.4028235e38], np.float32)
+    special = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 1e-39, 2.0**-126, 3.4028235e38], np.float32
+    )
     x = np.concatenate([near, below, above, np.tile(special, scales.size)])
     return x, np.concatenate([np.tile(np.repeat(scales, ties.size), 3), np.repeat(scales, special.size)])
 
 
-def _execute(device: Device, test: str, x: Words, w: Words, soft_float: bool = False) -> npt.NDArray[np.int32]:
+def _execute(
+    device: Device, test: str, x: Words, w: Words, soft_float: bool = False
+) -> npt.NDArray[np.int32]:
     variant = catalog().find("selftest__arithmetic", test=test)
     program = device.program(variant, {"SOFT_FLOAT": soft_float})
     tensors = [Tensor.from_numpy(v, device) for v in (x, w)]
@@ -265,4 +295,5 @@ def _difference(got: npt.NDArray[np.int32], want: npt.NDArray[np.int32], case: o
     if wrong.size == 0:
         return None
     first = int(wrong[0])
-    return f"{wrong.size} of {len(want)} wrong; {case(first)} gave {got[first].tolist()}, must be {want[first].tolist()}"  # type: ignore[operator]
+    said = f"{case(first)} gave {got[first].tolist()}, must be {want[first].tolist()}"  # type: ignore[operator]
+    return f"{wrong.size} of {len(want)} wrong; {said}"

@@ -1,6 +1,8 @@
-"""Sizes of a linear layer and of a convolution: every shape check, the derived sizes, op and byte counts, and a name.
+"""Sizes of a linear layer and of a convolution: every shape check, the derived sizes, op and byte counts, and
+a name.
 
-This is the only place that refuses shapes. A problem knows sizes alone; scales and zero points are in `vkq.numerics.qparams`.
+This is the only place that refuses shapes. A problem knows sizes alone; scales and zero points are in
+`vkq.numerics.qparams`.
 """
 
 from __future__ import annotations
@@ -25,9 +27,11 @@ Padding = int | Sequence[int] | str
 
 @dataclass(frozen=True)
 class LinearProblem:
-    """Sizes of ``y = x @ weight.T``: x (*lead, K), weight (N, K), y (*lead, N), with M the product of ``lead``.
+    """Sizes of ``y = x @ weight.T``: x (*lead, K), weight (N, K), y (*lead, N), with M the product of
+    ``lead``.
 
-    m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. K = 0 leaves the bias alone.
+    m: rows (batch x tokens), n: output features, k: reduction length; each 0 or more. K = 0 leaves the bias
+    alone.
     lead: the leading dims of x and y; (m,) if not given, and () for a single vector x of shape (K,).
     Raises ArgumentError for a negative size, or a ``lead`` whose product is not m.
 
@@ -46,12 +50,15 @@ class LinearProblem:
         _check_sizes("linear", {"M": self.m, "N": self.n, "K": self.k}, least=0)
         _check_sizes("linear", {f"leading dim {axis}": size for axis, size in enumerate(lead)}, least=0)
         if prod(lead) != self.m:
-            raise ArgumentError(f"linear: the leading dims are {lead} but M={self.m}; M must be their product.")
+            raise ArgumentError(
+                f"linear: the leading dims are {lead} but M={self.m}; M must be their product."
+            )
         object.__setattr__(self, "lead", lead)
 
     @classmethod
     def of(cls, x_shape: Sequence[int], weight_shape: Sequence[int]) -> LinearProblem:
-        """The problem of x of shape (..., K) and weight of shape (N, K); raises ArgumentError if they do not fit."""
+        """The problem of x of shape (..., K) and weight of shape (N, K); raises ArgumentError if they do not
+        fit."""
         x, w = _shape(x_shape), _shape(weight_shape)
         if len(w) != 2:
             raise ArgumentError(f"linear: weight has {len(w)} axes (shape {w}); it must have 2: (N, K).")
@@ -59,7 +66,8 @@ class LinearProblem:
             raise ArgumentError("linear: x has no axes (shape ()); its last axis must be K.")
         if x[-1] != w[1]:
             raise ArgumentError(
-                f"linear: x has K={x[-1]} (shape {x}) but weight has K={w[1]} (shape {w}); their last axes must be equal."
+                f"linear: x has K={x[-1]} (shape {x}) but weight has K={w[1]} (shape {w}); their last axes"
+                " must be equal."
             )
         return cls(prod(x[:-1]), w[0], w[1], x[:-1])
 
@@ -104,7 +112,8 @@ class LinearProblem:
 
     @property
     def name(self) -> str:
-        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It states the product, not the leading dims."""
+        """``linear[M=1,K=64,N=32]``: test id, benchmark row and filter. It states the product, not the
+        leading dims."""
         return f"linear[M={self.m},K={self.k},N={self.n}]"
 
 
@@ -112,10 +121,10 @@ class LinearProblem:
 class Conv2dProblem:
     """Sizes of a 2-D convolution: x (N, IC, H, W), weight (OC, IC/groups, KH, KW), y (N, OC, OH, OW).
 
-    stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or more; the
-    order of ONNX ``pads``. groups divides IC and OC. N, IC, H, W and OC may be 0; the output may not vanish:
-    ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1 >= 1``, and OW alike. Else ArgumentError.
-    `of` takes the forms that PyTorch takes.
+    stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
+    more; the order of ONNX ``pads``. groups divides IC and OC. N, IC, H, W and OC may be 0; the output may
+    not vanish: ``OH = (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1 >= 1``, and OW alike. Else
+    ArgumentError. `of` takes the forms that PyTorch takes.
 
     >>> p = Conv2dProblem.of((1, 3, 8, 8), (16, 3, 3, 3), stride=2, padding=1)
     >>> p.y_shape, p.gemm_m, p.gemm_k, p.macs
@@ -148,7 +157,9 @@ class Conv2dProblem:
             object.__setattr__(self, option, values)
         for axis, channels in (("IC", self.ic), ("OC", self.oc)):
             if channels % self.groups:
-                raise ArgumentError(f"conv2d: {axis}={channels}, groups={self.groups}; groups must divide {axis}.")
+                raise ArgumentError(
+                    f"conv2d: {axis}={channels}, groups={self.groups}; groups must divide {axis}."
+                )
         self._check_output("OH", "H", self.oh, self.h, self.kh, 0)
         self._check_output("OW", "W", self.ow, self.w, self.kw, 1)
 
@@ -156,9 +167,9 @@ class Conv2dProblem:
         if out < 1:
             before, after = self.padding[i], self.padding[i + 2]
             raise ArgumentError(
-                f"conv2d: {out_axis} = ({axis} + padding - dilation*(K{axis} - 1) - 1) // stride + 1 = "
-                f"({size} + {before} + {after} - {self.dilation[i]}*({kernel} - 1) - 1) // {self.stride[i]} + 1 = "
-                f"{out}; it must be at least 1: pad more, or use a smaller kernel or dilation."
+                f"conv2d: {out_axis} = ({axis} + padding - dilation*(K{axis} - 1) - 1) // stride + 1 ="
+                f" ({size} + {before} + {after} - {self.dilation[i]}*({kernel} - 1) - 1) // {self.stride[i]}"
+                f" + 1 = {out}; it must be at least 1: pad more, or use a smaller kernel or dilation."
             )
 
     @classmethod
@@ -174,20 +185,22 @@ class Conv2dProblem:
         """The problem of x of shape (N, IC, H, W) and weight of shape (OC, IC/groups, KH, KW).
 
         stride, dilation: an int, or (vertical, horizontal).
-        padding: an int, (vertical, horizontal), (top, left, bottom, right), "valid" (none), or "same" (OH = H and
-        OW = W, stride 1 only; where the sum is odd the extra pixel goes to the bottom and right, as PyTorch and ONNX
-        SAME_UPPER do). Raises ArgumentError if anything does not fit.
+        padding: an int, (vertical, horizontal), (top, left, bottom, right), "valid" (none), or "same" (OH = H
+        and OW = W, stride 1 only; where the sum is odd the extra pixel goes to the bottom and right, as
+        PyTorch and ONNX SAME_UPPER do). Raises ArgumentError if anything does not fit.
         """
         x, w = _shape(x_shape), _shape(weight_shape)
         if len(x) != 4:
             raise ArgumentError(f"conv2d: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
         if len(w) != 4:
-            raise ArgumentError(f"conv2d: weight has {len(w)} axes (shape {w}); it must have 4: (OC, IC/groups, KH, KW).")
+            raise ArgumentError(
+                f"conv2d: weight has {len(w)} axes (shape {w}); it must have 4: (OC, IC/groups, KH, KW)."
+            )
         groups = _integer("conv2d", "groups", groups, least=1)
         if x[1] != w[1] * groups:
             raise ArgumentError(
-                f"conv2d: x has IC={x[1]} (shape {x}) but weight has IC/groups={w[1]} (shape {w}), groups={groups}; "
-                f"IC must be {w[1]} * {groups} = {w[1] * groups}."
+                f"conv2d: x has IC={x[1]} (shape {x}) but weight has IC/groups={w[1]} (shape {w}),"
+                f" groups={groups}; IC must be {w[1]} * {groups} = {w[1] * groups}."
             )
         strides, dilations = _pair("stride", stride), _pair("dilation", dilation)
         pads = _padding(padding, (w[2], w[3]), strides, dilations)
@@ -237,18 +250,25 @@ class Conv2dProblem:
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, N*OH*OW*OC*(IC/groups)*KH*KW, those on padding included (two operations each)."""
+        """Multiply-accumulates, N*OH*OW*OC*(IC/groups)*KH*KW, those on padding included (two operations
+        each)."""
         return self.gemm_m * self.gemm_n * self.gemm_k
 
     def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
         """Bytes of x, weight and y together: the least traffic of one call. Item sizes are in bytes."""
-        return prod(self.x_shape) * x_itemsize + prod(self.weight_shape) * w_itemsize + prod(self.y_shape) * y_itemsize
+        return (
+            prod(self.x_shape) * x_itemsize
+            + prod(self.weight_shape) * w_itemsize
+            + prod(self.y_shape) * y_itemsize
+        )
 
     @property
     def name(self) -> str:
-        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter; only options that are not the default.
+        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter; only options that are not the
+        default.
 
-        A pair of unequal numbers is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX order).
+        A pair of unequal numbers is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
+        order).
         """
         sizes = zip(_CONV_SIZES, (self.n, self.ic, self.h, self.w, self.oc, self.kh, self.kw), strict=True)
         text = ",".join(f"{key}={size}" for key, size in sizes)
@@ -280,7 +300,10 @@ def parse(name: str) -> Problem:
     values = {key: tuple(int(number) for number in text.split("x")) for key, text in pairs}
     needed = _LINEAR_SIZES if match[1] == "linear" else _CONV_SIZES
     optional = () if match[1] == "linear" else ("stride", "padding", "dilation", "groups")
-    missing, unknown = [key for key in needed if key not in values], sorted(set(values) - {*needed, *optional})
+    missing, unknown = (
+        [key for key in needed if key not in values],
+        sorted(set(values) - {*needed, *optional}),
+    )
     plural = [key for key in (*needed, "groups") if len(values.get(key, (0,))) != 1]
     if len(values) != len(pairs) or missing or unknown or plural:
         raise ArgumentError(
@@ -307,9 +330,11 @@ def check_accumulator(
 ) -> None:
     """Refuse weights with which the int32 accumulator of a linear layer or a convolution could overflow.
 
-    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape (channels,).
-    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, naming the worst channel,
-    where ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| + |bias[n]| >= 2**31``.
+    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape
+    (channels,).
+    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, naming the worst
+    channel, where ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| +
+    |bias[n]| >= 2**31``.
 
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """
@@ -335,7 +360,9 @@ def _integer(op: str, what: str, value: Any, least: int) -> int:
     try:
         number = operator.index(value)
     except TypeError:
-        raise DTypeError(f"{op}: {what} is {value!r} ({type(value).__name__}); it must be an integer.") from None
+        raise DTypeError(
+            f"{op}: {what} is {value!r} ({type(value).__name__}); it must be an integer."
+        ) from None
     if number < least:
         raise ArgumentError(f"{op}: {what} is {number}; it must be at least {least}.")
     return number
@@ -363,13 +390,16 @@ def _padding(padding: Padding, kernel: Pair, stride: Pair, dilation: Pair) -> Qu
         return (0, 0, 0, 0)
     if padding == "same":
         if stride != (1, 1):
-            raise ArgumentError(f'conv2d: padding="same" with stride {stride}; "same" needs stride 1: give numbers.')
+            raise ArgumentError(
+                f'conv2d: padding="same" with stride {stride}; "same" needs stride 1: give numbers.'
+            )
         height, width = (d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
         return (height // 2, width // 2, height - height // 2, width - width // 2)
     values = tuple(padding) if isinstance(padding, Sequence) and not isinstance(padding, str) else (padding,)
     if len(values) not in (1, 2, 4) or isinstance(padding, str):
         raise ArgumentError(
-            f'conv2d: padding is {padding!r}; give an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid".'
+            f"conv2d: padding is {padding!r}; give an int, (vertical, horizontal), (top, left, bottom,"
+            ' right), "same" or "valid".'
         )
     numbers = [_integer("conv2d", "padding", value, 0) for value in values] * (4 // len(values))
     return (numbers[0], numbers[1], numbers[2], numbers[3])

@@ -1,4 +1,5 @@
-"""Sizes of a transposed convolution: every shape check, the derived sizes and counts, and a name, as `vkq.problem` has them."""
+"""Sizes of a transposed convolution: every shape check, the derived sizes and counts, and a name, as
+`vkq.problem` has them."""
 
 from __future__ import annotations
 
@@ -17,9 +18,10 @@ _OP = "conv_transpose2d"
 class TransposedConv2dProblem:
     """Sizes of a transposed convolution: x (N, IC, H, W), weight (IC, OC/groups, KH, KW), y (N, OC, OH, OW).
 
-    stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), what is cut off the output.
-    ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and OW alike; output_padding is less
-    than the stride or the dilation (PyTorch's rule). groups divides IC and OC. Else ArgumentError. `of` takes PyTorch's forms.
+    stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), what is cut
+    off the output. ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1 >= 1``, and
+    OW alike; output_padding is less than the stride or the dilation (PyTorch's rule). groups divides IC and
+    OC. Else ArgumentError. `of` takes PyTorch's forms.
 
     >>> p = TransposedConv2dProblem.of((1, 32, 8, 8), (32, 16, 3, 3), stride=2, padding=1, output_padding=1)
     >>> p.y_shape, p.macs
@@ -42,7 +44,9 @@ class TransposedConv2dProblem:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        for size, name in zip((self.n, self.ic, self.h, self.w, self.oc), ("N", "IC", "H", "W", "OC"), strict=True):
+        for size, name in zip(
+            (self.n, self.ic, self.h, self.w, self.oc), ("N", "IC", "H", "W", "OC"), strict=True
+        ):
             _check(name, size, 0)
         for size, name in ((self.kh, "KH"), (self.kw, "KW"), (self.groups, "groups")):
             _check(name, size, 1)
@@ -51,7 +55,9 @@ class TransposedConv2dProblem:
                 _check(f"{name}[{i}]", value, least)
         for axis, channels in (("IC", self.ic), ("OC", self.oc)):
             if channels % self.groups:
-                raise ArgumentError(f"{_OP}: {axis}={channels}, groups={self.groups}; groups must divide {axis}.")
+                raise ArgumentError(
+                    f"{_OP}: {axis}={channels}, groups={self.groups}; groups must divide {axis}."
+                )
         for i, axis in enumerate("HW"):
             self._check_axis(i, axis, (self.h, self.w)[i], (self.kh, self.kw)[i], (self.oh, self.ow)[i])
 
@@ -59,13 +65,14 @@ class TransposedConv2dProblem:
         stride, dilation, extra = self.stride[i], self.dilation[i], self.output_padding[i]
         if extra >= max(stride, dilation):
             raise ArgumentError(
-                f"{_OP}: output_padding[{i}] is {extra}; it must be less than the stride ({stride}) or the dilation ({dilation})."
+                f"{_OP}: output_padding[{i}] is {extra}; it must be less than the stride ({stride}) or the"
+                f" dilation ({dilation})."
             )
         if out < 1 and size:
             raise ArgumentError(
-                f"{_OP}: O{axis} = ({axis} - 1)*stride - padding + dilation*(K{axis} - 1) + output_padding + 1 = "
-                f"({size} - 1)*{stride} - {self.padding[i]} - {self.padding[i + 2]} + {dilation}*({kernel} - 1) + {extra} + 1 = "
-                f"{out}; it must be at least 1: pad less."
+                f"{_OP}: O{axis} = ({axis} - 1)*stride - padding + dilation*(K{axis} - 1) + output_padding +"
+                f" 1 = ({size} - 1)*{stride} - {self.padding[i]} - {self.padding[i + 2]} +"
+                f" {dilation}*({kernel} - 1) + {extra} + 1 = {out}; it must be at least 1: pad less."
             )
 
     @classmethod
@@ -81,21 +88,31 @@ class TransposedConv2dProblem:
     ) -> TransposedConv2dProblem:
         """The problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW).
 
-        stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical, horizontal), or (top,
-        left, bottom, right). Raises ArgumentError if anything does not fit.
+        stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
+        horizontal), or (top, left, bottom, right). Raises ArgumentError if anything does not fit.
         """
         x, w = tuple(map(int, x_shape)), tuple(map(int, weight_shape))
         if len(x) != 4:
             raise ArgumentError(f"{_OP}: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
         if len(w) != 4:
-            raise ArgumentError(f"{_OP}: weight has {len(w)} axes (shape {w}); it must have 4: (IC, OC/groups, KH, KW).")
+            raise ArgumentError(
+                f"{_OP}: weight has {len(w)} axes (shape {w}); it must have 4: (IC, OC/groups, KH, KW)."
+            )
         if x[1] != w[0]:
-            raise ArgumentError(f"{_OP}: x has IC={x[1]} (shape {x}) but weight has IC={w[0]} (shape {w}); they must be equal.")
+            raise ArgumentError(
+                f"{_OP}: x has IC={x[1]} (shape {x}) but weight has IC={w[0]} (shape {w}); they must be"
+                " equal."
+            )
         _check("groups", groups, 1)
         pads = _numbers("padding", padding, (1, 2, 4))
         top, left, bottom, right = pads * (4 // len(pads))
         strides, extra, dilations = (
-            _pair(name, value) for name, value in (("stride", stride), ("output_padding", output_padding), ("dilation", dilation))
+            _pair(name, value)
+            for name, value in (
+                ("stride", stride),
+                ("output_padding", output_padding),
+                ("dilation", dilation),
+            )
         )
         quad = (top, left, bottom, right)
         return cls(x[0], x[1], x[2], x[3], w[1] * groups, w[2], w[3], strides, quad, extra, dilations, groups)
@@ -151,7 +168,11 @@ class TransposedConv2dProblem:
 
     def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
         """Bytes of x, weight and y together: the least traffic of one call. Item sizes are in bytes."""
-        return prod(self.x_shape) * x_itemsize + prod(self.weight_shape) * w_itemsize + prod(self.y_shape) * y_itemsize
+        return (
+            prod(self.x_shape) * x_itemsize
+            + prod(self.weight_shape) * w_itemsize
+            + prod(self.y_shape) * y_itemsize
+        )
 
     @property
     def name(self) -> str:
@@ -179,7 +200,9 @@ def parse_transposed(name: str) -> TransposedConv2dProblem:
     values = {key: tuple(int(number) for number in text.split("x")) for key, text in pairs}
     options = ("stride", "padding", "output_padding", "dilation", "groups")
     if match is None or not set(_SIZES) <= set(values) <= {*_SIZES, *options} or len(values) != len(pairs):
-        raise ArgumentError(f"{name!r} is not a transposed convolution; write {_OP}[{'=1,'.join(_SIZES)}=1,stride=2,...].")
+        raise ArgumentError(
+            f"{name!r} is not a transposed convolution; write {_OP}[{'=1,'.join(_SIZES)}=1,stride=2,...]."
+        )
     n, ic, h, w, oc, kh, kw = (values[key][0] for key in _SIZES)
     groups = values.pop("groups", (1,))[0]
     given = {key: values[key] for key in options if key in values}
@@ -196,7 +219,9 @@ def _check(what: str, value: int, least: int) -> None:
 def _numbers(what: str, value: int | Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
     values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     if len(values) not in lengths or not all(isinstance(v, int) for v in values):
-        raise ArgumentError(f"{_OP}: {what} is {value!r}; give integers, {' or '.join(map(str, lengths))} of them.")
+        raise ArgumentError(
+            f"{_OP}: {what} is {value!r}; give integers, {' or '.join(map(str, lengths))} of them."
+        )
     return tuple(int(v) for v in values if isinstance(v, int))
 
 

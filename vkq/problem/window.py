@@ -15,9 +15,10 @@ Ints = int | Sequence[int]
 class Window:
     """A kernel sliding over images (N, C, H, W) -> (N, C, OH, OW).
 
-    Pairs are (vertical, horizontal), padding is (top, left, bottom, right), the order of ONNX ``pads``. With ``ceil_mode`` the
-    last window may reach beyond the padding, but must begin inside the image or the padding before it, as in ONNX Runtime and
-    PyTorch. The padding must be smaller than the (dilated) kernel, so that every window of dilation 1 sees the image.
+    Pairs are (vertical, horizontal), padding is (top, left, bottom, right), the order of ONNX ``pads``. With
+    ``ceil_mode`` the last window may reach beyond the padding, but must begin inside the image or the padding
+    before it, as in ONNX Runtime and PyTorch. The padding must be smaller than the (dilated) kernel, so that
+    every window of dilation 1 sees the image.
 
     >>> Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).y_shape
     (1, 3, 4, 5)
@@ -33,11 +34,21 @@ class Window:
 
     @classmethod
     def of(
-        cls, op: str, x_shape: Sequence[int], kernel: Ints, stride: Ints | None, padding: Ints, dilation: Ints, ceil_mode: bool
+        cls,
+        op: str,
+        x_shape: Sequence[int],
+        kernel: Ints,
+        stride: Ints | None,
+        padding: Ints,
+        dilation: Ints,
+        ceil_mode: bool,
     ) -> Window:
-        """Arguments as PyTorch: an int or a pair each; padding also (top, left, bottom, right); stride None is the kernel."""
+        """Arguments as PyTorch: an int or a pair each; padding also (top, left, bottom, right); stride None
+        is the kernel."""
         if len(x_shape) != 4:
-            raise ArgumentError(f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)")
+            raise ArgumentError(
+                f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"
+            )
         n, c, h, w = x_shape
         size = _pair(op, "kernel", kernel, 1)
         steps = size if stride is None else _pair(op, "stride", stride, 1)
@@ -46,7 +57,13 @@ class Window:
         else:
             pads = 2 * _pair(op, "padding", padding, 0)
         window = cls(
-            op, (n, c, h, w), size, steps, (pads[0], pads[1], pads[2], pads[3]), _pair(op, "dilation", dilation, 1), ceil_mode
+            op,
+            (n, c, h, w),
+            size,
+            steps,
+            (pads[0], pads[1], pads[2], pads[3]),
+            _pair(op, "dilation", dilation, 1),
+            ceil_mode,
         )
         window._check()
         return window
@@ -78,8 +95,8 @@ class Window:
             before, after = self.padding[i], self.padding[2 + i]
             if max(before, after) >= self.reach[i]:
                 raise ArgumentError(
-                    f"{self.op}: padding along {axis} is ({before}, {after}) and the kernel reaches over {self.reach[i]}; "
-                    "padding must be smaller, or a window would see padding alone"
+                    f"{self.op}: padding along {axis} is ({before}, {after}) and the kernel reaches over"
+                    f" {self.reach[i]}; padding must be smaller, or a window would see padding alone"
                 )
             if self.x_shape[2 + i] + before + after < self.reach[i]:
                 raise ArgumentError(

@@ -1,4 +1,5 @@
-"""The exact NumPy oracle of dq8ca_q8csw: linear layers whose activations are quantized by rows, from each row's own values.
+"""The exact NumPy oracle of dq8ca_q8csw: linear layers whose activations are quantized by rows, from each
+row's own values.
 
     low, high  = min(0, min x), max(0, max x)                  over the finite values of a row
     scale      = float32(high - low) / 255                     at least 2**-126; 1 for a row of zeros
@@ -6,8 +7,8 @@
     x_q        = saturate(round_half_even(x / scale) + zero_point)
     y          = float32(acc) * (scale * w_scale[n]) + bias[n]      acc as in `vkq.reference`
 
-It is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) by rows, moved from uint8 to
-int8.
+It is ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) by rows,
+moved from uint8 to int8.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 _LARGEST = np.finfo(np.float32).max
 
-# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most 255.
+# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most
+# 255.
 WORST_CASE = QParams(1.0, 127)
 
 
@@ -57,7 +59,8 @@ def quantize_rows(x: Float32, scale: Float32, zero_point: npt.NDArray[np.int32])
 
 
 def row_multipliers(scale: Float32, w_scale: Float32) -> Float32:
-    """``scale[m] * w_scale[n]``, (M, N): 0 where the product is below 2**-126, at most the largest float32."""
+    """``scale[m] * w_scale[n]``, (M, N): 0 where the product is below 2**-126, at most the largest
+    float32."""
     exact = scale.astype(np.float64)[:, None] * w_scale.astype(np.float64)  # 48 bits
     product = np.minimum(exact, float(_LARGEST)).astype(np.float32)
     return np.where(exact < SMALLEST_SCALE, np.float32(0), product)
@@ -72,7 +75,8 @@ def linear_dynamic(
     w_zero_point: npt.ArrayLike | None = None,
     activation: Activation = None,
 ) -> Float32:
-    """``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K), float32 (..., N), bit for bit.
+    """``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K), float32 (..., N), bit
+    for bit.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)
@@ -87,6 +91,10 @@ def linear_dynamic(
     acc = centred @ (wq.astype(np.float64) - points[:, None]).T
     low, high = activation_range(activation)
     with np.errstate(over="ignore"):
-        added = np.zeros(problem.n, np.float32) if bias is None else check_bias(bias, problem.n, True, "linear: bias")
+        added = (
+            np.zeros(problem.n, np.float32)
+            if bias is None
+            else check_bias(bias, problem.n, True, "linear: bias")
+        )
         y = acc.astype(np.int64).astype(np.float32) * row_multipliers(scale, scales) + added  # never -0.0
     return np.asarray(np.clip(y, np.float32(low), np.float32(high))).reshape(problem.y_shape)

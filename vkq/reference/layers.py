@@ -1,12 +1,12 @@
 """The exact answer in NumPy: what every path, device and layout must return, bit for bit.
 
-Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than NumPy's
-integer matmul. Names are those of ONNX: x is the activation, w the weight, y the result.
+Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
+NumPy's integer matmul. Names are those of ONNX: x is the activation, w the weight, y the result.
 
-    acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]                           int32, exact
-    y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)                         int8, uint8
-    y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]                  float32
-    multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
+    acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]
+    int32, exact y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
+    int8, uint8 y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]
+    float32 multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ Int64 = npt.NDArray[np.int64]
 
 
 def quantize(x: npt.ArrayLike, q: QParams) -> Array:
-    """``saturate(round_half_even(x / scale) + zero_point)``, an array of dtype ``q.dtype`` and the shape of x.
+    """``saturate(round_half_even(x / scale) + zero_point)``, an array of dtype ``q.dtype`` and the shape of
+    x.
 
-    x: float values, taken as float32 (a float64 is rounded first); the division is a true float32 division. +-Inf
-    saturates, NaN gives ``q.qmin``, -0.0 is 0. Raises DTypeError where x is not of a float type. It is ONNX
-    QuantizeLinear, with the NaN of ONNX Runtime's CPU provider.
+    x: float values, taken as float32 (a float64 is rounded first); the division is a true float32 division.
+    +-Inf saturates, NaN gives ``q.qmin``, -0.0 is 0. Raises DTypeError where x is not of a float type. It is
+    ONNX QuantizeLinear, with the NaN of ONNX Runtime's CPU provider.
 
     >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
     array([   0,    2,  127, -128], dtype=int8)
@@ -54,15 +55,17 @@ def dequantize(xq: Array, q: QParams) -> Float32:
     array([-1.5, -0.5,  1. ], dtype=float32)
     """
     _check_dtype("dequantize", "xq", xq, q)
-    return np.asarray((xq.astype(np.int32) - q.zero_point).astype(np.float32) * np.float32(q.scale), np.float32)
+    return np.asarray(
+        (xq.astype(np.int32) - q.zero_point).astype(np.float32) * np.float32(q.scale), np.float32
+    )
 
 
 def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
     """One float32 multiplier per output channel, in ONNX Runtime's order: ``(x_scale * w_scale) / y_scale``.
 
-    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The shape is that
-    of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is not finite, or, for
-    float32 output, below 2**-126, which a device may flush to zero.
+    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The
+    shape is that of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is
+    not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
 
     >>> multipliers(0.5, [0.25, 0.5], 0.125)
     array([1., 2.], dtype=float32)
@@ -84,7 +87,8 @@ def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = 
 
 
 def activation_range(activation: Activation) -> tuple[float, float]:
-    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be infinite.
+    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be
+    infinite.
 
     Raises ArgumentError for another name, for lo > hi and for NaN.
     """
@@ -95,12 +99,15 @@ def activation_range(activation: Activation) -> tuple[float, float]:
     if activation == "relu6":
         return (0.0, 6.0)
     if isinstance(activation, str) or len(activation) != 2 or not activation[0] <= activation[1]:
-        raise ArgumentError(f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.')
+        raise ArgumentError(
+            f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
+        )
     return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0: a clamp never makes a -0.0
 
 
 def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate operation.
+    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate
+    operation.
 
     >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
     ((-20, 127), (-128, 127))
@@ -109,11 +116,14 @@ def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
     return (int(low), int(high))
 
 
-def requantize(acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None) -> Array:
+def requantize(
+    acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None
+) -> Array:
     """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
 
-    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result (integers
-    of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one rounded float32 multiply.
+    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result
+    (integers of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one
+    rounded float32 multiply.
 
     >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
     array([  0,   2,   2, 127], dtype=int8)
@@ -132,9 +142,11 @@ def linear_acc(
     bias: Array | None = None,
     w_zero_point: npt.ArrayLike | None = None,
 ) -> Int64:
-    """The exact accumulator of a linear layer, int64 of shape (..., N); see the formula at the top of the module.
+    """The exact accumulator of a linear layer, int64 of shape (..., N); see the formula at the top of the
+    module.
 
-    xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or (N,).
+    xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or
+    (N,).
     """
     problem = LinearProblem.of(xq.shape, wq.shape)
     weight, added = _centred_weight("linear", xq, wq, x, bias, w_zero_point)
@@ -153,11 +165,13 @@ def linear(
     w_zero_point: npt.ArrayLike | None = None,
     activation: Activation = None,
 ) -> Array:
-    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) where y is None.
+    """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) where y
+    is None.
 
-    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,), int32 with
-    scale ``x.scale * w_scale``; float32 (finite) is also taken where y is None. w_zero_point: a number or (N,), 0 if
-    not given. Returns (..., N). Raises ArgumentError, DTypeError or AccumulatorOverflowError for what it cannot take.
+    xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,),
+    int32 with scale ``x.scale * w_scale``; float32 (finite) is also taken where y is None. w_zero_point: a
+    number or (N,), 0 if not given. Returns (..., N). Raises ArgumentError, DTypeError or
+    AccumulatorOverflowError for what it cannot take.
 
     >>> w = np.array([[1, 2], [3, 4]], np.int8)
     >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
@@ -182,7 +196,8 @@ def conv2d_acc(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> Int64:
-    """The exact accumulator of a convolution, int64 of shape (N, OC, OH, OW); padding is filled with x.zero_point."""
+    """The exact accumulator of a convolution, int64 of shape (N, OC, OH, OW); padding is filled with
+    x.zero_point."""
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point)
     centred = xq.astype(np.float64) - x.zero_point  # so that padding with x.zero_point is padding with 0
@@ -206,21 +221,24 @@ def conv2d(
 ) -> Array:
     """2-D convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding, dilation and
-    groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC) and errors as `linear`. Returns
-    (N, OC, OH, OW). As ONNX QLinearConv.
+    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
+    dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC) and errors as
+    `linear`. Returns (N, OC, OH, OW). As ONNX QLinearConv.
     """
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")
     in_acc, added = _split_bias("conv2d", bias, problem.oc, y)
-    acc = conv2d_acc(xq, wq, x, in_acc, w_zero_point, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    acc = conv2d_acc(
+        xq, wq, x, in_acc, w_zero_point, stride=stride, padding=padding, dilation=dilation, groups=groups
+    )
     return np.moveaxis(_finish(np.moveaxis(acc, 1, -1), x, scales, added, y, activation), -1, 1)
 
 
 def linear_q8csw(
     x: Array, wq: Array, w_scale: npt.ArrayLike, bias: Array | None = None, activation: Activation = None
 ) -> npt.NDArray[np.float64]:
-    """Weight-only linear layer in float64: ``(sum_k x[m,k] * wq[n,k]) * w_scale[n] + bias[n]``, shape (..., N).
+    """Weight-only linear layer in float64: ``(sum_k x[m,k] * wq[n,k]) * w_scale[n] + bias[n]``, shape (...,
+    N).
 
     x: (..., K), float. wq: (N, K), int8. A device accumulates in float32, so compare it by relative error.
     """
@@ -243,7 +261,8 @@ def conv2d_q8csw(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
 ) -> npt.NDArray[np.float64]:
-    """Weight-only convolution in float64, padded with 0; x: (N, IC, H, W) float, wq int8, the rest as `conv2d`."""
+    """Weight-only convolution in float64, padded with 0; x: (N, IC, H, W) float, wq int8, the rest as
+    `conv2d`."""
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     added = _weight_only_bias("conv2d", x, wq, bias).reshape(-1, 1, 1)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale").astype(np.float64).reshape(-1, 1, 1)
@@ -251,7 +270,9 @@ def conv2d_q8csw(
     return np.asarray(np.clip(sums * scales + added, *activation_range(activation)))
 
 
-def _convolve(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem) -> npt.NDArray[np.float64]:
+def _convolve(
+    x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
+) -> npt.NDArray[np.float64]:
     """One matrix product per kernel tap: no im2col copy, and the sums of integers stay exact in any order."""
     top, left, bottom, right = p.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -267,7 +288,9 @@ def _convolve(x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dP
     return y.reshape(p.y_shape)
 
 
-def _finish(acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation) -> Array:
+def _finish(
+    acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: QParams | None, activation: Activation
+) -> Array:
     """Accumulators to the output type; their last axis is that of the output channels."""
     if y is not None:
         return requantize(acc, multipliers(x.scale, w_scale, y.scale), y, activation_bounds(activation, y))
@@ -282,7 +305,8 @@ def _finish(acc: Int64, x: QParams, w_scale: Float32, bias: Float32 | None, y: Q
 def _centred_weight(
     op: str, xq: Array, wq: Array, x: QParams, bias: Array | None, w_zero_point: npt.ArrayLike | None
 ) -> tuple[npt.NDArray[np.float64], Int64]:
-    """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong types."""
+    """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong
+    types."""
     _check_dtype(op, "x", xq, x)
     if wq.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")
@@ -294,8 +318,11 @@ def _centred_weight(
     return np.asarray(centred), np.asarray(added, np.int64)
 
 
-def _split_bias(op: str, bias: Array | None, channels: int, y: QParams | None) -> tuple[Array | None, Float32 | None]:
-    """The bias as (int32, added to the accumulator; float32, added to the float output): one of them, or neither."""
+def _split_bias(
+    op: str, bias: Array | None, channels: int, y: QParams | None
+) -> tuple[Array | None, Float32 | None]:
+    """The bias as (int32, added to the accumulator; float32, added to the float output): one of them, or
+    neither."""
     if bias is None:
         return None, None
     checked = check_bias(bias, channels, y is None, f"{op}: bias")
@@ -317,4 +344,6 @@ def _weight_only_bias(op: str, x: Array, wq: Array, bias: Array | None) -> npt.N
 
 def _check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
     if values.dtype.name != q.dtype:
-        raise DTypeError(f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same.")
+        raise DTypeError(
+            f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same."
+        )

@@ -1,7 +1,9 @@
-"""The exact answer of the operators around the matrix products, in NumPy: element-wise, tables, pooling, resize, softmax.
+"""The exact answer of the operators around the matrix products, in NumPy: element-wise, tables, pooling,
+resize, softmax.
 
-Every formula below is one order of float32 steps, each rounded to nearest even; where ONNX Runtime has the operator, it is the
-order of its CPU provider on x86-64, and the result is the same byte for byte. Arrays are int8 or uint8 as their QParams say.
+Every formula below is one order of float32 steps, each rounded to nearest even; where ONNX Runtime has the
+operator, it is the order of its CPU provider on x86-64, and the result is the same byte for byte. Arrays are
+int8 or uint8 as their QParams say.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ BINARY_OPS: tuple[BinaryOp, ...] = ("add", "sub", "mul")
 def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
     """``float32(a * b + c)`` of float32 numbers, rounded once.
 
-    The product is exact in float64. The sum is rounded to odd there, so that the rounding to float32 sees the whole sum.
+    The product is exact in float64. The sum is rounded to odd there, so that the rounding to float32 sees the
+    whole sum.
 
     >>> float(fused_multiply_add(1 + 2.0**-12, 1 + 2.0**-12, -1.0)) == 2.0**-11 + 2.0**-24
     True
@@ -44,7 +47,9 @@ def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> 
         return np.asarray(np.where(inexact, np.nextafter(total, towards), total).astype(np.float32))
 
 
-def scales_of_sum(a: QParams, b: QParams, y: QParams, subtract: bool = False) -> tuple[np.float32, np.float32, np.float32]:
+def scales_of_sum(
+    a: QParams, b: QParams, y: QParams, subtract: bool = False
+) -> tuple[np.float32, np.float32, np.float32]:
     """(ra, rb, offset) of ``y_q = round(a_q * ra + b_q * rb + offset)``, in ONNX Runtime's order.
 
     ra = a_scale / y_scale, rb = +-b_scale / y_scale, offset = y_zp - fma(ra, a_zp, rb * b_zp).
@@ -62,14 +67,19 @@ def scale_of_product(a: QParams, b: QParams, y: QParams) -> float:
         return float(np.float32(np.float32(a.scale) * np.float32(b.scale)) / np.float32(y.scale))
 
 
-def binary(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None) -> Array:
-    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, as ONNX Runtime's QLinearAdd and QLinearMul.
+def binary(
+    op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None
+) -> Array:
+    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, as ONNX Runtime's QLinearAdd
+    and QLinearMul.
 
-        add, sub    y_q = saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))          see `scales_of_sum`
-        mul         y_q = saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))   r: `scale_of_product`
+        add, sub    y_q = saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))          see
+        `scales_of_sum` mul         y_q = saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r +
+        y_zp))   r: `scale_of_product`
 
-    The zero point is added before rounding, so a tie goes to the even y_q. Where a alone is broadcast along the innermost axis
-    of the result, the operands of add swap their roles (`swaps`), as they do in ONNX Runtime.
+    The zero point is added before rounding, so a tie goes to the even y_q. Where a alone is broadcast along
+    the innermost axis of the result, the operands of add swap their roles (`swaps`), as they do in ONNX
+    Runtime.
 
     >>> q = QParams(0.5)
     >>> binary("add", np.array([1, 100], np.int8), np.array([2, 100], np.int8), q, q, q)
@@ -80,7 +90,9 @@ def binary(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QPara
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         if op == "mul":
             product = (a.astype(np.int32) - aq.zero_point) * (b.astype(np.int32) - bq.zero_point)
-            value = product.astype(np.float32) * np.float32(scale_of_product(aq, bq, yq)) + np.float32(yq.zero_point)
+            value = product.astype(np.float32) * np.float32(scale_of_product(aq, bq, yq)) + np.float32(
+                yq.zero_point
+            )
         else:
             value = _sum(op, a, b, aq, bq, yq)
     low, high = activation_bounds(activation, yq)
@@ -98,7 +110,8 @@ def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams
 
 
 def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
-    """Whether ONNX Runtime takes a as the scalar of its inner loop: a is 1 along the innermost axis that is longer than 1."""
+    """Whether ONNX Runtime takes a as the scalar of its inner loop: a is 1 along the innermost axis that is
+    longer than 1."""
     if not a_shape or not b_shape:
         return not a_shape or a_shape[-1] == 1
     for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
@@ -131,7 +144,8 @@ UNARY: dict[str, Function] = {
 
 
 def leaky_relu(alpha: float) -> Function:
-    """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32, as in an ONNX file.
+    """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32,
+    as in an ONNX file.
 
     >>> leaky_relu(0.25)(np.array([-2.0, 3.0]))
     array([-0.5,  3. ])
@@ -141,35 +155,45 @@ def leaky_relu(alpha: float) -> Function:
 
 
 def clamp(low: float, high: float) -> Function:
-    """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low <= high.
+    """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low
+    <= high.
 
     >>> clamp(-1.0, 2.5)(np.array([-2.0, 1.0, 3.0]))
     array([-1. ,  1. ,  2.5])
     """
     if not low <= high:
-        raise ArgumentError(f"clamp: the bounds are {low} and {high}; the first must not be above the second.")
+        raise ArgumentError(
+            f"clamp: the bounds are {low} and {high}; the first must not be above the second."
+        )
     return lambda x: np.clip(x, low, high)
 
 
 def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
-    """The 256 results of ``quantize(function(dequantize(x_q)))``: entry i is that of the number ``x.qmin + i``.
+    """The 256 results of ``quantize(function(dequantize(x_q)))``: entry i is that of the number ``x.qmin +
+    i``.
 
-    function: a name of `UNARY`, or a callable that takes a float64 array of 256 real numbers and returns as many. Its values are
-    rounded to float32, then quantized as ONNX QuantizeLinear does: the three ONNX operators one after the other, with the
-    function itself correctly rounded. Raises ArgumentError for an unknown name or a result of another shape.
+    function: a name of `UNARY`, or a callable that takes a float64 array of 256 real numbers and returns as
+    many. Its values are rounded to float32, then quantized as ONNX QuantizeLinear does: the three ONNX
+    operators one after the other, with the function itself correctly rounded. Raises ArgumentError for an
+    unknown name or a result of another shape.
 
     >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
     array([-128, -128, -126,   -1], dtype=int8)
     """
     if isinstance(function, str):
         if function not in UNARY:
-            raise ArgumentError(f"table_of: there is no function {function!r}; there are {', '.join(UNARY)}, or give a callable.")
+            raise ArgumentError(
+                f"table_of: there is no function {function!r}; there are {', '.join(UNARY)}, or give a"
+                " callable."
+            )
         function = UNARY[function]
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         real = dequantize(np.arange(x.qmin, x.qmax + 1).astype(x.dtype), x).astype(np.float64)
         values = np.asarray(function(real))
         if values.shape != (256,) or values.dtype.kind not in "fiu":
-            raise ArgumentError(f"table_of: the function gave {values.dtype} {values.shape}; it must give 256 real numbers.")
+            raise ArgumentError(
+                f"table_of: the function gave {values.dtype} {values.shape}; it must give 256 real numbers."
+            )
         return quantize(values.astype(np.float32), y)
 
 
@@ -181,14 +205,17 @@ def lookup(x: Array, table: npt.ArrayLike) -> Array:
     """
     entries = np.asarray(table)
     if entries.shape != (256,) or entries.dtype not in (np.int8, np.uint8):
-        raise ArgumentError(f"lookup: table is {entries.dtype} {entries.shape}; it must be 256 int8 or uint8 numbers.")
+        raise ArgumentError(
+            f"lookup: table is {entries.dtype} {entries.shape}; it must be 256 int8 or uint8 numbers."
+        )
     if x.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"lookup: x has dtype {x.dtype}; it must be int8 or uint8.")
     return np.asarray(entries[x.astype(np.int32) + (128 if x.dtype == np.int8 else 0)])
 
 
 def max_pool2d(x: Array, window: Window) -> Array:
-    """The largest number under each window; padding never wins (a window that sees none of the image gives the type's least).
+    """The largest number under each window; padding never wins (a window that sees none of the image gives
+    the type's least).
 
     x: (N, C, H, W), int8 or uint8. As ONNX MaxPool.
     """
@@ -199,8 +226,9 @@ def max_pool2d(x: Array, window: Window) -> Array:
 def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
     """The mean under each window, as ONNX Runtime's QLinearAveragePool.
 
-    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where sum adds
-    ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the image, or the kernel's.
+    ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
+    sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
+    image, or the kernel's.
     """
     real = _padded(dequantize(x, xq), window, np.float32(0))
     total = np.zeros(window.y_shape, np.float32)
@@ -225,11 +253,14 @@ def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
-    """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is y_zp then)."""
+    """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is
+    y_zp then)."""
     with np.errstate(over="ignore", under="ignore"):
         m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
     if not np.isfinite(m):
-        raise ArgumentError(f"global_avg_pool2d: x_scale / (y_scale * {pixels}) is {m} as a float32; check {xq} and {yq}.")
+        raise ArgumentError(
+            f"global_avg_pool2d: x_scale / (y_scale * {pixels}) is {m} as a float32; check {xq} and {yq}."
+        )
     return float(m) if m >= SMALLEST_SCALE else 0.0
 
 
@@ -249,5 +280,12 @@ def _taps(window: Window) -> list[tuple[slice, ...]]:
     for i, j in np.ndindex(*window.kernel):
         row, column = i * window.dilation[0], j * window.dilation[1]
         rows = slice(row, row + (oh - 1) * window.stride[0] + 1, window.stride[0])
-        found.append((slice(None), slice(None), rows, slice(column, column + (ow - 1) * window.stride[1] + 1, window.stride[1])))
+        found.append(
+            (
+                slice(None),
+                slice(None),
+                rows,
+                slice(column, column + (ow - 1) * window.stride[1] + 1, window.stride[1]),
+            )
+        )
     return found

@@ -1,7 +1,8 @@
-"""The exact answer of Resize on 8-bit images in NumPy: where each output pixel looks, and what it makes of what it finds.
+"""The exact answer of Resize on 8-bit images in NumPy: where each output pixel looks, and what it makes of
+what it finds.
 
-Coordinates are float32, in ONNX Runtime's order of operations; the kernels get them as tables, so every device looks at the same
-pixels with the same weights.
+Coordinates are float32, in ONNX Runtime's order of operations; the kernels get them as tables, so every
+device looks at the same pixels with the same weights.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"
 ResizeMode = Literal["nearest", "linear"]
 Rounding = Literal["truncate", "even"]
 
-# A coordinate so near to the middle of two pixels is taken as the middle: the quotients of sizes that give it are not exact in
-# float32. ONNX Runtime 1.31 does so; versions before it took such a coordinate as it was.
+# A coordinate so near to the middle of two pixels is taken as the middle: the quotients of sizes that give it
+# are not exact in float32. ONNX Runtime 1.31 does so; versions before it took such a coordinate as it was.
 HALF_WITHIN = 1e-6
 
 
@@ -54,28 +55,41 @@ class Resize:
         nearest_mode: NearestMode = "round_prefer_floor",
         rounding: Rounding = "truncate",
     ) -> Resize:
-        """Either the size (OH, OW) or the scale (one number or two) is given; the other follows, as in ONNX Resize."""
+        """Either the size (OH, OW) or the scale (one number or two) is given; the other follows, as in ONNX
+        Resize."""
         for name, chosen, kind in (
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),
         ):  # fmt: skip
             if chosen not in get_args(kind):
-                raise ArgumentError(f"resize: {name} is {chosen!r}; it must be one of {', '.join(get_args(kind))}")
+                raise ArgumentError(
+                    f"resize: {name} is {chosen!r}; it must be one of {', '.join(get_args(kind))}"
+                )
         if len(x_shape) != 4 or min(x_shape[2:]) < 1:
-            raise ArgumentError(f"resize: x has shape {tuple(x_shape)}; it must be (N, C, H, W) with H and W at least 1")
+            raise ArgumentError(
+                f"resize: x has shape {tuple(x_shape)}; it must be (N, C, H, W) with H and W at least 1"
+            )
         if (size is None) == (scale is None):
             raise ArgumentError(f"resize: size is {size} and scale {scale}; give one of the two")
         if size is not None:
-            factors = [np.float32(out) / np.float32(given) for out, given in zip(size, x_shape[2:], strict=True)]
+            factors = [
+                np.float32(out) / np.float32(given) for out, given in zip(size, x_shape[2:], strict=True)
+            ]
             out = [int(v) for v in size]
         else:
             both = scale if isinstance(scale, Sequence) else (scale, scale)
             factors = [np.float32(v) for v in both]
             if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
-                raise ArgumentError(f"resize: scale is {scale}; give one positive number, or (vertical, horizontal)")
-            out = [int(factor * np.float32(given)) for factor, given in zip(factors, x_shape[2:], strict=True)]
+                raise ArgumentError(
+                    f"resize: scale is {scale}; give one positive number, or (vertical, horizontal)"
+                )
+            out = [
+                int(factor * np.float32(given)) for factor, given in zip(factors, x_shape[2:], strict=True)
+            ]
         if len(out) != 2 or min(out) < 1:
-            raise ArgumentError(f"resize: the result would have {out} rows and columns; both must be at least 1")
+            raise ArgumentError(
+                f"resize: the result would have {out} rows and columns; both must be at least 1"
+            )
         scales = (float(factors[0]), float(factors[1]))
         return cls(tuple(x_shape), (out[0], out[1]), scales, mode, coordinates, nearest_mode, rounding)
 
@@ -123,8 +137,9 @@ class Resize:
 def resize(x: Array, how: Resize) -> Array:
     """The resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data.
 
-    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left; then the fraction is
-    cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even. The same size gives x itself.
+    linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
+    then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even. The
+    same size gives x itself.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]

@@ -1,7 +1,8 @@
-"""The exact NumPy oracle of transposed convolutions: the input spread out with zeros between its pixels, then an ordinary
-convolution with the kernel turned by 180 degrees.
+"""The exact NumPy oracle of transposed convolutions: the input spread out with zeros between its pixels, then
+an ordinary convolution with the kernel turned by 180 degrees.
 
-    acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] - w_zp[oc])
+    acc[n, oc, s*h + d*kh - top, s*w + d*kw - left] += (x[n, ic, h, w] - x_zp) * (w[ic, oc, kh, kw] -
+    w_zp[oc])
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def conv_transpose2d(
 ) -> Array:
     """Transposed convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
 
-    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). Everything per channel is (OC,). Returns (N, OC, OH, OW).
+    xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (IC, OC/groups, KH, KW). Everything per channel is (OC,).
+    Returns (N, OC, OH, OW).
 
     >>> x, w = np.array([[[[1, 2]]]], np.int8), np.array([[[[10, 20, 30]]]], np.int8)
     >>> conv_transpose2d(x, w, x=QParams(1.0), w_scale=1.0, y=QParams(1.0), stride=2)
@@ -47,20 +49,22 @@ def conv_transpose2d(
     if not p.oh * p.ow:
         return np.zeros(p.y_shape, np.float32 if y is None else y.dtype)
     return reference.conv2d(
-        spread(xq, p, x.zero_point), forward_weight(wq, groups), x=x, w_scale=w_scale, bias=bias, y=y, w_zero_point=w_zero_point,
-        activation=activation, dilation=p.dilation, groups=groups,
+        spread(xq, p, x.zero_point), forward_weight(wq, groups), x=x, w_scale=w_scale, bias=bias, y=y,
+        w_zero_point=w_zero_point, activation=activation, dilation=p.dilation, groups=groups,
     )  # fmt: skip
 
 
 def forward_weight(weight: Array, groups: int) -> Array:
-    """(IC, OC/groups, KH, KW) as the weight (OC, IC/groups, KH, KW) of the ordinary convolution: turned by 180 degrees."""
+    """(IC, OC/groups, KH, KW) as the weight (OC, IC/groups, KH, KW) of the ordinary convolution: turned by
+    180 degrees."""
     ic, group_oc, kh, kw = weight.shape
     by_group = weight.reshape(groups, ic // groups, group_oc, kh, kw).transpose(0, 2, 1, 3, 4)
     return np.ascontiguousarray(by_group.reshape(groups * group_oc, ic // groups, kh, kw)[:, :, ::-1, ::-1])
 
 
 def spread(xq: Array, p: TransposedConv2dProblem, zero_point: int) -> Array:
-    """The input with stride - 1 zero points between pixels, and so many around that the convolution needs no padding."""
+    """The input with stride - 1 zero points between pixels, and so many around that the convolution needs no
+    padding."""
     top, left = (p.dilation[i] * (k - 1) for i, k in enumerate((p.kh, p.kw)))
     h, w = p.oh + top, p.ow + left
     rows = top - p.padding[0] + p.stride[0] * np.arange(p.h)

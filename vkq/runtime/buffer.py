@@ -1,4 +1,5 @@
-"""Device memory: an arena hands out ranges of a few large allocations, and takes them back when their ``Buffer`` is dropped."""
+"""Device memory: an arena hands out ranges of a few large allocations, and takes them back when their
+``Buffer`` is dropped."""
 
 from __future__ import annotations
 
@@ -40,7 +41,9 @@ class Buffer:
         if self.failure is not None:
             f = self.failure
             raise type(f)(
-                f"this tensor was never computed, because its submission failed ({f}); compute it again", f.result, f.call
+                f"this tensor was never computed, because its submission failed ({f}); compute it again",
+                f.result,
+                f.call,
             )
 
     def binding(self) -> tuple[Memory, int, int]:
@@ -56,7 +59,8 @@ class Buffer:
         return self.block.memory.mapped
 
     def __del__(self) -> None:
-        # May run in the middle of anything, the arena's own methods included: only an append, which is atomic.
+        # May run in the middle of anything, the arena's own methods included: only an append, which is
+        # atomic.
         self._arena.returned.append((self.block, self.offset, self.bytes))
 
 
@@ -96,14 +100,20 @@ class Block:
 
 
 class Arena:
-    """Hands out aligned ranges of blocks of *block_bytes*; a larger request gets a block of its own, given back when unused.
+    """Hands out aligned ranges of blocks of *block_bytes*; a larger request gets a block of its own, given
+    back when unused.
 
-    *new_block* makes an allocation of at least so many bytes. *largest* is the most that may be asked for at once, and *rule* the
-    reason in words; the caller checks it. Thread-safe.
+    *new_block* makes an allocation of at least so many bytes. *largest* is the most that may be asked for at
+    once, and *rule* the reason in words; the caller checks it. Thread-safe.
     """
 
     def __init__(
-        self, new_block: Callable[[int], Memory], alignment: int, block_bytes: int, largest: int = 1 << 62, rule: str = ""
+        self,
+        new_block: Callable[[int], Memory],
+        alignment: int,
+        block_bytes: int,
+        largest: int = 1 << 62,
+        rule: str = "",
     ):
         self.largest = largest
         self.rule = rule

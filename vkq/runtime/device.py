@@ -29,7 +29,8 @@ from .program import Program, require
 from .recording import Recording, native_module
 
 BLOCK_BYTES = 16 << 20
-# A watchdog ends a dispatch after about a second, and slow devices have them: multiply-adds that even those finish in time.
+# A watchdog ends a dispatch after about a second, and slow devices have them: multiply-adds that even those
+# finish in time.
 MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
 MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
@@ -41,9 +42,11 @@ _open: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 def wide_barriers(c: Capabilities) -> bool:
-    """Whether barriers must name all kinds of access: an Adreno 840's driver drops those that name just what shaders do.
+    """Whether barriers must name all kinds of access: an Adreno 840's driver drops those that name just what
+    shaders do.
 
-    https://github.com/pytorch/executorch/pull/20915. Elsewhere the exact ones are faster: 2.6 us each on an H200.
+    https://github.com/pytorch/executorch/pull/20915. Elsewhere the exact ones are faster: 2.6 us each on an
+    H200.
     """
     return c.vendor_id == QUALCOMM
 
@@ -52,17 +55,19 @@ class Device:
     """A Vulkan device, opened with the features that vkq's shaders use.
 
     Args:
-        which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete before integrated
-            before virtual before CPU.
-        staging: True copies through host memory even where the device's own memory is visible; None decides by the device.
-        capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features that are false
-            are not enabled); its index chooses the device where *which* is None.
+        which: an index, part of a name, or None for the environment's VKQ_DEVICE, else the best: discrete
+            before integrated before virtual before CPU.
+        staging: True copies through host memory even where the device's own memory is visible; None decides
+            by the device.
+        capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features
+            that are false are not enabled); its index chooses the device where *which* is None.
 
-        compile_only: opens a device without memory too (a driver made to compile for hardware that is not there): programs can be
-            made and asked about, nothing can be allocated or run.
+        compile_only: opens a device without memory too (a driver made to compile for hardware that is not
+            there): programs can be made and asked about, nothing can be allocated or run.
 
-    Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A Device may be
-    used from several threads. It is a context manager; ``close`` frees everything and may be called twice.
+    Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A
+    Device may be used from several threads. It is a context manager; ``close`` frees everything and may be
+    called twice.
 
     Raises:
         NoDeviceError: no loader, no driver, or no device that fits, with what there is.
@@ -83,7 +88,9 @@ class Device:
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose(capabilities.index if which is None and capabilities else which)
         self.capabilities = capabilities or found
-        self.doctored = self.capabilities.key != found.key  # for tests: another process would see another device
+        self.doctored = (
+            self.capabilities.key != found.key
+        )  # for tests: another process would see another device
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
@@ -95,11 +102,15 @@ class Device:
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
-        handle, queue = vulkan.open_device(physical, family, dict(self.capabilities.features), set(self.capabilities.extensions))
+        handle, queue = vulkan.open_device(
+            physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
+        )
         loader = vulkan.binding().lib.vkGetInstanceProcAddr
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
         self.handle = handle  # the VkDevice, for queries that the extension does not make
-        self.context = extension.Context(*(vulkan.handle_int(h) for h in handles), family, wide_barriers(self.capabilities))
+        self.context = extension.Context(
+            *(vulkan.handle_int(h) for h in handles), family, wide_barriers(self.capabilities)
+        )
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
             self._make_arenas(staging, compile_only)
@@ -143,7 +154,8 @@ class Device:
         return self._allocate(self._arena, size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
-        """Copies a contiguous array to the beginning of *target*, before what is asked for later and after what was before.
+        """Copies a contiguous array to the beginning of *target*, before what is asked for later and after
+        what was before.
 
         Never part of a ``record`` block: replaying it does not copy again.
         """
@@ -165,7 +177,8 @@ class Device:
         target.failure = None
 
     def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
-        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are kept."""
+        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are
+        kept."""
         with self._lock:
             found = self._constants.get(key)
             if found is None or found.failure is not None:  # its upload may have been lost
@@ -182,7 +195,10 @@ class Device:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
-            raise DeviceError("a tensor cannot be read while its operations are only being recorded; run the recording first")
+            raise DeviceError(
+                "a tensor cannot be read while its operations are only being recorded; run the recording"
+                " first"
+            )
         if size == 0:
             return np.empty(0, np.uint8)
         if not source.mapped:
@@ -204,7 +220,9 @@ class Device:
     def _allocate(self, arena: Arena, size: int) -> Buffer:
         self.check_usable()
         if size > arena.largest:
-            raise OutOfMemoryError(f"{self.name}: {size} bytes asked for at once, above {arena.rule}; use smaller tensors")
+            raise OutOfMemoryError(
+                f"{self.name}: {size} bytes asked for at once, above {arena.rule}; use smaller tensors"
+            )
         try:
             return arena.allocate(size)
         except OutOfMemoryError:
@@ -215,7 +233,8 @@ class Device:
             return arena.allocate(size)
         except OutOfMemoryError as error:
             raise OutOfMemoryError(
-                f"{self.name}: no memory for {size} bytes more ({self._arena.allocated_bytes} bytes are allocated): {error}",
+                f"{self.name}: no memory for {size} bytes more ({self._arena.allocated_bytes} bytes are"
+                f" allocated): {error}",
                 error.result,
                 error.call,
             ) from error
@@ -232,18 +251,25 @@ class Device:
                 memory: Memory = context.allocate(size, memory_type, mapped)
                 return memory
 
-            limits = {f"this device's {name}": facts[name] for name in ("maxMemoryAllocationSize", "maxBufferSize")}
+            limits = {
+                f"this device's {name}": facts[name] for name in ("maxMemoryAllocationSize", "maxBufferSize")
+            }
             limits["the size of the memory heap"] = self.capabilities.memory_types[memory_type].heap_bytes
             largest, rule = min((limit, name) for name, limit in limits.items() if limit)
-            return Arena(block, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES, largest, f"{rule} of {largest}")
+            return Arena(
+                block, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES, largest, f"{rule} of {largest}"
+            )
 
         self._arena = arena(plan.own, plan.mapped)
         self._staging = arena(plan.staging, True)
 
     # ----------------------------------------------------------------------------------------------- programs
 
-    def program(self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0) -> Program:
-        """The pipeline of a variant with these specialization constants, made once; refused where the device cannot run it."""
+    def program(
+        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        """The pipeline of a variant with these specialization constants, made once; refused where the device
+        cannot run it."""
         self.check_usable()
         values = variant.constants(constants or {})
         key = (variant, tuple(values.items()), subgroup_size)
@@ -253,7 +279,9 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0) -> Program:
+    def _make_program(
+        self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0
+    ) -> Program:
         require(variant, values, self.capabilities)
         facts = self.capabilities.properties
         code = with_float_controls(
@@ -261,11 +289,16 @@ class Device:
             rte=bool(facts["shaderRoundingModeRTEFloat32"]),
             denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
         )
-        packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-        native = self.context.program(code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags)
+        packed = [
+            (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
+        ]
+        native = self.context.program(
+            code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags
+        )
         return Program(variant, values, native)
 
-    # ---------------------------------------------------------------------------------------------- submission
+    # ----------------------------------------------------------------------------------------------
+    # submission
 
     def recording(self) -> Recording:
         """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
@@ -284,7 +317,8 @@ class Device:
 
     @contextlib.contextmanager
     def operation(self) -> Iterator[Recording]:
-        """The recording, held by this thread alone for one operation's dispatches, and not submitted before its end."""
+        """The recording, held by this thread alone for one operation's dispatches, and not submitted before
+        its end."""
         self.check_usable()
         with self._lock:
             recording = self.recording()
@@ -296,18 +330,21 @@ class Device:
 
     @contextlib.contextmanager
     def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
-        """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it, again and again.
+        """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it,
+        again and again.
 
         Arrays that are uploaded in the block are not part of it: they are there once, before the first run.
-        *timestamps* is the number of dispatches whose time on the device is measured (``Recording.gpu_times_us``); *marks*
-        the number of points in time that the block takes itself (``Recording.mark``).
+        *timestamps* is the number of dispatches whose time on the device is measured
+        (``Recording.gpu_times_us``); *marks* the number of points in time that the block takes itself
+        (``Recording.mark``).
         """
         with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
             assert recording is not None
             yield recording
 
     def immediate(self) -> contextlib.AbstractContextManager[Any]:
-        """Inside a ``record`` block of this thread: what is asked for in this block runs as if the other were not there."""
+        """Inside a ``record`` block of this thread: what is asked for in this block runs as if the other were
+        not there."""
         return self._recording_into(None)
 
     @contextlib.contextmanager
@@ -320,7 +357,8 @@ class Device:
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int) -> int:
-        """How many of *total* workgroups, *macs* multiply-adds in all, one dispatch may have before a watchdog could end it."""
+        """How many of *total* workgroups, *macs* multiply-adds in all, one dispatch may have before a
+        watchdog could end it."""
         most = MACS_PER_DISPATCH.get(self.capabilities.device_type, MACS_PER_DISPATCH_DEFAULT)
         return total if macs <= most else max(1, total * most // macs)
 
@@ -372,8 +410,8 @@ class Device:
         """Raises where the device is closed, lost, or was inherited through a fork."""
         if os.getpid() != self._pid:
             raise DeviceError(
-                "this vkq.Device was opened before the process was forked, and Vulkan does not survive a fork; "
-                "open it in the child, started with multiprocessing's 'spawn' method"
+                "this vkq.Device was opened before the process was forked, and Vulkan does not survive a"
+                " fork; open it in the child, started with multiprocessing's 'spawn' method"
             )
         if self.closed:
             raise DeviceError(f"{self.name}: this vkq.Device is closed; open a new one")
@@ -381,7 +419,8 @@ class Device:
             raise vulkan.error_for(vulkan.VK_ERROR_DEVICE_LOST, "an earlier call")
 
     def close(self) -> None:
-        """Waits for the device, writes the pipeline cache, frees everything. Further use raises; closing again does nothing."""
+        """Waits for the device, writes the pipeline cache, frees everything. Further use raises; closing
+        again does nothing."""
         if os.getpid() != self._pid:
             return  # a forked child owns nothing
         with self._lock:
@@ -400,7 +439,9 @@ class Device:
     def __enter__(self) -> Device:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -32,7 +32,8 @@ def foreign(data: bytes, c: Capabilities) -> str | None:
 
 
 def load(context: Any, c: Capabilities) -> int:
-    """Gives the file's data to the driver: how many bytes. Data that cannot be used is ignored with one warning."""
+    """Gives the file's data to the driver: how many bytes. Data that cannot be used is ignored with one
+    warning."""
     data = cache.read(path(c))
     if data is None:
         return 0

@@ -22,7 +22,8 @@ class Program:
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
     """Why the device cannot run the variant with these constants; empty where it can.
 
-    A driver does not refuse a shader that needs more than it has (one crashes), so this is asked before a pipeline is made.
+    A driver does not refuse a shader that needs more than it has (one crashes), so this is asked before a
+    pipeline is made.
     """
     limits = capabilities.properties
     reasons = variant.missing(capabilities.facts)
@@ -37,7 +38,9 @@ def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabi
         "maxPushConstantsSize": 4 * len(variant.push_constants),
         "maxPerStageDescriptorStorageBuffers": len(variant.bindings),
     }
-    return reasons + [f"{name} is {limits[name]}, needs {need}" for name, need in asked.items() if need > limits[name]]
+    return reasons + [
+        f"{name} is {limits[name]}, needs {need}" for name, need in asked.items() if need > limits[name]
+    ]
 
 
 def require(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> None:

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One recorded dispatch (``program`` set), copy or fill, with what `Recording.again` needs to record it on other buffers."""
+    """One recorded dispatch (``program`` set), copy or fill, with what `Recording.again` needs to record it
+    on other buffers."""
 
     buffers: tuple[Buffer, ...]
     program: Program | None = None
@@ -32,8 +33,8 @@ class Step:
 class Recording:
     """Operations in order, with a full memory barrier wherever one touches what an earlier one wrote.
 
-    Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then works on what the
-    tensors hold at that time.
+    Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then
+    works on what the tensors hold at that time.
     """
 
     def __init__(self, device: Device, timestamps: int = 0, marks: int = 0, *, replays: bool = False):
@@ -58,7 +59,9 @@ class Recording:
         self.operations = 0
         self._native.barrier()  # against everything submitted before
 
-    def dispatch(self, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0) -> None:
+    def dispatch(
+        self, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0
+    ) -> None:
         """Runs *program* on *buffers* (in binding order); ``first_group`` is filled in here.
 
         *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
@@ -133,11 +136,13 @@ class Recording:
         return int(self._native.position)
 
     def repeat(self, first: int, times: int) -> None:
-        """Records everything from position *first* on again, *times* more times; begin and end it with a `barrier`."""
+        """Records everything from position *first* on again, *times* more times; begin and end it with a
+        `barrier`."""
         self._native.repeat(first, times)
 
     def submit(self) -> None:
-        """Hands the whole chain to the device, after what was asked for before, and returns; nothing more can be recorded."""
+        """Hands the whole chain to the device, after what was asked for before, and returns; nothing more can
+        be recorded."""
         self.device.flush()
         self.device.submit(self)
 
@@ -152,7 +157,8 @@ class Recording:
             self.wait()
 
     def submit_native(self) -> None:
-        """For ``Device.submit``. Where the chain can never run, its results are marked: reading them raises the error."""
+        """For ``Device.submit``. Where the chain can never run, its results are marked: reading them raises
+        the error."""
         self.sealed = True
         try:
             self._native.submit()
@@ -174,7 +180,9 @@ class Recording:
         """
         c = self.device.capabilities
         if not c.timestamp_valid_bits:
-            raise DeviceError(f"{c.name} has no timestamps (timestampValidBits is 0); measure with the host's clock")
+            raise DeviceError(
+                f"{c.name} has no timestamps (timestampValidBits is 0); measure with the host's clock"
+            )
         ticks = self._native.timestamps()
         return [self._ticks_us(a, b) for a, b in zip(ticks[::2], ticks[1::2], strict=True)]
 
@@ -208,8 +216,8 @@ class Recording:
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterable[tuple[int, int, int]]:
     """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
 
-    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own; no dispatch has
-    more than *most* workgroups, so that none runs into a watchdog.
+    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own;
+    no dispatch has more than *most* workgroups, so that none runs into a watchdog.
     """
     most = max(1, min(most, limits[0] * limits[1]))
     first = 0

@@ -14,13 +14,16 @@ from ..errors import PathError
 from ..shader.spec import Value, Variant
 from .device import Device
 
-CAPTURE_STATISTICS, CAPTURE_TEXT = 0x40, 0x80  # VK_PIPELINE_CREATE_CAPTURE_{STATISTICS,INTERNAL_REPRESENTATIONS}_BIT_KHR
+CAPTURE_STATISTICS, CAPTURE_TEXT = (
+    0x40,
+    0x80,
+)  # VK_PIPELINE_CREATE_CAPTURE_{STATISTICS,INTERNAL_REPRESENTATIONS}_BIT_KHR
 
 
 @dataclasses.dataclass(frozen=True)
 class Executable:
-    """One program of a pipeline. ``statistics`` under the driver's own names; ``texts`` its compiler's forms by name (the last
-    is usually the machine code)."""
+    """One program of a pipeline. ``statistics`` under the driver's own names; ``texts`` its compiler's forms
+    by name (the last is usually the machine code)."""
 
     name: str
     subgroup_size: int
@@ -41,20 +44,26 @@ class Executable:
         return sum(found) if found else None
 
 
-def executables(device: Device, variant: Variant, constants: Mapping[str, Value] | None = None) -> list[Executable]:
+def executables(
+    device: Device, variant: Variant, constants: Mapping[str, Value] | None = None
+) -> list[Executable]:
     """Compiles the variant on the device and asks what came out; nothing is run.
 
     Raises PathError where the device has no ``pipelineExecutableInfo`` or cannot run the variant.
     """
     if not device.capabilities.features.get("pipelineExecutableInfo"):
-        raise PathError(f"{device.name} has no VK_KHR_pipeline_executable_properties (pipelineExecutableInfo is false)")
+        raise PathError(
+            f"{device.name} has no VK_KHR_pipeline_executable_properties (pipelineExecutableInfo is false)"
+        )
     values = variant.constants(constants or {})
     program = device._make_program(variant, values, 0, CAPTURE_STATISTICS | CAPTURE_TEXT)
     ffi = vulkan.binding().ffi
     info = vulkan.struct("PipelineInfoKHR")
     info.pipeline = ffi.cast("VkPipeline", program.native.pipeline)
     found = []
-    for number, one in enumerate(_all("vkGetPipelineExecutablePropertiesKHR", "PipelineExecutableProperties", device, info)):
+    for number, one in enumerate(
+        _all("vkGetPipelineExecutablePropertiesKHR", "PipelineExecutableProperties", device, info)
+    ):
         of = vulkan.struct("PipelineExecutableInfoKHR")
         of.pipeline, of.executableIndex = info.pipeline, number
         statistics = _all("vkGetPipelineExecutableStatisticsKHR", "PipelineExecutableStatistic", device, of)
@@ -97,4 +106,8 @@ def _texts(device: Device, info: Any) -> dict[str, str]:
         one.pData = text
     vulkan.check(query(device.handle, info, count, out), call)
     pairs = zip(out, texts, strict=True)
-    return {ffi.string(one.name).decode(): ffi.string(text).decode(errors="replace") for one, text in pairs if one.isText}
+    return {
+        ffi.string(one.name).decode(): ffi.string(text).decode(errors="replace")
+        for one, text in pairs
+        if one.isText
+    }

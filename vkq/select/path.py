@@ -1,7 +1,8 @@
 """Which path an int8 operation takes on a device, and why.
 
-A path is a form of the inner product (shaders/common/dot4x8.glslh). All give the same bits; they differ in speed and in what
-they need. Which is fastest is measured (rates.py), because the drivers' flags of acceleration are wrong in both directions.
+A path is a form of the inner product (shaders/common/dot4x8.glslh). All give the same bits; they differ in
+speed and in what they need. Which is fastest is measured (rates.py), because the drivers' flags of
+acceleration are wrong in both directions.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from ..runtime.device import Device
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
 WORTH = 1.1
-# Rates closer than this are the same: then the order of the table decides, which is that of what the forms cost beside the
-# product (the mixed form shifts x, the unsigned one both operands and adds row sums).
+# Rates closer than this are the same: then the order of the table decides, which is that of what the forms
+# cost beside the product (the mixed form shifts x, the unsigned one both operands and adds row sums).
 SAME = 1.05
 
 
@@ -25,9 +26,9 @@ SAME = 1.05
 class Path:
     """A path: one row of `TABLE`.
 
-    ``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without which it cannot run.
-    ``flag``: the feature or property that says that it is fast; believed alone where its rate is not measured. ``refusal``: why
-    else a device cannot run it, or None.
+    ``form``: what the shaders, the self-test and the rates call it. ``needs``: the Vulkan feature without
+    which it cannot run. ``flag``: the feature or property that says that it is fast; believed alone where its
+    rate is not measured. ``refusal``: why else a device cannot run it, or None.
     """
 
     name: str
@@ -65,7 +66,8 @@ def _row(name: str) -> Path:
 
 
 def refusal(device: Device, path: str) -> str | None:
-    """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test found. None: it can."""
+    """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test
+    found. None: it can."""
     if path == MATRIX:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
@@ -85,9 +87,9 @@ def _failed(device: Device, *tests: str) -> str | None:
 def choose(device: Device, path: str = "auto") -> Choice:
     """The path for this device.
 
-    ``auto`` takes the path with the highest measured rate of those that pass the self-test, or the portable one where no other
-    is at least 1.1 times as fast; ``dot`` takes the fastest dot product even where the portable path is faster; a path by its
-    full name is taken or refused.
+    ``auto`` takes the path with the highest measured rate of those that pass the self-test, or the portable
+    one where no other is at least 1.1 times as fast; ``dot`` takes the fastest dot product even where the
+    portable path is faster; a path by its full name is taken or refused.
 
     Raises:
         ArgumentError: an unknown path.
@@ -98,7 +100,9 @@ def choose(device: Device, path: str = "auto") -> Choice:
     if path in FORMS or path == MATRIX:
         reason = refusal(device, path)
         if reason:
-            raise PathError(f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can")
+            raise PathError(
+                f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can"
+            )
         return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
     if path == "auto" and refusal(device, MATRIX) is None:
         matrices = advertised(device.capabilities)[0]
@@ -143,7 +147,11 @@ def _faster_than_portable(device: Device, able: list[Path]) -> Choice | None:
     if unmeasured:
         row = unmeasured[0]
         return Choice(row.name, row.form, f"{row.flag}, and the self-test passed; its rate is not measured")
-    fast = [row for row in able if _rate(device, row) >= WORTH * portable and _rate(device, row)] if portable else []
+    fast = (
+        [row for row in able if _rate(device, row) >= WORTH * portable and _rate(device, row)]
+        if portable
+        else []
+    )
     if not fast:
         return None
     row = _fastest(device, fast)
@@ -172,7 +180,16 @@ def _why_portable(device: Device, able: list[Path], refused: dict[str, str | Non
 
 def _dot(device: Device, able: list[Path], refused: dict[str, str | None]) -> Choice:
     if not able:
-        raise PathError(f"path dot cannot run on {device.name}: {refused['dot_s8s8']}; path='portable' needs no dot product")
-    claimed = [row for row in able if _claimed(device, row)] if not any(_rate(device, row) for row in able) else able
+        raise PathError(
+            f"path dot cannot run on {device.name}: {refused['dot_s8s8']}; path='portable' needs no dot"
+            " product"
+        )
+    claimed = (
+        [row for row in able if _claimed(device, row)]
+        if not any(_rate(device, row) for row in able)
+        else able
+    )
     row = _fastest(device, claimed or able)
-    return Choice(row.name, row.form, f"asked for; {_measured(device, row)}" if _rate(device, row) else "asked for")
+    return Choice(
+        row.name, row.form, f"asked for; {_measured(device, row)}" if _rate(device, row) else "asked for"
+    )

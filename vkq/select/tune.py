@@ -1,7 +1,9 @@
-"""Which tile and workgroup size the int8 matrix product takes on a device: tuned (`vkq tune`), preferred, or the default.
+"""Which tile and workgroup size the int8 matrix product takes on a device: tuned (`vkq tune`), preferred, or
+the default.
 
-What is chosen here changes speed and never a result: every setting gives the same bits, and `vkq tune` stores none that it has
-not compared with the reference on that device. A stored setting that the device cannot run is ignored.
+What is chosen here changes speed and never a result: every setting gives the same bits, and `vkq tune` stores
+none that it has not compared with the reference on that device. A stored setting that the device cannot run
+is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ from ..shader.spec import Value
 from ..yamlfile import load
 
 SHADER = "gemm_q8ta_q8csw__tiled"
-INVOCATIONS = 64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
+INVOCATIONS = (
+    64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
+)
 WIDE_N4 = 2  # column blocks from which the wide tile is filled
 
 
@@ -99,7 +103,8 @@ def lookup(device: Device, shape: Shape) -> Setting | None:
 
 
 def default(capabilities: Capabilities, shape: Shape) -> Setting:
-    """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller than it has tiles."""
+    """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller
+    than it has tiles."""
     rule = preference(capabilities)
     tile = (rule and rule.tile) or ("4x8" if shape.n4 >= WIDE_N4 else "4x4")
     tile_m4 = int(tile.split("x")[0]) // 4
@@ -127,7 +132,11 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
     """Every setting that the device can run."""
     sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
     tiles = catalog().shaders[SHADER].axes["tile"]
-    return [s for s in (Setting(tile, x, y) for tile in tiles for x, y in sizes) if refusal(capabilities, s) is None]
+    return [
+        s
+        for s in (Setting(tile, x, y) for tile in tiles for x, y in sizes)
+        if refusal(capabilities, s) is None
+    ]
 
 
 def refusal(capabilities: Capabilities, setting: Setting) -> str | None:
@@ -192,7 +201,9 @@ def _load(capabilities: Capabilities) -> dict[str, Setting]:
         if reason is None:
             found[bucket] = setting
         else:
-            warnings.warn(f"{path}: the setting for {bucket} is ignored: {reason}", cache.CacheWarning, stacklevel=2)
+            warnings.warn(
+                f"{path}: the setting for {bucket} is ignored: {reason}", cache.CacheWarning, stacklevel=2
+            )
     return found
 
 
@@ -212,8 +223,17 @@ def _rule(node: Any) -> Preference:
     tile = keys["tile"].str() if "tile" in keys else None
     if tile is not None and tile not in catalog().shaders[SHADER].axes["tile"]:
         raise keys["tile"].error(f"there is no tile {tile} of {SHADER}")
-    sizes = [tuple(n.int() for n in pair.sequence()) for pair in keys["avoid_local"].sequence()] if "avoid_local" in keys else []
+    sizes = (
+        [tuple(n.int() for n in pair.sequence()) for pair in keys["avoid_local"].sequence()]
+        if "avoid_local" in keys
+        else []
+    )
     if any(len(size) != 2 for size in sizes):
         raise keys["avoid_local"].error("a workgroup size has two numbers here: x and y")
-    vendor, name, why, link = keys["vendor_id"].int(), keys["name"].str(), keys["why"].str(), keys["link"].str()
+    vendor, name, why, link = (
+        keys["vendor_id"].int(),
+        keys["name"].str(),
+        keys["why"].str(),
+        keys["link"].str(),
+    )
     return Preference(vendor, name, tile, frozenset((size[0], size[1]) for size in sizes), why, link)

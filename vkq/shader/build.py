@@ -1,6 +1,7 @@
 """Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
 
-It runs while the wheel is being built, so it needs NumPy, PyYAML, platformdirs and a GLSL compiler, and nothing else.
+It runs while the wheel is being built, so it needs NumPy, PyYAML, platformdirs and a GLSL compiler, and
+nothing else.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterato
 
     Args:
         variants: what to compile.
-        jobs: processes; by default one per CPU where there are enough variants, as the compiler is not parallel.
+        jobs: processes; by default one per CPU where there are enough variants, as the compiler is not
+            parallel.
 
     Raises:
         CompileError: the first variant that does not compile or differs from its YAML.
@@ -42,7 +44,8 @@ def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterato
 
 
 def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | None = None) -> int:
-    """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile` reads.
+    """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile`
+    reads.
 
     What an earlier build of other sources left there is deleted.
 
@@ -79,7 +82,9 @@ def _mapper(jobs: int) -> Iterator[_Map]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m vkq.shader.build", description="Compile every shader variant.")
+    parser = argparse.ArgumentParser(
+        prog="python -m vkq.shader.build", description="Compile every shader variant."
+    )
     parser.add_argument("output", type=Path, help="the folder to write")
     parser.add_argument("--jobs", type=int, default=None, help="processes (default: as many as are worth it)")
     options = parser.parse_args(argv)

@@ -23,27 +23,38 @@ class Catalog:
     variants: Mapping[str, Variant]
 
     def find(self, shader_name: str, /, **axes: str) -> Variant:
-        """The one variant of a shader whose axes have these values; an axis with no choice left may be omitted.
+        """The one variant of a shader whose axes have these values; an axis with no choice left may be
+        omitted.
 
         Raises:
             ArgumentError: no such shader, axis or value, or several variants; the message lists what exists.
         """
         shader = self.shaders.get(shader_name)
         if shader is None:
-            raise ArgumentError(f"there is no shader '{shader_name}'; there are: {_listed(list(self.shaders))}.")
+            raise ArgumentError(
+                f"there is no shader '{shader_name}'; there are: {_listed(list(self.shaders))}."
+            )
         for axis, value in axes.items():
             if value not in shader.axes.get(axis, ()):
-                known = "; ".join(f"{name}: {', '.join(values)}" for name, values in shader.axes.items()) or "none"
-                raise ArgumentError(f"{shader_name} has no axis {axis} with value '{value}'; its axes are {known}.")
+                known = (
+                    "; ".join(f"{name}: {', '.join(values)}" for name, values in shader.axes.items())
+                    or "none"
+                )
+                raise ArgumentError(
+                    f"{shader_name} has no axis {axis} with value '{value}'; its axes are {known}."
+                )
         found = [variant for variant in shader.variants if axes.items() <= variant.axes.items()]
         if len(found) != 1:
             names = _listed([variant.name for variant in found or shader.variants])
             given = ", ".join(f"{axis}={value}" for axis, value in axes.items()) or "no axes"
-            raise ArgumentError(f"{shader_name} has {len(found)} variants with {given}; one is needed of: {names}.")
+            raise ArgumentError(
+                f"{shader_name} has {len(found)} variants with {given}; one is needed of: {names}."
+            )
         return found[0]
 
     def matching(self, pattern: str = "") -> list[Variant]:
-        """The variants whose full name matches: a glob where *pattern* holds ``*?[``, else a part of the name."""
+        """The variants whose full name matches: a glob where *pattern* holds ``*?[``, else a part of the
+        name."""
         glob = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
         return [variant for name, variant in self.variants.items() if fnmatch.fnmatchcase(name, glob)]
 

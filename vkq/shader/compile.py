@@ -1,6 +1,8 @@
-"""GLSL to SPIR-V: includes and defines are expanded here, and the result is kept under the hash of the expanded text.
+"""GLSL to SPIR-V: includes and defines are expanded here, and the result is kept under the hash of the
+expanded text.
 
-The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on the hash.
+The text names its files relative to the shaders folder, so a wheel, a checkout and another machine agree on
+the hash.
 """
 
 from __future__ import annotations
@@ -35,20 +37,25 @@ def expand(
     virtual: Mapping[str, str] | None = None,
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
-    """The GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part marked with ``#line``.
+    """The GLSL file *path* as one text: ``#include "name"`` replaced, *defines* set, every part marked with
+    ``#line``.
 
-    A name is looked up beside the including file, then in *include_dirs*, then in *virtual* (name -> text). Each
-    included file stands inside a guard, so it counts once, where the preprocessor meets it first, even inside ``#if``.
+    A name is looked up beside the including file, then in *include_dirs*, then in *virtual* (name -> text).
+    Each included file stands inside a guard, so it counts once, where the preprocessor meets it first, even
+    inside ``#if``.
 
     Raises:
-        CompileError: an include that is missing or malformed (``file:line:``), or a file without ``#version``.
+        CompileError: an include that is missing or malformed (``file:line:``), or a file without
+        ``#version``.
     """
     folders = list(include_dirs)
     name, text = _label(path, folders), _read(path)
     head = text.splitlines()
     version = next((number for number, line in enumerate(head, 1) if _VERSION.match(line)), None)
     if version is None:
-        raise CompileError(f"{name}:1: there is no #version line; begin with one (only comments may stand above it).")
+        raise CompileError(
+            f"{name}:1: there is no #version line; begin with one (only comments may stand above it)."
+        )
     lines = [*head[:version], "#extension GL_GOOGLE_cpp_style_line_directive : require"]
     if DEBUG in (defines or {}):
         lines.append("#extension GL_EXT_debug_printf : require")
@@ -91,7 +98,9 @@ def _included(
     found = next((folder / wanted for folder in looked if (folder / wanted).is_file()), None)
     if found is None and wanted not in virtual:
         places = ", ".join(str(folder) for folder in looked)
-        raise CompileError(f'{where}: include "{wanted}" was not found; looked in {places} and the generated layouts.')
+        raise CompileError(
+            f'{where}: include "{wanted}" was not found; looked in {places} and the generated layouts.'
+        )
     name = _label(found, folders) if found else wanted
     if name in including:  # a cycle: the guard of the outer one holds, as with #pragma once
         return
@@ -119,7 +128,8 @@ def _read(path: Path) -> str:
 
 
 def text(variant: Variant) -> str:
-    """The GLSL that is compiled for *variant*: its source expanded, with its defines and the layouts' functions."""
+    """The GLSL that is compiled for *variant*: its source expanded, with its defines and the layouts'
+    functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
     return expand(variant.source, [common], glsl_includes(), {**variant.defines, **debug})
@@ -158,7 +168,8 @@ def reflection(variant: Variant, spirv: bytes) -> Reflection:
 
 
 def spirv(variant: Variant) -> bytes:
-    """The SPIR-V of *variant*: from the package, else from the user's cache, else compiled (and put into the cache).
+    """The SPIR-V of *variant*: from the package, else from the user's cache, else compiled (and put into the
+    cache).
 
     Raises:
         CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.

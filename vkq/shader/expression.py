@@ -52,10 +52,13 @@ class Expression:
         return _names(self.text)
 
     def evaluate(self, values: Mapping[str, int]) -> int:
-        """The value of the expression; raises ``ArgumentError`` for a name without a value or a division by zero."""
+        """The value of the expression; raises ``ArgumentError`` for a name without a value or a division by
+        zero."""
         missing = sorted(self.names - values.keys())
         if missing:
-            raise ArgumentError(f"'{self.text}' needs a value for '{missing[0]}'; given are: {', '.join(values)}.")
+            raise ArgumentError(
+                f"'{self.text}' needs a value for '{missing[0]}'; given are: {', '.join(values)}."
+            )
         try:
             return _evaluate(_parse(self.text), values)
         except ZeroDivisionError:
@@ -96,13 +99,14 @@ def _check(node: ast.expr, text: str) -> None:
         counts = _FUNCTIONS.get(node.func.id, (None, range(0)))[1]
         if len(node.args) not in counts:
             raise ArgumentError(
-                f"'{text}' calls {node.func.id} with {len(node.args)} arguments; the functions are ceil_div(a, b), "
-                "min(a, b, ...) and max(a, b, ...)."
+                f"'{text}' calls {node.func.id} with {len(node.args)} arguments; the functions are"
+                " ceil_div(a, b), min(a, b, ...) and max(a, b, ...)."
             )
         children = node.args
     else:
         raise ArgumentError(
-            f"'{text}' holds '{ast.unparse(node)}'; allowed are names, integers, + - * // %, ceil_div, min and max."
+            f"'{text}' holds '{ast.unparse(node)}'; allowed are names, integers, + - * // %, ceil_div, min"
+            " and max."
         )
     for child in children:
         _check(child, text)

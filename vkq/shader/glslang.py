@@ -1,8 +1,8 @@
 """The GLSL compilers that vkq can use. They are needed to build shaders only; a wheel carries its SPIR-V.
 
-Two providers: the glslang library inside the PyPI package ``slangpy``, called with ctypes and without importing
-slangpy, and a command on PATH. A provider counts only if it compiles a probe with the newest extensions that vkq's
-shaders use: distributions still ship compilers that know neither.
+Two providers: the glslang library inside the PyPI package ``slangpy``, called with ctypes and without
+importing slangpy, and a command on PATH. A provider counts only if it compiles a probe with the newest
+extensions that vkq's shaders use: distributions still ship compilers that know neither.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PROBE = """#version 450
 #extension GL_KHR_memory_scope_semantics : require
 layout(binding = 0) buffer Data { int data[]; };
 coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator> sums;
-void main() { sums = coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(dotPacked4x8EXT(data[0], data[1]));
+void main() {
+    sums = coopmat<int, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(dotPacked4x8EXT(data[0], data[1]));
     coopMatStore(sums, data, 0, 16, gl_CooperativeMatrixLayoutRowMajor); }
 """
 TIMEOUT_S = 120
@@ -127,7 +128,9 @@ class CommandCompiler:
             given.write_text(source)
             command = [*self._command, "-o", str(made), str(given)]
             try:
-                done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S
+                )
             except (OSError, subprocess.TimeoutExpired) as error:
                 raise CompileError(f"{path}: {self.name} did not run: {error}.") from error
             if done.returncode or not made.is_file():
@@ -139,7 +142,11 @@ def _messages(log: str, path: str) -> str:
     """The lines of a compiler's log that name a problem, as ``file:line: what``."""
     lines = (line.strip().removeprefix("ERROR: ").removeprefix("error: ") for line in log.splitlines())
     noise = ("compilation terminated", "No code generated", "compilation errors", "WARNING:", "warning:")
-    kept = [" ".join(line.split()) for line in lines if line and line != path and not any(n in line for n in noise)]
+    kept = [
+        " ".join(line.split())
+        for line in lines
+        if line and line != path and not any(n in line for n in noise)
+    ]
     return "\n".join(kept) or f"{path}: the compiler failed without a message."
 
 

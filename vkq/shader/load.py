@@ -1,4 +1,5 @@
-"""Reads a shader's YAML into `vkq.shader.spec`; what breaks the schema is a ``SpecError`` with its file and line."""
+"""Reads a shader's YAML into `vkq.shader.spec`; what breaks the schema is a ``SpecError`` with its file and
+line."""
 
 from __future__ import annotations
 
@@ -30,7 +31,9 @@ class _Choice:
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
     requires: Mapping[str, int | bool] = field(default_factory=dict)
-    types: Mapping[str, Node] = field(default_factory=dict)  # element types of bindings, by the binding's name
+    types: Mapping[str, Node] = field(
+        default_factory=dict
+    )  # element types of bindings, by the binding's name
 
 
 _Axes = dict[str, dict[str, _Choice]]
@@ -69,7 +72,12 @@ def load_shader(path: Path) -> Shader:
 
 
 def _variant(
-    top: Mapping[str, Node], shader: str, name: str, source: Path, axes: dict[str, str], choices: list[_Choice]
+    top: Mapping[str, Node],
+    shader: str,
+    name: str,
+    source: Path,
+    axes: dict[str, str],
+    choices: list[_Choice],
 ) -> Variant:
     defines: dict[str, int | str] = {}
     requires: dict[str, int | bool] = {}
@@ -88,7 +96,9 @@ def _variant(
         source=source,
         axes=axes,
         defines=defines,
-        bindings=_bindings(top["bindings"], {name: node for choice in choices for name, node in choice.types.items()}),
+        bindings=_bindings(
+            top["bindings"], {name: node for choice in choices for name, node in choice.types.items()}
+        ),
         push_constants=push,
         specialization=constants,
         requires=requires,
@@ -116,7 +126,10 @@ def _constants(top: Mapping[str, Node], choices: list[_Choice]) -> dict[str, Con
 
 
 def _known_names(
-    node: Node, defines: Mapping[str, int | str], constants: Mapping[str, Constant], push: tuple[PushConstant, ...]
+    node: Node,
+    defines: Mapping[str, int | str],
+    constants: Mapping[str, Constant],
+    push: tuple[PushConstant, ...],
 ) -> tuple[set[str], set[str]]:
     """The names that every expression may use, and the push constants that only the dispatch size may use."""
     integers = {name for name, value in defines.items() if isinstance(value, int)}
@@ -124,7 +137,9 @@ def _known_names(
     pushed = {constant.name for constant in push if constant.type != "float"}
     clash = sorted((pushed & integers) | (defines.keys() & constants.keys()))
     if clash:
-        raise node.error(f"'{clash[0]}' is declared twice (defines, specialization, push constants); rename one.")
+        raise node.error(
+            f"'{clash[0]}' is declared twice (defines, specialization, push constants); rename one."
+        )
     return integers, pushed
 
 
@@ -157,7 +172,9 @@ def _common(keys: Mapping[str, Node]) -> _Choice:
         _check_name(node, name, _GLSL_NAME)
         value = node.scalar()
         if isinstance(value, (bool, float)) or "\n" in str(value):
-            raise node.error(f"the define '{name}' is {value!r}; it must be a whole number or one line of text.")
+            raise node.error(
+                f"the define '{name}' is {value!r}; it must be a whole number or one line of text."
+            )
         defines[name] = value
     requires: dict[str, int | bool] = {}
     for name, node in _items(keys.get("requires")):
@@ -175,7 +192,9 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
         rules.append({axis: value.str() for axis, value in rule.mapping(set(), axes.keys()).items()})
         for axis, value in rule.items():
             if value.str() not in axes[axis]:
-                raise value.error(f"the axis '{axis}' has no value '{value.str()}'; it has: {', '.join(axes[axis])}.")
+                raise value.error(
+                    f"the axis '{axis}' has no value '{value.str()}'; it has: {', '.join(axes[axis])}."
+                )
         if not rules[-1]:
             raise rule.error("an empty rule leaves out everything; name at least one axis.")
     return rules
@@ -217,7 +236,9 @@ def _specialization(node: Node | None) -> dict[str, Constant]:
     for name, keys in _named(node, {"id", "type", "default"}) if node else []:
         number, kind = keys["id"].int(), _type(keys["type"], ("int", "uint", "float", "bool"))
         if number < 0 or number in {constant.id for constant in constants.values()}:
-            raise keys["id"].error(f"the id {number} is negative or taken; give each constant an id of its own.")
+            raise keys["id"].error(
+                f"the id {number} is negative or taken; give each constant an id of its own."
+            )
         constants[name] = Constant(number, kind, _default(keys["default"], kind, name))
     return constants
 
@@ -275,5 +296,7 @@ def _expression(node: Node, names: set[str]) -> Expression:
         raise node.error(str(error)) from error
     unknown = sorted(expression.names - names)
     if unknown:
-        raise node.error(f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}.")
+        raise node.error(
+            f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}."
+        )
     return expression

@@ -61,8 +61,9 @@ _ACCESS = {(True, False): "read", (False, True): "write", (True, True): "read_wr
 class Reflection:
     """The interface of a compute shader as its SPIR-V states it.
 
-    A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the specialization that
-    `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and z, or None.
+    A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the
+    specialization that `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and
+    z, or None.
     """
 
     bindings: tuple[Binding, ...]
@@ -80,10 +81,12 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
 
     Args:
         spirv: the module.
-        specialization: ``constant_id`` -> value, for local size and shared memory; the module's defaults otherwise.
+        specialization: ``constant_id`` -> value, for local size and shared memory; the module's defaults
+            otherwise.
 
     Raises:
-        CompileError: the bytes are not SPIR-V, or use what vkq's shaders never do (a descriptor set other than 0).
+        CompileError: the bytes are not SPIR-V, or use what vkq's shaders never do (a descriptor set other
+        than 0).
     """
     module = Module(spirv, specialization or {})
     try:
@@ -110,11 +113,14 @@ def _bindings(module: Module) -> Iterator[Binding]:
         number, name = decorations[BINDING], module.names.get(identifier) or module.names.get(block, "")
         if decorations.get(DESCRIPTOR_SET, 0):
             raise CompileError(
-                f"binding {number} is in descriptor set {decorations[DESCRIPTOR_SET]}; vkq's shaders use set 0 only."
+                f"binding {number} is in descriptor set {decorations[DESCRIPTOR_SET]}; vkq's shaders use set"
+                " 0 only."
             )
         structure = module.defined.get(block)
         members = structure.words[1:] if structure and structure.op == OP_STRUCT else ()
-        flags = [decorations.keys() | module.decorations.get((block, i), {}).keys() for i in range(len(members))]
+        flags = [
+            decorations.keys() | module.decorations.get((block, i), {}).keys() for i in range(len(members))
+        ]
         readable = not all(NON_READABLE in each for each in flags)
         writable = not all(NON_WRITABLE in each for each in flags)
         access = _ACCESS[readable, writable]
@@ -139,7 +145,9 @@ def _constants(module: Module) -> dict[int, tuple[str, Constant]]:
         truth = instruction.op in (OP_SPEC_TRUE, OP_SPEC_FALSE)
         default = instruction.op == OP_SPEC_TRUE if truth else module.literal(instruction)
         name = module.names.get(identifier, "")
-        if number not in found or name:  # local_size_x_id makes a nameless one beside the one that the GLSL declares
+        if (
+            number not in found or name
+        ):  # local_size_x_id makes a nameless one beside the one that the GLSL declares
             found[number] = name, Constant(number, module.type_name(instruction.words[0]), default)
     return found
 
@@ -161,8 +169,8 @@ def _local_size(module: Module) -> tuple[tuple[int, int, int], tuple[int | None,
 def check(variant: Variant, reflection: Reflection) -> list[str]:
     """The differences between a variant's YAML and the reflection of its SPIR-V; empty where they agree.
 
-    *reflection* must be of the variant's own default specialization. Constants and bindings marked ``optional`` may be
-    absent, for an optimizer removes what a variant does not use.
+    *reflection* must be of the variant's own default specialization. Constants and bindings marked
+    ``optional`` may be absent, for an optimizer removes what a variant does not use.
     """
     return [
         *_check_bindings(variant, {binding.number: binding for binding in reflection.bindings}, reflection),
@@ -186,7 +194,9 @@ def _check_bindings(variant: Variant, found: Mapping[int, Binding], reflection: 
             continue
         have = found[wanted.number]
         if have.access != wanted.access:
-            yield f"{what} is {have.access} in the GLSL (readonly, writeonly) and {wanted.access} in the YAML."
+            yield (
+                f"{what} is {have.access} in the GLSL (readonly, writeonly) and {wanted.access} in the YAML."
+            )
         if have.type != wanted.type:
             yield f"{what} is an array of {have.type} in the GLSL and of {wanted.type} in the YAML."
 
@@ -214,7 +224,9 @@ def _check_constants(variant: Variant, reflection: Reflection) -> Iterator[str]:
             yield f"{what} is named '{found}' in the GLSL."
         if have.type != want.type:
             yield f"{what} is {have.type} in the GLSL and {want.type} in the YAML."
-        default = struct.unpack("<f", struct.pack("<f", want.default))[0] if want.type == "float" else want.default
+        default = (
+            struct.unpack("<f", struct.pack("<f", want.default))[0] if want.type == "float" else want.default
+        )
         if found and not want.overridden and have.default != default:
             yield f"{what} is {have.default} by default in the GLSL and {want.default} in the YAML."
 
@@ -222,17 +234,31 @@ def _check_constants(variant: Variant, reflection: Reflection) -> Iterator[str]:
 def _check_sizes(variant: Variant, reflection: Reflection) -> Iterator[str]:
     if reflection.local_size != variant.local_size():
         yield f"the local size is {reflection.local_size} in the GLSL and {variant.local_size()} in the YAML."
-    for axis, number, expression in zip("xyz", reflection.local_size_ids, variant.local_size_text, strict=True):
+    for axis, number, expression in zip(
+        "xyz", reflection.local_size_ids, variant.local_size_text, strict=True
+    ):
         constant = variant.specialization.get(expression.text)
         if number != (constant.id if constant else None):
-            yield f"local size {axis}: constant_id is {number} in the GLSL, and the YAML says '{expression.text}'."
+            yield (
+                f"local size {axis}: constant_id is {number} in the GLSL, and the YAML says"
+                f" '{expression.text}'."
+            )
     if reflection.shared_bytes != variant.shared_bytes():
-        yield f"shared memory is {reflection.shared_bytes} bytes in the GLSL and {variant.shared_bytes()} in the YAML."
+        yield (
+            f"shared memory is {reflection.shared_bytes} bytes in the GLSL and {variant.shared_bytes()} in"
+            " the YAML."
+        )
     x, y, z = reflection.local_size
-    uses = {"maxComputeSharedMemorySize": reflection.shared_bytes, "maxComputeWorkGroupInvocations": x * y * z}
+    uses = {
+        "maxComputeSharedMemorySize": reflection.shared_bytes,
+        "maxComputeWorkGroupInvocations": x * y * z,
+    }
     for limit, used in uses.items():
         if used > max(GUARANTEED[limit], variant.requires.get(limit, 0)):
-            yield f"{limit} is sure to be {GUARANTEED[limit]}, {used} is used; add 'requires: {{{limit}: {used}}}'."
+            yield (
+                f"{limit} is sure to be {GUARANTEED[limit]}, {used} is used; add 'requires: {{{limit}:"
+                f" {used}}}'."
+            )
 
 
 def _check_requires(variant: Variant, reflection: Reflection) -> Iterator[str]:

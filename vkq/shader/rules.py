@@ -1,4 +1,5 @@
-"""Rules over the GLSL sources that no compiler enforces; each exists because breaking it gave wrong results."""
+"""Rules over the GLSL sources that no compiler enforces; each exists because breaking it gave wrong
+results."""
 
 from __future__ import annotations
 
@@ -11,7 +12,10 @@ from vkq.shader.catalog import Catalog
 FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
-    (r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\(", "narrow barriers are fragile; use barrier()"),
+    (
+        r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\(",
+        "narrow barriers are fragile; use barrier()",
+    ),
 )
 EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must require one
     "GL_KHR_shader_subgroup_basic": ("computeFullSubgroups",),  # subgroupBarrier() waits for whole subgroups
@@ -37,15 +41,17 @@ def check_sources(folder: Path, catalog: Catalog) -> list[str]:
         users = [variant for variant in catalog.variants.values() if variant.source == path]
         required = {name for variant in users for name in variant.requires} if users else None
         name = path.relative_to(folder).as_posix()
-        breaches += [f"{name}:{line}: {what}." for line, what in check_text(path.read_text(encoding="utf-8"), required)]
+        breaches += [
+            f"{name}:{line}: {what}." for line, what in check_text(path.read_text(encoding="utf-8"), required)
+        ]
     return breaches
 
 
 def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, str]]:
     """(line, rule) of every breach in one GLSL text.
 
-    *required* holds the Vulkan features that the variants of the text require; None for a file that others include,
-    whose extensions are judged by the SPIR-V of those others alone.
+    *required* holds the Vulkan features that the variants of the text require; None for a file that others
+    include, whose extensions are judged by the SPIR-V of those others alone.
     """
     code = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     found = [(match.start(), why) for pattern, why in FORBIDDEN for match in re.finditer(pattern, code)]
@@ -53,12 +59,15 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
     for match in _EXTENSION.finditer(code):
         features = EXTENSIONS.get(match[1], ())
         if required is not None and features and not required & set(features):
-            found.append((match.start(1), f"{match[1]} is used, but no variant requires {' or '.join(features)}"))
+            found.append(
+                (match.start(1), f"{match[1]} is used, but no variant requires {' or '.join(features)}")
+            )
     return sorted((code.count("\n", 0, at) + 1, what) for at, what in found)
 
 
 def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
-    """A ``return`` above a ``barrier()`` in the same function: invocations that left never reach the barrier."""
+    """A ``return`` above a ``barrier()`` in the same function: invocations that left never reach the
+    barrier."""
     why = "return above a barrier() in the same function; let every invocation reach the barrier"
     depth, returns = 0, list[int]()
     for match in _TOKEN.finditer(code):

@@ -1,7 +1,8 @@
 """What a shader and its variants are: the Python form of ``shaders/<folder>/<name>.yaml``.
 
-One YAML describes one GLSL source; its axes multiply to the variants. ``vkq.shader.load`` reads the YAML; the classes
-here answer what a caller needs to dispatch a variant: workgroups, push constants, specialization, device needs.
+One YAML describes one GLSL source; its axes multiply to the variants. ``vkq.shader.load`` reads the YAML; the
+classes here answer what a caller needs to dispatch a variant: workgroups, push constants, specialization,
+device needs.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ _RANGES = {"int": (-(2**31), 2**31 - 1), "uint": (0, 2**32 - 1)}
 
 
 def encode(kind: str, value: object, what: str) -> bytes:
-    """The four little-endian bytes of *value* as a GLSL ``int``, ``uint``, ``float`` or ``bool`` (a VkBool32).
+    """The four little-endian bytes of *value* as a GLSL ``int``, ``uint``, ``float`` or ``bool`` (a
+    VkBool32).
 
     Raises:
         ArgumentError: the value has another type or is out of range; the message begins with *what*.
@@ -52,7 +54,8 @@ def encode(kind: str, value: object, what: str) -> bytes:
 
 @dataclass(frozen=True)
 class Binding:
-    """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as ``ivec4``."""
+    """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as
+    ``ivec4``."""
 
     number: int
     name: str
@@ -73,7 +76,8 @@ class PushConstant:
 
 @dataclass(frozen=True)
 class Constant:
-    """A specialization constant: its ``constant_id``, its type and the value that the variant gives it by default.
+    """A specialization constant: its ``constant_id``, its type and the value that the variant gives it by
+    default.
 
     ``overridden`` says that an axis of the variant set the default, so that the one in the GLSL may differ.
     """
@@ -103,7 +107,8 @@ class Variant:
     workgroups_text: Expression
 
     def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
-        """The value of every specialization constant by name: the defaults, replaced by those in *specialization*.
+        """The value of every specialization constant by name: the defaults, replaced by those in
+        *specialization*.
 
         Raises:
             ArgumentError: an unknown name, or a value out of the range of its type.
@@ -111,14 +116,21 @@ class Variant:
         for name, value in specialization.items():
             if name not in self.specialization:
                 known = ", ".join(self.specialization) or "none"
-                raise ArgumentError(f"{self.name}: unknown specialization constant '{name}'; there are: {known}.")
+                raise ArgumentError(
+                    f"{self.name}: unknown specialization constant '{name}'; there are: {known}."
+                )
             encode(self.specialization[name].type, value, f"{self.name}: specialization constant '{name}'")
-        return {name: specialization.get(name, constant.default) for name, constant in self.specialization.items()}
+        return {
+            name: specialization.get(name, constant.default) for name, constant in self.specialization.items()
+        }
 
     def pack_specialization(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[int, bytes]:
         """``constant_id`` -> the 4 bytes for VkSpecializationInfo, for every constant of the variant."""
         values = self.constants(specialization)
-        return {constant.id: encode(constant.type, values[name], name) for name, constant in self.specialization.items()}
+        return {
+            constant.id: encode(constant.type, values[name], name)
+            for name, constant in self.specialization.items()
+        }
 
     def local_size(self, specialization: Mapping[str, Value] = _NOTHING) -> tuple[int, int, int]:
         """The workgroup size (x, y, z) in invocations."""
@@ -132,12 +144,17 @@ class Variant:
         """The shared memory of one workgroup in bytes."""
         return self.shared_bytes_text.evaluate(self._integers(specialization))
 
-    def workgroups(self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING) -> int:
-        """The number of workgroups of a dispatch with these push constants (more than needed may be given)."""
+    def workgroups(
+        self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
+    ) -> int:
+        """The number of workgroups of a dispatch with these push constants (more than needed may be
+        given)."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
         count = self.workgroups_text.evaluate({**self._integers(specialization), **needed})
         if count < 0:
-            raise ArgumentError(f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0.")
+            raise ArgumentError(
+                f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0."
+            )
         return count
 
     def pack_push(self, **values: int | float) -> bytes:
@@ -147,10 +164,15 @@ class Variant:
             ArgumentError: a missing or unknown name, or a value out of the range of its type.
         """
         names = [constant.name for constant in self.push_constants]
-        for problem, found in (("unknown", values.keys() - set(names)), ("missing", set(names) - values.keys())):
+        for problem, found in (
+            ("unknown", values.keys() - set(names)),
+            ("missing", set(names) - values.keys()),
+        ):
             if found:
                 listed = ", ".join(names) or "none"
-                raise ArgumentError(f"{self.name}: {problem} push constant '{min(found)}'; there are: {listed}.")
+                raise ArgumentError(
+                    f"{self.name}: {problem} push constant '{min(found)}'; there are: {listed}."
+                )
         return b"".join(
             encode(constant.type, values[constant.name], f"{self.name}: push constant '{constant.name}'")
             for constant in self.push_constants
@@ -159,7 +181,8 @@ class Variant:
     def missing(self, capabilities: Mapping[str, int | bool]) -> list[str]:
         """Why a device with these Vulkan features and properties cannot run the variant; empty where it can.
 
-        Texts such as ``shaderIntegerDotProduct is false`` and ``maxComputeSharedMemorySize is 8192, needs 16384``.
+        Texts such as ``shaderIntegerDotProduct is false`` and ``maxComputeSharedMemorySize is 8192, needs
+        16384``.
         """
         reasons = []
         for name, need in self.requires.items():

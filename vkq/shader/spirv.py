@@ -13,7 +13,16 @@ MAGIC = 0x07230203
 
 # Opcodes (section 3.49 of the SPIR-V specification) that vkq reads or writes, then decorations and the rest.
 OP_NAME, OP_MEMBER_NAME, OP_EXTENSION, OP_ENTRY_POINT, OP_EXECUTION_MODE, OP_CAPABILITY = 5, 6, 10, 15, 16, 17
-OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = 20, 21, 22, 23, 28, 29, 30, 32
+OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_POINTER = (
+    20,
+    21,
+    22,
+    23,
+    28,
+    29,
+    30,
+    32,
+)
 OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
 OP_SPEC_COMPOSITE, OP_SPEC_OP, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 51, 52, 59, 71, 72
 SPEC_ID, BUILT_IN, NON_WRITABLE, NON_READABLE, BINDING, DESCRIPTOR_SET, OFFSET = 1, 11, 24, 25, 33, 34, 35
@@ -32,7 +41,11 @@ class Instruction:
 
     def text(self, start: int) -> str:
         """The literal string that begins at operand *start*."""
-        return struct.pack(f"<{len(self.words) - start}I", *self.words[start:]).split(b"\0")[0].decode(errors="replace")
+        return (
+            struct.pack(f"<{len(self.words) - start}I", *self.words[start:])
+            .split(b"\0")[0]
+            .decode(errors="replace")
+        )
 
     def text_words(self, start: int) -> int:
         """How many operands the string at *start* takes."""
@@ -46,7 +59,9 @@ def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
         CompileError: the bytes are not a SPIR-V module.
     """
     if len(spirv) < 20 or len(spirv) % 4:
-        raise CompileError(f"{len(spirv)} bytes are not SPIR-V; a module has a header of 20 and whole words of 4.")
+        raise CompileError(
+            f"{len(spirv)} bytes are not SPIR-V; a module has a header of 20 and whole words of 4."
+        )
     order = "<" if spirv[:4] == MAGIC.to_bytes(4, "little") else ">"
     words = struct.unpack(f"{order}{len(spirv) // 4}I", spirv)
     if words[0] != MAGIC:
@@ -55,7 +70,9 @@ def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
     while at < len(words):
         count = words[at] >> 16
         if count == 0 or at + count > len(words):
-            raise CompileError(f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left.")
+            raise CompileError(
+                f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left."
+            )
         instructions.append(Instruction(words[at] & 0xFFFF, words[at + 1 : at + count]))
         at += count
     return words[:5], instructions
@@ -126,7 +143,9 @@ class Module:
             elif op == OP_DECORATE:
                 self.decorations.setdefault(words[0], {})[words[1]] = words[2] if len(words) > 2 else 0
             elif op == OP_MEMBER_DECORATE:
-                self.decorations.setdefault((words[0], words[1]), {})[words[2]] = words[3] if len(words) > 3 else 0
+                self.decorations.setdefault((words[0], words[1]), {})[words[2]] = (
+                    words[3] if len(words) > 3 else 0
+                )
             elif OP_BOOL - 1 <= op <= OP_POINTER:
                 self.defined[words[0]] = instruction
             elif OP_TRUE <= op <= OP_SPEC_OP or op == OP_VARIABLE:
@@ -230,7 +249,8 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
     entries = [instruction.words[1] for instruction in old if instruction.op == OP_ENTRY_POINT]
     modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
     capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
-    # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the rest.
+    # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the
+    # rest.
     new = _insert(old, capabilities, {OP_CAPABILITY})
     new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
     new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
