@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-dev libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
-BUILD_INPUTS := pyproject.toml CMakeLists.txt vkq/runtime/kompute.cpp
+BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
 .PHONY: demo test lint wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph, compared with ONNX Runtime byte for byte
