@@ -1,0 +1,49 @@
+#include "core.hpp"
+
+namespace vkq {
+
+void Resource::adopt() {
+  std::lock_guard<std::mutex> lock(core->mutex);
+  core->resources.insert(this);
+}
+
+void Resource::dispose() {
+  if (core->forked()) return;
+  std::unique_lock<std::mutex> lock(core->mutex, std::defer_lock);
+  lockPolitely(lock);
+  if (core->resources.erase(this)) release();
+}
+
+void Core::check() {
+  if (pending.result == VK_ERROR_DEVICE_LOST) lost = true;
+  throwPending();
+}
+
+void Core::waitIdle() {
+  std::lock_guard<std::mutex> lock(queueMutex);
+  waitIdleUnchecked(handle());
+}
+
+void Core::close() {
+  if (forked() || closed.exchange(true)) return;
+  std::unique_lock<std::shared_mutex> alone(life, std::defer_lock);
+  lockPolitely(alone);
+  if (submitted) waitIdle();
+  std::lock_guard<std::mutex> lock(mutex);
+  for (Resource *r : resources) r->release();
+  resources.clear();
+  for (VkFence f : fences.idle) destroyFence(handle(), f);
+  if (cache) vkTable.vkDestroyPipelineCache(handle(), cache, nullptr);
+  vkTable.vkDestroyDevice(handle(), nullptr);
+}
+
+Use::Use(Core &core) : lock(core.life, std::defer_lock) {
+  if (core.forked())
+    throw UsageError("the device was opened before the process was forked; start processes with 'spawn'");
+  lockPolitely(lock);
+  if (core.lost) throw VulkanError(VK_ERROR_DEVICE_LOST, "an earlier call");
+  if (core.closed) throw UsageError("the device is closed");
+  pending = {};
+}
+
+}  // namespace vkq

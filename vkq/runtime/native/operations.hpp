@@ -1,0 +1,66 @@
+// What a recording holds, as Kompute's operations: each writes its commands into the command buffer.
+#pragma once
+#include "memory.hpp"
+#include "program.hpp"
+
+namespace vkq {
+
+struct Operation : kp::OpBase {
+  void preEval(const vk::CommandBuffer &) override {}
+  void postEval(const vk::CommandBuffer &) override {}
+};
+
+// Everything that was written before, against everything that comes after. Named exactly, that is what
+// shaders and copies read and write; `wide` names all kinds of access, for drivers that drop exact
+// compute-to-compute barriers, and makes others invalidate caches that vkq does not use (2.6 us a barrier on
+// an H200).
+struct Barrier : Operation {
+  bool wide;
+  explicit Barrier(bool w) : wide(w) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+// Everything that was written, against the host's reading and writing.
+struct HostBarrier : Operation {
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+struct Copy : Operation {
+  Range from, to;
+  Copy(Range f, Range t) : from(f), to(t) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+struct Fill : Operation {
+  Range to;
+  uint32_t value;
+  Fill(Range t, uint32_t v) : to(t), value(v) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+struct ResetQueries : Operation {
+  VkQueryPool pool;
+  uint32_t count;
+  ResetQueries(VkQueryPool p, uint32_t n) : pool(p), count(n) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+struct Timestamp : Operation {
+  VkQueryPool pool;
+  uint32_t index;
+  Timestamp(VkQueryPool p, uint32_t i) : pool(p), index(i) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+struct Dispatch : Operation {
+  VkPipeline pipeline;
+  VkPipelineLayout layout;
+  VkDescriptorSet set;
+  std::string push;
+  uint32_t x, y, z;
+  Dispatch(const Program &p, VkDescriptorSet s, std::string bytes, uint32_t gx, uint32_t gy, uint32_t gz)
+      : pipeline(p.pipeline), layout(p.layout), set(s), push(std::move(bytes)), x(gx), y(gy), z(gz) {}
+  void record(const vk::CommandBuffer &commands) override;
+};
+
+}  // namespace vkq

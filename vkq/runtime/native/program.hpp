@@ -1,0 +1,30 @@
+// A compute pipeline with its layouts; shared by every dispatch of the same variant and constants.
+#pragma once
+#include <utility>
+
+#include "core.hpp"
+
+namespace vkq {
+
+using Constants = std::vector<std::pair<uint32_t, uint32_t>>;  // specialization constants: id, bits
+
+struct Program : Resource {
+  VkShaderModule module = VK_NULL_HANDLE;
+  VkDescriptorSetLayout setLayout = VK_NULL_HANDLE;
+  VkPipelineLayout layout = VK_NULL_HANDLE;
+  VkPipeline pipeline = VK_NULL_HANDLE;
+  uint32_t bindings, pushBytes;
+
+  Program(std::shared_ptr<Core> c, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
+          const Constants &constants, uint32_t subgroupSize, uint32_t flags);
+  ~Program() override { dispose(); }
+  void release() override;
+
+ private:
+  void create(const std::vector<uint32_t> &code, const Constants &constants, uint32_t subgroupSize,
+              uint32_t flags);
+  void createLayouts();
+  void createPipeline(const Constants &constants, uint32_t subgroupSize, uint32_t flags);
+};
+
+}  // namespace vkq

@@ -1,0 +1,143 @@
+#include "seam.hpp"
+
+VULKAN_HPP_DEFAULT_DISPATCH_LOADER_DYNAMIC_STORAGE
+
+namespace vkq {
+
+thread_local Pending pending;
+
+void notePending(VkResult result, const char *call) {
+  if (pending.result == VK_SUCCESS) pending = {result, call};  // the first one is the cause
+}
+
+void throwPending() {
+  if (pending.result == VK_SUCCESS) return;
+  VulkanError error(pending.result, pending.call);
+  pending = {};
+  throw error;
+}
+
+// ------------------------------------------------------------------------------------------------- injection
+
+static struct Injection {
+  std::mutex mutex;
+  std::string call;
+  uint64_t first = 0, last = 0;  // these calls fail, counted from 1; 0: none
+  VkResult result = VK_SUCCESS;
+  uint64_t seen = 0;
+} injection;
+
+VkResult injected(const char *call) {
+  std::lock_guard<std::mutex> lock(injection.mutex);
+  if (injection.call.empty() || (injection.call != "*" && injection.call != call)) return VK_SUCCESS;
+  injection.seen++;
+  bool fails = injection.seen >= injection.first && injection.seen <= injection.last;
+  return fails ? injection.result : VK_SUCCESS;
+}
+
+void inject(const std::string &call, uint64_t nth, VkResult result, uint64_t times) {
+  std::lock_guard<std::mutex> lock(injection.mutex);
+  injection.call = call;
+  injection.first = nth ? nth : 1;
+  injection.last = nth ? nth - 1 + std::min(times, UINT64_MAX - nth) : 0;
+  injection.result = result;
+  injection.seen = 0;
+}
+
+uint64_t injectedCalls() {
+  std::lock_guard<std::mutex> lock(injection.mutex);
+  return injection.seen;
+}
+
+// ----------------------------------------------------------------------------------------- the dispatch
+// table
+
+#define CHECKED_CALLS(X)                                                                                     \
+  X(vkAllocateMemory)                                                                                        \
+  X(vkCreateBuffer) X(vkBindBufferMemory) X(vkMapMemory) X(vkCreateCommandPool) X(vkAllocateCommandBuffers)  \
+      X(vkBeginCommandBuffer) X(vkEndCommandBuffer) X(vkQueueSubmit) X(vkWaitForFences)                      \
+          X(vkCreateDescriptorPool) X(vkAllocateDescriptorSets) X(vkCreateShaderModule)                      \
+              X(vkCreateDescriptorSetLayout) X(vkCreatePipelineLayout) X(vkCreatePipelineCache)              \
+                  X(vkCreateComputePipelines) X(vkCreateQueryPool) X(vkResetFences) X(vkGetQueryPoolResults) \
+                      X(vkGetPipelineCacheData) X(vkDeviceWaitIdle)
+
+#define REAL(f) static PFN_##f real_##f = nullptr;
+CHECKED_CALLS(REAL)
+REAL(vkCreateFence)
+REAL(vkDestroyFence)
+REAL(vkFreeCommandBuffers)
+
+static thread_local FencePool *activePool = nullptr;
+static thread_local VkFence activeFence = VK_NULL_HANDLE;
+
+Evaluation::Evaluation(FencePool &pool) {
+  activePool = &pool;
+  activeFence = VK_NULL_HANDLE;
+}
+Evaluation::~Evaluation() { activePool = nullptr; }
+VkFence Evaluation::fence() const { return activeFence; }
+
+void FencePool::give(VkFence fence) {
+  std::lock_guard<std::mutex> lock(mutex);
+  idle.push_back(fence);
+}
+
+VkFence FencePool::take() {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (idle.empty()) return VK_NULL_HANDLE;
+  VkFence fence = idle.back();
+  idle.pop_back();
+  return fence;
+}
+
+static void VKAPI_CALL pooledDestroyFence(VkDevice, VkFence fence, const VkAllocationCallbacks *) {
+  if (fence) activePool->give(fence);
+}
+
+// A failure is noted and not told to Kompute: it would throw and keep the fence of the evaluation before.
+// What it submits next is not submitted, as for any noted failure.
+static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo *i,
+                                             const VkAllocationCallbacks *a, VkFence *f) {
+  VkFence fence = activePool->take();
+  VkResult result = fence ? vkTable.vkResetFences(d, 1, &fence)
+                          : checked("vkCreateFence", real_vkCreateFence, d, i, a, &fence);
+  if (result < 0) {
+    pooledDestroyFence(d, fence, a);
+    fence = VK_NULL_HANDLE;
+  }
+  *f = activeFence = fence;
+  return VK_SUCCESS;
+}
+
+// Kompute frees a command buffer of the pool that could not be made.
+static void VKAPI_CALL freeCommandBuffers(VkDevice d, VkCommandPool pool, uint32_t n,
+                                          const VkCommandBuffer *buffers) {
+  if (pool) real_vkFreeCommandBuffers(d, pool, n, buffers);
+}
+
+// The table is one for the process. Entries come from the instance (the loader's trampolines), so it serves
+// every device of it.
+void fillTable(uint64_t getInstanceProcAddr, uint64_t instance) {
+  static std::mutex mutex;
+  static uint64_t filled = 0;
+  std::lock_guard<std::mutex> lock(mutex);
+  if (filled == instance) return;
+  filled = instance;
+  vkTable.init(reinterpret_cast<PFN_vkGetInstanceProcAddr>(getInstanceProcAddr));
+  vkTable.init(vk::Instance(reinterpret_cast<VkInstance>(instance)));
+#define HOOK(f)         \
+  real_##f = vkTable.f; \
+  vkTable.f = [](auto... a) -> VkResult { return checked(#f, real_##f, a...); };
+  CHECKED_CALLS(HOOK)
+  real_vkCreateFence = vkTable.vkCreateFence;
+  real_vkDestroyFence = vkTable.vkDestroyFence;
+  real_vkFreeCommandBuffers = vkTable.vkFreeCommandBuffers;
+  vkTable.vkFreeCommandBuffers = freeCommandBuffers;
+  vkTable.vkCreateFence = pooledCreateFence;
+  vkTable.vkDestroyFence = pooledDestroyFence;
+}
+
+VkResult waitIdleUnchecked(VkDevice device) { return real_vkDeviceWaitIdle(device); }
+void destroyFence(VkDevice device, VkFence fence) { real_vkDestroyFence(device, fence, nullptr); }
+
+}  // namespace vkq
