@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import vkq
-from vkq.runtime.statistics import executables
+from vkq.runtime.statistics import Compiler
 from vkq.shader.catalog import catalog
 
 RADV = next(iter(Path("/usr/share/vulkan/icd.d").glob("radeon_icd.*.json")), None)
@@ -69,12 +69,6 @@ def test_the_default_tile_keeps_half_of_the_waves() -> None:
     assert navi21("")["gemm_q8ta_q8csw__tiled:s8s8.q8to.4x8"]["statistics"]["Subgroups per SIMD"] >= 8
 
 
-def test_a_device_without_the_extension_is_refused_by_its_name(any_device: vkq.Device) -> None:
-    assert not any_device.capabilities.features["pipelineExecutableInfo"]
-    with pytest.raises(vkq.PathError, match="VK_KHR_pipeline_executable_properties"):
-        executables(any_device, catalog().find("quantize_q8ta__word"))
-
-
-def test_a_device_that_only_compiles_allocates_nothing() -> None:
-    with vkq.Device(compile_only=True) as device, pytest.raises(vkq.OutOfMemoryError, match="compile_only"):
-        device.allocate(4)
+def test_a_device_without_the_extension_is_refused_by_its_name() -> None:
+    with Compiler() as device, pytest.raises(vkq.PathError, match="VK_KHR_pipeline_executable_properties"):
+        device.executables(catalog().find("quantize_q8ta__word"))

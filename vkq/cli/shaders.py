@@ -12,9 +12,8 @@ from typing import Any
 from vkq import cache
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.errors import ArgumentError, CompileError
-from vkq.runtime.device import Device
 from vkq.runtime.program import refusals
-from vkq.runtime.statistics import Executable, executables
+from vkq.runtime.statistics import Compiler, Executable
 from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all
 from vkq.shader.catalog import catalog, shaders_folder
@@ -154,10 +153,10 @@ def shaders_check(options: argparse.Namespace) -> int:
 def shaders_stats(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
     found: list[dict[str, Any]] = []
-    with Device(options.device, compile_only=True) as device:
+    with Compiler(options.device) as device:
         for variant in progress(variants, len(variants), "compiling"):
             reasons = refusals(variant, variant.constants(), device.capabilities)
-            programs = [] if reasons else executables(device, variant)
+            programs = [] if reasons else device.executables(variant)
             found.append(
                 {"name": variant.name, "refused": reasons, "programs": [_program(p) for p in programs]}
             )

@@ -19,13 +19,11 @@ from ..device import vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose
 from ..errors import DeviceError, NoDeviceError, OutOfMemoryError
-from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
-from ..shader.spirv import with_float_controls
 from . import pipeline_cache
 from .buffer import Arena, Buffer, Memory
 from .memory import plan_memory
-from .program import Program, require
+from .program import Program, code, require
 from .recording import Recording, native_module
 
 BLOCK_BYTES = 16 << 20
@@ -62,9 +60,6 @@ class Device:
         capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features
             that are false are not enabled); its index chooses the device where *which* is None.
 
-        compile_only: opens a device without memory too (a driver made to compile for hardware that is not
-            there): programs can be made and asked about, nothing can be allocated or run.
-
     Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A
     Device may be used from several threads. It is a context manager; ``close`` frees everything and may be
     called twice.
@@ -83,7 +78,6 @@ class Device:
         *,
         staging: bool | None = None,
         capabilities: Capabilities | None = None,
-        compile_only: bool = False,
     ):
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose(capabilities.index if which is None and capabilities else which)
@@ -113,7 +107,7 @@ class Device:
         )
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
-            self._make_arenas(staging, compile_only)
+            self._make_arenas(staging)
         except BaseException:
             self.context.close()
             raise
@@ -239,10 +233,7 @@ class Device:
                 error.call,
             ) from error
 
-    def _make_arenas(self, staging: bool | None, compile_only: bool) -> None:
-        if compile_only:
-            self._arena = self._staging = Arena(_no_memory, 1, BLOCK_BYTES)
-            return
+    def _make_arenas(self, staging: bool | None) -> None:
         context, facts = self.context, self.capabilities.properties
         plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
 
@@ -279,22 +270,15 @@ class Device:
                 found = self._programs[key] = self._make_program(variant, values, subgroup_size)
             return found
 
-    def _make_program(
-        self, variant: Variant, values: dict[str, Value], subgroup_size: int, flags: int = 0
-    ) -> Program:
+    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
         require(variant, values, self.capabilities)
-        facts = self.capabilities.properties
-        code = with_float_controls(
-            spirv(variant),
-            rte=bool(facts["shaderRoundingModeRTEFloat32"]),
-            denorm_preserve=bool(facts["shaderDenormPreserveFloat32"]),
-        )
         packed = [
             (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
         ]
         native = self.context.program(
-            code, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size, flags
-        )
+            code(variant, self.capabilities), len(variant.bindings), 4 * len(variant.push_constants), packed,
+            subgroup_size, 0,
+        )  # fmt: skip
         return Program(variant, values, native)
 
     # ----------------------------------------------------------------------------------------------
@@ -443,10 +427,6 @@ class Device:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _no_memory(size: int) -> Memory:
-    raise OutOfMemoryError("this vkq.Device was opened with compile_only: it has no memory")
 
 
 _default: Device | None = None

@@ -7,7 +7,9 @@ from typing import Any
 
 from ..device.capabilities import Capabilities
 from ..errors import PathError
+from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
+from ..shader.spirv import with_float_controls
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -17,6 +19,15 @@ class Program:
     variant: Variant
     constants: dict[str, Value]
     native: Any
+
+
+def code(variant: Variant, capabilities: Capabilities) -> bytes:
+    """The variant's SPIR-V, with the float controls that the device offers."""
+    return with_float_controls(
+        spirv(variant),
+        rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
+        denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
+    )
 
 
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:
