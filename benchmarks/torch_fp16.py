@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 
-from vkq.problem.conv2d import Conv2dProblem, parse
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.names import parse
 
 CALLS, SAMPLES, WARM_S = 64, 15, 0.15
 CACHE = 128 << 20  # the rotating copies together exceed it, as in vkq bench

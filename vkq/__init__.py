@@ -18,6 +18,7 @@ from .errors import (
 )
 from .layout.pack import Int8x4
 from .numerics.qparams import QParams
+from .numerics.tables import clamp, leaky_relu
 from .ops.conv2d import Conv2d, conv2d
 from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.elementwise import add, mul, sub
@@ -30,7 +31,6 @@ from .ops.resize import resize
 from .ops.shape import concat, pad, transpose
 from .ops.softmax import softmax
 from .ops.table import lookup, requantize, table_of, unary
-from .reference.operators import clamp, leaky_relu
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
 

@@ -8,7 +8,7 @@ from tests import cases as shapes
 from vkq.bench import cases
 from vkq.bench.cases import Case, expand, load_list, select, swept
 from vkq.errors import ArgumentError, SpecError
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 
 
 @pytest.mark.parametrize(

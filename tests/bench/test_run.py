@@ -17,7 +17,7 @@ from vkq.bench.cases import Case, expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 from vkq.select.path import FORMS, choose
 
 QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)

@@ -8,7 +8,7 @@ import pytest
 import vkq
 from vkq.bench import data, timer
 from vkq.bench.cases import Case
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 from vkq.runtime.tensor import Tensor
 
 CASE = Case(parse("linear[M=5,K=70,N=9]"))  # nothing is a multiple of four

@@ -8,7 +8,8 @@ import pytest
 import vkq
 from vkq.check import catalogue
 from vkq.check.catalogue import Check, check_of, random_checks, select
-from vkq.problem.conv2d import parse
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.names import parse
 
 
 def test_a_name_gives_the_check_back() -> None:
@@ -36,7 +37,7 @@ def test_random_checks_reach_every_option() -> None:
         assert seen == ({"auto", "im2col", "direct"} if key == "method" else set(values))
     assert {check.extreme for check in checks} == {check.float_in for check in checks} == {True, False}
     problems = [check.problem for check in checks]
-    convolutions = [p for p in problems if isinstance(p, vkq.problem.Conv2dProblem)]
+    convolutions = [p for p in problems if isinstance(p, Conv2dProblem)]
     assert 0.5 < len(convolutions) / len(problems) < 0.8
     assert {p.groups for p in convolutions} >= {1, 2, 3, 5}
     assert any(p.padding[0] != p.padding[2] for p in convolutions)

@@ -8,7 +8,7 @@ import pytest
 import vkq
 from vkq.check import compare
 from vkq.check.catalogue import Check, check_of, random_checks, select
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.select.path import FORMS, MATRIX
 

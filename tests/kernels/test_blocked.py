@@ -12,11 +12,14 @@ import pytest
 import vkq
 from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
+from vkq.numerics.elementwise import binary
+from vkq.numerics.quantize import dequantize, quantize
+from vkq.numerics.tables import table_of
 from vkq.ops.repack import to_layout
+from vkq.problem.resize import Resize
 from vkq.problem.window import Window
-from vkq.reference import layers as reference
 from vkq.reference import operators as reference_ops
-from vkq.reference.resize import Resize, resize
+from vkq.reference.resize import resize
 from vkq.reference.softmax import softmax
 from vkq.runtime.tensor import BLOCKED, MATRIX
 
@@ -37,12 +40,12 @@ def average(x: np.ndarray) -> np.ndarray:
 
 
 def table(name: str) -> np.ndarray:
-    return reference_ops.table_of(name, Q, Y)
+    return table_of(name, Q, Y)
 
 
 def twice(op: str) -> Case:
     """An operand and itself: equal shapes."""
-    return (lambda t: getattr(vkq, op)(t, t, Y), lambda x: reference_ops.binary(op, x, x, Q, Q, Y))  # type: ignore[arg-type]
+    return (lambda t: getattr(vkq, op)(t, t, Y), lambda x: binary(op, x, x, Q, Q, Y))  # type: ignore[arg-type]
 
 
 def around(shape: tuple[int, ...]) -> list[tuple[int, int]]:
@@ -86,21 +89,21 @@ IMAGES_KEPT: dict[str, Case] = {
     "concat of channels": (lambda t: vkq.concat([t, t, t], 1), lambda x: np.concatenate([x, x, x], 1)),
     "a number per channel": (
         lambda t: vkq.add(t, row(t, (t.shape[1], 1, 1)), Y),
-        lambda x: reference_ops.binary("add", x, numbers((x.shape[1], 1, 1)), Q, Q, Y),
+        lambda x: binary("add", x, numbers((x.shape[1], 1, 1)), Q, Q, Y),
     ),
 }
 OTHERS: dict[str, Case] = {  # of any rank; the result is float32, or in another layout
-    "dequantize": (vkq.dequantize, lambda x: reference.dequantize(x, Q)),
+    "dequantize": (vkq.dequantize, lambda x: dequantize(x, Q)),
     "softmax": (lambda t: vkq.softmax(t), lambda x: softmax(x, Q)),
     "flatten": (vkq.flatten, lambda x: x.reshape(x.shape[0], -1)),
     "reshape": (lambda t: vkq.reshape(t, (-1,)), lambda x: x.ravel()),
     "a row": (
         lambda t: vkq.mul(t, row(t, t.shape[-1:]), Y),
-        lambda x: reference_ops.binary("mul", x, numbers(x.shape[-1:]), Q, Q, Y),
+        lambda x: binary("mul", x, numbers(x.shape[-1:]), Q, Q, Y),
     ),
     "a column": (
         lambda t: vkq.sub(row(t, (*t.shape[:-1], 1)), t, Y),
-        lambda x: reference_ops.binary("sub", numbers((*x.shape[:-1], 1)), x, Q, Q, Y),
+        lambda x: binary("sub", numbers((*x.shape[:-1], 1)), x, Q, Q, Y),
     ),
 }
 
@@ -147,7 +150,7 @@ def test_quantize_and_every_other_layout(device: vkq.Device, dtype: Any) -> None
     q = QParams(0.02, 7, dtype)
     for shape in IMAGES + MATRICES:
         x = np.random.default_rng(72).normal(size=shape).astype(np.float32)
-        want = reference.quantize(x, q)
+        want = quantize(x, q)
         y = vkq.quantize(Tensor.from_numpy(x, device), q, layout=BLOCKED)
         assert y.layout == BLOCKED
         np.testing.assert_array_equal(y.numpy(), want)

@@ -18,7 +18,8 @@ from vkq.kernels.matrix_units import CoopmatGemm, gemm_tiles
 from vkq.layout.pack import layout
 from vkq.probe import selftest
 from vkq.probe.matrices import LEAST_SHARED, Matrices, advertised, lacking
-from vkq.problem.conv2d import Conv2dProblem, parse
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.names import parse
 from vkq.reference import dynamic as reference_dynamic
 from vkq.reference import layers as reference
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX

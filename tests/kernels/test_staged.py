@@ -11,7 +11,7 @@ from vkq.kernels import gemm
 from vkq.kernels.gemm import Rows, staged_tile
 from vkq.kernels.implicit import Implicit
 from vkq.probe import selftest
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 # Each path on one shape: a software driver takes long to compile a pipeline with barriers.

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 import vkq
-from vkq.problem.conv2d import LinearProblem
+from vkq.problem.linear import LinearProblem
 
 from ..cases import Data
 

@@ -10,8 +10,10 @@ import pytest
 import vkq
 from tests.cases import TRANSPOSED
 from tests.referees import ort
+from vkq.numerics.requantize import multipliers
 from vkq.ops.conv_transpose2d import Taps
-from vkq.problem.transposed import TransposedConv2dProblem, parse_transposed
+from vkq.problem.names import parse_transposed
+from vkq.problem.transposed import TransposedConv2dProblem
 from vkq.reference import layers as reference
 from vkq.reference import transposed as reference_transposed
 
@@ -104,7 +106,7 @@ def test_the_reference_is_the_definition(seed):
     rng = np.random.default_rng([1, seed])
     problem = next(p for p in iter(lambda: random_problem(rng), None) if p.macs < 30_000)
     o = operands(problem, rng, *[("int8", "int8"), ("uint8", "uint8")][seed % 2])
-    multiplier = reference.multipliers(o.options["x"].scale, o.options["w_scale"]).reshape(-1, 1, 1)
+    multiplier = multipliers(o.options["x"].scale, o.options["w_scale"]).reshape(-1, 1, 1)
     got = reference_transposed.conv_transpose2d(o.x, o.w, y=None, **o.options, **o.sizes)
     np.testing.assert_array_equal(got, scattered(o).astype(np.float32) * multiplier, strict=True)
 
@@ -237,8 +239,8 @@ def test_it_chains_with_an_ordinary_convolution(device):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"stride": 0}, r"stride\[0\] is 0; it must be an integer of at least 1"),
-        ({"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\); give integers, 1 or 2 or 4 of them"),
+        ({"stride": 0}, "stride is 0; it must be at least 1"),
+        ({"padding": (1, 2, 3)}, r"padding is \(1, 2, 3\); give an int, \(vertical, horizontal\) or \(top"),
         (
             {"output_padding": 2, "stride": 2},
             r"output_padding\[0\] is 2; it must be less than the stride \(2\) or the dilation \(1\)",
@@ -251,7 +253,7 @@ def test_it_chains_with_an_ordinary_convolution(device):
         ({"x_shape": (1, 5, 2, 2)}, r"x has IC=5 .* weight has IC=4"),
         ({"x_shape": (4, 2, 2)}, "x has 3 axes"),
         ({"weight_shape": (4, 2)}, "weight has 2 axes"),
-        ({"weight_shape": (4, 2, 0, 1)}, "KH is 0; it must be an integer of at least 1"),
+        ({"weight_shape": (4, 2, 0, 1)}, "KH is 0; it must be at least 1"),
     ],
 )
 def test_problem_refuses(change, message):
@@ -275,5 +277,5 @@ def test_layer_refuses(any_device):
     "name", ["conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]", "conv_transpose2d[N=1,IC=1]", "conv_transpose2d[N=1"]
 )
 def test_parse_refuses(name):
-    with pytest.raises(vkq.ArgumentError, match="is not a transposed convolution"):
+    with pytest.raises(vkq.ArgumentError, match=r"is not a transposed convolution|missing"):
         parse_transposed(name)

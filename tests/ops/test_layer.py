@@ -10,6 +10,7 @@ import vkq
 from vkq.kernels import methods as conv_methods
 from vkq.kernels.gemm import Rows
 from vkq.kernels.matrix_units import Pixels
+from vkq.numerics.quantize import dequantize, quantize
 from vkq.ops.repack import to_layout
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import layers as reference
@@ -40,7 +41,7 @@ def test_numpy_in_numpy_out_and_tensor_in_tensor_out(device: vkq.Device) -> None
 def test_float32_input_is_quantized_on_the_device(device: vkq.Device) -> None:
     x = RNG.normal(size=(2, 3, 7, 5)).astype(np.float32)
     layer = vkq.Conv2d(CONV_W, 0.1, padding=1, x_qparams=Q, y_qparams=Y, device=device)
-    want = reference.conv2d(reference.quantize(x, Q), CONV_W, x=Q, w_scale=0.1, y=Y, padding=1)
+    want = reference.conv2d(quantize(x, Q), CONV_W, x=Q, w_scale=0.1, y=Y, padding=1)
     assert_same_bits(layer(x), want)
     assert_same_bits(layer(vkq.Tensor.from_numpy(x, device)).numpy(), want)
 
@@ -269,7 +270,7 @@ def given(x: np.ndarray, device: vkq.Device) -> list[Any]:
     """The same input as a layer may get it, int8 and float32: an array, and Tensors in every layout that
     holds it."""
     layouts = [BLOCKED, MATRIX] + ([IMAGE] if x.ndim == 4 else [])
-    real = reference.dequantize(x, Q)
+    real = dequantize(x, Q)
     return [
         x,
         *(vkq.Tensor.from_numpy(x, device, name, Q) for name in layouts),

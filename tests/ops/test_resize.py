@@ -13,7 +13,8 @@ import vkq
 from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
 from vkq.probe import selftest
-from vkq.reference.resize import Coordinates, NearestMode, Resize, resize
+from vkq.problem.resize import Coordinates, NearestMode, Resize
+from vkq.reference.resize import resize
 
 from ..referees import ort_ops
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.problem.conv2d import LinearProblem
+from vkq.problem.linear import LinearProblem
 from vkq.reference import layers as reference
 
 from ..cases import CASES, Case, random_conv2d, random_linear

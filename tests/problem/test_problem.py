@@ -5,7 +5,10 @@ import pytest
 
 from vkq.errors import AccumulatorOverflowError, ArgumentError, DTypeError
 from vkq.numerics.qparams import QParams
-from vkq.problem.conv2d import Conv2dProblem, LinearProblem, check_accumulator, parse
+from vkq.numerics.requantize import check_accumulator
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.linear import LinearProblem
+from vkq.problem.names import parse
 
 from ..cases import CASES, KNOWN, random_conv2d, random_linear
 

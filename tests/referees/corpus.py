@@ -19,7 +19,7 @@ import numpy as np
 from vkq.check.catalogue import Check, random_checks
 from vkq.check.compare import layer, usable_paths
 from vkq.check.data import Data
-from vkq.problem.conv2d import LinearProblem
+from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
 
 from . import ort

@@ -9,7 +9,10 @@ import pytest
 
 from vkq.errors import AccumulatorOverflowError, ArgumentError, DTypeError
 from vkq.numerics.qparams import QParams
-from vkq.problem.conv2d import Conv2dProblem, parse
+from vkq.numerics.quantize import dequantize, quantize
+from vkq.numerics.requantize import activation_bounds, activation_range, multipliers, requantize
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.names import parse
 from vkq.reference import layers as reference
 
 from ..cases import ODD, Data, random_conv2d, random_data, random_linear
@@ -24,22 +27,18 @@ TYPES = [("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")]  # x (and y), 
 def test_onnx_quantizelinear():
     test = node_tests.load("test_quantizelinear")
     x, scale, zero_point = test.inputs
-    np.testing.assert_array_equal(
-        reference.quantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True
-    )
+    np.testing.assert_array_equal(quantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True)
 
 
 def test_onnx_dequantizelinear():
     test = node_tests.load("test_dequantizelinear")
     x, scale, zero_point = test.inputs
-    np.testing.assert_array_equal(
-        reference.dequantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True
-    )
+    np.testing.assert_array_equal(dequantize(x, QParams.of(scale, zero_point)), test.outputs[0], strict=True)
 
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("test_quantizelinear_axis", reference.quantize), ("test_dequantizelinear_axis", reference.dequantize)],
+    [("test_quantizelinear_axis", quantize), ("test_dequantizelinear_axis", dequantize)],
 )
 def test_onnx_per_axis(name, function):
     test = node_tests.load(name)
@@ -52,8 +51,8 @@ def test_onnx_per_axis(name, function):
 @pytest.mark.parametrize(
     ("name", "function"),
     [
-        ("test_quantizelinear_blocked_asymmetric", reference.quantize),
-        ("test_dequantizelinear_blocked", reference.dequantize),
+        ("test_quantizelinear_blocked_asymmetric", quantize),
+        ("test_dequantizelinear_blocked", dequantize),
     ],
 )
 def test_onnx_blocked(name, function):
@@ -73,7 +72,7 @@ def test_onnx_dynamicquantizelinear(form):
     (x,) = test.inputs
     q = QParams.from_range(float(x.min()), float(x.max()), "uint8")
     assert q == QParams.of(test.outputs[1], test.outputs[2])
-    np.testing.assert_array_equal(reference.quantize(x, q), test.outputs[0], strict=True)
+    np.testing.assert_array_equal(quantize(x, q), test.outputs[0], strict=True)
 
 
 @pytest.mark.parametrize("name", ["test_convinteger_with_padding", "test_convinteger_without_padding"])
@@ -213,7 +212,7 @@ def floats(scale: float) -> Any:
 def test_quantize_equals_onnx_runtime(scale, zero_point, dtype):
     q = QParams(scale, zero_point, dtype)
     x = floats(q.scale)
-    got = reference.quantize(x, q)
+    got = quantize(x, q)
     expected = ort.run("QuantizeLinear", [x, np.float32(q.scale), np.array(zero_point, dtype)], dtype)
     same = (
         slice(None) if platform.machine() in ("x86_64", "AMD64") else ~np.isnan(x)
@@ -229,16 +228,16 @@ def test_dequantize_equals_onnx_runtime(scale, zero_point, dtype):
     expected = ort.run(
         "DequantizeLinear", [values, np.float32(q.scale), np.array(zero_point, dtype)], "float32"
     )
-    got = reference.dequantize(values, q)
+    got = dequantize(values, q)
     np.testing.assert_array_equal(got, expected, strict=True)
-    np.testing.assert_array_equal(reference.quantize(got, q), values)
+    np.testing.assert_array_equal(quantize(got, q), values)
 
 
 def test_quantize_rounds_half_to_even_and_saturates():
     x = [-1e9, -2.5, -1.5, -0.5, -0.0, 0.5, 1.5, 2.5, 126.5, 127.5, 1e9, np.inf, -np.inf, np.nan]
     expected = [-128, -2, -2, 0, 0, 0, 2, 2, 126, 127, 127, 127, -128, -128]
-    np.testing.assert_array_equal(reference.quantize(x, QParams(1.0)), expected)
-    uint8 = reference.quantize(x, QParams(1.0, 3, "uint8"))
+    np.testing.assert_array_equal(quantize(x, QParams(1.0)), expected)
+    uint8 = quantize(x, QParams(1.0, 3, "uint8"))
     np.testing.assert_array_equal(uint8, [0, 1, 1, 3, 3, 3, 5, 5, 129, 131, 255, 255, 0, 0])
 
 
@@ -247,28 +246,28 @@ def test_quantize_divides_and_does_not_multiply_by_the_reciprocal():
     x = floats(q.scale)
     x = x[np.isfinite(x) & (np.abs(x) < 12)]
     reciprocal = np.rint(x * (np.float32(1) / np.float32(q.scale)))
-    assert np.any(reference.quantize(x, q) != reciprocal)
+    assert np.any(quantize(x, q) != reciprocal)
     exact = np.rint(
         (x.astype(np.float64) / q.scale).astype(np.float32)
     )  # a float64 quotient, rounded once more
-    np.testing.assert_array_equal(reference.quantize(x, q), exact)
+    np.testing.assert_array_equal(quantize(x, q), exact)
 
 
 def test_quantize_takes_every_float_type_order_and_byte_order():
     q = QParams(0.25, 1)
     x = np.linspace(-3, 3, 24).astype(np.float16).reshape(4, 6)
-    expected = reference.quantize(x.astype(np.float32), q)
+    expected = quantize(x.astype(np.float32), q)
     for form in (x, x.astype(np.float64), x.astype(">f4"), np.asfortranarray(x)):
-        np.testing.assert_array_equal(reference.quantize(form, q), expected, strict=True)
-    np.testing.assert_array_equal(reference.quantize(x[:, ::-2], q), expected[:, ::-2])
-    assert reference.quantize(np.float32(1.0), q).shape == ()
+        np.testing.assert_array_equal(quantize(form, q), expected, strict=True)
+    np.testing.assert_array_equal(quantize(x[:, ::-2], q), expected[:, ::-2])
+    assert quantize(np.float32(1.0), q).shape == ()
     with pytest.raises(DTypeError, match="x has dtype int64; it must be of a float type"):
-        reference.quantize([1, 2], q)
+        quantize([1, 2], q)
 
 
 def test_dequantize_refuses_the_other_dtype():
     with pytest.raises(DTypeError, match="xq has dtype uint8 but its QParams say int8"):
-        reference.dequantize(np.zeros(3, np.uint8), QParams(1.0))
+        dequantize(np.zeros(3, np.uint8), QParams(1.0))
 
 
 # requantize and activations
@@ -286,43 +285,39 @@ def test_requantize_rounds_each_step_once(multiplier):
     with np.errstate(over="ignore"):
         product = (rounded * np.float64(m)).astype(np.float32)
     expected = np.clip(np.rint(product.astype(np.float64)) - 7, -128, 127)
-    np.testing.assert_array_equal(reference.requantize(acc, m, QParams(1.0, -7)), expected)
+    np.testing.assert_array_equal(requantize(acc, m, QParams(1.0, -7)), expected)
 
 
 def test_multipliers_follow_onnx_runtimes_order():
     rng = np.random.default_rng(9)
     x_scale, y_scale = np.float32(0.0123), np.float32(0.456)
     w_scale = rng.uniform(1e-5, 1, 1000).astype(np.float32)
-    got = reference.multipliers(float(x_scale), w_scale, float(y_scale))
+    got = multipliers(float(x_scale), w_scale, float(y_scale))
     np.testing.assert_array_equal(got, (x_scale * w_scale) / y_scale, strict=True)
     assert np.any(got != x_scale * (w_scale / y_scale))  # another order gives other bits
-    np.testing.assert_array_equal(
-        reference.multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True
-    )
+    np.testing.assert_array_equal(multipliers(float(x_scale), w_scale), x_scale * w_scale, strict=True)
 
 
 def test_multipliers_refuse_what_is_not_finite_or_may_be_flushed():
     with pytest.raises(ArgumentError, match=r"output channel 1: x_scale \* w_scale / y_scale is inf"):
-        reference.multipliers(1e30, [1.0, 1e30], 1.0)
+        multipliers(1e30, [1.0, 1e30], 1.0)
     with pytest.raises(
         ArgumentError, match=r"output channel 0: x_scale \* w_scale is 9.99.*e-41 as a float32"
     ):
-        reference.multipliers(1e-20, [1e-20, 1.0])
-    assert (
-        reference.multipliers(1e-20, 1e-30, 1.0)[0] == 0
-    )  # int8 output: every accumulator rounds to zero_point
+        multipliers(1e-20, [1e-20, 1.0])
+    assert multipliers(1e-20, 1e-30, 1.0)[0] == 0  # int8 output: every accumulator rounds to zero_point
 
 
 def test_activation_bounds():
     y = QParams(0.05, -100)
-    assert reference.activation_bounds(None, y) == (-128, 127)
-    assert reference.activation_bounds("relu", y) == (-100, 127)
-    assert reference.activation_bounds("relu6", y) == (-100, 20)
-    assert reference.activation_bounds((-1.0, 0.5), y) == (-120, -90)
-    assert reference.activation_bounds((-np.inf, 0.5), y) == (-128, -90)
+    assert activation_bounds(None, y) == (-128, 127)
+    assert activation_bounds("relu", y) == (-100, 127)
+    assert activation_bounds("relu6", y) == (-100, 20)
+    assert activation_bounds((-1.0, 0.5), y) == (-120, -90)
+    assert activation_bounds((-np.inf, 0.5), y) == (-128, -90)
     for wrong in ("gelu", (1.0, 0.0), (np.nan, 1.0), (0.0,)):
         with pytest.raises(ArgumentError, match="activation is "):
-            reference.activation_bounds(wrong, y)
+            activation_bounds(wrong, y)
 
 
 @pytest.mark.parametrize("activation", ["relu", "relu6", (-0.3, 0.7)])
@@ -330,11 +325,11 @@ def test_fused_activation_gives_the_bits_of_the_separate_operation(activation):
     rng = np.random.default_rng(10)
     data = random_data(random_conv2d(rng), rng)
     y = QParams(data.y_q.scale, -20)
-    low, high = (reference.quantize(np.float32(b), y) for b in reference.activation_range(activation))
+    low, high = (quantize(np.float32(b), y) for b in activation_range(activation))
     separate = np.clip(data.expected(y), low, high)
     np.testing.assert_array_equal(data.expected(y, activation=activation), separate, strict=True)
     floats_out = data.expected(None)
-    clipped = np.clip(floats_out, *np.array(reference.activation_range(activation), np.float32))
+    clipped = np.clip(floats_out, *np.array(activation_range(activation), np.float32))
     np.testing.assert_array_equal(data.expected(None, activation=activation), clipped, strict=True)
 
 

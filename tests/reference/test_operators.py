@@ -11,7 +11,9 @@ import pytest
 
 from vkq import QParams
 from vkq.errors import ArgumentError
+from vkq.numerics.elementwise import BinaryOp, binary, fused_multiply_add
 from vkq.numerics.qparams import QDType
+from vkq.numerics.tables import leaky_relu, table_of
 from vkq.problem.window import Window
 from vkq.reference import operators as reference_ops
 
@@ -39,7 +41,7 @@ def _binary_qparams(rng: np.random.Generator, dtype: QDType, op: str) -> list[QP
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("op", ["add", "mul"])
-def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: reference_ops.BinaryOp, dtype: QDType) -> None:
+def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: BinaryOp, dtype: QDType) -> None:
     rng = np.random.default_rng(1)
     values = _all(dtype)
     grid = [np.ascontiguousarray(v) for v in np.meshgrid(values, values)]
@@ -54,11 +56,9 @@ def test_binary_equals_onnxruntime_for_every_pair_of_bytes(op: reference_ops.Bin
         for form, (xa, xb) in forms.items():
             inputs = [xa, *ort_ops.parameters(a), xb, *ort_ops.parameters(b), *ort_ops.parameters(y)]
             want = ort_ops.run(f"QLinear{op.capitalize()}", inputs, dtype)
-            np.testing.assert_array_equal(
-                reference_ops.binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}"
-            )
-        swapped = reference_ops.binary(op, grid[1], grid[0], b, a, y)
-        ties += int((swapped != reference_ops.binary(op, *grid, a, b, y)).sum())
+            np.testing.assert_array_equal(binary(op, xa, xb, a, b, y), want, err_msg=f"{form} {a} {b} {y}")
+        swapped = binary(op, grid[1], grid[0], b, a, y)
+        ties += int((swapped != binary(op, *grid, a, b, y)).sum())
     assert (ties > 0) == (op == "add")  # the order of the sum does decide results, and these scales show it
 
 
@@ -86,7 +86,7 @@ def test_add_swaps_where_onnxruntime_does(a: tuple[int, ...], b: tuple[int, ...]
         xa, xb = (rng.integers(-128, 128, shape).astype(np.int8) for shape in (a, b))
         inputs = [xa, *ort_ops.parameters(qa), xb, *ort_ops.parameters(qb), *ort_ops.parameters(qy)]
         np.testing.assert_array_equal(
-            reference_ops.binary("add", xa, xb, qa, qb, qy), ort_ops.run("QLinearAdd", inputs, "int8")
+            binary("add", xa, xb, qa, qb, qy), ort_ops.run("QLinearAdd", inputs, "int8")
         )
 
 
@@ -96,7 +96,7 @@ def test_fused_multiply_add_rounds_once() -> None:
     c = (-a.astype(np.float64) * b * (1 + rng.choice([0, 2.0**-24, 2.0**-40, 0.3, 2.0**30], 4000))).astype(
         np.float32
     )
-    got = reference_ops.fused_multiply_add(a, b, c)
+    got = fused_multiply_add(a, b, c)
     for x, y, z, r in zip(a.tolist(), b.tolist(), c.tolist(), got, strict=True):
         exact = Fraction(x) * Fraction(y) + Fraction(z)
         gap = abs(Fraction(float(r)) - exact)
@@ -114,11 +114,11 @@ def test_tables_of_functions_equal_onnxruntime(dtype: QDType) -> None:
         inputs = [values, *ort_ops.parameters(x), *ort_ops.parameters(y)]
         alpha = float(np.float32(rng.uniform(0.01, 0.5)))
         want = ort_ops.run("QLinearLeakyRelu", inputs, dtype, alpha=alpha)
-        np.testing.assert_array_equal(reference_ops.table_of(reference_ops.leaky_relu(alpha), x, y), want)
+        np.testing.assert_array_equal(table_of(leaky_relu(alpha), x, y), want)
         y = QParams(1 / 256, info.min, dtype)
         inputs = [values, *ort_ops.parameters(x), *ort_ops.parameters(y)]
         want = ort_ops.run("QLinearSigmoid", inputs, dtype).astype(int)
-        difference = np.abs(reference_ops.table_of("sigmoid", x, y).astype(int) - want)
+        difference = np.abs(table_of("sigmoid", x, y).astype(int) - want)
         assert difference.max() <= 1  # ONNX Runtime approximates exp; the table is correctly rounded
         off_by_one += int(difference.sum())
     assert off_by_one <= 20, off_by_one  # of 15,360
@@ -132,7 +132,7 @@ def test_table_is_the_three_onnx_operators(name: str) -> None:
     want = ort_ops.run(
         "QuantizeLinear", [ort_ops.run(operator, [real], "float32"), *ort_ops.parameters(y)], "int8"
     )
-    difference = np.abs(reference_ops.table_of(name, x, y).astype(int) - want)
+    difference = np.abs(table_of(name, x, y).astype(int) - want)
     assert difference.max() <= (1 if name in ("tanh", "exp", "hardswish") else 0)
     assert np.count_nonzero(difference) <= 2
 

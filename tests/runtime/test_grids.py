@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import vkq
 from tests.runtime import work
-from vkq.reference import layers as reference
+from vkq.numerics.quantize import quantize
 from vkq.runtime import device as runtime_device
 from vkq.runtime import recording
 from vkq.runtime.device import MACS_PER_DISPATCH_DEFAULT
@@ -75,7 +75,7 @@ def test_folded_dispatches_give_the_same_bytes(
             one.check()
         x = np.linspace(-80, 80, 5003, dtype=np.float32)
         q = vkq.QParams(0.37, -3)
-        np.testing.assert_array_equal(vkq.quantize(x, q, device=folded), reference.quantize(x, q))
+        np.testing.assert_array_equal(vkq.quantize(x, q, device=folded), quantize(x, q))
         assert max(counts) > 1, "the sizes above need more than one dispatch"
 
 

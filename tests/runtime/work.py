@@ -14,7 +14,7 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq.device.capabilities import Capabilities
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 from vkq.runtime.recording import native_module
 
 OUT_OF_DEVICE_MEMORY, DEVICE_LOST = -2, -4

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vkq.errors import ArgumentError
-from vkq.problem.conv2d import LinearProblem, Problem, parse
+from vkq.problem.linear import LinearProblem
+from vkq.problem.names import Problem, parse
 from vkq.yamlfile import Node, load
 
 SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "q8csw")

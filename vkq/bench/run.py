@@ -18,7 +18,7 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.errors import ArgumentError, VkqError
-from vkq.problem.conv2d import LinearProblem
+from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 from vkq.select.path import PATHS, refusal

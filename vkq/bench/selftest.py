@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from vkq.bench import data, stats, timer
 from vkq.bench.cases import Case
-from vkq.problem.conv2d import parse
+from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 

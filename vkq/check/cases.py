@@ -11,7 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from ..problem.conv2d import Conv2dProblem, LinearProblem, Problem, parse
+from ..problem.conv2d import Conv2dProblem
+from ..problem.linear import LinearProblem
+from ..problem.names import Problem, parse
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,11 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError
 from ..numerics.qparams import QDType
-from ..problem.conv2d import Conv2dProblem, LinearProblem, Problem, parse
-from ..reference import layers as reference
+from ..numerics.quantize import dequantize, quantize
+from ..numerics.requantize import Activation
+from ..problem.conv2d import Conv2dProblem
+from ..problem.linear import LinearProblem
+from ..problem.names import Problem, parse
 from .cases import CASES, random_conv2d, random_linear
 from .data import Data, random_data
 
@@ -59,7 +62,7 @@ class Check:
         return f"{self.problem.name}/{','.join(options)}"
 
     @property
-    def activation(self) -> reference.Activation:
+    def activation(self) -> Activation:
         return None if self.act == "none" else self.act
 
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
@@ -75,12 +78,12 @@ class Check:
             return data.x
         rng = np.random.default_rng(self.seed)
         noise = rng.uniform(-0.6, 0.6, data.x.shape) * data.x_q.scale
-        return (reference.dequantize(data.x, data.x_q) + noise).astype(np.float32)
+        return (dequantize(data.x, data.x_q) + noise).astype(np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The reference's answer to *given*."""
         if self.float_in:
-            data = dataclasses.replace(data, x=reference.quantize(given, data.x_q))
+            data = dataclasses.replace(data, x=quantize(given, data.x_q))
         return data.expected(data.y_q if self.out == "q8to" else None, activation=self.activation)
 
 

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from ..errors import DeviceLostError, VkqError
 from ..ops.conv2d import Conv2d
 from ..ops.linear import Linear
-from ..problem.conv2d import LinearProblem, Problem
+from ..problem.linear import LinearProblem
+from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import FORMS, MATRIX, refusal

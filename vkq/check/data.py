@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.qparams import QDType, QParams
-from ..problem.conv2d import LinearProblem, Problem
+from ..problem.linear import LinearProblem
+from ..problem.names import Problem
 from ..reference import layers as reference
 
 Array = npt.NDArray[Any]

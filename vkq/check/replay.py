@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..numerics.quantize import dequantize, quantize
 from ..ops.quantize import dequantize_tensor, quantize_tensor
-from ..reference import layers as reference
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from .catalogue import check_of
@@ -53,16 +53,16 @@ def replays(device: Device, paths: Sequence[str], times: int = TIMES) -> Iterato
             call = partial(layer(device, check, data, path), x)
             yield Replay(name, path, times, _wrong(device, call, want, times))
     data = check_of(REPLAYED[0]).data()
-    numbers = reference.dequantize(data.x, data.x_q) * np.float32(1.01)
+    numbers = dequantize(data.x, data.x_q) * np.float32(1.01)
     x = Tensor.from_numpy(numbers, device)
-    want = reference.quantize(numbers, data.x_q)
+    want = quantize(numbers, data.x_q)
     yield Replay("quantize", "all", times, _wrong(device, partial(quantize_tensor, x, data.x_q), want, times))
     q = Tensor.from_numpy(want, device)
     yield Replay(
         "dequantize",
         "all",
         times,
-        _wrong(device, partial(dequantize_tensor, q, data.x_q), reference.dequantize(want, data.x_q), times),
+        _wrong(device, partial(dequantize_tensor, q, data.x_q), dequantize(want, data.x_q), times),
     )
 
 

@@ -27,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
-from ..problem.conv2d import Conv2dProblem, Padding
+from ..problem.conv2d import Conv2dProblem
+from ..problem.options import Padding
 from ..runtime.device import Device, default_device
 from ..select.path import choose
 from . import correlation as op

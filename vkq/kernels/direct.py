@@ -8,24 +8,17 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from ..numerics.stored import signed_zero_point
 from ..probe import selftest
-from ..problem.conv2d import Conv2dProblem, Pair
+from ..problem.conv2d import Conv2dProblem
+from ..problem.options import Pair
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from .gemm import (
-    INVOCATIONS,
-    Int8,
-    Scales,
-    ceil4,
-    channel_parameters,
-    epilogue_push,
-    signed_zero_point,
-    upload,
-)
+from .gemm import INVOCATIONS, Int8, Scales, ceil4, channel_parameters, epilogue_push, upload
 
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
+from ..numerics.requantize import Activation, activation_bounds, activation_range, multipliers
+from ..numerics.stored import signed_zero_point
 from ..probe import selftest
-from ..reference.layers import Activation, activation_bounds, activation_range, multipliers
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.program import Program
@@ -67,20 +68,6 @@ class Scales:
 def ceil4(n: int) -> int:
     """ceil(n / 4)"""
     return -(-n // 4)
-
-
-def signed(values: npt.NDArray[Any]) -> Int8:
-    """int8 as it is, uint8 moved by 128: the same numbers with the zero point moved alike."""
-    if values.dtype == np.uint8:
-        values = (values ^ np.uint8(0x80)).view(np.int8)
-    return np.asarray(values, np.int8)
-
-
-def signed_zero_point(q: QParams | None) -> int:
-    """The zero point of 8-bit data after `signed`; 0 where it is found by rows at run time (None)."""
-    if q is None:
-        return 0
-    return q.zero_point - (128 if q.dtype == "uint8" else 0)
 
 
 def block_weights(weight: Int8, zero_point: npt.NDArray[np.int32]) -> Int8:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from ..numerics.stored import signed_zero_point
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
@@ -17,7 +18,7 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..select.path import MATRIX
 from ..shader.catalog import catalog
-from .gemm import FloatGemm, Int8, Int8Gemm, Rows, Scales, ceil4, signed_zero_point
+from .gemm import FloatGemm, Int8, Int8Gemm, Rows, Scales, ceil4
 from .matrix_units import CoopmatGemm, Pixels, whole_blocks
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
+from ..numerics.stored import signed_zero_point
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.buffer import Buffer
@@ -24,7 +25,7 @@ from ..runtime.program import Program
 from ..runtime.recording import Recording
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
-from .gemm import SMALLEST_STAGED, Int8Gemm, signed_zero_point, staged_tile
+from .gemm import SMALLEST_STAGED, Int8Gemm, staged_tile
 from .im2col import matrix_refusal, pixel_rows
 from .matrix_units import MatrixWeights, centred
 

@@ -192,9 +192,7 @@ def _per_channel(values: npt.NDArray[Any], channels: int, what: str) -> npt.NDAr
 
 
 def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    with np.errstate(
-        all="ignore"
-    ):  # a float64 beyond float32 becomes Inf or 0, which the caller refuses by name
+    with np.errstate(all="ignore"):  # beyond float32: Inf or 0, which the caller refuses by name
         return np.asarray(values, np.float32)
 
 

@@ -15,8 +15,9 @@ from ..kernels.gemm import FloatGemm, Int8, Int8Gemm, Scales
 from ..kernels.im2col import int8_gemm, merge_groups
 from ..kernels.methods import Kernel, choose
 from ..numerics.qparams import QParams
-from ..problem.conv2d import Conv2dProblem, Padding
-from ..reference.layers import Activation
+from ..numerics.requantize import Activation
+from ..problem.conv2d import Conv2dProblem
+from ..problem.options import Padding
 from ..runtime.device import Device
 from ..runtime.tensor import IMAGE, Tensor
 from .layer import Explanation, Layer

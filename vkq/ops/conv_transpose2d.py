@@ -13,9 +13,9 @@ import numpy.typing as npt
 from ..errors import ArgumentError
 from ..kernels.direct import Direct, Window
 from ..numerics.qparams import QParams
-from ..problem.conv2d import Pair
+from ..numerics.requantize import Activation
+from ..problem.options import Pair
 from ..problem.transposed import TransposedConv2dProblem
-from ..reference.layers import Activation
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import IMAGE, Tensor

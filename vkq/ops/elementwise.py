@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import ceil4, signed, signed_zero_point
+from ..kernels.gemm import ceil4
 from ..layout.pack import layout
+from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
 from ..numerics.qparams import QParams
-from ..reference import operators as reference_ops
-from ..reference.layers import Activation, activation_bounds
-from ..reference.operators import BinaryOp
+from ..numerics.requantize import Activation, activation_bounds
+from ..numerics.stored import signed, signed_zero_point
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor, default_layout
 from ..shader.catalog import catalog
@@ -120,12 +120,12 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
     float32 steps."""
     moved_a, moved_b, moved_y = (operand.shift(q.dtype) for q in (a, b, y))
     if op == "mul":
-        ra, rb, offset = reference_ops.scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
+        ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
         # Only values inside the type matter (|value| < 2^10): a larger one saturates whatever its relative
         # error.
         variant, error, largest = "mul", 8 * FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
     else:
-        exact = reference_ops.scales_of_sum(a, b, y, op == "sub")
+        exact = scales_of_sum(a, b, y, op == "sub")
         ra, rb, offset = (float(value) for value in exact)
         offset += moved_a * ra + moved_b * rb - moved_y
         largest = 512 * (abs(ra) + abs(rb) + 1)
@@ -148,7 +148,7 @@ def binary_tensor(
     """The operation on Tensors. *form* "table" makes the shader take every result from the table; the bits
     are the same."""
     shape = _broadcast_shape(op, a.shape, b.shape)
-    if op != "sub" and reference_ops.swaps(a.shape, b.shape):
+    if op != "sub" and swaps(a.shape, b.shape):
         a, b, aq, bq = b, a, bq, aq
     a, b = _alike(a, b, shape)
     y = Tensor(a.device, shape, yq.dtype, a.layout, yq)
@@ -198,7 +198,7 @@ def _binary(
 def _stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
-    return signed(reference_ops.binary_table(op, a, b, y, activation))
+    return signed(binary_table(op, a, b, y, activation))
 
 
 def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -13,9 +13,7 @@ import numpy.typing as npt
 from ..errors import ArgumentError, DTypeError
 from ..kernels.gemm import Scales
 from ..numerics.qparams import QParams, check_bias, check_scales, check_zero_points
-from ..problem.conv2d import check_accumulator
-from ..reference.dynamic import WORST_CASE
-from ..reference.layers import Activation, activation_range, multipliers
+from ..numerics.requantize import WORST_CASE, Activation, activation_range, check_accumulator, multipliers
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor
 from ..select import tune

@@ -13,8 +13,8 @@ from ..kernels.dynamic import quantize_rows, rows_bytes, rows_program
 from ..kernels.gemm import FloatGemm, Int8Gemm, Rows
 from ..kernels.matrix_units import CoopmatGemm, Pixels
 from ..numerics.qparams import QParams
-from ..problem.conv2d import LinearProblem
-from ..reference.layers import Activation
+from ..numerics.requantize import Activation
+from ..problem.linear import LinearProblem
 from ..runtime.device import Device
 from ..runtime.program import Program
 from ..runtime.recording import Recording

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..numerics.qparams import QParams
+from ..numerics.stored import shift as shift
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device, default_device
 from ..runtime.program import Program
@@ -96,11 +97,6 @@ def axes_layout(name: str, rank: int) -> str:
 def folded(x: Tensor) -> bool:
     """Whether the layout's extent is (1, 1, rows, last axis) instead of the tensor's own four axes."""
     return len(x.shape) != 4 or x.layout == MATRIX
-
-
-def shift(dtype: str) -> int:
-    """What to subtract from a number of this type to get the int8 that is stored."""
-    return 128 if dtype == "uint8" else 0
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:

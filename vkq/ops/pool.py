@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ArgumentError
-from ..kernels.gemm import ceil4, signed_zero_point
+from ..kernels.gemm import ceil4
+from ..numerics import elementwise
 from ..numerics.qparams import QParams
+from ..numerics.stored import signed_zero_point
 from ..probe import selftest
-from ..problem.window import Ints, Window
-from ..reference import operators as reference_ops
+from ..problem.options import Ints
+from ..problem.window import Window
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
@@ -135,7 +137,7 @@ def global_avg_pool2d(
         raise ArgumentError(
             f"{op}: x has {h} x {w} pixels; there must be 1 to {MOST_PIXELS}, so that their sum fits int32"
         )
-    multiplier = float(reference_ops.global_multiplier(h * w, xq, yq))
+    multiplier = float(elementwise.global_multiplier(h * w, xq, yq))
     tensor = to_layout(tensor, operand.image_layout(tensor))
     y = Tensor(tensor.device, (n, c, 1, 1), yq.dtype, tensor.layout, yq)
     if y.size:

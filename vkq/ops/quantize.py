@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import signed_zero_point
 from ..layout.pack import activation_layouts
 from ..numerics.qparams import QParams
+from ..numerics.stored import signed_zero_point
 from ..probe import selftest
 from ..runtime.device import Device, default_device
 from ..runtime.tensor import CONTIGUOUS, Tensor, extent_of

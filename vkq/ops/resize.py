@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..probe import selftest
-from ..reference.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
+from ..problem.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ArgumentError
-from ..kernels.gemm import INVOCATIONS, ceil4, signed_zero_point
+from ..kernels.gemm import INVOCATIONS, ceil4
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
+from ..numerics.stored import signed_zero_point
+from ..numerics.tables import exponentials
 from ..probe import selftest
-from ..reference.softmax import exponentials
 from ..runtime.device import Device
 from ..runtime.tensor import CONTIGUOUS, MATRIX, Tensor
 from ..shader.catalog import catalog

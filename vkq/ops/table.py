@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import ceil4, signed
+from ..kernels.gemm import ceil4
+from ..numerics import tables
 from ..numerics.qparams import QParams
-from ..reference import operators as reference_ops
-from ..reference.operators import Function
+from ..numerics.stored import signed
+from ..numerics.tables import Function
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
@@ -33,7 +34,7 @@ def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -
     >>> table_of(np.square, QParams(1.0), QParams(1.0))[[128, 131, 125, 255]]
     array([  0,   9,   9, 127], dtype=int8)
     """
-    return reference_ops.table_of(function, x_qparams, y_qparams)
+    return tables.table_of(function, x_qparams, y_qparams)
 
 
 def lookup(
@@ -116,4 +117,4 @@ def lookup_tensor(x: Tensor, entries: npt.NDArray[Any], y_qparams: QParams | Non
 
 @functools.lru_cache(maxsize=256)
 def _identity(xq: QParams, yq: QParams) -> npt.NDArray[Any]:
-    return reference_ops.table_of("identity", xq, yq)
+    return tables.table_of("identity", xq, yq)

@@ -26,7 +26,7 @@ from .._version import __version__
 from ..device.capabilities import Capabilities
 from ..errors import DeviceLostError, VkqError
 from ..numerics.qparams import QParams
-from ..reference import layers as reference
+from ..numerics.requantize import requantize
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
@@ -189,7 +189,7 @@ def _test_requantize(device: Device, soft_float: bool) -> str | None:
     with np.errstate(over="ignore"):
         product = acc.astype(np.float32) * multiplier
     want = np.stack(
-        [reference.requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1
+        [requantize(acc, multiplier, QParams(1.0)).astype(np.int32), product.view(np.int32)], axis=1
     )
     return _difference(got, want, lambda i: f"requantize({acc[i]}, {multiplier[i]!r})")
 

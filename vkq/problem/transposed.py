@@ -3,15 +3,71 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
 from vkq.errors import ArgumentError
-from vkq.problem.conv2d import Pair, Quad
+from vkq.problem.options import (
+    Ints,
+    Pair,
+    Quad,
+    check_groups,
+    check_sizes,
+    pair,
+    quad,
+    shape_of,
+    shortest,
+    whole,
+)
 
 _OP = "conv_transpose2d"
+
+
+@dataclass(frozen=True)
+class TransposedOptions:
+    """How a kernel (KH, KW) spreads every input pixel, known from the weight alone; fields as
+    `TransposedConv2dProblem`.
+
+    >>> TransposedOptions.of((4, 2, 3, 3), stride=2, output_padding=1).padding
+    (0, 0, 0, 0)
+    """
+
+    stride: Pair
+    padding: Quad
+    output_padding: Pair
+    dilation: Pair
+    groups: int
+    kernel: Pair
+
+    @classmethod
+    def of(
+        cls,
+        weight_shape: Sequence[int],
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        dilation: Ints = 1,
+        groups: int = 1,
+    ) -> TransposedOptions:
+        """The options of a weight of shape (IC, OC/groups, KH, KW).
+
+        stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
+        horizontal), or (top, left, bottom, right). Raises ArgumentError, or DTypeError for what is no whole
+        number.
+        """
+        w = shape_of(weight_shape)
+        if len(w) != 4:
+            raise ArgumentError(
+                f"{_OP}: weight has {len(w)} axes (shape {w}); it must have 4: (IC, OC/groups, KH, KW)."
+            )
+        groups, pads = whole(_OP, "groups", groups, 1), quad(_OP, padding)
+        strides, dilations = pair(_OP, "stride", stride, 1), pair(_OP, "dilation", dilation, 1)
+        extra = pair(_OP, "output_padding", output_padding, 0)
+        check_sizes(_OP, {"KH": w[2], "KW": w[3]}, least=1)
+        check_groups(_OP, groups, IC=w[0])
+        _check_output_padding(extra, strides, dilations)
+        return cls(strides, pads, extra, dilations, groups, (w[2], w[3]))
 
 
 @dataclass(frozen=True)
@@ -44,30 +100,18 @@ class TransposedConv2dProblem:
     groups: int = 1
 
     def __post_init__(self) -> None:
-        for size, name in zip(
-            (self.n, self.ic, self.h, self.w, self.oc), ("N", "IC", "H", "W", "OC"), strict=True
-        ):
-            _check(name, size, 0)
-        for size, name in ((self.kh, "KH"), (self.kw, "KW"), (self.groups, "groups")):
-            _check(name, size, 1)
+        sizes = {"N": self.n, "IC": self.ic, "H": self.h, "W": self.w, "OC": self.oc}
+        check_sizes(_OP, sizes, least=0)
+        check_sizes(_OP, {"KH": self.kh, "KW": self.kw, "groups": self.groups}, least=1)
         for name, least in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
-            for i, value in enumerate(getattr(self, name)):
-                _check(f"{name}[{i}]", value, least)
-        for axis, channels in (("IC", self.ic), ("OC", self.oc)):
-            if channels % self.groups:
-                raise ArgumentError(
-                    f"{_OP}: {axis}={channels}, groups={self.groups}; groups must divide {axis}."
-                )
+            check_sizes(_OP, {f"{name}[{i}]": value for i, value in enumerate(getattr(self, name))}, least)
+        check_groups(_OP, self.groups, IC=self.ic, OC=self.oc)
+        _check_output_padding(self.output_padding, self.stride, self.dilation)
         for i, axis in enumerate("HW"):
             self._check_axis(i, axis, (self.h, self.w)[i], (self.kh, self.kw)[i], (self.oh, self.ow)[i])
 
     def _check_axis(self, i: int, axis: str, size: int, kernel: int, out: int) -> None:
         stride, dilation, extra = self.stride[i], self.dilation[i], self.output_padding[i]
-        if extra >= max(stride, dilation):
-            raise ArgumentError(
-                f"{_OP}: output_padding[{i}] is {extra}; it must be less than the stride ({stride}) or the"
-                f" dilation ({dilation})."
-            )
         if out < 1 and size:
             raise ArgumentError(
                 f"{_OP}: O{axis} = ({axis} - 1)*stride - padding + dilation*(K{axis} - 1) + output_padding +"
@@ -80,42 +124,38 @@ class TransposedConv2dProblem:
         cls,
         x_shape: Sequence[int],
         weight_shape: Sequence[int],
-        stride: int | Sequence[int] = 1,
-        padding: int | Sequence[int] = 0,
-        output_padding: int | Sequence[int] = 0,
-        dilation: int | Sequence[int] = 1,
+        stride: Ints = 1,
+        padding: Ints = 0,
+        output_padding: Ints = 0,
+        dilation: Ints = 1,
         groups: int = 1,
     ) -> TransposedConv2dProblem:
-        """The problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW).
+        """The problem of x of shape (N, IC, H, W) and weight of shape (IC, OC/groups, KH, KW); the options as
+        `TransposedOptions.of`. Raises ArgumentError if anything does not fit."""
+        cls._images(x_shape)
+        options = TransposedOptions.of(weight_shape, stride, padding, output_padding, dilation, groups)
+        return cls.with_options(x_shape, weight_shape, options)
 
-        stride, output_padding, dilation: an int, or (vertical, horizontal). padding: an int, (vertical,
-        horizontal), or (top, left, bottom, right). Raises ArgumentError if anything does not fit.
-        """
-        x, w = tuple(map(int, x_shape)), tuple(map(int, weight_shape))
-        if len(x) != 4:
-            raise ArgumentError(f"{_OP}: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
-        if len(w) != 4:
-            raise ArgumentError(
-                f"{_OP}: weight has {len(w)} axes (shape {w}); it must have 4: (IC, OC/groups, KH, KW)."
-            )
+    @classmethod
+    def with_options(
+        cls, x_shape: Sequence[int], weight_shape: Sequence[int], options: TransposedOptions
+    ) -> TransposedConv2dProblem:
+        """As `of`, with options that were checked before: those of a layer, for each size of image."""
+        x, w, o = cls._images(x_shape), shape_of(weight_shape), options
         if x[1] != w[0]:
             raise ArgumentError(
                 f"{_OP}: x has IC={x[1]} (shape {x}) but weight has IC={w[0]} (shape {w}); they must be"
                 " equal."
             )
-        _check("groups", groups, 1)
-        pads = _numbers("padding", padding, (1, 2, 4))
-        top, left, bottom, right = pads * (4 // len(pads))
-        strides, extra, dilations = (
-            _pair(name, value)
-            for name, value in (
-                ("stride", stride),
-                ("output_padding", output_padding),
-                ("dilation", dilation),
-            )
-        )
-        quad = (top, left, bottom, right)
-        return cls(x[0], x[1], x[2], x[3], w[1] * groups, w[2], w[3], strides, quad, extra, dilations, groups)
+        sizes = (x[0], x[1], x[2], x[3], w[1] * o.groups, w[2], w[3])
+        return cls(*sizes, o.stride, o.padding, o.output_padding, o.dilation, o.groups)
+
+    @staticmethod
+    def _images(x_shape: Sequence[int]) -> tuple[int, ...]:
+        x = shape_of(x_shape)
+        if len(x) != 4:
+            raise ArgumentError(f"{_OP}: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
+        return x
 
     @property
     def oh(self) -> int:
@@ -182,60 +222,17 @@ class TransposedConv2dProblem:
         for option in ("stride", "padding", "output_padding", "dilation"):
             values = getattr(self, option)
             if set(values) != {0 if "padding" in option else 1}:
-                text += f",{option}={_shortest(values)}"
+                text += f",{option}={shortest(values)}"
         return f"{_OP}[{text}{f',groups={self.groups}' if self.groups != 1 else ''}]"
 
 
 _SIZES = ("N", "IC", "H", "W", "OC", "KH", "KW")
 
 
-def parse_transposed(name: str) -> TransposedConv2dProblem:
-    """The problem that a name states; the inverse of ``.name``.
-
-    >>> parse_transposed("conv_transpose2d[N=1,IC=4,H=5,W=6,OC=2,KH=3,KW=3,stride=2]").y_shape
-    (1, 2, 11, 13)
-    """
-    match = re.fullmatch(rf"{_OP}\[(\w+=\d+(?:x\d+)*(?:,\w+=\d+(?:x\d+)*)*)\]", name)
-    pairs = [item.split("=") for item in match[1].split(",")] if match else []
-    values = {key: tuple(int(number) for number in text.split("x")) for key, text in pairs}
-    options = ("stride", "padding", "output_padding", "dilation", "groups")
-    if match is None or not set(_SIZES) <= set(values) <= {*_SIZES, *options} or len(values) != len(pairs):
-        raise ArgumentError(
-            f"{name!r} is not a transposed convolution; write {_OP}[{'=1,'.join(_SIZES)}=1,stride=2,...]."
-        )
-    n, ic, h, w, oc, kh, kw = (values[key][0] for key in _SIZES)
-    groups = values.pop("groups", (1,))[0]
-    given = {key: values[key] for key in options if key in values}
-    return TransposedConv2dProblem.of(
-        (n, ic, h, w), (ic, oc // groups, kh, kw), groups=groups, **{k: _unwrap(v) for k, v in given.items()}
-    )
-
-
-def _check(what: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or value != int(value) or value < least:
-        raise ArgumentError(f"{_OP}: {what} is {value!r}; it must be an integer of at least {least}.")
-
-
-def _numbers(what: str, value: int | Sequence[int], lengths: tuple[int, ...]) -> tuple[int, ...]:
-    values = tuple(value) if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
-    if len(values) not in lengths or not all(isinstance(v, int) for v in values):
-        raise ArgumentError(
-            f"{_OP}: {what} is {value!r}; give integers, {' or '.join(map(str, lengths))} of them."
-        )
-    return tuple(int(v) for v in values if isinstance(v, int))
-
-
-def _pair(what: str, value: int | Sequence[int]) -> Pair:
-    values = _numbers(what, value, (1, 2))
-    return values[0], values[-1]
-
-
-def _shortest(values: tuple[int, ...]) -> str:
-    for count in (1, 2):
-        if values[:count] * (len(values) // count) == values:
-            return "x".join(map(str, values[:count]))
-    return "x".join(map(str, values))
-
-
-def _unwrap(values: tuple[int, ...]) -> int | tuple[int, ...]:
-    return values[0] if len(values) == 1 else values
+def _check_output_padding(output_padding: Pair, stride: Pair, dilation: Pair) -> None:
+    for i, extra in enumerate(output_padding):
+        if extra >= max(stride[i], dilation[i]):
+            raise ArgumentError(
+                f"{_OP}: output_padding[{i}] is {extra}; it must be less than the stride ({stride[i]}) or the"
+                f" dilation ({dilation[i]})."
+            )

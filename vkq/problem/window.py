@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from vkq.errors import ArgumentError, DTypeError
-
-Ints = int | Sequence[int]
+from vkq.errors import ArgumentError
+from vkq.problem.options import Ints, Pair, Quad, pair, quad
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,11 @@ class Window:
     """
 
     op: str
-    x_shape: tuple[int, int, int, int]
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
+    x_shape: Quad
+    kernel: Pair
+    stride: Pair
+    padding: Quad
+    dilation: Pair
     ceil_mode: bool
 
     @classmethod
@@ -50,26 +48,15 @@ class Window:
                 f"{op}: x has {len(x_shape)} axes (shape {tuple(x_shape)}); it must have 4: (N, C, H, W)"
             )
         n, c, h, w = x_shape
-        size = _pair(op, "kernel", kernel, 1)
-        steps = size if stride is None else _pair(op, "stride", stride, 1)
-        if isinstance(padding, Sequence) and len(padding) == 4:
-            pads = tuple(_number(op, "padding", v, 0) for v in padding)
-        else:
-            pads = 2 * _pair(op, "padding", padding, 0)
-        window = cls(
-            op,
-            (n, c, h, w),
-            size,
-            steps,
-            (pads[0], pads[1], pads[2], pads[3]),
-            _pair(op, "dilation", dilation, 1),
-            ceil_mode,
-        )
+        size = pair(op, "kernel", kernel, 1)
+        steps = size if stride is None else pair(op, "stride", stride, 1)
+        pads, spread = quad(op, padding), pair(op, "dilation", dilation, 1)
+        window = cls(op, (n, c, h, w), size, steps, pads, spread, ceil_mode)
         window._check()
         return window
 
     @property
-    def reach(self) -> tuple[int, int]:
+    def reach(self) -> Pair:
         """Height and width of the dilated kernel."""
         return self.dilation[0] * (self.kernel[0] - 1) + 1, self.dilation[1] * (self.kernel[1] - 1) + 1
 
@@ -78,7 +65,7 @@ class Window:
         return self.kernel[0] * self.kernel[1]
 
     @property
-    def y_shape(self) -> tuple[int, int, int, int]:
+    def y_shape(self) -> Quad:
         n, c, _, _ = self.x_shape
         return (n, c, self._out(0), self._out(1))
 
@@ -103,20 +90,3 @@ class Window:
                     f"{self.op}: the kernel reaches over {self.reach[i]} but {axis} with padding is "
                     f"{self.x_shape[2 + i]} + {before} + {after}; use a smaller kernel, or pad more"
                 )
-
-
-def _pair(op: str, name: str, value: Ints, least: int) -> tuple[int, int]:
-    values = value if isinstance(value, Sequence) else (value, value)
-    if len(values) != 2:
-        raise ArgumentError(f"{op}: {name} is {value!r}; give one number or (vertical, horizontal)")
-    return _number(op, name, values[0], least), _number(op, name, values[1], least)
-
-
-def _number(op: str, name: str, value: int, least: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise DTypeError(f"{op}: {name} is {value!r}; it must be whole numbers") from None
-    if number < least:
-        raise ArgumentError(f"{op}: {name} is {number}; it must be at least {least}")
-    return number

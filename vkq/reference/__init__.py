@@ -1,0 +1,30 @@
+"""The NumPy oracle: what every path on every device must return, bit for bit.
+
+Only `vkq check`, `vkq bench` and the tests import it. What it shares with the launchers (multipliers, bounds,
+tables, element-wise arithmetic) is `vkq.numerics`, which the tests hold against ONNX Runtime directly: an
+error there would be in both.
+"""
+
+from vkq.reference.dynamic import linear_dynamic
+from vkq.reference.layers import conv2d, conv2d_acc, conv2d_q8csw, linear, linear_acc, linear_q8csw
+from vkq.reference.operators import avg_pool2d, global_avg_pool, lookup, max_pool2d
+from vkq.reference.resize import resize
+from vkq.reference.softmax import softmax
+from vkq.reference.transposed import conv_transpose2d
+
+__all__ = [
+    "avg_pool2d",
+    "conv2d",
+    "conv2d_acc",
+    "conv2d_q8csw",
+    "conv_transpose2d",
+    "global_avg_pool",
+    "linear",
+    "linear_acc",
+    "linear_dynamic",
+    "linear_q8csw",
+    "lookup",
+    "max_pool2d",
+    "resize",
+    "softmax",
+]

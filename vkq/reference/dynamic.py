@@ -18,17 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from vkq.numerics.qparams import SMALLEST_SCALE, QParams, check_bias, check_scales, check_zero_points
-from vkq.problem.conv2d import LinearProblem, check_accumulator
-from vkq.reference.layers import Activation, activation_range
+from vkq.numerics.qparams import SMALLEST_SCALE, check_bias, check_scales, check_zero_points
+from vkq.numerics.requantize import WORST_CASE, Activation, activation_range, check_accumulator
+from vkq.problem.linear import LinearProblem
 
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 _LARGEST = np.finfo(np.float32).max
-
-# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most
-# 255.
-WORST_CASE = QParams(1.0, 127)
 
 
 def row_parameters(x: Float32) -> tuple[Float32, npt.NDArray[np.int32]]:

@@ -3,136 +3,40 @@
 Integer sums are exact: they run in float64 BLAS, which is exact below 2**53 and hundreds of times faster than
 NumPy's integer matmul. Names are those of ONNX: x is the activation, w the weight, y the result.
 
-    acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]
-    int32, exact y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
-    int8, uint8 y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]
-    float32 multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
+    acc = sum_k (x[m,k] - x_zero_point) * (w[n,k] - w_zero_point[n]) + bias[n]               int32, exact
+    y   = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)             int8, uint8
+    y   = float32(acc) * float32(x_scale * w_scale[n])  [+ bias[n], if that is float32]      float32
+    multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
+
+What the kernels' launchers share with it (multipliers, bounds, rounding) is `vkq.numerics`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from vkq.errors import ArgumentError, DTypeError
-from vkq.numerics.qparams import SMALLEST_SCALE, QParams, check_bias, check_scales, check_zero_points
-from vkq.problem.conv2d import Conv2dProblem, LinearProblem, Padding, check_accumulator
+from vkq.errors import DTypeError
+from vkq.numerics.qparams import QParams, check_bias, check_scales, check_zero_points
+from vkq.numerics.quantize import check_dtype
+from vkq.numerics.requantize import (
+    Activation,
+    activation_bounds,
+    activation_range,
+    check_accumulator,
+    multipliers,
+    requantize,
+)
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.problem.linear import LinearProblem
+from vkq.problem.options import Padding
 
-Activation = Literal["relu", "relu6"] | tuple[float, float] | None
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-
-
-def quantize(x: npt.ArrayLike, q: QParams) -> Array:
-    """``saturate(round_half_even(x / scale) + zero_point)``, an array of dtype ``q.dtype`` and the shape of
-    x.
-
-    x: float values, taken as float32 (a float64 is rounded first); the division is a true float32 division.
-    +-Inf saturates, NaN gives ``q.qmin``, -0.0 is 0. Raises DTypeError where x is not of a float type. It is
-    ONNX QuantizeLinear, with the NaN of ONNX Runtime's CPU provider.
-
-    >>> quantize([0.25, 0.75, 1e9, float("nan")], QParams(0.5))
-    array([   0,    2,  127, -128], dtype=int8)
-    """
-    values = np.asarray(x)
-    if values.dtype.kind != "f":
-        raise DTypeError(f"quantize: x has dtype {values.dtype}; it must be of a float type.")
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        rounded = np.rint(values.astype(np.float32) / np.float32(q.scale))
-    low, high = np.float32(q.qmin - q.zero_point), np.float32(q.qmax - q.zero_point)
-    clamped = np.clip(np.where(np.isnan(rounded), low, rounded), low, high)
-    return np.asarray(clamped.astype(np.int32) + q.zero_point).astype(q.dtype)
-
-
-def dequantize(xq: Array, q: QParams) -> Float32:
-    """``float32(xq - zero_point) * scale`` in float32. xq has dtype ``q.dtype``. As ONNX DequantizeLinear.
-
-    >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
-    array([-1.5, -0.5,  1. ], dtype=float32)
-    """
-    _check_dtype("dequantize", "xq", xq, q)
-    return np.asarray(
-        (xq.astype(np.int32) - q.zero_point).astype(np.float32) * np.float32(q.scale), np.float32
-    )
-
-
-def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
-    """One float32 multiplier per output channel, in ONNX Runtime's order: ``(x_scale * w_scale) / y_scale``.
-
-    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The
-    shape is that of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is
-    not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
-
-    >>> multipliers(0.5, [0.25, 0.5], 0.125)
-    array([1., 2.], dtype=float32)
-    """
-    with np.errstate(over="ignore", under="ignore"):
-        result = np.float32(x_scale) * np.atleast_1d(np.asarray(w_scale, np.float32))
-        if y_scale is not None:
-            result = result / np.float32(y_scale)
-    least = 0.0 if y_scale is not None else SMALLEST_SCALE
-    bad = np.flatnonzero(~np.isfinite(result) | (result < np.float32(least)))
-    if bad.size:
-        channel = int(bad[0])
-        formula = "x_scale * w_scale" + (" / y_scale" if y_scale is not None else "")
-        raise ArgumentError(
-            f"output channel {channel}: {formula} is {result[channel]} as a float32; "
-            f"it must be finite and at least {least:g}: check the scales."
-        )
-    return np.asarray(result, np.float32)
-
-
-def activation_range(activation: Activation) -> tuple[float, float]:
-    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be
-    infinite.
-
-    Raises ArgumentError for another name, for lo > hi and for NaN.
-    """
-    if activation is None:
-        return (-np.inf, np.inf)
-    if activation == "relu":
-        return (0.0, np.inf)
-    if activation == "relu6":
-        return (0.0, 6.0)
-    if isinstance(activation, str) or len(activation) != 2 or not activation[0] <= activation[1]:
-        raise ArgumentError(
-            f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
-        )
-    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0: a clamp never makes a -0.0
-
-
-def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
-    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate
-    operation.
-
-    >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
-    ((-20, 127), (-128, 127))
-    """
-    low, high = quantize(np.array(activation_range(activation)), y).tolist()
-    return (int(low), int(high))
-
-
-def requantize(
-    acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None
-) -> Array:
-    """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
-
-    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result
-    (integers of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one
-    rounded float32 multiply.
-
-    >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
-    array([  0,   2,   2, 127], dtype=int8)
-    """
-    low, high = clamp if clamp is not None else (y.qmin, y.qmax)
-    with np.errstate(over="ignore", under="ignore"):
-        rounded = np.rint(acc.astype(np.float32) * np.asarray(multiplier, np.float32))
-    clamped = np.clip(rounded, np.float32(low - y.zero_point), np.float32(high - y.zero_point))
-    return np.asarray(clamped.astype(np.int32) + y.zero_point).astype(y.dtype)
 
 
 def linear_acc(
@@ -307,7 +211,7 @@ def _centred_weight(
 ) -> tuple[npt.NDArray[np.float64], Int64]:
     """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong
     types."""
-    _check_dtype(op, "x", xq, x)
+    check_dtype(op, "x", xq, x)
     if wq.dtype not in (np.int8, np.uint8):
         raise DTypeError(f"{op}: weight has dtype {wq.dtype}; it must be int8 or uint8.")
     channels = wq.shape[0]
@@ -340,10 +244,3 @@ def _weight_only_bias(op: str, x: Array, wq: Array, bias: Array | None) -> npt.N
     if added is None:
         raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float x it must be of a float type.")
     return added.astype(np.float64)
-
-
-def _check_dtype(op: str, what: str, values: Array, q: QParams) -> None:
-    if values.dtype.name != q.dtype:
-        raise DTypeError(
-            f"{op}: {what} has dtype {values.dtype} but its QParams say {q.dtype}; make them the same."
-        )

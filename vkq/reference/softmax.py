@@ -3,34 +3,16 @@ change a bit."""
 
 from __future__ import annotations
 
-import functools
-from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from vkq.numerics.qparams import QParams
-from vkq.reference.layers import quantize
+from vkq.numerics.quantize import quantize
+from vkq.numerics.tables import exponentials
 
 Array = npt.NDArray[Any]
-FRACTION_BITS = 30
-
-
-@functools.lru_cache(maxsize=64)
-def exponentials(scale: float) -> npt.NDArray[np.int32]:
-    """``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, correctly rounded on every host.
-
-    >>> exponentials(1.0)[:2].tolist()
-    [1073741824, 395007542]
-    """
-    context = Context(prec=40, Emin=-999999, Emax=999999)
-    steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
-    one = Decimal(2**FRACTION_BITS)
-    values = [int((context.exp(max(step, Decimal(-1000))) * one).to_integral_value()) for step in steps]
-    table = np.array(values, np.int32)
-    table.flags.writeable = False
-    return table
 
 
 def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) -> Array:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.numerics.qparams import QParams
+from vkq.numerics.requantize import Activation
 from vkq.problem.transposed import TransposedConv2dProblem
-from vkq.reference import layers as reference
+from vkq.reference import layers
 
 Array = npt.NDArray[Any]
 
@@ -29,7 +30,7 @@ def conv_transpose2d(
     bias: Array | None = None,
     y: QParams | None,
     w_zero_point: npt.ArrayLike | None = None,
-    activation: reference.Activation = None,
+    activation: Activation = None,
     stride: int | Sequence[int] = 1,
     padding: int | Sequence[int] = 0,
     output_padding: int | Sequence[int] = 0,
@@ -48,7 +49,7 @@ def conv_transpose2d(
     p = TransposedConv2dProblem.of(xq.shape, wq.shape, stride, padding, output_padding, dilation, groups)
     if not p.oh * p.ow:
         return np.zeros(p.y_shape, np.float32 if y is None else y.dtype)
-    return reference.conv2d(
+    return layers.conv2d(
         spread(xq, p, x.zero_point), forward_weight(wq, groups), x=x, w_scale=w_scale, bias=bias, y=y,
         w_zero_point=w_zero_point, activation=activation, dilation=p.dilation, groups=groups,
     )  # fmt: skip

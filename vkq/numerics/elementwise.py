@@ -1,0 +1,133 @@
+"""The arithmetic of element-wise operators and of means over whole images, in NumPy.
+
+Every formula is one order of float32 steps, each rounded to nearest even; it is the order of ONNX Runtime's
+CPU provider on x86-64 (QLinearAdd, QLinearMul, QLinearGlobalAveragePool), and the result is the same byte for
+byte.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.errors import ArgumentError
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams
+from vkq.numerics.requantize import Activation, activation_bounds
+
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+BinaryOp = Literal["add", "sub", "mul"]
+BINARY_OPS: tuple[BinaryOp, ...] = ("add", "sub", "mul")
+
+
+def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Float32:
+    """``float32(a * b + c)`` of float32 numbers, rounded once.
+
+    The product is exact in float64. The sum is rounded to odd there, so that the rounding to float32 sees the
+    whole sum.
+
+    >>> float(fused_multiply_add(1 + 2.0**-12, 1 + 2.0**-12, -1.0)) == 2.0**-11 + 2.0**-24
+    True
+    """
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        product = np.asarray(a, np.float32).astype(np.float64) * np.asarray(b, np.float32).astype(np.float64)
+        addend = np.asarray(c, np.float32).astype(np.float64)
+        total = np.asarray(product + addend)
+        back = total - product
+        error = (product - (total - back)) + (addend - back)
+        inexact = (error != 0) & np.isfinite(total) & (total.view(np.int64) & 1 == 0)
+        towards = np.where(error > 0, np.inf, -np.inf)
+        return np.asarray(np.where(inexact, np.nextafter(total, towards), total).astype(np.float32))
+
+
+def scales_of_sum(
+    a: QParams, b: QParams, y: QParams, subtract: bool = False
+) -> tuple[np.float32, np.float32, np.float32]:
+    """(ra, rb, offset) of ``y_q = round(a_q * ra + b_q * rb + offset)``, in ONNX Runtime's order.
+
+    ra = a_scale / y_scale, rb = +-b_scale / y_scale, offset = y_zp - fma(ra, a_zp, rb * b_zp).
+    """
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        ra, rb = np.float32(a.scale) / np.float32(y.scale), np.float32(b.scale) / np.float32(y.scale)
+        rb = np.float32(-rb) if subtract else rb
+        zero = fused_multiply_add(ra, np.float32(a.zero_point), np.float32(rb * np.float32(b.zero_point)))
+        return ra, rb, np.float32(np.float32(y.zero_point) - zero)
+
+
+def scale_of_product(a: QParams, b: QParams, y: QParams) -> float:
+    """``(a_scale * b_scale) / y_scale``, each step rounded to float32."""
+    with np.errstate(over="ignore", under="ignore"):
+        return float(np.float32(np.float32(a.scale) * np.float32(b.scale)) / np.float32(y.scale))
+
+
+def binary(
+    op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams, activation: Activation = None
+) -> Array:
+    """Add, subtract or multiply two quantized arrays with NumPy's broadcasting, as ONNX Runtime's QLinearAdd
+    and QLinearMul.
+
+        add, sub    y_q = saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))
+        mul         y_q = saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))
+
+    ra, rb and offset are `scales_of_sum`, r is `scale_of_product`. The zero point is added before rounding,
+    so a tie goes to the even y_q. Where a alone is broadcast along the innermost axis of the result, the
+    operands of add swap their roles (`swaps`), as they do in ONNX Runtime.
+
+    >>> q = QParams(0.5)
+    >>> binary("add", np.array([1, 100], np.int8), np.array([2, 100], np.int8), q, q, q)
+    array([  3, 127], dtype=int8)
+    """
+    if op not in BINARY_OPS:
+        raise ArgumentError(f"binary: op is {op!r}; it must be one of {', '.join(BINARY_OPS)}.")
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        if op == "mul":
+            product = (a.astype(np.int32) - aq.zero_point) * (b.astype(np.int32) - bq.zero_point)
+            value = product.astype(np.float32) * np.float32(scale_of_product(aq, bq, yq)) + np.float32(
+                yq.zero_point
+            )
+        else:
+            value = _sum(op, a, b, aq, bq, yq)
+    low, high = activation_bounds(activation, yq)
+    rounded = np.rint(np.where(np.isnan(value), np.float32(low), value))
+    return np.asarray(np.clip(rounded, low, high).astype(np.int32).astype(yq.dtype))
+
+
+def _sum(op: BinaryOp, a: Array, b: Array, aq: QParams, bq: QParams, yq: QParams) -> Float32:
+    a32, b32, subtract = a.astype(np.float32), b.astype(np.float32), op == "sub"
+    if not subtract and swaps(a.shape, b.shape):
+        rb, ra, offset = scales_of_sum(bq, aq, yq)
+        return fused_multiply_add(b32, rb, fused_multiply_add(a32, ra, offset))
+    ra, rb, offset = scales_of_sum(aq, bq, yq, subtract)
+    return fused_multiply_add(a32, ra, fused_multiply_add(b32, rb, offset))
+
+
+def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
+    """Whether ONNX Runtime takes a as the scalar of its inner loop: a is 1 along the innermost axis that is
+    longer than 1."""
+    if not a_shape or not b_shape:
+        return not a_shape or a_shape[-1] == 1
+    for a, b in zip(reversed(a_shape), reversed(b_shape), strict=False):
+        if max(a, b) != 1:
+            return a == 1
+    return True
+
+
+def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
+    """Every result of `binary` in its unswapped form: (256, 256), row b_q - b_qmin, column a_q - a_qmin."""
+    a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
+    columns, rows = np.meshgrid(a_all, b_all)
+    return binary(op, columns, rows, a, b, y, activation)
+
+
+def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
+    """``x_scale / (y_scale * pixels)``; zero where it is subnormal, which a device may flush (every result is
+    y_zp then)."""
+    with np.errstate(over="ignore", under="ignore"):
+        m = np.float32(xq.scale) / np.float32(np.float32(yq.scale) * np.float32(pixels))
+    if not np.isfinite(m):
+        raise ArgumentError(
+            f"global_avg_pool2d: x_scale / (y_scale * {pixels}) is {m} as a float32; check {xq} and {yq}."
+        )
+    return float(m) if m >= SMALLEST_SCALE else 0.0

@@ -1,0 +1,134 @@
+"""From an int32 accumulator to 8 bits: the multipliers, the bounds of a fused activation, the rounding, and
+what is refused because the accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv and
+QLinearMatMul.
+
+    multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
+    y             = saturate(round_half_even(float32(acc) * multiplier[n]) + y_zero_point)
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.errors import AccumulatorOverflowError, ArgumentError
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams
+from vkq.numerics.quantize import quantize
+
+Activation = Literal["relu", "relu6"] | tuple[float, float] | None
+Array = npt.NDArray[Any]
+Float32 = npt.NDArray[np.float32]
+
+# The zero point that lets an accumulator grow most: whatever a row's own is, |x_q - zero_point| is at most
+# 255.
+WORST_CASE = QParams(1.0, 127)
+
+
+def multipliers(x_scale: float, w_scale: npt.ArrayLike, y_scale: float | None = None) -> Float32:
+    """One float32 multiplier per output channel, in ONNX Runtime's order: ``(x_scale * w_scale) / y_scale``.
+
+    Each step is rounded to float32. Without ``y_scale`` (float32 output) it is ``x_scale * w_scale``. The
+    shape is that of w_scale, at least 1-D. Raises ArgumentError, naming the channel, where a multiplier is
+    not finite, or, for float32 output, below 2**-126, which a device may flush to zero.
+
+    >>> multipliers(0.5, [0.25, 0.5], 0.125)
+    array([1., 2.], dtype=float32)
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        result = np.float32(x_scale) * np.atleast_1d(np.asarray(w_scale, np.float32))
+        if y_scale is not None:
+            result = result / np.float32(y_scale)
+    least = 0.0 if y_scale is not None else SMALLEST_SCALE
+    bad = np.flatnonzero(~np.isfinite(result) | (result < np.float32(least)))
+    if bad.size:
+        channel = int(bad[0])
+        formula = "x_scale * w_scale" + (" / y_scale" if y_scale is not None else "")
+        raise ArgumentError(
+            f"output channel {channel}: {formula} is {result[channel]} as a float32; "
+            f"it must be finite and at least {least:g}: check the scales."
+        )
+    return np.asarray(result, np.float32)
+
+
+def activation_range(activation: Activation) -> tuple[float, float]:
+    """The real bounds of a fused activation: None, "relu", "relu6" or (lo, hi), where a bound may be
+    infinite.
+
+    Raises ArgumentError for another name, for lo > hi and for NaN.
+    """
+    if activation is None:
+        return (-np.inf, np.inf)
+    if activation == "relu":
+        return (0.0, np.inf)
+    if activation == "relu6":
+        return (0.0, 6.0)
+    if isinstance(activation, str) or len(activation) != 2 or not activation[0] <= activation[1]:
+        raise ArgumentError(
+            f'activation is {activation!r}; use None, "relu", "relu6" or (lo, hi) with lo <= hi.'
+        )
+    return (activation[0] + 0.0, activation[1] + 0.0)  # -0.0 + 0.0 is 0.0: a clamp never makes a -0.0
+
+
+def activation_bounds(activation: Activation, y: QParams) -> tuple[int, int]:
+    """A fused activation as a clamp of y_q: (quantize(lo), quantize(hi)), the same bits as the separate
+    operation.
+
+    >>> activation_bounds("relu", QParams(0.1, -20)), activation_bounds(None, QParams(0.1))
+    ((-20, 127), (-128, 127))
+    """
+    low, high = quantize(np.array(activation_range(activation)), y).tolist()
+    return (int(low), int(high))
+
+
+def requantize(
+    acc: Array, multiplier: npt.ArrayLike, y: QParams, clamp: tuple[int, int] | None = None
+) -> Array:
+    """``saturate(round_half_even(float32(acc) * multiplier) + y.zero_point)``, an array of dtype ``y.dtype``.
+
+    acc: integers. multiplier: float32, finite, broadcast against acc. clamp: (lo, hi), bounds of the result
+    (integers of y's own domain, from `activation_bounds`); None is the whole dtype. The product is one
+    rounded float32 multiply.
+
+    >>> requantize(np.array([1, 3, 5, 1000]), np.float32(0.5), QParams(1.0))
+    array([  0,   2,   2, 127], dtype=int8)
+    """
+    low, high = clamp if clamp is not None else (y.qmin, y.qmax)
+    with np.errstate(over="ignore", under="ignore"):
+        rounded = np.rint(acc.astype(np.float32) * np.asarray(multiplier, np.float32))
+    clamped = np.clip(rounded, np.float32(low - y.zero_point), np.float32(high - y.zero_point))
+    return np.asarray(clamped.astype(np.int32) + y.zero_point).astype(y.dtype)
+
+
+def check_accumulator(
+    weight: npt.NDArray[Any],
+    x: QParams,
+    bias: npt.NDArray[Any] | None = None,
+    w_zero_point: npt.ArrayLike | None = None,
+) -> None:
+    """Refuse weights with which the int32 accumulator of a linear layer or a convolution could overflow.
+
+    weight: int8 or uint8, output channels first. x: parameters of the activation. bias: int32 of shape
+    (channels,).
+    w_zero_point: one integer or one per channel; None is 0. Raises AccumulatorOverflowError, naming the worst
+    channel, where ``max(|qmin - x.zero_point|, |qmax - x.zero_point|) * sum_k |w[n,k] - w_zero_point[n]| +
+    |bias[n]| >= 2**31``.
+
+    >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
+    """
+    reach = max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
+    flat = weight.reshape(weight.shape[0], prod(weight.shape[1:])).astype(np.int64)
+    if w_zero_point is not None:
+        flat -= np.asarray(w_zero_point, np.int64).reshape(-1, 1)
+    bounds = reach * np.abs(flat).sum(axis=1)
+    if bias is not None:
+        bounds = bounds + np.abs(bias.astype(np.int64))
+    if bounds.size and bounds.max() >= 2**31:
+        channel = int(bounds.argmax())
+        raise AccumulatorOverflowError(
+            f"output channel {channel}: the accumulator may reach {int(bounds[channel])} "
+            f"({reach} * sum|w - w_zero_point| + |bias|), and int32 holds less than 2**31 = {2**31}; "
+            f"use smaller weights or bias, or split the reduction (its length is {flat.shape[1]})."
+        )

@@ -1,0 +1,105 @@
+"""Functions of one 8-bit number as tables of 256 entries, and softmax's table of exponentials."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from decimal import Context, Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.errors import ArgumentError
+from vkq.numerics.qparams import QParams
+from vkq.numerics.quantize import dequantize, quantize
+
+Array = npt.NDArray[Any]
+Function = Callable[[npt.NDArray[np.float64]], npt.ArrayLike]
+FRACTION_BITS = 30  # of softmax's exponentials: 1.0 is 2**30
+
+UNARY: dict[str, Function] = {
+    "identity": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0.0),
+    "relu6": lambda x: np.clip(x, 0.0, 6.0),
+    "abs": np.abs,
+    "neg": lambda x: -x,
+    "sigmoid": lambda x: 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0))),
+    "tanh": np.tanh,
+    "exp": lambda x: np.exp(np.minimum(x, 700.0)),
+    "silu": lambda x: x / (1.0 + np.exp(-np.clip(x, -700.0, 700.0))),
+    "hardsigmoid": lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
+    "hardswish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
+    "gelu": lambda x: np.array([0.5 * v * (1.0 + math.erf(v / math.sqrt(2.0))) for v in x.tolist()]),
+}
+
+
+def leaky_relu(alpha: float) -> Function:
+    """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32,
+    as in an ONNX file.
+
+    >>> leaky_relu(0.25)(np.array([-2.0, 3.0]))
+    array([-0.5,  3. ])
+    """
+    slope = float(np.float32(alpha))
+    return lambda x: np.where(x >= 0, x, slope * x)
+
+
+def clamp(low: float, high: float) -> Function:
+    """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low
+    <= high.
+
+    >>> clamp(-1.0, 2.5)(np.array([-2.0, 1.0, 3.0]))
+    array([-1. ,  1. ,  2.5])
+    """
+    if not low <= high:
+        raise ArgumentError(
+            f"clamp: the bounds are {low} and {high}; the first must not be above the second."
+        )
+    return lambda x: np.clip(x, low, high)
+
+
+def table_of(function: str | Function, x: QParams, y: QParams) -> Array:
+    """The 256 results of ``quantize(function(dequantize(x_q)))``: entry i is that of the number ``x.qmin +
+    i``.
+
+    function: a name of `UNARY`, or a callable that takes a float64 array of 256 real numbers and returns as
+    many. Its values are rounded to float32, then quantized as ONNX QuantizeLinear does: the three ONNX
+    operators one after the other, with the function itself correctly rounded. Raises ArgumentError for an
+    unknown name or a result of another shape.
+
+    >>> table_of("relu", QParams(0.5), QParams(0.5, -128))[[0, 128, 130, 255]]
+    array([-128, -128, -126,   -1], dtype=int8)
+    """
+    if isinstance(function, str):
+        if function not in UNARY:
+            raise ArgumentError(
+                f"table_of: there is no function {function!r}; there are {', '.join(UNARY)}, or give a"
+                " callable."
+            )
+        function = UNARY[function]
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        real = dequantize(np.arange(x.qmin, x.qmax + 1).astype(x.dtype), x).astype(np.float64)
+        values = np.asarray(function(real))
+        if values.shape != (256,) or values.dtype.kind not in "fiu":
+            raise ArgumentError(
+                f"table_of: the function gave {values.dtype} {values.shape}; it must give 256 real numbers."
+            )
+        return quantize(values.astype(np.float32), y)
+
+
+@functools.lru_cache(maxsize=64)
+def exponentials(scale: float) -> npt.NDArray[np.int32]:
+    """``round_half_even(exp(-d * scale) * 2**30)`` for d = 0 to 255, correctly rounded on every host.
+
+    >>> exponentials(1.0)[:2].tolist()
+    [1073741824, 395007542]
+    """
+    context = Context(prec=40, Emin=-999999, Emax=999999)
+    steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
+    one = Decimal(2**FRACTION_BITS)
+    values = [int((context.exp(max(step, Decimal(-1000))) * one).to_integral_value()) for step in steps]
+    table = np.array(values, np.int32)
+    table.flags.writeable = False
+    return table

@@ -1,0 +1,132 @@
+"""Sizes and options of Resize on images, and where each output pixel looks.
+
+Coordinates are float32, in ONNX Runtime's order of operations; the kernels get them as tables, so every
+device looks at the same pixels with the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.errors import ArgumentError
+
+Float32 = npt.NDArray[np.float32]
+Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
+NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
+ResizeMode = Literal["nearest", "linear"]
+Rounding = Literal["truncate", "even"]
+
+# A coordinate so near to the middle of two pixels is taken as the middle: the quotients of sizes that give it
+# are not exact in float32. ONNX Runtime 1.31 does so; versions before it took such a coordinate as it was.
+HALF_WITHIN = 1e-6
+
+
+@dataclass(frozen=True)
+class Resize:
+    """How an image (N, C, H, W) becomes (N, C, *size); ``scale`` is (vertical, horizontal) as float32.
+
+    >>> Resize.of((1, 3, 4, 5), scale=2).size
+    (8, 10)
+    """
+
+    x_shape: tuple[int, ...]
+    size: tuple[int, int]
+    scale: tuple[float, float]
+    mode: ResizeMode = "nearest"
+    coordinates: Coordinates = "half_pixel"
+    nearest_mode: NearestMode = "round_prefer_floor"
+    rounding: Rounding = "truncate"
+
+    @classmethod
+    def of(
+        cls,
+        x_shape: Sequence[int],
+        size: Sequence[int] | None = None,
+        scale: float | Sequence[float] | None = None,
+        mode: ResizeMode = "nearest",
+        coordinates: Coordinates = "half_pixel",
+        nearest_mode: NearestMode = "round_prefer_floor",
+        rounding: Rounding = "truncate",
+    ) -> Resize:
+        """Either the size (OH, OW) or the scale (one number or two) is given; the other follows, as in ONNX
+        Resize."""
+        for name, chosen, kind in (
+            ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
+            ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),
+        ):  # fmt: skip
+            if chosen not in get_args(kind):
+                raise ArgumentError(
+                    f"resize: {name} is {chosen!r}; it must be one of {', '.join(get_args(kind))}"
+                )
+        if len(x_shape) != 4 or min(x_shape[2:]) < 1:
+            raise ArgumentError(
+                f"resize: x has shape {tuple(x_shape)}; it must be (N, C, H, W) with H and W at least 1"
+            )
+        if (size is None) == (scale is None):
+            raise ArgumentError(f"resize: size is {size} and scale {scale}; give one of the two")
+        if size is not None:
+            factors = [
+                np.float32(out) / np.float32(given) for out, given in zip(size, x_shape[2:], strict=True)
+            ]
+            out = [int(v) for v in size]
+        else:
+            both = scale if isinstance(scale, Sequence) else (scale, scale)
+            factors = [np.float32(v) for v in both]
+            if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
+                raise ArgumentError(
+                    f"resize: scale is {scale}; give one positive number, or (vertical, horizontal)"
+                )
+            out = [
+                int(factor * np.float32(given)) for factor, given in zip(factors, x_shape[2:], strict=True)
+            ]
+        if len(out) != 2 or min(out) < 1:
+            raise ArgumentError(
+                f"resize: the result would have {out} rows and columns; both must be at least 1"
+            )
+        scales = (float(factors[0]), float(factors[1]))
+        return cls(tuple(x_shape), (out[0], out[1]), scales, mode, coordinates, nearest_mode, rounding)
+
+    @property
+    def y_shape(self) -> tuple[int, ...]:
+        return (*self.x_shape[:2], *self.size)
+
+    def original(self, axis: int) -> Float32:
+        """The coordinate in the input of each output row (axis 0) or column (axis 1), not yet clamped."""
+        out, given, scale = self.size[axis], self.x_shape[2 + axis], np.float32(self.scale[axis])
+        x, half = np.arange(out, dtype=np.float32), np.float32(0.5)
+        if self.coordinates == "asymmetric":
+            return np.asarray(x / scale)
+        if self.coordinates == "align_corners":
+            return np.asarray(x * np.float32(given - 1) / np.float32(max(out - 1, 1)))
+        if self.coordinates == "pytorch_half_pixel" and out == 1:
+            return np.zeros(1, np.float32)
+        return np.asarray((x + half) / scale - half)
+
+    def nearest(self, axis: int) -> npt.NDArray[np.int32]:
+        """The input row or column of each output row or column."""
+        at = self.original(axis)
+        floor = np.floor(at)
+        fraction = at - floor
+        tie = np.abs(fraction - np.float32(0.5)) < HALF_WITHIN
+        found = {
+            "floor": floor,
+            "ceil": np.ceil(at),
+            "round_prefer_ceil": floor + (tie | (fraction > 0.5)),
+            "round_prefer_floor": floor + (~tie & (fraction > 0.5)),
+        }[self.nearest_mode]
+        return np.asarray(np.clip(found, 0, self.x_shape[2 + axis] - 1).astype(np.int32))
+
+    def linear(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], Float32, Float32]:
+        """(first, second, distance from the first, distance from the second) of each output row or column."""
+        last = self.x_shape[2 + axis] - 1
+        at = np.clip(self.original(axis), np.float32(0), np.float32(last))
+        first = at.astype(np.int32)
+        second = np.minimum(first + 1, last)
+        one, half = first == second, np.float32(0.5)
+        d1, d2 = (np.where(one, half, np.abs(at - i.astype(np.float32))) for i in (first, second))
+        return first, second, d1.astype(np.float32), d2.astype(np.float32)
