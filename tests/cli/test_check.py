@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from vkq import reference
 from vkq.check import compare
 from vkq.check.catalogue import check_of
 from vkq.cli import main
-from vkq.reference import layers as reference
 
 
 def test_check_prints_json_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:

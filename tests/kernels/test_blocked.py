@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor
+from vkq import QParams, Tensor, reference
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.elementwise import binary
 from vkq.numerics.quantize import dequantize, quantize
@@ -18,7 +18,6 @@ from vkq.numerics.tables import table_of
 from vkq.ops.repack import to_layout
 from vkq.problem.resize import Resize
 from vkq.problem.window import Window
-from vkq.reference import operators as reference_ops
 from vkq.reference.resize import resize
 from vkq.reference.softmax import softmax
 from vkq.runtime.tensor import BLOCKED, MATRIX
@@ -36,7 +35,7 @@ def window(x: np.ndarray) -> Window:
 
 
 def average(x: np.ndarray) -> np.ndarray:
-    return reference_ops.avg_pool2d(x, window(x), Q, Q, True)
+    return reference.avg_pool2d(x, window(x), Q, Q, True)
 
 
 def table(name: str) -> np.ndarray:
@@ -58,9 +57,9 @@ def both(x: np.ndarray) -> np.ndarray:
 
 
 KEPT: dict[str, Case] = {  # of any rank; the result is in the layout of the operand
-    "lookup": (lambda t: vkq.lookup(t, table("silu")), lambda x: reference_ops.lookup(x, table("silu"))),
-    "relu": (lambda t: vkq.unary("relu", t, Y), lambda x: reference_ops.lookup(x, table("relu"))),
-    "requantize": (lambda t: vkq.requantize(t, Y), lambda x: reference_ops.lookup(x, table("identity"))),
+    "lookup": (lambda t: vkq.lookup(t, table("silu")), lambda x: reference.lookup(x, table("silu"))),
+    "relu": (lambda t: vkq.unary("relu", t, Y), lambda x: reference.lookup(x, table("relu"))),
+    "requantize": (lambda t: vkq.requantize(t, Y), lambda x: reference.lookup(x, table("identity"))),
     "add": twice("add"),
     "sub": twice("sub"),
     "mul": twice("mul"),
@@ -77,9 +76,9 @@ KEPT: dict[str, Case] = {  # of any rank; the result is in the layout of the ope
     "softmax to 8 bits": (lambda t: vkq.softmax(t, -1, Y), lambda x: softmax(x, Q, -1, Y)),
 }
 IMAGES_KEPT: dict[str, Case] = {
-    "max_pool2d": (lambda t: vkq.max_pool2d(t, 3, 2, 1), lambda x: reference_ops.max_pool2d(x, window(x))),
+    "max_pool2d": (lambda t: vkq.max_pool2d(t, 3, 2, 1), lambda x: reference.max_pool2d(x, window(x))),
     "avg_pool2d": (lambda t: vkq.avg_pool2d(t, 3, 2, 1), average),
-    "global_avg_pool2d": (vkq.global_avg_pool2d, lambda x: reference_ops.global_avg_pool(x, Q, Q)),
+    "global_avg_pool2d": (vkq.global_avg_pool2d, lambda x: reference.global_avg_pool(x, Q, Q)),
     "nearest": (lambda t: vkq.resize(t, (5, 9)), lambda x: resize(x, Resize.of(x.shape, (5, 9)))),
     "linear": (
         lambda t: vkq.resize(t, (5, 9), mode="linear"),

@@ -10,6 +10,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from vkq import reference
 from vkq.kernels import implicit
 from vkq.kernels import matrix_units as coopmat
 from vkq.kernels.gemm import Scales
@@ -20,8 +21,6 @@ from vkq.probe import selftest
 from vkq.probe.matrices import LEAST_SHARED, Matrices, advertised, lacking
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
-from vkq.reference import dynamic as reference_dynamic
-from vkq.reference import layers as reference
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
 from vkq.select import path as select
 from vkq.select import tune
@@ -524,7 +523,7 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
         "quantize_dq8ca__row",
         f"{coopmat.DYNAMIC}:{matrices.form}.{tile}",
     )
-    want = reference_dynamic.linear_dynamic(x, w, scale, **options)
+    want = reference.linear_dynamic(x, w, scale, **options)
     np.testing.assert_array_equal(layer(x).view(np.int32), want.view(np.int32))
 
 
@@ -538,7 +537,7 @@ def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ..
     explained = layer.explain(shape)
     assert explained.variants[-1].startswith(coopmat.DYNAMIC)
     assert explained.scratch_bytes == x.size // shape[-1] * (16 * -(-shape[-1] // 16) + 8)
-    np.testing.assert_array_equal(layer(x), reference_dynamic.linear_dynamic(x, w, 0.01), strict=True)
+    np.testing.assert_array_equal(layer(x), reference.linear_dynamic(x, w, 0.01), strict=True)
 
 
 @pytest.mark.parametrize(("matrices", "tile"), tiles(CONV), ids=name_of)

@@ -8,10 +8,10 @@ import pytest
 import vkq
 from tests.cases import CASES, Data, random_conv2d, random_data
 from tests.referees import ort
+from vkq import reference
 from vkq.kernels.methods import METHODS, names
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
-from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 CONVS = [

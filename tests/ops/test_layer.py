@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq import reference
 from vkq.kernels import methods as conv_methods
 from vkq.kernels.gemm import Rows
 from vkq.kernels.matrix_units import Pixels
 from vkq.numerics.quantize import dequantize, quantize
 from vkq.ops.repack import to_layout
 from vkq.problem.conv2d import Conv2dProblem
-from vkq.reference import layers as reference
 from vkq.runtime.buffer import Buffer
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX

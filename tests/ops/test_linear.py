@@ -8,11 +8,11 @@ import pytest
 import vkq
 from tests.cases import CASES, Data, random_data, random_linear
 from tests.referees import ort
+from vkq import reference
 from vkq.kernels import gemv
 from vkq.ops.linear import METHODS
 from vkq.problem.linear import LinearProblem
 from vkq.problem.names import parse
-from vkq.reference import layers as reference
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 FORCED = METHODS[1:]

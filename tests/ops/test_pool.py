@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor
+from vkq import QParams, Tensor, reference
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
 from vkq.probe import selftest
 from vkq.problem.window import Window
-from vkq.reference import operators as reference_ops
 
 WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
     ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
@@ -57,7 +56,7 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
         x = image(shape, dtype)
         got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
         window = Window.of("pool", shape, kernel, stride, padding, dilation, ceil)
-        np.testing.assert_array_equal(got, reference_ops.max_pool2d(x, window), err_msg=reason)
+        np.testing.assert_array_equal(got, reference.max_pool2d(x, window), err_msg=reason)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -83,7 +82,7 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
                 device=device,
             )
             np.testing.assert_array_equal(
-                got, reference_ops.avg_pool2d(x, window, xq, yq, include), err_msg=f"{reason} {xs} {ys}"
+                got, reference.avg_pool2d(x, window, xq, yq, include), err_msg=f"{reason} {xs} {ys}"
             )
 
 
@@ -101,7 +100,7 @@ def test_average_of_extreme_scales(device: vkq.Device) -> None:
         xq, yq = QParams(xs, 7), QParams(ys, -9)
         got = vkq.avg_pool2d(x, 3, 1, x_qparams=xq, y_qparams=yq, device=device)
         np.testing.assert_array_equal(
-            got, reference_ops.avg_pool2d(x, window, xq, yq, True), err_msg=f"{xs} {ys}"
+            got, reference.avg_pool2d(x, window, xq, yq, True), err_msg=f"{xs} {ys}"
         )
 
 
@@ -112,7 +111,7 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
     for xs, ys in ((0.5, 0.125), (0.1, 0.01), (2.0**-126, 1.0)):
         xq, yq = QParams(xs, POINTS[dtype][1], dtype), QParams(ys, POINTS[dtype][1], dtype)
         got = vkq.global_avg_pool2d(x, x_qparams=xq, y_qparams=yq, device=device)
-        np.testing.assert_array_equal(got, reference_ops.global_avg_pool(x, xq, yq))
+        np.testing.assert_array_equal(got, reference.global_avg_pool(x, xq, yq))
 
 
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
@@ -128,9 +127,9 @@ def test_every_layout(device: vkq.Device, name: str) -> None:
     kept = "kPackedInt8_4W4C" if name in ("kPackedInt8_4W", "kPackedInt8_4H4W") else name
     assert {y.layout for y in (most, mean, whole)} == {kept}
     assert {y.qparams for y in (most, mean, whole)} == {q}
-    np.testing.assert_array_equal(most.numpy(), reference_ops.max_pool2d(x, window))
-    np.testing.assert_array_equal(mean.numpy(), reference_ops.avg_pool2d(x, window, q, q, True))
-    np.testing.assert_array_equal(whole.numpy(), reference_ops.global_avg_pool(x, q, q))
+    np.testing.assert_array_equal(most.numpy(), reference.max_pool2d(x, window))
+    np.testing.assert_array_equal(mean.numpy(), reference.avg_pool2d(x, window, q, q, True))
+    np.testing.assert_array_equal(whole.numpy(), reference.global_avg_pool(x, q, q))
 
 
 def test_empty_batch(device: vkq.Device) -> None:

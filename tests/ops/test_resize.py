@@ -48,7 +48,7 @@ def onnx_resize(x: np.ndarray, how: dict[str, Any], **attributes: Any) -> np.nda
 
 @functools.cache
 def referee_takes_near_halves_as_halves() -> bool:
-    """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.reference.resize.HALF_WITHIN)."""
+    """ONNX Runtime 1.31 does; one row in 3.4999998 tells (see vkq.problem.resize.HALF_WITHIN)."""
     x = np.arange(7, dtype=np.int8).reshape(1, 1, 7, 1)
     mode = {
         "mode": "nearest",

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, Tensor
+from vkq import QParams, Tensor, reference
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.tables import table_of
-from vkq.reference import operators as reference_ops
 
 from ..referees import ort_ops
 
@@ -158,6 +157,4 @@ def test_refusals(device: vkq.Device) -> None:
 def test_requantized_inputs_of_concat_are_those_of_the_reference(device: vkq.Device) -> None:
     x, a, y = np.arange(-128, 128).astype(np.int8).reshape(4, 64), QParams(0.3, 5), QParams(0.7, -2)
     got = vkq.concat([x, x], 0, y, x_qparams=[a, y], device=device)
-    np.testing.assert_array_equal(
-        got, np.concatenate([reference_ops.lookup(x, table_of("identity", a, y)), x])
-    )
+    np.testing.assert_array_equal(got, np.concatenate([reference.lookup(x, table_of("identity", a, y)), x]))

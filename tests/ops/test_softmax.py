@@ -10,7 +10,6 @@ import vkq
 from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
-from vkq.numerics.tables import exponentials
 from vkq.probe import selftest
 from vkq.reference.softmax import softmax
 
@@ -89,14 +88,6 @@ def test_reference_is_near_onnxruntime() -> None:
     difference = np.abs(softmax(x, q, -1, yq).astype(int) - want)
     assert difference.max() <= 1
     assert difference.mean() < 0.01
-
-
-def test_exponentials_are_correctly_rounded() -> None:
-    table = exponentials(0.05)
-    want = np.rint(np.exp(-np.arange(256) * np.float64(0.05)) * 2**30)
-    assert table[0] == 2**30
-    assert np.abs(table - want).max() <= 1
-    assert exponentials(1e30)[1:].max() == 0
 
 
 def test_empty(device: vkq.Device) -> None:

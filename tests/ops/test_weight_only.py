@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq import reference
 from vkq.problem.linear import LinearProblem
-from vkq.reference import layers as reference
 
 from ..cases import CASES, Case, random_conv2d, random_linear
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams
+from vkq import QParams, reference
 from vkq.select import path as select
 
 from ..ops.doctored import MIXED, SIGNED, SMALLEST_LIMITS, UNSIGNED, capabilities, report
@@ -139,10 +139,10 @@ def test_everything_runs_within_the_smallest_limits(path: str, doctor: Open) -> 
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((2, 5, 9, 11), (6, 5, 3, 3)))
     q, y = QParams(0.1, 3), QParams(3.0, -5)
     got = vkq.conv2d(x, w, 0.2, padding=1, x_qparams=q, y_qparams=y, path=path, device=device)
-    assert np.array_equal(got, vkq.reference.conv2d(x, w, x=q, w_scale=0.2, y=y, padding=1))
+    assert np.array_equal(got, reference.conv2d(x, w, x=q, w_scale=0.2, y=y, padding=1))
     rows, weight = x.reshape(-1, 11), rng.integers(-128, 128, (33, 11)).astype(np.int8)
     got = vkq.linear(rows, weight, 0.2, x_qparams=q, y_qparams=y, path=path, device=device)
-    assert np.array_equal(got, vkq.reference.linear(rows, weight, x=q, w_scale=0.2, y=y))
+    assert np.array_equal(got, reference.linear(rows, weight, x=q, w_scale=0.2, y=y))
 
 
 def test_more_workgroups_than_a_dimension_holds_are_folded(doctor: Open) -> None:
@@ -154,7 +154,7 @@ def test_more_workgroups_than_a_dimension_holds_are_folded(doctor: Open) -> None
     )
     q = QParams(0.1, 3)
     got = vkq.linear(x, w, 0.2, x_qparams=q, y_qparams=q, device=device)
-    assert np.array_equal(got, vkq.reference.linear(x, w, x=q, w_scale=0.2, y=q))
+    assert np.array_equal(got, reference.linear(x, w, x=q, w_scale=0.2, y=q))
 
 
 def test_a_buffer_above_the_limit_is_refused_before_anything_runs(doctor: Open) -> None:

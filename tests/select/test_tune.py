@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq import QParams, cache
+from vkq import QParams, cache, reference
 from vkq.runtime.device import Device
 from vkq.select import tune
 from vkq.select.tune import Setting, Shape
@@ -77,7 +77,7 @@ def test_a_setting_changes_no_bit(setting: Setting, device: Device) -> None:
     for path in ("portable", "dot_u8u8"):
         with tune.forced(setting):
             got = vkq.linear(x, w, 0.3, x_qparams=q, y_qparams=q, path=path, device=device)
-        assert np.array_equal(got, vkq.reference.linear(x, w, x=q, w_scale=0.3, y=q))
+        assert np.array_equal(got, reference.linear(x, w, x=q, w_scale=0.3, y=q))
 
 
 def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkq import reference
 from vkq.bench.cases import Case
 from vkq.errors import ArgumentError
 from vkq.numerics.qparams import QParams
 from vkq.ops.conv2d import Conv2d
 from vkq.ops.linear import Linear
 from vkq.problem.conv2d import Conv2dProblem
-from vkq.reference import layers as reference
 from vkq.runtime.device import Device
 
 Array = npt.NDArray[Any]

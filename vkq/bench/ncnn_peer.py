@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
+from vkq import reference
 from vkq.bench.cases import Case
 from vkq.bench.data import Array, Weights
 from vkq.problem.conv2d import Conv2dProblem
-from vkq.reference import layers as reference
 from vkq.runtime.device import Device
 
 INT8_DATA = 0x000D4B38  # ncnn's tag in front of int8 weights

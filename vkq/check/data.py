@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .. import reference
 from ..numerics.qparams import QDType, QParams
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem
-from ..reference import layers as reference
 
 Array = npt.NDArray[Any]
 

@@ -1,0 +1,25 @@
+"""8-bit numbers as they are stored: the real numbers that they stand for do not change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from vkq.numerics.qparams import QDType, QParams
+from vkq.numerics.stored import shift, signed, signed_zero_point
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("zero_point", [0, 5, 127])
+def test_numbers_and_zero_point_move_alike(zero_point: int, dtype: QDType) -> None:
+    q = QParams(1.0, zero_point, dtype)
+    values = np.arange(q.qmin, q.qmax + 1).astype(dtype)
+    stored = signed(values)
+    assert stored.dtype == np.int8
+    centred = stored.astype(np.int32) - signed_zero_point(q)
+    np.testing.assert_array_equal(centred, values.astype(np.int32) - zero_point)
+    np.testing.assert_array_equal(stored.astype(np.int32) + shift(dtype), values)
+
+
+def test_a_zero_point_found_at_run_time_counts_as_zero() -> None:
+    assert signed_zero_point(None) == 0
