@@ -6,10 +6,11 @@ import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from vkq import cache
+from vkq import cache, files
 from vkq.cache import CacheWarning
 
 
@@ -52,7 +53,28 @@ def damage_kind(path: Path) -> None:
     path.mkdir()
 
 
+def damage_name(path: Path) -> None:
+    cache.write(path.with_name("other"), b"sealed too")
+    os.replace(path.with_name("other"), path)
+
+
+def damage_size(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)  # sparse
+
+
+def damage_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def damage_endless(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
 DAMAGES = [damage_bit, damage_header, damage_length, damage_all, damage_kind]
+DAMAGES += [damage_name, damage_size, damage_pipe, damage_endless]
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -66,13 +88,15 @@ def test_damage_is_ignored_with_one_warning(tmp_path: Path, damage: Callable[[Pa
     cache.write(path, b"precious")  # may fail, for a folder stands there; that was told already
     assert [name for name in os.listdir(tmp_path) if name != "file"] == []
     if damage is not damage_kind:
+        assert path.stat().st_size < 100
         assert cache.read(path) == b"precious"
 
 
 def test_every_truncation_is_noticed() -> None:
-    blob = cache.seal(b"some data")
-    assert cache.unseal(blob) == b"some data"
-    assert all(cache.unseal(blob[:size]) is None for size in range(len(blob)))
+    blob = cache.seal(b"some data", "name")
+    assert cache.unseal(blob, "name") == b"some data"
+    assert all(cache.unseal(blob[:size], "name") is None for size in range(len(blob)))
+    assert cache.unseal(cache.seal(b"e data", "som"), "so") is None
 
 
 def test_file_system_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,10 +112,10 @@ def test_file_system_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pyte
 
 
 def test_unreadable_file_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path) -> bytes:
+    def refuse(*_: object) -> bytes:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(files, "read", refuse)
     with pytest.warns(CacheWarning, match="Permission denied"):
         assert cache.read(tmp_path / "file") is None
 
@@ -106,6 +130,60 @@ def test_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mo
         cache.write(path, b"new")
     assert cache.read(path) == b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+@pytest.mark.parametrize("text", [b"{", b"", b"\xff", b"[" * 100_000, b"1" * 5000, b'{"a": 2}', b"[]", b"{}"])
+def test_sealed_json_of_another_form_is_ignored(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "file.json"
+
+    def parse(value: Any) -> int:
+        if value["a"] != 1:
+            raise ValueError("a is not 1")
+        return 1
+
+    cache.write(path, text)
+    with pytest.warns(CacheWarning, match="ignored and made again: [A-Z]"):
+        assert cache.read_json(path, parse) is None
+    cache.write(path, b'{"a": 1}')
+    assert cache.read_json(path, parse) == 1
+    assert cache.read_json(tmp_path / "none", parse) is None
+
+
+def test_what_was_used_longest_ago_goes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cache, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(cache, "_sizes", {})
+    mine = [tmp_path / "spirv" / "not vkq's", tmp_path / "photos" / "1.jpg", tmp_path / "letter"]
+    for path in mine:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * 20_000)
+        os.utime(path, (1, 1))
+    for number in range(9):
+        path = tmp_path / ("spirv" if number % 2 else "tune") / str(number)
+        cache.write(path, bytes(1000))
+        os.utime(path, (10 + number, 10 + number))
+    assert cache.read(tmp_path / "tune" / "0") == bytes(1000)  # now the newest
+    cache.write(tmp_path / "pipelines" / "big", bytes(3000))
+    kept = sorted(path.name for path in tmp_path.rglob("*") if path.is_file() and path not in mine)
+    assert kept == ["0", "6", "7", "8", "big"]
+    assert all(path.stat().st_size == 20_000 for path in mine)
+
+
+def test_a_folder_that_is_no_cache_is_never_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 10)
+    cache.write(tmp_path / "spirv" / "a", bytes(1000))
+    cache.write(tmp_path / "spirv" / "b", bytes(1000))
+    assert len(os.listdir(tmp_path / "spirv")) == 2
+
+
+def test_the_data_reaches_the_disk_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a machine that loses power leaves an empty file under the name."""
+    done: list[str] = []
+    sync, replace = os.fsync, os.replace
+    monkeypatch.setattr("os.fsync", lambda handle: (done.append("sync"), sync(handle)))
+    monkeypatch.setattr("os.replace", lambda *names: (done.append("name"), replace(*names)))
+    cache.write(tmp_path / "file", b"data")
+    assert done == ["sync", "name"]
 
 
 def test_writers_and_readers_in_processes(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [
     {"errors", "_version"},
+    {"files", "spawn"},
     {"yamlfile", "cache"},
     {"numerics"},
     {"problem"},

@@ -1,8 +1,13 @@
 """The user's cache folder: files that can be made again, each checked when it is read.
 
-A file is a magic number, the SHA-256 of its data, and the data. A file that is truncated, changed, empty,
-unreadable or not a file at all is ignored with one `CacheWarning`, and the caller makes the data again.
-Writing is atomic, so a reader in another process never sees half a file.
+A file is a magic number, a SHA-256, and the data. The sum covers the file's name too, so a sealed file under
+another's name is as wrong as a changed one. A file that is truncated, changed, renamed, empty, too large,
+unreadable or no regular file is ignored with one `CacheWarning`, and the caller makes the data again. Writing
+is atomic, so a reader in another process never sees half a file. What was used longest ago is deleted where
+the folder grows above `MOST_BYTES`.
+
+A seal finds damage and mistakes; it is no signature. Who can write into the folder can choose what this user
+computes with: docs/trust.md.
 """
 
 from __future__ import annotations
@@ -11,15 +16,34 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import platformdirs
 
-MAGIC = b"vkqcache1\n"
+from vkq import files
+
+MAGIC = b"vkqcache2\n"
+MOST_FILE_BYTES = 64 << 20  # of one file: a driver's pipeline cache may have a few
+MOST_BYTES = 512 << 20  # of the whole folder
+KINDS = (
+    "drivers",
+    "pipelines",
+    "probe",
+    "spirv",
+    "tune",
+)  # its subfolders, the only ones where files are deleted
+_TOUCH_S = 86400.0  # how exact the time of the last use is
 _HEADER = len(MAGIC) + hashlib.sha256().digest_size
 
+Value = TypeVar("Value")
 _warned: set[Path] = set()
+_sizes: dict[
+    Path, int
+] = {}  # of the cache folder: its bytes when it was last looked through, and those since
 
 
 class CacheWarning(UserWarning):
@@ -33,30 +57,55 @@ def cache_dir() -> Path:
     return Path(chosen) if chosen else Path(platformdirs.user_cache_dir("vkq", appauthor=False))
 
 
-def seal(data: bytes) -> bytes:
-    """*data* with the header that `unseal` checks."""
-    return MAGIC + hashlib.sha256(data).digest() + data
+def seal(data: bytes, name: str) -> bytes:
+    """*data* with the header that `unseal` checks, for a file of this name."""
+    return MAGIC + _sum(data, name) + data
 
 
-def unseal(blob: bytes) -> bytes | None:
-    """The data inside a sealed blob, or None where the blob is not exactly what `seal` made."""
+def unseal(blob: bytes, name: str) -> bytes | None:
+    """The data inside a sealed blob, or None where the blob is not exactly what `seal` made for this name."""
     data = blob[_HEADER:]
-    return data if blob[:_HEADER] == MAGIC + hashlib.sha256(data).digest() else None
+    return data if blob[:_HEADER] == MAGIC + _sum(data, name) else None
+
+
+def _sum(data: bytes, name: str) -> bytes:
+    named = name.encode()
+    return hashlib.sha256(len(named).to_bytes(8, "little") + named + data).digest()
 
 
 def read(path: Path) -> bytes | None:
     """The data of the cache file *path*; None where there is none, or where it is damaged (warned of
     once)."""
     try:
-        data = unseal(path.read_bytes())
+        data = unseal(files.read(path, MOST_FILE_BYTES), path.name)
         problem = "its checksum is wrong"
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         data, problem = None, error.strerror or str(error)
     if data is None:
-        warn(path, f"the cache file {path} is ignored and made again: {problem}.")
+        ignore(path, problem)
+    else:
+        _touch(path)
     return data
+
+
+def read_json(path: Path, parse: Callable[[Any], Value]) -> Value | None:
+    """What *parse* makes of the JSON value in the cache file *path*; None as for `read`, and (warned of once)
+    where the data is no JSON or *parse* raises ValueError, TypeError or LookupError."""
+    data = read(path)
+    if data is None:
+        return None
+    try:
+        return parse(files.parse_json(data))
+    except (ValueError, TypeError, LookupError) as error:
+        ignore(path, f"{type(error).__name__}: {error}")
+        return None
+
+
+def ignore(path: Path, problem: str) -> None:
+    """Says, once, that the cache file *path* is not used."""
+    warn(path, f"the cache file {path} is ignored and made again: {problem}.")
 
 
 def write(path: Path, data: bytes) -> None:
@@ -66,6 +115,8 @@ def write(path: Path, data: bytes) -> None:
     except OSError as error:
         if path not in _warned:  # else the file was reported already when it was read
             warn(path.parent, f"the cache folder {path.parent} cannot be written: {error.strerror or error}.")
+    else:
+        _evict(path.parent.parent, len(data) + _HEADER)
 
 
 def write_sealed(path: Path, data: bytes) -> None:
@@ -74,7 +125,7 @@ def write_sealed(path: Path, data: bytes) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(seal(data))
+            file.write(seal(data, path.name))
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -89,3 +140,42 @@ def warn(key: Path, message: str) -> None:
     if key not in _warned:
         _warned.add(key)
         warnings.warn(message, CacheWarning, stacklevel=3)
+
+
+def _touch(path: Path) -> None:
+    """Notes that the file is used, at most once a day: the oldest are deleted first."""
+    with contextlib.suppress(OSError):
+        if time.time() - path.stat().st_mtime > _TOUCH_S:
+            os.utime(path)
+
+
+def _evict(folder: Path, added: int) -> None:
+    """Deletes what was used longest ago until the folder has three quarters of `MOST_BYTES`, where it has
+    more."""
+    if folder != cache_dir():
+        return
+    if folder in _sizes and _sizes[folder] + added <= MOST_BYTES:
+        _sizes[folder] += added
+        return
+    found = sorted(_sealed(folder))
+    total = sum(size for _, size, _ in found)
+    if total > MOST_BYTES:
+        for _, size, path in found:
+            if total <= MOST_BYTES * 3 // 4:
+                break
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+                total -= size
+    _sizes[folder] = total
+
+
+def _sealed(folder: Path) -> Iterator[tuple[float, int, str]]:
+    """(time of the last use, size, path) of every file that vkq wrote into the cache folder: nothing else is
+    ever deleted, for VKQ_CACHE_DIR may be any folder."""
+    for kind in KINDS:
+        with contextlib.suppress(OSError), os.scandir(folder / kind) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    facts = entry.stat(follow_symlinks=False)
+                    if files.read_start(Path(entry.path), len(MAGIC)) == MAGIC:
+                        yield facts.st_mtime, facts.st_size, entry.path

@@ -7,6 +7,7 @@ loaded. Every refusal is a ``SpecError`` that begins with ``path:line:``.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Set
 from dataclasses import dataclass
@@ -15,10 +16,15 @@ from typing import Any
 
 import yaml
 
+from vkq import files
 from vkq.errors import SpecError
 
-MAX_BYTES = 1 << 20
+# What a description may have at most: together they bound the time of reading one (0.5 s) and its memory.
+MAX_BYTES = 256 << 10
+MAX_NODES = 20_000
 MAX_DEPTH = 32
+MAX_DIGITS = 20  # of a number; 2**64 has 20
+_SHOWN = 60  # characters of a value in a message
 
 _INT = re.compile(
     r"[-+]?(0|[1-9][0-9]*)|0x[0-9a-fA-F]+"
@@ -52,7 +58,7 @@ class Node:
             return "a mapping"
         if isinstance(self.node, yaml.SequenceNode):
             return "a list"
-        return f"the {_WORDS.get(self._tag(), 'value')} '{self.node.value}'"
+        return f"the {_WORDS.get(self._tag(), 'value')} '{_short(self.node.value)}'"
 
     def _entries(self) -> dict[str, tuple[Node, Node]]:
         """Key text -> (key, value) of a mapping."""
@@ -64,7 +70,9 @@ class Node:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise key.error(f"a key is {key._kind()}; keys must be plain text.")
             if key_node.value in entries:
-                raise key.error(f"the key '{key_node.value}' stands here a second time; write it once.")
+                raise key.error(
+                    f"the key '{_short(key_node.value)}' stands here a second time; write it once."
+                )
             entries[key_node.value] = (key, Node(self.path, value))
         return entries
 
@@ -82,7 +90,7 @@ class Node:
         known = ", ".join(sorted(required | optional))
         for text, (key, _) in entries.items():
             if text not in required and text not in optional:
-                raise key.error(f"unknown key '{text}'; the keys here are: {known}.")
+                raise key.error(f"unknown key '{_short(text)}'; the keys here are: {known}.")
         missing = sorted(required - entries.keys())
         if missing:
             raise self.error(f"the key '{missing[0]}' is missing; the keys here are: {known}.")
@@ -103,13 +111,19 @@ class Node:
             return str(text)
         if tag == "bool" and text.lower() in _BOOL:
             return _BOOL[text.lower()]
+        if tag in ("int", "float") and len(text) > MAX_DIGITS + 4:
+            raise self.error(
+                f"'{_short(text)}' has {len(text)} characters; a number has at most {MAX_DIGITS}."
+            )
         if tag == "int" and _INT.fullmatch(text):
             return int(text, 0)
         if tag == "float" and not re.search("[:_n]", text.lower()):  # neither sexagesimal nor .inf and .nan
-            return float(text)
+            value = float(text)
+            if math.isfinite(value):
+                return value
         raise self.error(
-            f"'{text}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5, and truth"
-            " as true or false."
+            f"'{_short(text)}' reads as YAML {tag}; put text in quotes, write numbers as 12, 0x1f or 0.5,"
+            " and truth as true or false."
         )
 
     # The three methods below carry the names of the types they return; they stand last so that no annotation
@@ -137,20 +151,30 @@ class Node:
         return value
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
 class _Loader(yaml.SafeLoader):
     """Composes nodes only; refuses what the plain subset leaves out while the events still show it."""
 
     depth = 0
+    nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()  # type: ignore[no-untyped-call]
         problem = ""
+        self.nodes += 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             problem = "anchors (&) and aliases (*) are refused; write the value out"
         elif getattr(event, "tag", None):
-            problem = f"the tag '{event.tag}' is refused; write a plain value"
+            problem = f"the tag '{_short(event.tag)}' is refused; write a plain value"
         elif self.depth == MAX_DEPTH:
             problem = f"values are nested deeper than {MAX_DEPTH}"
+        elif self.nodes > MAX_NODES:
+            problem = f"the file has more than {MAX_NODES} values; split it"
+        elif any("\ud800" <= letter <= "\udfff" for letter in getattr(event, "value", "")):
+            problem = "half of a surrogate pair is no character"
         if problem:
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
         self.depth += 1
@@ -160,20 +184,16 @@ class _Loader(yaml.SafeLoader):
 
 
 def load(path: Path) -> Node:
-    """Read the YAML file *path* (at most 1 MiB, UTF-8, one document) and return its top value.
+    """Read the YAML file *path* (a regular file, at most 256 KiB, UTF-8, one document) and return its top
+    value.
 
     Raises:
         SpecError: the file cannot be read, is too large, is not YAML or leaves the plain subset.
     """
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise SpecError(f"{path}:1: cannot be read: {error.strerror}.") from error
-    if len(data) > MAX_BYTES:
-        raise SpecError(
-            f"{path}:1: the file is larger than {MAX_BYTES} bytes; a description must be smaller."
-        )
+        data = files.read(path, MAX_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        raise SpecError(f"{path}:1: cannot be read: {getattr(error, 'strerror', None) or error}.") from error
     try:
         node = _Loader(data.decode()).get_single_node()
     except UnicodeDecodeError as error:
@@ -184,7 +204,11 @@ def load(path: Path) -> Node:
         raise SpecError(
             f"{path}:{mark.line + 1 if mark else 1}: {error.problem or error.context}."
         ) from error
-    except yaml.YAMLError as error:  # a character that YAML does not allow
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # a character that there is not, "\UFFFFFFFF" too
         raise SpecError(f"{path}:1: {' '.join(str(error).split())}.") from error
     if node is None:
         raise SpecError(f"{path}:1: the file is empty.")

@@ -12,11 +12,11 @@ import pytest
 
 from vkq.check import replay
 from vkq.cli import main
-from vkq.probe import child as probe
+from vkq.errors import NoDeviceError
 from vkq.runtime.device import Device
 from vkq.select import path as select
 
-from ..probe.test_isolate import fresh  # noqa: F401  a fixture
+from ..device.test_verdict import fresh, says  # noqa: F401  a fixture
 
 
 def test_doctor_reports_versions_probe_path_and_replays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,9 +102,27 @@ def test_devices_goes_on_after_a_driver_that_crashes(
     fresh: object,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv(probe.FAULT, "open=crash")
+    says(monkeypatch, "import signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert main(["devices"]) == 3
-    assert capsys.readouterr().out.count("int8 path      none: the driver crashed (SIGSEGV)") == 2
+    refused = "int8 path      none: its probe failed (open): the driver crashed (SIGSEGV)"
+    assert capsys.readouterr().out.count(refused) == 2
+    assert main(["doctor", "--device", "llvmpipe"]) == 1
+    said = capsys.readouterr().out
+    assert "self-test      FAILED (in a child process)" in said
+    assert "NOT HEALTHY" in said
+
+
+def test_doctor_asks_a_refused_device_again(
+    capsys: pytest.CaptureFixture[str],
+    fresh: object,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:
+        says(patch, "import signal; os.kill(os.getpid(), signal.SIGSEGV)")
+        with pytest.raises(NoDeviceError, match="its probe failed"):
+            Device("llvmpipe")
+    assert main(["doctor", "--device", "llvmpipe", "--times", "1"]) == 0
+    assert Device("llvmpipe").name
 
 
 def test_devices_prints_the_rate_of_each_path(capsys: pytest.CaptureFixture[str]) -> None:

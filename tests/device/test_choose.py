@@ -32,6 +32,8 @@ def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:
 
     monkeypatch.setattr(module.vulkan, "instance", Instance)
     monkeypatch.setattr(module, "read", read)
+    monkeypatch.setattr(module.vulkan, "refused_drivers", tuple)
+    monkeypatch.setattr(module.verdict, "refusal", lambda c: None)
     monkeypatch.delenv("VKQ_DEVICE", raising=False)
 
 

@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from vkq.device.verdict import FORMS, verdict
 from vkq.errors import PathError
 from vkq.probe import rates, selftest
 from vkq.probe.matrices import Matrices, lacking
@@ -35,7 +36,7 @@ def test_quotient_cases_hold_every_tie_of_the_range() -> None:
     assert set(range(-300, 300)) <= set(k[np.isfinite(k)].tolist())
 
 
-@pytest.mark.parametrize("form", selftest.DOT_FORMS)
+@pytest.mark.parametrize("form", FORMS)
 def test_one_wrong_bit_of_one_product_is_seen(
     form: str, any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -53,10 +54,11 @@ def test_one_wrong_bit_of_one_product_is_seen(
 
 def test_a_device_that_rounds_toward_zero_gets_the_soft_float_form(any_device: Device) -> None:
     said = "9 of 9 wrong"
-    assert selftest.verdict({"requantize": said, "requantize_soft": None}, {}, False).soft_float
-    both = selftest.verdict({"requantize": said, "requantize_soft": said}, {}, False)
+    assert verdict({"requantize": said, "requantize_soft": None}, {}, False).soft_float
+    both = verdict({"requantize": said, "requantize_soft": said}, {}, False)
     assert both.failures == {"requantize": "9 of 9 wrong (and without SOFT_FLOAT: 9 of 9 wrong)"}
-    assert not selftest.verdict({"requantize": None, "requantize_soft": None}, {}, False).failures
+    assert not verdict({"requantize": None, "requantize_soft": None}, {}, False).failures
+    assert verdict({}, {}, False).failures["requantize"].startswith("the probe gave no result for it")
 
 
 def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.runtime import work
-from vkq import cache
+from vkq import cache, files
 from vkq.cache import CacheWarning
 from vkq.runtime import pipeline_cache
 
@@ -113,12 +113,14 @@ def test_a_file_that_cannot_be_read(
     any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(any_device)
-    real = Path.read_bytes
-    monkeypatch.setattr(
-        Path,
-        "read_bytes",
-        lambda p: real(p) if p.parent != folder else (_ for _ in ()).throw(PermissionError(13, "no")),
-    )
+    real = files.read
+
+    def read(path: Path, most_bytes: int) -> bytes:
+        if path.parent == folder:
+            raise PermissionError(13, "no")
+        return real(path, most_bytes)
+
+    monkeypatch.setattr(files, "read", read)
     with pytest.warns(CacheWarning) as caught:
         run(any_device)
     assert len(caught) == 1

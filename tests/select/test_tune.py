@@ -125,3 +125,17 @@ def test_a_damaged_file_is_ignored_with_a_warning(any_device: Device, fresh: Pat
     tune._tuned.clear()
     with pytest.warns(cache.CacheWarning):
         assert tune.choose(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[]", b"{", b'{"a": 1}', b'{"a": {"tile": "4x4"}}', b'{"a": {"tile": 4, "local_x": 1, "local_y": 1}}',
+     b'{"a": {"tile": "4x4", "local_x": true, "local_y": 1}}',
+     b'{"a": {"tile": "4x4", "local_x": ' + b"1" * 5000 + b', "local_y": 1}}'],
+)  # fmt: skip
+def test_a_sealed_file_of_another_form_is_ignored_with_a_warning(
+    text: bytes, any_device: Device, fresh: Path
+) -> None:
+    cache.write(tune._path(any_device.capabilities), text)
+    with pytest.warns(cache.CacheWarning, match="is ignored and made again: "):
+        assert tune.choose(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)

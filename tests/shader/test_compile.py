@@ -9,6 +9,7 @@ from vkq import cache
 from vkq.cache import CacheWarning
 from vkq.errors import CompileError
 from vkq.shader import compile as shader_compile
+from vkq.shader.catalog import catalog
 from vkq.shader.compile import expand, key, spirv, text
 from vkq.shader.glslang import find_compiler
 from vkq.shader.load import load_shader
@@ -149,6 +150,26 @@ def test_damaged_cache_is_built_again(variant: Variant) -> None:
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.warns(CacheWarning, match="ignored and made again"):
         assert spirv(variant) == first
+    assert cache.read(file) == first
+
+
+def test_sealed_spirv_of_another_shader_is_built_again(tmp_path: Path, variant: Variant) -> None:
+    """A file under another's name breaks the seal; one that is sealed for the name must have the shader's
+    interface."""
+    first = spirv(variant)
+    file = shader_compile.cache_folder() / f"{key(text(variant))}.spv"
+    other = catalog().find("selftest__arithmetic", test="requantize")
+    spirv(other)
+    wrong = shader_compile.cache_folder() / f"{key(text(other))}.spv"
+    file.write_bytes(wrong.read_bytes())
+    with pytest.warns(CacheWarning, match="its checksum is wrong"):
+        assert spirv(variant) == first
+    cache._warned.clear()
+    for data in (cache.read(wrong) or b"", b"packaged", first[:-3], first[:400]):
+        cache.write(file, data)
+        with pytest.warns(CacheWarning, match=r"ignored and made again: it is not .*:"):
+            assert spirv(variant) == first
+        cache._warned.clear()
     assert cache.read(file) == first
 
 

@@ -8,17 +8,17 @@ import json
 import os
 import re
 import subprocess
-import sys
 import time
 from typing import Any
 
+from vkq import spawn
 from vkq._version import __version__
 from vkq.check import catalogue
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.device import vulkan
-from vkq.errors import PathError
+from vkq.errors import DeviceError, PathError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
@@ -123,20 +123,12 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
     """Shows what the shaders print, in a process of its own: the validation layer is told so when the
     instance is made."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
-        argv = [
-            sys.executable,
-            "-m",
-            "vkq",
-            "check",
-            options.filter,
-            "--debug",
-            "--count",
-            str(options.count),
-            "--seed",
-            str(options.seed),
-        ]
-        argv += [f"--device={options.device}"] if options.device else []
-        argv += [f"--path={path}" for path in options.path or ()]
+        again = ["check", options.filter, "--debug", f"--count={options.count}", f"--seed={options.seed}"]
+        again += [f"--device={options.device}"] if options.device else []
+        again += [f"--path={path}" for path in options.path or ()]
+        argv = spawn.command("vkq.cli", *again)
+        if argv is None:
+            raise DeviceError("--debug needs a Python of its own to start, and this one is part of a program")
         environment = {**os.environ, shader_compile.DEBUG_VARIABLE: "1", "VKQ_VALIDATION": "printf"}
         return subprocess.run(argv, env=environment, check=False).returncode
     wrong = 0

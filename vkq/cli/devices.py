@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 from vkq.cli.common import Parsers, add_command
+from vkq.device import vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
@@ -22,13 +23,17 @@ def register(commands: Parsers) -> None:
         "list the Vulkan devices, what they can do, and the path chosen on each",
         ["vkq devices", "vkq devices --json", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
     )
-    parser.add_argument("--json", action="store_true", help="print JSON: {devices: [...], error: ...}")
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON: {devices: [...], drivers: [...], error: ...}"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Prints the devices; exit code 3 where none can run vkq."""
+    left_out: list[str] = []
     try:
         found, error = devices(), None
+        left_out = [str(driver) for driver in vulkan.refused_drivers()]
     except NoDeviceError as reason:
         found, error = [], str(reason)
     reports = [_report(c) for c in found]
@@ -36,10 +41,12 @@ def run(options: argparse.Namespace) -> int:
     if not found and error is None:
         error = "the Vulkan loader shows no device; install a driver (Debian and Ubuntu: mesa-vulkan-drivers)"
     if options.json:
-        print(json.dumps({"devices": reports, "error": error}, indent=2))
+        print(json.dumps({"devices": reports, "drivers": left_out, "error": error}, indent=2))
     else:
         for report in reports:
             _show(report)
+        for driver in left_out:
+            print(driver)
         if error:
             print(f"no device: {error}")
     return 0 if usable else 3
@@ -52,7 +59,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
     if report["reason"] is None:
         probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
         report["rates"] = dict(probe.rates)
-        report["reason"] = probe.failures.get(selftest.OPENING)
+        report["reason"] = probe.refusal
     if report["reason"] is None:
         try:
             with Device(c.index) as device:

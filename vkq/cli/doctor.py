@@ -20,6 +20,7 @@ from vkq.check.replay import TIMES, replays
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
+from vkq.device.choose import choose as choose_device
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -47,18 +48,19 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    report: dict[str, Any] = {"versions": versions()}
-    with Device(options.device) as device:
-        probe = selftest.probe_again(device.capabilities)
-        report |= {"device": device.capabilities.as_dict(), "probe": dataclasses.asdict(probe)}
-        paths, refused = usable_paths(device)
-        report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
-        done = []
-        if report["path"]:
-            for replay in progress(replays(device, paths, options.times), 0, "replaying"):
-                done.append(dataclasses.asdict(replay))
-        report["replays"] = done
-    report["healthy"] = bool(report["path"]) and not any(replay["wrong"] for replay in done)
+    _, capabilities = choose_device(options.device, probed=False)  # one that was refused is asked again
+    probe = selftest.probe_again(capabilities)
+    report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
+    report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
+    report |= {"paths": [], "refused_paths": {}, "replays": []}
+    if probe.refusal is None:
+        with Device(capabilities.index) as device:
+            paths, refused = usable_paths(device)
+            report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
+            if report["path"]:
+                for replay in progress(replays(device, paths, options.times), 0, "replaying"):
+                    report["replays"].append(dataclasses.asdict(replay))
+    report["healthy"] = bool(report["path"]) and not any(replay["wrong"] for replay in report["replays"])
     if options.json:
         print(json.dumps(report, indent=2))
     else:

@@ -4,20 +4,23 @@ one."""
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from ..errors import DTypeError, NoDeviceError
-from . import vulkan
+from . import verdict, vulkan
 from .capabilities import Capabilities, read
 
 PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
 
-def choose(which: int | str | None) -> tuple[Any, Capabilities]:
+def choose(which: int | str | None, probed: bool = True) -> tuple[Any, Capabilities]:
     """The physical device and its capabilities.
 
     *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE,
-    and where that is not set for the best device: discrete before integrated before virtual before CPU.
+    and where that is not set for the best device: discrete before integrated before virtual before CPU. With
+    *probed* it is the best that passed its probe (a child process asks, once for a driver's version), and
+    one that did not is refused by whatever name.
 
     Raises:
         NoDeviceError: there is no loader, no driver, or no device that fits; the message lists what there is.
@@ -33,27 +36,38 @@ def choose(which: int | str | None) -> tuple[Any, Capabilities]:
     if which is None and os.environ.get("VKQ_DEVICE"):
         which, source = os.environ["VKQ_DEVICE"], " (from VKQ_DEVICE)"
     able = [pair for pair in found if pair[1].refusal() is None]
-    if which is None or which == "":
-        if not able:
-            why = "; ".join(_described(c) for _, c in found) or "the loader shows no device"
-            raise NoDeviceError(
-                f"no Vulkan device can run vkq: {why}. Install a driver (mesa-vulkan-drivers has one for the"
-                " CPU)"
-            )
-        return min(able, key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
-    matching = [pair for pair in able if _matches(which, pair[1], len(found))]
-    if not matching:
-        listed = "; ".join(_described(c) for _, c in found) or "none"
-        raise NoDeviceError(f"no device matches {which!r}{source} and can run vkq; there are: {listed}")
-    return matching[0]
+    if which is not None and which != "":
+        able = [pair for pair in able if _matches(which, pair[1], len(found))]
+    else:
+        able.sort(key=lambda pair: (PREFERENCE.index(pair[1].device_type), pair[1].index))
+    refused: dict[int, str] = {}
+    for pair in able:
+        reason = verdict.refusal(pair[1]) if probed else None
+        if reason is None:
+            return pair
+        refused[pair[1].index] = reason
+    listed = [_described(c, refused.get(c.index)) for _, c in found]
+    listed += [str(driver) for driver in vulkan.refused_drivers()]
+    if which is not None and which != "":
+        raise NoDeviceError(
+            f"no device matches {which!r}{source} and can run vkq; there are: {'; '.join(listed) or 'none'}"
+        )
+    raise NoDeviceError(
+        f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'}. Install a driver"
+        " (mesa-vulkan-drivers has one for the CPU)"
+    )
 
 
 def _matches(which: int | str, c: Capabilities, count: int) -> bool:
-    if isinstance(which, str) and which.isdecimal() and (len(which) < 3 or int(which) < count):
+    if (
+        isinstance(which, str)
+        and re.fullmatch("[0-9]{1,9}", which)
+        and (len(which) < 3 or int(which) < count)
+    ):
         which = int(which)  # else a number in a name, such as 3060
     return c.index == which if isinstance(which, int) else which.lower() in c.name.lower()
 
 
-def _described(c: Capabilities) -> str:
-    refusal = c.refusal()
+def _described(c: Capabilities, probe: str | None) -> str:
+    refusal = c.refusal() or probe
     return f"{c.index}: {c.name}" + (f" ({refusal})" if refusal else "")

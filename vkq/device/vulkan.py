@@ -13,6 +13,7 @@ import threading
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
+from . import drivers
 
 # (struct, minimum core version, extension that brings it before that, fields): asked for where present,
 # enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
@@ -109,6 +110,11 @@ class Instance:
         vk = binding()
         self.messages: list[str] = []  # what the validation layer said
         self.pid = os.getpid()
+        self.drivers = drivers.tried()
+        with drivers.told(self.drivers.environment):
+            self._create(vk)
+
+    def _create(self, vk: Any) -> None:
         ffi, lib = vk.ffi, vk.lib
         validate = os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
         app = vk.VkApplicationInfo(
@@ -140,7 +146,8 @@ class Instance:
             raise NoDeviceError(
                 f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed"
                 " (Debian and Ubuntu: mesa-vulkan-drivers)"
-                + (", and vulkan-validationlayers?" if validate else "?"),
+                + (", and vulkan-validationlayers?" if validate else "?")
+                + "".join(f" {one}." for one in self.drivers.refused),
                 result,
                 "vkCreateInstance",
             )
@@ -239,6 +246,11 @@ def loader_version() -> str:
     out = vk.ffi.new("uint32_t*")
     check(vk.lib.vkEnumerateInstanceVersion(out), "vkEnumerateInstanceVersion")
     return f"{out[0] >> 22 & 0x7F}.{out[0] >> 12 & 0x3FF}.{out[0] & 0xFFF}"
+
+
+def refused_drivers() -> tuple[drivers.Refused, ...]:
+    """The drivers that crashed or hung in the child that tried them, and are left out here."""
+    return instance().drivers.refused
 
 
 def validation_messages() -> list[str]:

@@ -4,83 +4,68 @@ and remembered.
 A driver's flags are believed only for the forms that pass. The tests are the arithmetic that every int8
 kernel shares: the packed dot product in each form over all 65,536 pairs of bytes in each lane, products of
 matrices of each listed shape, the requantization over extremes, accumulators above 2^24 and ties, and the
-quotient of quantize around every tie. They run in a child process (isolate.py). A device that rounds floats
+quotient of quantize around every tie. They run in a child process (child.py). A device that rounds floats
 another way than to nearest even gets the integer form of the same steps (SOFT_FLOAT).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .. import cache
-from .._version import __version__
+from ..device import verdict
 from ..device.capabilities import Capabilities
+from ..device.verdict import FORMS, OPENING, Report
 from ..errors import DeviceLostError, VkqError
 from ..numerics.qparams import QParams
 from ..numerics.requantize import requantize
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from . import isolate, rates
+from . import rates
 from .matrices import Matrices, advertised, lacking
 
+__all__ = ["OPENING", "Report", "probe_again", "report", "report_of", "run", "stages"]
+
 Words = npt.NDArray[np.int32]
-OPENING = isolate.OPENING  # among a report's failures: the driver did not get as far as a test
-FORMAT = 5  # of the cached report: raised when a test or a rate changes
-DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What the probe found.
-
-    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open``
-    where the driver did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see
-    `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu" or "host". ``isolated``:
-    it ran in a child process.
-    """
-
-    failures: Mapping[str, str]
-    soft_float: bool
-    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    clock: str = ""
-    isolated: bool = False
-
-
-_reports: dict[str, Report] = {}  # by the capabilities' key
-_lock = threading.Lock()
 
 
 def report(device: Device) -> Report:
-    """The device's report: from this process, from the cache, or by probing (about a second, once per driver
+    """The device's report: from this process, from the cache, or by probing (seconds, once for a driver's
     version)."""
-    return report_of(device.capabilities, device)
+    if device.doctored:  # another process would see another device
+        key = device.capabilities.key
+        if key not in _doctored:
+            _doctored[key] = run(device)
+        return _doctored[key]
+    found = verdict.report_of(device.capabilities, lambda: run(device))
+    assert found is not None
+    return found
 
 
-def report_of(capabilities: Capabilities, device: Device | None = None) -> Report:
-    """As `report`, for a device that need not be open yet: a driver that crashes is refused before it is
-    opened here."""
-    with _lock:
-        found = _reports.get(capabilities.key)
-        if found is None:
-            found = _reports[capabilities.key] = _load(capabilities) or _run_and_store(capabilities, device)
-        return found
+def report_of(capabilities: Capabilities) -> Report:
+    """As `report`, for a device that is not open here: a driver that crashes is refused before it is."""
+    found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
+    assert found is not None
+    return found
 
 
 def probe_again(capabilities: Capabilities) -> Report:
-    """A new report, whatever is remembered; it replaces the cached one."""
-    with _lock:
-        found = _reports[capabilities.key] = _run_and_store(capabilities, None)
-        return found
+    """A new report, whatever is remembered; it replaces the kept one."""
+    return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
+
+
+_doctored: dict[str, Report] = {}  # of devices that tests made up
+
+
+def _run_alone(capabilities: Capabilities) -> Report:
+    with Device(capabilities.index) as own:
+        return run(own)
 
 
 def stages(device: Device) -> dict[str, Callable[[], Any]]:
@@ -90,7 +75,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     A test returns what is wrong, or None.
     """
     has_dot = device.capabilities.features["shaderIntegerDotProduct"]
-    forms = [form for form in DOT_FORMS if form == "float" or has_dot]
+    forms = [form for form in FORMS if form == "float" or has_dot]
     tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
     if lacking(device.capabilities) is None:
         tests["matrices"] = partial(_test_matrices, device)
@@ -112,48 +97,7 @@ def run(device: Device) -> Report:
             raise
         except VkqError as error:
             failed[name] = f"{type(error).__name__}: {error}"
-    return verdict(results, failed, isolated=False)
-
-
-def verdict(results: Mapping[str, Any], crashed: Mapping[str, str], isolated: bool) -> Report:
-    """The report of what the stages returned, and of those that crashed or hung (stage -> reason)."""
-    failures = {
-        name: said
-        for name, said in results.items()
-        if isinstance(said, str) and not name.startswith("requantize")
-    }
-    failures |= {
-        name: why for name, why in crashed.items() if name != "rates" and not name.startswith("requantize")
-    }
-    plain, soft = (crashed.get(name) or results.get(name) for name in ("requantize", "requantize_soft"))
-    if plain and soft:
-        failures["requantize"] = f"{soft} (and without SOFT_FLOAT: {plain})"
-    measured = results.get("rates") or {"per_second": {}, "clock": ""}
-    return Report(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
-
-
-def _cache_path(capabilities: Capabilities) -> Path:
-    return cache.cache_dir() / "probe" / f"{capabilities.key}-{__version__}-{FORMAT}.json"
-
-
-def _load(capabilities: Capabilities) -> Report | None:
-    data = cache.read(_cache_path(capabilities))
-    return None if data is None else Report(**json.loads(data))
-
-
-def _run_and_store(capabilities: Capabilities, device: Device | None) -> Report:
-    if device is not None and device.doctored:
-        return run(device)
-    asked = isolate.ask(capabilities.index, capabilities.key)
-    if asked is not None:
-        found = verdict(*asked, isolated=True)
-    elif device is not None:
-        found = run(device)
-    else:
-        with Device(capabilities.index) as own:
-            found = run(own)
-    cache.write(_cache_path(capabilities), json.dumps(dataclasses.asdict(found)).encode())
-    return found
+    return verdict.verdict(results, failed, isolated=False)
 
 
 def _test_dot(device: Device, form: str) -> str | None:

@@ -64,7 +64,7 @@ class Compiler:
     """
 
     def __init__(self, which: int | str | None = None):
-        physical, self.capabilities = choose(which)
+        physical, self.capabilities = choose(which, probed=False)  # runs nothing
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise DeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")

@@ -193,10 +193,8 @@ def _path(capabilities: Capabilities) -> Path:
 
 def _load(capabilities: Capabilities) -> dict[str, Setting]:
     path = _path(capabilities)
-    data = cache.read(path)
     found: dict[str, Setting] = {}
-    for bucket, values in (json.loads(data) if data else {}).items():
-        setting = Setting(str(values["tile"]), int(values["local_x"]), int(values["local_y"]))
+    for bucket, setting in (cache.read_json(path, _parse) or {}).items():
         reason = refusal(capabilities, setting)
         if reason is None:
             found[bucket] = setting
@@ -204,6 +202,19 @@ def _load(capabilities: Capabilities) -> dict[str, Setting]:
             warnings.warn(
                 f"{path}: the setting for {bucket} is ignored: {reason}", cache.CacheWarning, stacklevel=2
             )
+    return found
+
+
+def _parse(value: Any) -> dict[str, Setting]:
+    """Settings by bucket from the value of a JSON text; ValueError for another form."""
+    found: dict[str, Setting] = {}
+    for bucket, each in value.items() if isinstance(value, dict) else [("", None)]:
+        if not isinstance(each, dict) or each.keys() != {"tile", "local_x", "local_y"}:
+            raise ValueError("it is no mapping of settings")
+        tile, *local = (each[name] for name in ("tile", "local_x", "local_y"))
+        if type(tile) is not str or any(type(size) is not int for size in local):
+            raise ValueError(f"a value of {bucket} has the wrong type")
+        found[bucket] = Setting(tile, *local)
     return found
 
 

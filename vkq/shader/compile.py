@@ -177,8 +177,24 @@ def spirv(variant: Variant) -> bytes:
     source = text(variant)
     file = f"{key(source)}.spv"
     cached = cache_folder() / file
-    data = cache.read(PACKAGED / file) or cache.read(cached)
+    data = cache.read(PACKAGED / file) or _cached(variant, cached)
     if data is None:
         data = build(variant, source)
         cache.write(cached, data)
+    return data
+
+
+def _cached(variant: Variant, path: Path) -> bytes | None:
+    """The SPIR-V in the user's cache, if it has the interface that the YAML states: a seal does not say
+    so."""
+    data = cache.read(path)
+    if data is None:
+        return None
+    try:
+        problems = check(variant, reflection(variant, data))
+    except CompileError as error:
+        problems = [str(error)]
+    if problems:
+        cache.ignore(path, f"it is not {variant.name}: {problems[0].rstrip('.')}")
+        return None
     return data

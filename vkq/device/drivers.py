@@ -1,0 +1,208 @@
+"""The machine's Vulkan drivers, each tried in a child process before it is loaded here.
+
+The loader loads every driver that has a manifest, and one that crashes or hangs in that takes the process and
+every healthy device along. So drivers that were not seen before are first loaded, enumerated and asked in a
+child (trial.py): all of them at once, and where that fails one by one. Those that fail are left out here by
+naming the others in ``VK_DRIVER_FILES``. A driver that passed is not tried again until its manifest, its
+library or the kernel changes. A crash that was seen twice is kept too; a driver that did not answer in time
+is tried anew by every process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import cache, files, spawn
+from .._version import __version__
+
+FORMAT = 1  # of what is kept: raised when the trial changes
+TIMEOUT_S = 20.0
+MANIFEST_BYTES = 1 << 20
+NAMED = (
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
+)  # the loader's variables that name all drivers; the second is the old
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A driver that is not loaded: its manifest's path, and what it did in the child."""
+
+    manifest: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"the driver {self.manifest} is left out: {self.reason}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tried:
+    """The outcome: ``environment`` is what the loader must be told (nothing where every driver is good)."""
+
+    environment: Mapping[str, str]
+    refused: tuple[Refused, ...]
+
+
+def tried() -> Tried:
+    """Tries the drivers that are not known; in a child of vkq's nothing is tried."""
+    if spawn.in_child():
+        return Tried({}, ())
+    found = manifests()
+    known = {path: _load(path) for path in found}
+    unknown = [path for path in found if known[path] is None]
+    reasons = {path: reason for path, reason in known.items() if reason}
+    if unknown:
+        reasons |= _try(unknown)
+    if not reasons:
+        return Tried({}, ())
+    good = [str(path) for path in found if path not in reasons]
+    text = os.pathsep.join(good) or os.devnull  # an empty variable would mean all
+    refused = tuple(Refused(str(path), reason) for path, reason in reasons.items())
+    return Tried(dict.fromkeys(NAMED, text), refused)
+
+
+@contextlib.contextmanager
+def told(environment: Mapping[str, str]) -> Iterator[None]:
+    """The process's environment with *environment* while the loader reads it."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def manifests() -> list[Path]:
+    """The manifests that the loader would read, in its order; empty where it looks elsewhere (Windows'
+    registry)."""
+    for name in NAMED:
+        if os.environ.get(name):
+            return _listed(os.environ[name])
+    added = _listed(os.environ.get("VK_ADD_DRIVER_FILES", ""))
+    home = Path.home() if os.environ.get("HOME") else None
+    config = os.environ.get("XDG_CONFIG_HOME") or (str(home / ".config") if home else "")
+    data = os.environ.get("XDG_DATA_HOME") or (str(home / ".local/share") if home else "")
+    folders = [
+        config, *(os.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(os.pathsep), "/etc",
+        "/usr/local/etc", data, *(os.environ.get("XDG_DATA_DIRS") or
+        "/usr/local/share:/usr/share").split(os.pathsep),
+    ]  # fmt: skip
+    places = dict.fromkeys(Path(folder, "vulkan/icd.d") for folder in folders if folder)
+    return list(dict.fromkeys([*added, *(path for place in places for path in sorted(place.glob("*.json")))]))
+
+
+def _listed(text: str) -> list[Path]:
+    """The manifests of a variable: files, and those in folders."""
+    found: list[Path] = []
+    for name in filter(None, text.split(os.pathsep)):
+        path = Path(name)
+        found += sorted(path.glob("*.json")) if path.is_dir() else [path] if path.exists() else []
+    return list(dict.fromkeys(found))
+
+
+def _try(unknown: Sequence[Path]) -> dict[Path, str]:
+    """What each unknown driver did wrong; the verdicts are kept."""
+    ended = _trial(unknown)
+    if ended is None or not ended.started:
+        return {}  # no child: nothing is known
+    if not _bad(ended):
+        for path in unknown:
+            _keep(path, None)
+        return {}
+    reasons: dict[Path, str] = {}
+    for path in unknown:
+        alone = _trial([path]) if len(unknown) > 1 or ended.kind == "crashed" else ended
+        if alone is None or not _bad(alone):
+            _keep(path, None)
+            continue
+        reasons[path] = f"{alone.reason} in {_stage(alone)}"
+        if alone.kind == ended.kind == "crashed":  # seen twice
+            _keep(path, reasons[path])
+    if not reasons:  # each is good alone
+        reasons = {path: f"{ended.reason} in {_stage(ended)}, loaded with others" for path in unknown[1:]}
+    return reasons
+
+
+def _trial(paths: Sequence[Path]) -> spawn.Ended | None:
+    argv = spawn.command("vkq.device.trial")
+    text = os.pathsep.join(map(str, paths))
+    return spawn.run(argv, TIMEOUT_S, dict.fromkeys(NAMED, text)) if argv else None
+
+
+def _bad(ended: spawn.Ended) -> bool:
+    return ended.started and ended.kind in ("crashed", "late", "ended")
+
+
+def _stage(ended: spawn.Ended) -> str:
+    return str(ended.said[-1].get("begin", "loading")) if ended.said else "loading"
+
+
+def _place(path: Path) -> Path:
+    return cache.cache_dir() / "drivers" / f"{_fingerprint(path)}.json"
+
+
+def _fingerprint(path: Path) -> str:
+    """Of the manifest, the library that it names, the kernel and vkq: another of any of them is tried
+    anew."""
+    try:
+        text = files.read(path, MANIFEST_BYTES)
+    except OSError as error:
+        text = str(error).encode()
+    facts = [str(path.absolute()), _library(path, text), platform.release(), __version__, FORMAT]
+    return hashlib.sha256(json.dumps(facts).encode() + text).hexdigest()
+
+
+def _library(path: Path, manifest: bytes) -> list[Any]:
+    """Path, size and time of the library, as far as it can be found where the dynamic linker looks."""
+    try:
+        name = str(files.parse_json(manifest)["ICD"]["library_path"])
+    except (ValueError, TypeError, LookupError):
+        return []
+    folders = [path.parent] if "/" in name else _library_folders()
+    for folder in folders:
+        with contextlib.suppress(OSError, ValueError):
+            facts = (folder / name).stat()
+            return [str(folder / name), facts.st_size, facts.st_mtime_ns]
+    return [name]
+
+
+def _library_folders() -> list[Path]:
+    told = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    usual = [
+        "/usr/local/lib",
+        f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}",
+        "/usr/lib64",
+        "/usr/lib",
+        "/lib",
+    ]
+    return [Path(folder) for folder in (*filter(None, told), *usual)]
+
+
+def _load(path: Path) -> str | None:
+    """ "" for a good driver, the reason for one that is refused, None for one that is not known."""
+    return cache.read_json(_place(path), _parse)
+
+
+def _parse(value: Any) -> str:
+    if not isinstance(value, dict) or value.keys() != {"manifest", "refused"}:
+        raise ValueError("its keys are not manifest and refused")
+    if not isinstance(value["refused"], (str, type(None))):
+        raise ValueError("refused is neither text nor null")
+    return value["refused"] or ""
+
+
+def _keep(path: Path, reason: str | None) -> None:
+    cache.write(_place(path), json.dumps({"manifest": str(path), "refused": reason}).encode())

@@ -1,0 +1,216 @@
+"""What the probe of a device found (vkq.probe): asked for in a child process, and remembered.
+
+The child says before and after each stage what it does. Where it dies, the stage that it was in is what the
+driver cannot do, and it is started again without that stage. What went wrong is tried a second time. A
+report is kept for later processes unless something in it may pass: numbers that are wrong twice, or a crash
+twice, are a verdict about the driver; a child that was slow, ended from outside, out of memory or cut short
+is none. A stage that gave no result has failed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from .. import cache, spawn
+from .._version import __version__
+from . import vulkan
+from .capabilities import Capabilities
+
+FORMAT = 6  # of the kept report: raised when a test or a rate changes
+TIMEOUT_S = 60.0
+RESTARTS = 4
+OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
+RATES = "rates"  # the stage that is no test
+FORMS = ("s8s8", "u8s8", "u8u8", "float")
+REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device needs one of them
+ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", RATES)  # what every device is asked
+_VERDICTS = ("wrong", "crashed")
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What the probe found.
+
+    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open``
+    where the driver did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see
+    `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu" or "host". ``isolated``:
+    it ran in a child process.
+    """
+
+    failures: Mapping[str, str]
+    soft_float: bool
+    rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    clock: str = ""
+    isolated: bool = False
+
+    @property
+    def refusal(self) -> str | None:
+        """Why nothing may run on the device, or None: it did not open, does not round as it must, or
+        multiplies in no form as it must."""
+        for test in (OPENING, REQUANTIZE, "quantize"):
+            if test in self.failures:
+                return f"its probe failed ({test}): {self.failures[test]}"
+        if "float" in self.failures and all(form in self.failures for form in FORMS if form != "float"):
+            return f"its probe failed (float): {self.failures['float']}"
+        return None
+
+    @classmethod
+    def parse(cls, value: Any) -> Report:
+        """From the value of a JSON text. Raises ValueError for one that `dataclasses.asdict` did not make."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(value, dict) or value.keys() != fields:
+            raise ValueError(f"its keys are not {', '.join(sorted(fields))}")
+        failures, rates = value["failures"], value["rates"]
+        good = (
+            isinstance(failures, dict)
+            and all(isinstance(why, str) for why in failures.values())
+            and isinstance(rates, dict)
+            and all(isinstance(r, float) and math.isfinite(r) and r > 0 for r in rates.values())
+            and value["clock"] in ("", "gpu", "host")
+            and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
+        )
+        if not good:
+            raise ValueError("a value has the wrong type")
+        return cls(**value)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Outcome:
+    """Of a stage: "ok" or "wrong" with its result, else how the child ended (`spawn.Ended`) or "missing",
+    with the reason."""
+
+    kind: str
+    value: Any
+
+
+_reports: dict[str, Report] = {}  # by the capabilities' key
+_lock = threading.RLock()
+
+
+def report_of(c: Capabilities, here: Callable[[], Report] | None = None) -> Report | None:
+    """The device's report: from this process, from the cache, or by asking a child (seconds, once for a
+    driver's version).
+
+    Where no child can be started the probe is *here*, in this process; without one None: nothing is known.
+    """
+    with _lock:
+        found = _reports.get(c.key) or cache.read_json(_place(c), Report.parse) or _ask_and_keep(c, here)
+        if found is not None:
+            _reports[c.key] = found
+        return found
+
+
+def ask_again(c: Capabilities, here: Callable[[], Report]) -> Report:
+    """A new report, whatever is remembered; it replaces the kept one."""
+    with _lock:
+        found = _ask_and_keep(c, here)
+        assert found is not None
+        _reports[c.key] = found
+        return found
+
+
+def refusal(c: Capabilities) -> str | None:
+    """Why nothing may run on the device, or None; in a child nothing is refused."""
+    if spawn.in_child():
+        return None
+    found = report_of(c)
+    return found.refusal if found else None
+
+
+def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Report:
+    """The report of what the stages returned (a test: what is wrong, or None), and of those that did not
+    (stage -> reason)."""
+    own = (RATES, REQUANTIZE, SOFT)
+    failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
+    failures |= {name: why for name, why in failed.items() if name not in own}
+    silent = "the probe gave no result for it"
+    plain, soft = (failed.get(name) or results.get(name, silent) for name in (REQUANTIZE, SOFT))
+    if plain and soft and OPENING not in failures:
+        failures[REQUANTIZE] = f"{soft} (and without SOFT_FLOAT: {plain})"
+    measured = results.get(RATES) or {"per_second": {}, "clock": ""}
+    return Report(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
+
+
+def _place(c: Capabilities) -> Path:
+    return cache.cache_dir() / "probe" / f"{c.key}-{__version__}-{FORMAT}.json"
+
+
+def _ask_and_keep(c: Capabilities, here: Callable[[], Report] | None) -> Report | None:
+    asked = _ask(c)
+    if asked is not None:
+        found, sure = asked
+    elif here is not None:
+        found, sure = here(), True
+    else:
+        return None
+    if sure:
+        cache.write(_place(c), json.dumps(dataclasses.asdict(found)).encode())
+    return found
+
+
+def _ask(c: Capabilities) -> tuple[Report, bool] | None:
+    """(report, whether it is a verdict to keep); None where no child answers for this device."""
+    first = _round(c, ())
+    if first is None:
+        return None
+    bad = {stage for stage, one in first.items() if one.kind != "ok"}
+    second: dict[str, _Outcome] = {}
+    if any(first[stage].kind != "late" for stage in bad):  # what was too slow once costs a minute again
+        second = (
+            _round(c, [stage for stage in first if stage not in bad or first[stage].kind == "late"]) or {}
+        )
+    sure, found = True, {**second, **first}
+    for stage in bad:
+        one, two = first[stage], second.get(stage)
+        if stage == OPENING and second and two is None:
+            two = _Outcome("ok", None)  # it got further
+        if one.kind != "wrong" and two is not None and two.kind == "ok":
+            found[stage] = two
+            sure = sure and one.kind != "crashed"
+        else:
+            sure = sure and one.kind in _VERDICTS and two is not None and two.kind in _VERDICTS
+    if found.get(OPENING, _Outcome("", "")).kind == "ok":
+        del found[OPENING]
+    results = {stage: one.value for stage, one in found.items() if one.kind in ("ok", "wrong")}
+    failed = {stage: one.value for stage, one in found.items() if one.kind not in ("ok", "wrong")}
+    return verdict(results, failed, isolated=True), sure
+
+
+def _round(c: Capabilities, skip: list[str] | tuple[()]) -> dict[str, _Outcome] | None:
+    """The outcome of every stage but those of *skip*; None where no child can be started, and where it
+    finds another device under the index: it knows nothing of this one."""
+    found: dict[str, _Outcome] = {}
+    expected = set(ALWAYS if not c.features["shaderIntegerDotProduct"] else (*ALWAYS, *FORMS))
+    for _ in range(RESTARTS + 1):
+        argv = spawn.command("vkq.probe.child", str(c.index), *(f"--skip={s}" for s in (*skip, *found)))
+        ended = spawn.run(argv, TIMEOUT_S, vulkan.instance().drivers.environment) if argv else None
+        if ended is None or not ended.started:
+            return None
+        if any(said.get("device", c.key) != c.key for said in ended.said):
+            return None
+        stage = _told(ended, found, expected)
+        if ended.kind == "done":
+            silent = _Outcome("missing", "the probe gave no result for it")
+            break
+        found[stage] = silent = _Outcome(ended.kind, ended.reason)
+        if stage == OPENING:
+            return found
+    return found | dict.fromkeys(expected - found.keys() - set(skip), silent)
+
+
+def _told(ended: spawn.Ended, found: dict[str, _Outcome], expected: set[str]) -> str:
+    """Puts what a child said into *found* and *expected*; the stage that it was in at its end."""
+    stage = OPENING
+    for said in ended.said:
+        expected.update(map(str, said.get("stages", ())))
+        stage = str(said.get("begin", OPENING))
+        if "end" in said:
+            value = said.get("result")
+            found[str(said["end"])] = _Outcome("wrong" if isinstance(value, str) else "ok", value)
+    return stage

@@ -1,0 +1,194 @@
+"""Starts this Python again for a module of vkq: a driver that crashes or hangs there takes nothing else
+along.
+
+The child runs isolated (``python -I``): neither the working directory nor a ``PYTHON*`` variable decides
+what it imports. It gets the folders of this process's ``sys.path`` less the working directory, and vkq's
+own last. What it has to say goes over a channel of its own, JSON objects by the line, so that a driver that
+prints cannot garble it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+CHILD = "VKQ_CHILD"  # set in a child, which starts no other: the seconds after which it ends itself
+KEPT_BYTES = 1 << 20  # of what a child prints, the last
+_GRACE_S = 30  # that a child outlives a parent that was killed
+_ROOT = Path(__file__).resolve().parents[1]  # the folder that holds vkq
+_BOOT = (
+    "import json, sys; path = json.loads(sys.argv[1]);"
+    " sys.path[:] = path + [p for p in sys.path if p not in path];"
+    " from importlib import import_module; sys.exit(import_module(sys.argv[2]).main(sys.argv[3:]))"
+)
+# A process ended by these was ended by somebody; any other signal is a crash.
+_SENT = {
+    getattr(signal, name, None) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGALRM", "SIGQUIT")
+}
+
+Kind = Literal["done", "crashed", "ended", "late", "failed"]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a child ended.
+
+    ``kind``: "done" (exit code 0), "crashed" (by a signal of its own, or an exit that vkq did not write),
+    "ended" (by a signal from outside), "late" (it was killed for the time it took), "failed" (exit code 1
+    or 2). ``reason``: in words, for all but "done". ``started``: it got as far as its own code; else it
+    says nothing of a driver. ``said``: the JSON objects of its channel, in order.
+    """
+
+    kind: Kind
+    reason: str
+    started: bool
+    said: Sequence[Mapping[str, Any]]
+
+
+def in_child() -> bool:
+    """Whether this process is one that `run` started."""
+    return CHILD in os.environ
+
+
+def command(module: str, *arguments: str) -> list[str] | None:
+    """The command line that runs ``main`` of a module of vkq; None where there is no Python to start: an
+    embedded or frozen interpreter, or a child."""
+    if in_child() or not sys.executable or getattr(sys, "frozen", False):
+        return None
+    if not Path(sys.executable).name.lower().startswith("python"):
+        return None  # an application that embeds Python would start a second self
+    return [sys.executable, "-I", "-c", _BOOT, json.dumps(_path()), module, *arguments]
+
+
+def _path() -> list[str]:
+    """What the child may import from: this process's folders without the working directory, by whatever
+    name."""
+    here = os.path.realpath(os.getcwd())
+    kept = [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
+    return [*kept, str(_ROOT)]
+
+
+def run(argv: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None) -> Ended | None:
+    """Runs a `command` to its end, or kills it after *timeout_s*; None where it cannot be started.
+
+    *environment* is added to this process's, less what would change the child itself.
+    """
+    left_out = ("VKQ_DEVICE", "VKQ_VALIDATION")
+    env = {key: value for key, value in os.environ.items() if key not in left_out}
+    env |= {**(environment or {}), CHILD: str(int(timeout_s + _GRACE_S))}
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, env=env, start_new_session=True
+        )
+    except OSError:
+        return None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        out, err = _Drain(process.stdout), _Drain(process.stderr)
+        try:
+            process.wait(timeout_s)
+            late = False
+        except subprocess.TimeoutExpired:
+            late = True
+    finally:  # a signal for this process ends the child too
+        if process.poll() is None:
+            _kill(process)
+    said = _objects(out.text())
+    kind, reason = _how(process.returncode, late, timeout_s, err.text())
+    return Ended(
+        kind, reason, any("started" in each for each in said), [s for s in said if "started" not in s]
+    )
+
+
+class _Drain:
+    """Reads a pipe in a thread until it ends, and keeps the last `KEPT_BYTES`."""
+
+    def __init__(self, pipe: IO[bytes]):
+        self._pipe, self._data = pipe, b""
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while chunk := os.read(self._pipe.fileno(), 1 << 16):
+            self._data = (self._data + chunk)[-KEPT_BYTES:]
+        self._pipe.close()
+
+    def text(self) -> str:
+        self._thread.join(5)  # what the child left behind may hold the pipe open
+        return self._data.decode(errors="replace")
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        os.killpg(process.pid, signal.SIGKILL)  # its session: what the driver started goes too
+    process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel: leave it
+        process.wait(5)
+
+
+def _how(code: int | None, late: bool, timeout_s: float, err: str) -> tuple[Kind, str]:
+    if late:
+        return "late", f"the driver did not answer within {timeout_s:g} s"
+    if code == 0:
+        return "done", ""
+    if code is None or code < 0:
+        number = -(code or 0)
+        return ("ended" if number in _SENT else "crashed"), f"the driver crashed ({_signal(number)})"
+    last = (err.strip().splitlines() or ["no message"])[-1][:500]
+    if code > 2:  # never vkq's own: the driver ended the process (on Windows, an exception did)
+        return "crashed", f"the driver ended the process (exit code {code}): {last}"
+    return "failed", f"the probe failed (exit code {code}): {last}"
+
+
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """The JSON objects among the lines; a line cut short counts as not said."""
+    found = []
+    for line in text.splitlines():
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(said, dict):
+            found.append(said)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------ the
+# child
+
+
+def begin() -> Callable[..., None]:
+    """For a child, before it touches a driver: returns what says a JSON object to the parent.
+
+    What anyone prints from now on goes to stderr. The child ends itself some time after its parent would have
+    ended it, in case that was killed.
+    """
+    channel = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)
+    if hasattr(signal, "alarm"):
+        signal.alarm(int(os.environ.get(CHILD, "0")))  # 0: run by hand
+
+    def say(**what: Any) -> None:
+        channel.write(json.dumps(what) + "\n")
+        channel.flush()
+
+    say(started=True)
+    return say
