@@ -142,7 +142,7 @@ class LayoutSpec:
 
         This is the slow and simple form that the others are tested against.
 
-        >>> from vkq.layout import layout
+        >>> from vkq.layout.pack import layout
         >>> layout("kPackedInt8_4C").index(0, 5, 1, 2, shape=(1, 6, 2, 3))
         (11, 1)
         """
