@@ -28,7 +28,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
-#include "conv_direct_push.glslh"
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "conv_block.glslh"

@@ -31,7 +31,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
-#include "conv_direct_push.glslh"
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
 #include "conv_block.glslh"

@@ -35,20 +35,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  // output pixels of all images; of a group: outputs (a multiple of 4), runs of 16 channels; of a chunk
-  uint rows, n, k16, steps;
-  uint groups, channels;     // channels of y
-  int y_zero_point, y_min, y_max;
-  float y_low, y_high;
-  uint pixels, ow, oh;       // of an image of y
-  uint x_rows, h, w, taps;   // of x: pixels of all images, and of one; of the filter
-  uint pad_t, pad_l, dilation_h, dilation_w;
-  int x_zero_point;
-  uint tiles_h, tiles_w;     // tiles of an image
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"

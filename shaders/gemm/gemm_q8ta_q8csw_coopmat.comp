@@ -25,18 +25,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  // of one group's product: rows, outputs (a multiple of 4), runs of 16 k, steps of BK
-  uint rows, n, k16, steps;
-  uint groups, channels;          // channels of y
-  int y_zero_point, y_min, y_max;
-  float y_low, y_high;
-  uint pixels, ow;                // of an image of y
-  uint x_rows, x_pixels, x_w;     // of x: all of them, of an image, of a line
-  uint stride_h, stride_w;
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"

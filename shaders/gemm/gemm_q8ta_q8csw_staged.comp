@@ -31,23 +31,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { ivec4 y[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint m4, n4, k4;        // blocks of one group's product in this dispatch
-  uint groups;
-  uint first_m4;          // of the whole result: rows may come in chunks
-  uint y_c4;              // channel blocks of the whole result
-  int y_zero_point, y_min, y_max;
-  uint lines, oh, ow, ow_padded, channels;  // float32 result: images * oh, sizes, all channels
-  float y_low, y_high;
-#if CONV
-  uint c, h, w, kw, group_channels;
-  uint stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
-  int x_zero_point;
-  uint images;
-#endif
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
 #include "gemm_output.glslh"

@@ -23,17 +23,9 @@ layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channel_blocks[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint m, n4, k, groups;
-  uint x_stride;            // floats from one row of x to the next
-  uint first_m;             // of the whole result: rows may come in chunks
-  uint lines, oh, ow, ow_padded, channels;
-  float y_low, y_high;
-} p;
-
 #define PART vec4
 #define UNROLL 4
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "split_sum.glslh"

@@ -11,16 +11,7 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint m, k, groups;                   // of the chunk
-  uint first_m;                        // of the chunk in the whole matrix
-  uint c, h, w;                        // of the input
-  uint oh, ow_padded, kw, group_channels;
-  uint stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
-  uint images;
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "conv_window.glslh"
 

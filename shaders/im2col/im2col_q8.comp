@@ -13,17 +13,7 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint m4, k4, groups;                 // blocks of the chunk
-  uint first_m4;                       // of the chunk in the whole matrix
-  uint c, h, w;                        // of the input
-  uint oh, ow_padded, kw, group_channels;
-  uint stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
-  int x_zero_point;
-  uint images;
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "conv_window.glslh"

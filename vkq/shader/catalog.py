@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from vkq.errors import ArgumentError, SpecError
+from vkq.shader.interface import blocks
 from vkq.shader.load import load_shader
 from vkq.shader.spec import Shader, Variant
 
@@ -73,8 +74,9 @@ def load_catalog(folder: Path) -> Catalog:
         SpecError: a file breaks the schema, or two shaders have the same name.
     """
     shaders: dict[str, Shader] = {}
+    known = blocks(folder)
     for path in sorted(folder.glob("*/*.yaml")):
-        shader = load_shader(path)
+        shader = load_shader(path, known)
         if shader.name in shaders:
             other = shaders[shader.name].path
             raise SpecError(f"{path}:1: the name '{shader.name}' is taken by {other}; names must differ.")

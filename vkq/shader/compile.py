@@ -17,6 +17,7 @@ from vkq import cache
 from vkq.errors import CompileError
 from vkq.layout.pack import glsl_includes
 from vkq.shader.glslang import find_compiler
+from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
 from vkq.shader.spec import Variant
 
@@ -99,7 +100,7 @@ def _included(
     if found is None and wanted not in virtual:
         places = ", ".join(str(folder) for folder in looked)
         raise CompileError(
-            f'{where}: include "{wanted}" was not found; looked in {places} and the generated layouts.'
+            f'{where}: include "{wanted}" was not found; looked in {places} and the generated files.'
         )
     name = _label(found, folders) if found else wanted
     if name in including:  # a cycle: the guard of the outer one holds, as with #pragma once
@@ -128,11 +129,12 @@ def _read(path: Path) -> str:
 
 
 def text(variant: Variant) -> str:
-    """The GLSL that is compiled for *variant*: its source expanded, with its defines and the layouts'
-    functions."""
+    """The GLSL that is compiled for *variant*: its source expanded, with its defines, its push constants and
+    the layouts' functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
-    return expand(variant.source, [common], glsl_includes(), {**variant.defines, **debug})
+    virtual = {**glsl_includes(), INCLUDE: glsl(variant.push_constants)}
+    return expand(variant.source, [common], virtual, {**variant.defines, **debug})
 
 
 def cache_folder() -> Path:

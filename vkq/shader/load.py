@@ -12,11 +12,11 @@ from pathlib import Path
 
 from vkq.errors import ArgumentError
 from vkq.shader.expression import Expression
+from vkq.shader.interface import TYPES, Words, block, blocks, shared
 from vkq.shader.spec import Binding, Constant, PushConstant, Shader, Value, Variant, encode
 from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 4096
-MAX_PUSH_BYTES = 128  # what every Vulkan device offers (maxPushConstantsSize)
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?")
 
@@ -31,16 +31,16 @@ class _Choice:
     defines: Mapping[str, int | str] = field(default_factory=dict)
     specialization: Mapping[str, Node] = field(default_factory=dict)
     requires: Mapping[str, int | bool] = field(default_factory=dict)
-    types: Mapping[str, Node] = field(
-        default_factory=dict
-    )  # element types of bindings, by the binding's name
+    types: Mapping[str, Node] = field(default_factory=dict)  # of elements, by the binding's name
 
 
 _Axes = dict[str, dict[str, _Choice]]
 
 
-def load_shader(path: Path) -> Shader:
+def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
     """The shader that the YAML file *path* describes; its GLSL source stands beside it.
+
+    *known*: the shared blocks of push constants, by default those of the folder above (`interface.blocks`).
 
     Raises:
         SpecError: the file breaks the schema; the message begins with ``path:line:``.
@@ -48,7 +48,7 @@ def load_shader(path: Path) -> Shader:
     root = load(path)
     top = root.mapping(
         {"name", "summary", "source", "bindings", "local_size", "workgroups"},
-        {"axes", "except", "defines", "push_constants", "specialization", "shared_bytes", "requires"},
+        {"axes", "except", "defines", "push", "push_constants", "specialization", "shared_bytes", "requires"},
     )
     source = path.parent / top["source"].str()
     if not source.is_file():
@@ -58,13 +58,14 @@ def load_shader(path: Path) -> Shader:
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
     name = _name(top["name"])
+    push = _push_constants(top, blocks(path.parent.parent) if known is None else known)
     variants = []
     for chosen in itertools.product(*(axes[axis] for axis in axes)):
         values = dict(zip(axes, chosen, strict=True))
         if not any(rule.items() <= values.items() for rule in left_out):
             full = ":".join(filter(None, [name, ".".join(chosen)]))
             choices = [_common(top), *(axes[axis][value] for axis, value in values.items())]
-            variants.append(_variant(top, name, full, source, values, choices))
+            variants.append(_variant(top, name, full, source, values, choices, push))
     if not variants:
         raise top["except"].error("every combination is left out; at least one variant must remain.")
     shown = {axis: tuple(values) for axis, values in axes.items()}
@@ -78,6 +79,7 @@ def _variant(
     source: Path,
     axes: dict[str, str],
     choices: list[_Choice],
+    push: tuple[PushConstant, ...],
 ) -> Variant:
     defines: dict[str, int | str] = {}
     requires: dict[str, int | bool] = {}
@@ -86,7 +88,6 @@ def _variant(
         for need, value in choice.requires.items():
             requires[need] = max(value, requires.get(need, value))
     constants = _constants(top, choices)
-    push = _push_constants(top.get("push_constants"))
     integers, pushed = _known_names(top["workgroups"], defines, constants, push)
     shared = top.get("shared_bytes")
     variant = Variant(
@@ -222,13 +223,12 @@ def _element(node: Node) -> str:
     return node.str()
 
 
-def _push_constants(node: Node | None) -> tuple[PushConstant, ...]:
-    found: list[PushConstant] = []
-    for name, keys in _named(node, {"type"}) if node else []:
-        found.append(PushConstant(name, _type(keys["type"], ("int", "uint", "float")), 4 * len(found)))
-    if node and 4 * len(found) > MAX_PUSH_BYTES:
-        raise node.error(f"{4 * len(found)} bytes of push constants; Vulkan guarantees {MAX_PUSH_BYTES}.")
-    return tuple(found)
+def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
+    """The words of the shared blocks that the shader takes, then its own."""
+    own, push = top.get("push_constants"), top.get("push")
+    words = [(_type(keys["type"], TYPES), name) for name, keys in (_named(own, {"type"}) if own else ())]
+    place = own or push
+    return block((*shared(push, known), *words), place) if place else ()
 
 
 def _specialization(node: Node | None) -> dict[str, Constant]:

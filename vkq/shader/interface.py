@@ -1,0 +1,80 @@
+"""Push constants from one text: ``shaders/push.yaml`` holds the blocks that several shaders share, and what a
+variant takes gives the GLSL that declares it (``#include "push.glslh"``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from vkq.shader.spec import PushConstant
+from vkq.yamlfile import Node, load
+
+FILE = "push.yaml"  # in the shaders folder
+INCLUDE = "push.glslh"
+FIRST = ("uint", "first_group")  # of every block: where a dispatch that was split begins
+TYPES = ("int", "uint", "float")
+MAX_BYTES = 128  # what every Vulkan device offers (maxPushConstantsSize)
+
+Words = tuple[tuple[str, str], ...]  # (type, name), in the order of the block
+
+_LINE = re.compile(rf"({'|'.join(TYPES)}) ([A-Za-z_]\w*(?:, [A-Za-z_]\w*)*)")
+
+
+def blocks(folder: Path) -> dict[str, Words]:
+    """The shared blocks of a shaders folder, by name; none where it has no ``push.yaml``.
+
+    Raises:
+        SpecError: a line that is not ``type name, name``.
+    """
+    path = folder / FILE
+    return {name: _words(lines) for name, lines in load(path).items()} if path.is_file() else {}
+
+
+def _words(lines: Node) -> Words:
+    found: list[tuple[str, str]] = []
+    for line in lines.sequence():
+        match = _LINE.fullmatch(line.str())
+        if match is None:
+            raise line.error(
+                f"'{line.str()}' is no declaration; write a type ({', '.join(TYPES)}) and names."
+            )
+        found += [(match[1], name) for name in match[2].split(", ")]
+    return tuple(found)
+
+
+def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
+    """The words that a shader's ``push: [block, ...]`` stands for; none where it has no such key."""
+    if node is None:
+        return ()
+    found = [FIRST]
+    for entry in node.sequence():
+        if entry.str() not in known:
+            raise entry.error(f"there is no block '{entry.str()}' in {FILE}; there are: {', '.join(known)}.")
+        found += known[entry.str()]
+    return tuple(found)
+
+
+def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
+    """The words with their offsets; *place* is blamed where two have one name, or where they are too many."""
+    names = [name for _, name in words]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise place.error(f"the push constant '{twice[0]}' is declared twice; there are: {', '.join(names)}.")
+    if 4 * len(words) > MAX_BYTES:
+        raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
+    return tuple(PushConstant(name, kind, 4 * i) for i, (kind, name) in enumerate(words))
+
+
+def glsl(push_constants: Sequence[PushConstant]) -> str:
+    """The GLSL that declares a variant's push constants as ``p``.
+
+    >>> print(glsl([PushConstant("first_group", "uint", 0), PushConstant("scale", "float", 4)]))
+    layout(push_constant) uniform Push {
+      uint first_group;
+      float scale;
+    } p;
+    """
+    words = "".join(f"  {constant.type} {constant.name};\n" for constant in push_constants)
+    return f"layout(push_constant) uniform Push {{\n{words}}} p;"
