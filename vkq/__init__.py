@@ -10,10 +10,12 @@ from .errors import (
     DeviceError,
     DeviceLostError,
     DTypeError,
+    ModelError,
     NoDeviceError,
     OutOfMemoryError,
     PathError,
     SpecError,
+    UnsupportedModelError,
     VkqError,
 )
 from .layout.pack import Int8x4
@@ -24,6 +26,7 @@ from .ops.conv_transpose2d import ConvTranspose2d, conv_transpose2d
 from .ops.elementwise import add, mul, sub
 from .ops.explain import Steps, explain
 from .ops.linear import Linear, linear
+from .ops.matmul import matmul
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
@@ -31,6 +34,9 @@ from .ops.resize import resize
 from .ops.shape import concat, pad, transpose
 from .ops.softmax import softmax
 from .ops.table import lookup, requantize, table_of, unary
+from .ops.tables import lookup_axis, lookup_pair
+from .ops.take import slice_ as slice
+from .ops.take import split, take
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
 
@@ -47,6 +53,7 @@ __all__ = [
     "DeviceLostError",
     "Int8x4",
     "Linear",
+    "ModelError",
     "NoDeviceError",
     "OutOfMemoryError",
     "PathError",
@@ -54,6 +61,7 @@ __all__ = [
     "SpecError",
     "Steps",
     "Tensor",
+    "UnsupportedModelError",
     "VkqError",
     "__version__",
     "add",
@@ -72,6 +80,9 @@ __all__ = [
     "leaky_relu",
     "linear",
     "lookup",
+    "lookup_axis",
+    "lookup_pair",
+    "matmul",
     "max_pool2d",
     "mul",
     "pad",
@@ -79,9 +90,12 @@ __all__ = [
     "requantize",
     "reshape",
     "resize",
+    "slice",
     "softmax",
+    "split",
     "sub",
     "table_of",
+    "take",
     "transpose",
     "unary",
 ]

@@ -3,6 +3,8 @@
 A message says what was given with its numbers, the rule, and what to do.
 """
 
+from collections.abc import Sequence
+
 
 class VkqError(Exception):
     """Base class of every error that vkq raises on purpose."""
@@ -26,6 +28,18 @@ class SpecError(VkqError, ValueError):
 
 class CompileError(VkqError, RuntimeError):
     """GLSL did not compile, no compiler was found, or the SPIR-V disagrees with its YAML."""
+
+
+class ModelError(VkqError, ValueError):
+    """A model file that is malformed or breaks a rule of its format; the message names node and rule."""
+
+
+class UnsupportedModelError(ModelError, NotImplementedError):
+    """A model with nodes that cannot run on the device; ``refusals`` has each with its reason."""
+
+    def __init__(self, message: str, refusals: Sequence[str] = ()):
+        super().__init__(message)
+        self.refusals = tuple(refusals)
 
 
 class DeviceError(VkqError, RuntimeError):

@@ -11,7 +11,7 @@ from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
 from vkq.probe import selftest
-from vkq.reference.softmax import softmax
+from vkq.reference.softmax import softmax, softmax_onnxruntime
 
 from ..referees import ort_ops
 
@@ -103,3 +103,28 @@ def test_refusals(device: vkq.Device) -> None:
         vkq.softmax(x, 3, x_qparams=q, device=device)
     with pytest.raises(vkq.ArgumentError, match="carries no qparams"):
         vkq.softmax(x, device=device)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
+    """QLinearSoftmax, whose order of additions decides its bytes: the reference is ONNX Runtime's, and every
+    device the reference's."""
+    low = -128 if dtype == "int8" else 0
+    for seed, (shape, reason) in enumerate(SHAPES.items()):
+        random = np.random.default_rng(seed)
+        xq = QParams(float(10 ** random.uniform(-3, 0)), int(random.integers(low, low + 256)), dtype)
+        yq = QParams(1 / 256 if seed % 2 else 0.01, low + seed, dtype)
+        x = random_bytes(shape, dtype)
+        inputs = [x, *ort_ops.parameters(xq), *ort_ops.parameters(yq)]
+        want = ort_ops.run("QLinearSoftmax", inputs, dtype, axis=-1, opset=13)
+        np.testing.assert_array_equal(softmax_onnxruntime(x, xq, -1, yq), want, err_msg=reason)
+        got = vkq.softmax(x, -1, yq, x_qparams=xq, onnxruntime=True, device=device)
+        np.testing.assert_array_equal(got, want, err_msg=reason)
+
+
+@pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: str) -> None:
+    x, xq, yq = random_bytes((3, 6, 5, 7), "int8"), QParams(0.05), QParams(1 / 256, -128)
+    got = vkq.softmax(Tensor.from_numpy(x, device, name, xq), axis, yq, onnxruntime=True).numpy()
+    np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, axis, yq))

@@ -103,3 +103,13 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
     table = np.array(values, np.int32)
     table.flags.writeable = False
     return table
+
+
+@functools.lru_cache(maxsize=64)
+def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32]:
+    """``float32(exp((i - 255) * scale) * min((2**32 - 1) / count, 2**23 - 1))`` for i = 0 to 255, in float64:
+    what ONNX Runtime's QLinearSoftmax adds up."""
+    factor = min(float(2**32 - 1) / count, float(0x7FFFFF))
+    table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
+    table.flags.writeable = False
+    return table

@@ -18,6 +18,7 @@ from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, sca
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation, activation_bounds
 from ..numerics.stored import signed, signed_zero_point
+from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor, default_layout
 from ..shader.catalog import catalog
@@ -157,14 +158,35 @@ def binary_tensor(
     numbers = arithmetic(op, aq, bq, yq) if form == "auto" else Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
     low, high = (bound - operand.shift(yq.dtype) for bound in activation_bounds(activation, yq))
     table = a.device.constant((op, aq, bq, yq, low, high), lambda: _stored_table(op, aq, bq, yq, activation))
+    zeros: dict[str, int | float] = {"a_zero": signed_zero_point(aq), "b_zero": signed_zero_point(bq)}
+    return _combine(op, numbers, a, b, y, table, zeros | {"y_min": low, "y_max": high})
+
+
+def pairs_tensor(a: Tensor, b: Tensor, table: npt.NDArray[Any]) -> Tensor:
+    """``table[a - qmin, b - qmin]`` of two Tensors of the table's type."""
+    shape = _broadcast_shape("lookup_pair", a.shape, b.shape)
+    a, b = _alike(a, b, shape)
+    y = Tensor(a.device, shape, table.dtype.name, a.layout)
+    if y.size == 0:
+        return y
+    stored = signed(np.ascontiguousarray(table.T))
+    buffer = a.device.constant(("lookup_pair", stored.tobytes()), lambda: stored)
+    numbers = Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
+    unused: dict[str, int | float] = {"a_zero": 0, "b_zero": 0, "y_min": 0, "y_max": 0}
+    return _combine("lookup_pair", numbers, a, b, y, buffer, unused)
+
+
+def _combine(
+    op: str, numbers: Arithmetic, a: Tensor, b: Tensor, y: Tensor, table: Buffer, push: dict[str, int | float]
+) -> Tensor:
+    """Records the dispatch for operands in one layout and of one rank."""
     same = a.shape == b.shape
     words = y.nbytes // 4
-    push: dict[str, int | float] = {
+    push |= {
         "count": ceil4(words) if same else words, "ra": numbers.ra, "rb": numbers.rb,
-        "offset": numbers.offset, "safe": numbers.safe, "a_zero": signed_zero_point(aq),
-        "b_zero": signed_zero_point(bq), "y_min": low, "y_max": high,
+        "offset": numbers.offset, "safe": numbers.safe,
     }  # fmt: skip
-    for name, dims in zip("yab", _logical_dims(op, shape, a, b), strict=True):
+    for name, dims in zip("yab", _logical_dims(op, y.shape, a, b), strict=True):
         push |= operand.named(name, dims)
     variant = catalog().find("binary_q8__word", op=numbers.variant, shape="same" if same else "broadcast")
     packed = layout(y.layout)

@@ -49,23 +49,28 @@ def resize(
     """
     tensor = operand.take("resize", "x", x, operand.device_of("resize", [x], device))
     how = Resize.of(tensor.shape, size, scale, mode, coordinates, nearest_mode, rounding)
+    return operand.give(resize_tensor(tensor, how), x)
+
+
+def resize_tensor(tensor: Tensor, how: Resize) -> Tensor:
+    """The operation on a Tensor."""
     if how.y_shape == how.x_shape:
-        return operand.give(tensor, x)
+        return tensor
     tensor = to_layout(tensor, operand.image_layout(tensor))
     y = Tensor(tensor.device, how.y_shape, tensor.dtype, tensor.layout, tensor.qparams)
     if y.size:
         table = y.device.constant(("resize", how), lambda: _table(how))
         constants: dict[str, Value] = {"LAYOUT": layout_number(y.layout)}
-        if mode == "linear":
-            constants |= {"EVEN": rounding == "even", "SOFT_FLOAT": selftest.report(y.device).soft_float}
+        if how.mode == "linear":
+            constants |= {"EVEN": how.rounding == "even", "SOFT_FLOAT": selftest.report(y.device).soft_float}
         n, c, h, w = tensor.shape
         push: dict[str, int | float] = {
             "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
             "y_w": how.size[1], "shift": operand.shift(y.dtype),
         }  # fmt: skip
-        program = y.device.program(catalog().find("resize_q8__word", mode=mode), constants)
+        program = y.device.program(catalog().find("resize_q8__word", mode=how.mode), constants)
         operand.dispatch(program, y.device, [tensor.buffer, table, y.buffer], push)
-    return operand.give(y, x)
+    return y
 
 
 def _table(how: Resize) -> npt.NDArray[np.int32]:

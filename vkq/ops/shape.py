@@ -77,9 +77,9 @@ def concat(
     offset = 0
     for x in tensors:
         before = [offset if i == axis else 0 for i in range(len(shape))]
-        axes = [Axis(*sizes) for sizes in zip(shape, before, x.shape, _strides(x.shape), strict=True)]
+        axes = [Axis(*sizes) for sizes in zip(shape, before, x.shape, strides(x.shape), strict=True)]
         if x.size:
-            _move(to_layout(x, y.layout), y, axes, 0, along=axis)
+            move(to_layout(x, y.layout), y, axes, 0, along=axis)
         offset += x.shape[axis]
     return operand.give(to_layout(y, first.layout), *xs)
 
@@ -117,9 +117,9 @@ def pad(
     befores = [before for before, _ in around]
     if y.size:
         axes = [
-            Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, _strides(tensor.shape), strict=True)
+            Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, strides(tensor.shape), strict=True)
         ]
-        _move(to_layout(tensor, y.layout), y, axes, stored)
+        move(to_layout(tensor, y.layout), y, axes, stored)
     return operand.give(to_layout(y, tensor.layout), x)
 
 
@@ -144,16 +144,16 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
         raise ArgumentError(
             f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once"
         )
-    strides = _strides(tensor.shape)
+    steps = strides(tensor.shape)
     shape = [tensor.shape[a] for a in order]
     y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, rank), tensor.qparams)
     if y.size:
-        axes_of_y = [Axis(tensor.shape[a], 0, tensor.shape[a], strides[a]) for a in order]
-        _move(to_layout(tensor, y.layout), y, axes_of_y, 0, order=order)
+        axes_of_y = [Axis(tensor.shape[a], 0, tensor.shape[a], steps[a]) for a in order]
+        move(to_layout(tensor, y.layout), y, axes_of_y, 0, order=order)
     return operand.give(to_layout(y, tensor.layout), x)
 
 
-def _move(
+def move(
     x: Tensor,
     y: Tensor,
     axes: Sequence[Axis],
@@ -224,7 +224,7 @@ def _four_axes(axes: Sequence[Axis], folded: bool) -> list[Axis]:
     return [Axis(1, 0, 1, 0)] * (4 - len(joined)) + joined
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
+def strides(shape: Sequence[int]) -> list[int]:
     """Row-major strides in elements."""
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 

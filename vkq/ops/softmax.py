@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError
 from ..kernels.gemm import INVOCATIONS, ceil4
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
-from ..numerics.tables import exponentials
+from ..numerics.tables import exponentials, exponentials_onnxruntime
 from ..probe import selftest
 from ..runtime.device import Device
 from ..runtime.tensor import CONTIGUOUS, MATRIX, Tensor
@@ -30,6 +32,7 @@ def softmax(
     y_qparams: QParams | None = None,
     *,
     x_qparams: QParams | None = None,
+    onnxruntime: bool = False,
     device: Device | None = None,
 ) -> Any:
     """``exp(x) / sum(exp(x))`` along an axis.
@@ -43,6 +46,9 @@ def softmax(
     same bits. Against the real softmax of n numbers the error of the float32 result is at most ``(n + 2) *
     2**-31 + 4 * 2**-24 * y``.
 
+    onnxruntime: the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit result: its
+    table and its order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`).
+
     Raises ArgumentError for missing qparams, for an axis out of range, and for float32 output along an axis
     that is neither the last nor the channels of (N, C, H, W).
 
@@ -53,20 +59,25 @@ def softmax(
     tensor = operand.take("softmax", "x", x, operand.device_of("softmax", [x], device))
     xq = operand.meaning("softmax", "x", tensor, x_qparams)
     axis = operand.normal_axis("softmax", axis, max(len(tensor.shape), 1))
-    return operand.give(softmax_tensor(tensor, axis, xq, y_qparams), x)
+    if onnxruntime and y_qparams is None:
+        raise ArgumentError("softmax: onnxruntime=True is for an 8-bit result; give y_qparams")
+    return operand.give(softmax_tensor(tensor, axis, xq, y_qparams, onnxruntime), x)
 
 
-def softmax_tensor(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Tensor:
+def softmax_tensor(
+    x: Tensor, axis: int, xq: QParams, yq: QParams | None, onnxruntime: bool = False
+) -> Tensor:
     """The operation on a Tensor; 8-bit results keep the layout of x."""
     last = len(x.shape) - 1
+
+    def rows(x: Tensor, axis: int) -> Tensor:
+        return _rows_onnxruntime(x, axis, xq, yq) if onnxruntime and yq else _rows(x, axis, xq, yq)
+
     if len(x.shape) == 4 and axis == 1:
-        y = _rows(to_layout(x, operand.image_layout(x)), CHANNELS, xq, yq)
+        y = rows(to_layout(x, operand.image_layout(x)), CHANNELS)
     elif axis == max(last, 0):
-        y = _rows(
-            x if operand.folded(x) and layout(x.layout).lane.dim == COLUMNS else to_layout(x, MATRIX),
-            COLUMNS,
-            xq,
-            yq,
+        y = rows(
+            x if operand.folded(x) and layout(x.layout).lane.dim == COLUMNS else to_layout(x, MATRIX), COLUMNS
         )
     elif yq is None:
         raise ArgumentError(
@@ -76,7 +87,7 @@ def softmax_tensor(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Ten
     else:
         order = list(range(len(x.shape)))
         order[axis], order[last] = last, axis
-        y = transpose(softmax_tensor(transpose(x, order), last, xq, yq), order)
+        y = transpose(softmax_tensor(transpose(x, order), last, xq, yq, onnxruntime), order)
     return y if yq is None else to_layout(y, x.layout)
 
 
@@ -106,4 +117,25 @@ def _rows(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Tensor:
         catalog().find("softmax_q8__row", out="f32" if yq is None else "q8"), constants
     )
     operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push, 16 * x.size)
+    return y
+
+
+def _rows_onnxruntime(x: Tensor, axis: int, xq: QParams, yq: QParams) -> Tensor:
+    """The same with ONNX Runtime's steps."""
+    y = Tensor(x.device, x.shape, yq.dtype, x.layout, yq)
+    if x.size == 0:
+        return y
+    constants: dict[str, Value] = {
+        "LAYOUT": layout_number(x.layout), "AXIS": axis, "SOFT_FLOAT": selftest.report(x.device).soft_float,
+    }  # fmt: skip
+    n, c, h, w = x.extent
+    length = x.extent[axis]
+    push: dict[str, int | float] = {
+        "rows": x.size // length, "n": n, "c": c, "h": h, "w": w,
+        "steps": float(np.floor(np.float32(1) / np.float32(yq.scale))), "y_zero": signed_zero_point(yq),
+    }  # fmt: skip
+    key = ("softmax_onnxruntime", xq.scale, length)
+    table = x.device.constant(key, lambda: exponentials_onnxruntime(xq.scale, length))
+    program = x.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
+    operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push, 64 * x.size)
     return y

@@ -105,7 +105,7 @@ def conv2d_acc(
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point)
     centred = xq.astype(np.float64) - x.zero_point  # so that padding with x.zero_point is padding with 0
-    return np.asarray(_convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
+    return np.asarray(convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
 
 
 def conv2d(
@@ -170,11 +170,11 @@ def conv2d_q8csw(
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     added = _weight_only_bias("conv2d", x, wq, bias).reshape(-1, 1, 1)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale").astype(np.float64).reshape(-1, 1, 1)
-    sums = _convolve(x.astype(np.float64), wq.astype(np.float64), problem)
+    sums = convolve(x.astype(np.float64), wq.astype(np.float64), problem)
     return np.asarray(np.clip(sums * scales + added, *activation_range(activation)))
 
 
-def _convolve(
+def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
     """One matrix product per kernel tap: no im2col copy, and the sums of integers stay exact in any order."""

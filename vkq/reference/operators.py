@@ -43,10 +43,11 @@ def max_pool2d(x: Array, window: Window) -> Array:
     """The largest number under each window; padding never wins (a window that sees none of the image gives
     the type's least).
 
-    x: (N, C, H, W), int8 or uint8. As ONNX MaxPool.
+    x: (N, C, H, W), integers or floats. As ONNX MaxPool.
     """
-    padded = _padded(x, window, np.iinfo(x.dtype).min)
-    return np.asarray(np.max([padded[tap] for tap in _taps(window)], axis=0))
+    least = np.iinfo(x.dtype).min if x.dtype.kind in "iu" else -np.inf
+    image = padded(x, window, least)
+    return np.asarray(np.max([image[tap] for tap in taps(window)], axis=0))
 
 
 def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include_pad: bool) -> Array:
@@ -56,12 +57,12 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
     sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
     image, or the kernel's.
     """
-    real = _padded(dequantize(x, xq), window, np.float32(0))
+    real = padded(dequantize(x, xq), window, np.float32(0))
     total = np.zeros(window.y_shape, np.float32)
-    for tap in _taps(window):
+    for tap in taps(window):
         total = total + real[tap]
-    inside = _padded(np.ones(x.shape, np.float32), window, np.float32(0))
-    counts = sum(inside[tap] for tap in _taps(window))
+    inside = padded(np.ones(x.shape, np.float32), window, np.float32(0))
+    counts = sum(inside[tap] for tap in taps(window))
     mean = total / (np.float32(window.taps) if count_include_pad else counts)
     with np.errstate(over="ignore"):
         value = np.rint(mean / np.float32(yq.scale) + np.float32(yq.zero_point))
@@ -78,7 +79,7 @@ def global_avg_pool(x: Array, xq: QParams, yq: QParams) -> Array:
     return requantize(acc, global_multiplier(x.shape[2] * x.shape[3], xq, yq), yq)
 
 
-def _padded(x: Array, window: Window, fill: Any) -> Array:
+def padded(x: Array, window: Window, fill: Any) -> Array:
     """The image with all that a window may touch around it."""
     _, _, oh, ow = window.y_shape
     after = [max(0, (out - 1) * step + reach - before - size) for out, step, reach, before, size in zip(
@@ -87,7 +88,7 @@ def _padded(x: Array, window: Window, fill: Any) -> Array:
     return np.pad(x, margins, constant_values=fill)
 
 
-def _taps(window: Window) -> list[tuple[slice, ...]]:
+def taps(window: Window) -> list[tuple[slice, ...]]:
     """For each kernel element in row-major order, what it sees of the padded image."""
     _, _, oh, ow = window.y_shape
     found: list[tuple[slice, ...]] = []

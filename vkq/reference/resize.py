@@ -27,6 +27,14 @@ def resize(x: Array, how: Resize) -> Array:
         return np.array(x)
     if how.mode == "nearest":
         return np.asarray(x[:, :, how.nearest(0)][..., how.nearest(1)])
+    value = interpolate(x, how)
+    info = np.iinfo(x.dtype)
+    rounded = np.trunc(value) if how.rounding == "truncate" else np.rint(value)
+    return np.asarray(np.clip(rounded, info.min, info.max).astype(x.dtype))
+
+
+def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
+    """The linear form's real values, float32, before they are rounded."""
     (y1, y2, dy1, dy2), (x1, x2, dx1, dx2) = how.linear(0), how.linear(1)
     real = x.astype(np.float32)
     terms = [
@@ -34,7 +42,4 @@ def resize(x: Array, how: Resize) -> Array:
         for dy, rows in ((dy2, y1), (dy1, y2))
         for dx, columns in ((dx2, x1), (dx1, x2))
     ]
-    value = ((terms[0] + terms[1]) + terms[2]) + terms[3]
-    info = np.iinfo(x.dtype)
-    rounded = np.trunc(value) if how.rounding == "truncate" else np.rint(value)
-    return np.asarray(np.clip(rounded, info.min, info.max).astype(x.dtype))
+    return np.asarray(((terms[0] + terms[1]) + terms[2]) + terms[3], np.float32)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vkq.numerics.qparams import QParams
 from vkq.numerics.quantize import quantize
-from vkq.numerics.tables import exponentials
+from vkq.numerics.tables import exponentials, exponentials_onnxruntime
 
 Array = npt.NDArray[Any]
 
@@ -31,3 +31,20 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
     inverse = np.float32(1) / e.astype(np.int64).sum(axis=axis, keepdims=True).astype(np.float32)
     y = np.asarray(e.astype(np.float32) * inverse, np.float32)
     return y if yq is None else quantize(y, yq)
+
+
+def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
+    """Softmax as ONNX Runtime's com.microsoft.QLinearSoftmax on its CPU provider, byte for byte.
+
+    ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``, ``s`` their float32 sum from the first to
+    the last, ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each step rounded to
+    float32.
+    """
+    if x.size == 0:
+        return np.zeros(x.shape, yq.dtype)
+    rows = np.moveaxis(x, axis, -1).astype(np.int32)
+    e = exponentials_onnxruntime(xq.scale, rows.shape[-1])[255 - rows.max(axis=-1, keepdims=True) + rows]
+    total = np.cumsum(e, axis=-1, dtype=np.float32)[..., -1:]
+    steps = np.floor(np.float32(1) / np.float32(yq.scale))
+    y = np.rint(e * steps / total).astype(np.int64) + yq.zero_point
+    return np.moveaxis(np.clip(y, yq.qmin, yq.qmax).astype(yq.dtype), -1, axis)

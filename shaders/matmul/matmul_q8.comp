@@ -1,0 +1,61 @@
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, of two int8 activations: ONNX QLinearMatMul without a constant.
+//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) * multiplier) + y_zero)
+//
+// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in kPackedInt8_4H4W.
+// Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold anything.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+#define OUT_F32 0
+#define OUT_Q8 1
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer A { int a[]; };
+layout(set = 0, binding = 1) readonly buffer B { int b[]; };
+#if OUT == OUT_F32
+layout(set = 0, binding = 2) writeonly buffer Y { float y[]; };
+#else
+layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
+#endif
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint batch, m, n, k;
+  int a_zero, b_zero, y_zero;
+  float multiplier;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "requantize.glslh"
+#include "layout/kPackedInt8_4H4W.glslh"
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, n4 = ceil_div(p.n, 4u), rows = p.batch * p.m;
+  uint row = i / n4, column = i % n4 * 4u;
+  if (row < rows) {
+    uvec4 a_extent = uvec4(1u, 1u, rows, p.k), b_extent = uvec4(1u, 1u, p.batch * p.n, p.k), y_extent = uvec4(1u, 1u, rows, p.n);
+    uint b_row = row / p.m * p.n + column;
+    ivec4 acc = ivec4(0);
+    for (uint k = 0u; k < p.k; k += 4u) {
+      ivec4 inside = ivec4(lessThan(uvec4(k) + uvec4(0u, 1u, 2u, 3u), uvec4(p.k)));
+      ivec4 va = (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - p.a_zero) * inside;
+      [[unroll]] for (uint j = 0u; j < 4u; j++) {
+        uint line = min(b_row + j, b_extent.z - 1u);
+        ivec4 product = va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - p.b_zero);
+        acc[j] += product.x + product.y + product.z + product.w;
+      }
+    }
+#if OUT == OUT_F32
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+      if (column + j < p.n) y[row * p.n + column + j] = multiply(int_to_float(acc[j]), p.multiplier);
+    }
+#else
+    ivec4 q;
+    [[unroll]] for (uint j = 0u; j < 4u; j++) q[j] = requantize(acc[j], p.multiplier, p.y_zero, -128, 127);
+    y[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, column), y_extent)] = int8x4_pack(q);
+#endif
+  }
+}

@@ -1,0 +1,65 @@
+// Softmax of int8 rows as ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats, their sum from the
+// first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to nearest even.
+// The order of the sum decides its bits, so one invocation sums one row.
+//
+// Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table: the
+//           bits of 256 float32, none negative.
+// Threads   one invocation a row.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 3) const uint AXIS = 3;
+
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+layout(set = 0, binding = 1) readonly buffer Table { uint table[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint rows, n, c, h, w;
+  float steps;            // floor(1 / y_scale)
+  int y_zero;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "row_major.glslh"
+#include "exact_float.glslh"
+#include "layout/any.glslh"
+
+uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
+
+uvec4 at(uint row, uint i) {
+  uvec4 e = AXIS == 1u ? from_row_major(row, uvec4(p.n, 1u, p.h, p.w)) : from_row_major(row, uvec4(p.n, p.c, p.h, 1u));
+  if (AXIS == 1u) e.y = i; else e.w = i;
+  return e;
+}
+
+void main() {
+  uint row = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, size = AXIS == 1u ? p.c : p.w;
+  if (row < p.rows) {
+    int top = -128;
+    for (uint i = 0u; i < size; i += 4u) {
+      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
+      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
+    }
+    uint total = 0u;
+    for (uint i = 0u; i < size; i += 4u) {
+      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
+      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);
+    }
+    for (uint i = 0u; i < size; i += 4u) {
+      uint word = any_layout_word(LAYOUT, at(row, i), extent());
+      ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
+      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
+        if (i + lane >= size) continue;
+        uint scaled = multiply_magnitudes(table[255 - top + q[lane]], floatBitsToUint(p.steps));
+        result[lane] = clamp(quantized_quotient(scaled, total) + p.y_zero, -128, 127);
+      }
+      y[word] = int8x4_pack(result);
+    }
+  }
+}

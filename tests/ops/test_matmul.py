@@ -1,0 +1,80 @@
+"""Products of two 8-bit activations: exact sums, and ONNX Runtime's QLinearMatMul byte for byte."""
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import vkq
+from vkq.numerics.requantize import multipliers, requantize
+
+CASES = [
+    ((5, 9), (9, 6)),
+    ((1, 1), (1, 1)),
+    ((2, 3, 17, 4), (2, 3, 4, 33)),
+    ((3, 5, 8), (8, 2)),
+    ((4, 1, 2, 70), (1, 3, 70, 5)),
+]
+
+
+def operands(shapes: tuple[tuple[int, ...], ...], dtype: str, seed: int = 0) -> list[np.ndarray]:
+    random, low = np.random.default_rng(seed), -128 if dtype == "int8" else 0
+    return [random.integers(low, low + 256, shape).astype(dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("shapes", CASES, ids=str)
+def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: str) -> None:
+    a, b = operands(shapes, dtype)
+    zero = 3 if dtype == "int8" else 131
+    aq, bq = vkq.QParams(0.05, zero, dtype), vkq.QParams(0.02, zero - 7, dtype)
+    yq = vkq.QParams(0.1 * shapes[0][-1], zero + 2, dtype)
+    acc = np.matmul(a.astype(np.int64) - aq.zero_point, b.astype(np.int64) - bq.zero_point)
+    got = vkq.matmul(a, b, yq, a_qparams=aq, b_qparams=bq, device=device)
+    np.testing.assert_array_equal(got, requantize(acc, multipliers(aq.scale, bq.scale, yq.scale)[0], yq))
+    real = vkq.matmul(a, b, a_qparams=aq, b_qparams=bq, device=device)
+    np.testing.assert_array_equal(real, acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
+    a, b = operands(((2, 7, 19), (2, 19, 11)), dtype, 5)
+    aq, bq, yq = (vkq.QParams(s, z, dtype) for s, z in ((0.03, 5), (0.07, 100), (0.9, 17)))
+    kind = helper.np_dtype_to_tensor_dtype(a.dtype)
+    constants = {}
+    for name, q in (("a", aq), ("b", bq), ("y", yq)):
+        constants |= {f"{name}s": np.float32(q.scale), f"{name}z": np.array(q.zero_point, dtype)}
+    node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])
+    infos = [helper.make_tensor_value_info(n, kind, v.shape) for n, v in (("a", a), ("b", b))]
+    result = helper.make_tensor_value_info("y", kind, None)
+    stored = [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()]
+    graph = helper.make_graph([node], "g", infos, [result], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (want,) = session.run(None, {"a": a, "b": b})
+    np.testing.assert_array_equal(vkq.matmul(a, b, yq, a_qparams=aq, b_qparams=bq, device=any_device), want)
+
+
+def test_refused(any_device: vkq.Device) -> None:
+    q = vkq.QParams(0.1)
+    a = np.zeros((2, 3), np.int8)
+    with pytest.raises(vkq.ArgumentError, match="a's last axis must be as long"):
+        vkq.matmul(a, a, a_qparams=q, b_qparams=q, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="K is 33026; at most 33025"):
+        vkq.matmul(
+            np.zeros((1, 33026), np.int8),
+            np.zeros((33026, 1), np.int8),
+            a_qparams=q,
+            b_qparams=q,
+            device=any_device,
+        )
+    with pytest.raises(vkq.ArgumentError, match="do not broadcast"):
+        vkq.matmul(
+            np.zeros((2, 2, 3), np.int8),
+            np.zeros((3, 3, 1), np.int8),
+            a_qparams=q,
+            b_qparams=q,
+            device=any_device,
+        )
+    with pytest.raises(vkq.DTypeError, match="make them the same"):
+        vkq.matmul(a, a.T, vkq.QParams(0.1, 0, "uint8"), a_qparams=q, b_qparams=q, device=any_device)

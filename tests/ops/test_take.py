@@ -1,0 +1,100 @@
+"""take, slice and split: NumPy's own indexing decides."""
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.ops.take import concat_words
+from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX, Tensor
+
+DTYPES = ["int8", "uint8", "float32", "int32"]
+
+
+def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    if dtype == "float32":
+        return random.normal(size=shape).astype(np.float32)
+    low = -128 if dtype == "int8" else 0
+    return random.integers(low, low + 256, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (3, 9), (11,), (1, 2, 3, 4, 5)], ids=str)
+def test_take(device: vkq.Device, dtype: str, shape: tuple[int, ...]) -> None:
+    x = numbers(shape, dtype)
+    places = np.random.default_rng(1).integers(-1, x.size, (4, 3, 5))
+    got = vkq.take(x, places, 7, device=device)
+    want = np.where(places < 0, np.array(7, dtype), x.ravel()[places])
+    assert got.dtype == x.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("layout", [IMAGE, MATRIX, BLOCKED])
+def test_take_from_any_layout(device: vkq.Device, layout: str) -> None:
+    x = numbers((2, 18, 3, 5), "int8")
+    q = vkq.QParams(0.5, 3)
+    got = vkq.take(Tensor.from_numpy(x, device, layout, q), np.arange(x.size)[::-1].reshape(x.shape))
+    assert got.qparams == q
+    np.testing.assert_array_equal(got.numpy(), x.ravel()[::-1].reshape(x.shape))
+
+
+SLICES = [
+    (slice(None), slice(1, 4)),
+    (slice(0, 1), slice(None, None, 2), slice(1, None)),
+    (slice(None), slice(8, 2, -3), slice(None), slice(3, 7)),
+    (slice(1, 2), slice(4, 8), slice(0, 2), slice(4, 5)),
+    (slice(5, 9),),
+]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("slices", SLICES, ids=str)
+@pytest.mark.parametrize("layout", [IMAGE, MATRIX, BLOCKED])
+def test_slice(device: vkq.Device, slices: tuple[slice, ...], dtype: str, layout: str) -> None:
+    x = numbers((2, 9, 3, 7), dtype)
+    tensor = Tensor.from_numpy(x, device, layout if dtype == "uint8" else None)
+    np.testing.assert_array_equal(vkq.slice(tensor, slices).numpy(), x[slices])
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (7,), (2, 3, 2, 5, 4)], ids=str)
+def test_slice_of_other_ranks(device: vkq.Device, shape: tuple[int, ...]) -> None:
+    x = numbers(shape, "int8")
+    slices = tuple(slice(1, d) for d in shape)
+    np.testing.assert_array_equal(vkq.slice(x, slices, device=device), x[slices])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_split(device: vkq.Device, axis: int, dtype: str) -> None:
+    x = numbers((4, 9, 6), dtype)
+    sizes = [1, 0, x.shape[axis] - 1]
+    parts = vkq.split(x, sizes, axis, device=device)
+    for got, want in zip(parts, np.split(x, np.cumsum(sizes)[:-1], axis), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
+    shapes = [[2, 3, 4] for _ in range(3)]
+    for i, shape in enumerate(shapes):
+        shape[axis] = i
+    arrays = [numbers(tuple(shape), dtype, i) for i, shape in enumerate(shapes)]
+    got = concat_words([Tensor.from_numpy(a, device) for a in arrays], axis)
+    np.testing.assert_array_equal(got.numpy(), np.concatenate(arrays, axis))
+
+
+def test_refused(any_device: vkq.Device) -> None:
+    x = np.zeros((2, 3), np.int8)
+    with pytest.raises(vkq.ArgumentError, match="places go from 0 to 6; x has 6 elements"):
+        vkq.take(x, [0, 6], device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="places go from -2"):
+        vkq.take(x, [-2], device=any_device)
+    with pytest.raises(vkq.DTypeError, match="must be integers"):
+        vkq.take(x, [0.5], device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="fill is 200"):
+        vkq.take(x, [0], 200, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="do not fit 2 axes"):
+        vkq.slice(x, [slice(None)] * 3, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="do not add up to axis 1"):
+        vkq.split(x, [1, 1], 1, device=any_device)
