@@ -1,0 +1,159 @@
+"""Runs a graph in NumPy: what every pass must leave as it was, and what the device is compared with.
+
+Operators that only the oracle computes stand here: real ones in float64, quantized ones by `vkq.reference`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Graph, Node, Spec
+from ..graph.operators.movement import resize_of, window
+from ..graph.operators.number import conv_options, transposed_options
+from ..graph.operators.operator import Compute, one, there
+from ..graph.operators.quantized import CONV, TRANSPOSED, options, pool_window
+from ..graph.operators.table import compute
+from ..numerics.qparams import QParams
+from ..numerics.requantize import multipliers, requantize
+from ..problem.conv2d import Conv2dProblem
+from ..problem.transposed import TransposedConv2dProblem
+from ..reference import layers, transposed
+from ..reference import operators as reference_ops
+from ..reference.layers import convolve
+from ..reference.resize import interpolate, resize
+from ..reference.softmax import softmax, softmax_onnxruntime
+from ..reference.transposed import forward_weight, spread
+
+LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
+
+
+def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[str, Array]:
+    """The results by name; with *every* all values."""
+    values: dict[str, Array] = dict(graph.constants)
+    for name in graph.inputs:
+        if Spec.of(inputs[name]) != graph.specs[name]:
+            raise ModelError(f"input {name!r} is {Spec.of(inputs[name])}; it must be {graph.specs[name]}")
+        values[name] = inputs[name]
+    for node in graph.nodes:
+        arrays = [values[name] if name else None for name in node.inputs]
+        results = COMPUTE[node.op](node, arrays) if node.op in COMPUTE else compute(node, arrays)
+        values.update((name, array) for name, array in zip(node.outputs, results, strict=False) if name)
+    return values if every else {name: values[name] for name in graph.outputs}
+
+
+def _conv_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, weight, bias = there(x[0]), there(x[1]), x[2] if len(x) > 2 else None
+    problem = Conv2dProblem.of(given.shape, weight.shape, **conv_options(node, given.shape, weight.shape))
+    sums = convolve(given.astype(np.float64), weight.astype(np.float64), problem)
+    return one((sums if bias is None else sums + bias.reshape(-1, 1, 1)).astype(given.dtype))
+
+
+def _transposed_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, weight, bias = there(x[0]), there(x[1]), x[2] if len(x) > 2 else None
+    options = transposed_options(node, given.shape, weight.shape)
+    p = TransposedConv2dProblem.of(given.shape, weight.shape, **options)
+    plain = Conv2dProblem.of(
+        spread(given, p, 0).shape,
+        forward_weight(weight, p.groups).shape,
+        dilation=p.dilation,
+        groups=p.groups,
+    )
+    wide, turned = spread(given, p, 0).astype(np.float64), forward_weight(weight, p.groups).astype(np.float64)
+    sums = convolve(wide, turned, plain)
+    return one((sums if bias is None else sums + bias.reshape(-1, 1, 1)).astype(given.dtype))
+
+
+def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given = there(x[0])
+    how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
+    image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
+    inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
+    taps = reference_ops.taps(how)
+    counts = how.taps if include else np.sum([inside[tap] for tap in taps], axis=0)
+    return one((np.sum([image[tap] for tap in taps], axis=0) / counts).astype(given.dtype))
+
+
+def _integer_product(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    """ConvInteger and MatMulInteger: zero points taken off, then the exact int32 sum."""
+    a, b = there(x[0]).astype(np.int64), there(x[1]).astype(np.int64)
+    az, bz = (x[i] if i < len(x) and x[i] is not None else np.zeros((), np.int8) for i in (2, 3))
+    a = a - _rows(there(az).astype(np.int64), a.ndim)
+    if node.op == "ConvInteger":
+        b = b - there(bz).astype(np.int64).reshape(-1, *(1,) * (b.ndim - 1))
+        return one(_conv_compute(node, [a, b])[0].astype(np.int32))
+    return one(np.matmul(a, b - there(bz).astype(np.int64)).astype(np.int32))
+
+
+def _rows(zero: Array, rank: int) -> Array:
+    """The zero points of the rows of a matrix, or one number."""
+    return zero.reshape(-1, 1) if zero.ndim == 1 and zero.size > 1 and rank == 2 else zero
+
+
+def _max_pool_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    return one(reference_ops.max_pool2d(there(x[0]), window(node, there(x[0]).shape)))
+
+
+def _resize_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given = there(x[0])
+    how = resize_of(node, given.shape, x)
+    if how.mode == "nearest" or given.dtype.kind != "f" or how.y_shape == how.x_shape:
+        return one(resize(given, how))
+    return one(interpolate(given, how))
+
+
+def _layer(reference: Any, names: Sequence[str]) -> Compute:
+    def compute_layer(node: Node, x: Sequence[Array | None]) -> list[Array]:
+        a, bias = node.attributes, x[2] if len(x) > 2 else None
+        chosen = options(node, (*LAYER, *names))
+        return one(reference(there(x[0]), there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen))
+
+    return compute_layer
+
+
+def _matmul_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a: QParams = node.attributes["a"]
+    b: QParams = node.attributes["b"]
+    y: QParams | None = node.attributes["y"]
+    left, right = there(x[0]).astype(np.float64) - a.zero_point, there(x[1]).astype(np.float64) - b.zero_point
+    acc = np.matmul(left, right).astype(np.int64)
+    multiplier = multipliers(a.scale, b.scale, y.scale if y else None)
+    if y is None:
+        return one(acc.astype(np.float32) * multiplier[0])
+    return one(requantize(acc, multiplier[0], y))
+
+
+def _avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a, how = node.attributes, pool_window(node, there(x[0]).shape)
+    return one(reference_ops.avg_pool2d(there(x[0]), how, a["x"], a["y"], a["count_include_pad"]))
+
+
+def _global_avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    return one(reference_ops.global_avg_pool(there(x[0]), node.attributes["x"], node.attributes["y"]))
+
+
+def _softmax(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a = node.attributes
+    function = softmax_onnxruntime if a["onnxruntime"] else softmax
+    return one(function(there(x[0]), a["x"], a["axis"], a["y"]))
+
+
+COMPUTE: dict[str, Compute] = {
+    "Conv": _conv_compute,
+    "ConvTranspose": _transposed_compute,
+    "AveragePool": _average_compute,
+    "ConvInteger": _integer_product,
+    "MatMulInteger": _integer_product,
+    "MaxPool": _max_pool_compute,
+    "Resize": _resize_compute,
+    "conv2d": _layer(layers.conv2d, CONV),
+    "conv_transpose2d": _layer(transposed.conv_transpose2d, TRANSPOSED),
+    "linear": _layer(layers.linear, ()),
+    "matmul": _matmul_compute,
+    "avg_pool2d": _avg_pool,
+    "global_avg_pool2d": _global_avg_pool,
+    "softmax": _softmax,
+}

@@ -1,0 +1,74 @@
+"""A graph on a device: recorded once, run as often as wished.
+
+The one place that knows how a graph's nodes become work on the device. Weights and what is made of them are
+kept in ``layers``, which the executables of one model share, whatever the shapes of their inputs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from ..errors import UnsupportedModelError
+from ..runtime.device import Device
+from ..runtime.recording import Recording
+from ..runtime.tensor import Tensor
+from .device import ROWS, Context, refusal
+from .graph import Array, Graph, Node
+
+
+def refusals(graph: Graph) -> list[tuple[Node, str]]:
+    """Every node that cannot run on a device, and why."""
+    found = [(node, refusal(graph, node)) for node in graph.nodes]
+    return [(node, why) for node, why in found if why]
+
+
+class Executable:
+    """A lowered graph, recorded on a device."""
+
+    def __init__(self, graph: Graph, device: Device, layers: dict[Hashable, Any], timestamps: bool = False):
+        refused = [f"{node}: {why}" for node, why in refusals(graph)]
+        if refused:
+            raise UnsupportedModelError(
+                "\n".join([f"{len(refused)} nodes cannot run on a device:", *refused]), refused
+            )
+        self.graph = graph
+        self._lock = threading.Lock()
+        values = {
+            name: Tensor(device, graph.specs[name].shape, graph.specs[name].dtype) for name in graph.inputs
+        }
+        self.inputs = dict(values)
+        self.steps: list[
+            tuple[Node, int, int]
+        ] = []  # each node's dispatches: the first, and the one after the last
+        context = Context(graph, device, layers, values)
+        with device.record(timestamps=4096 if timestamps else 0) as recording:
+            for node in graph.nodes:
+                first = recording.dispatches
+                values[node.outputs[0]] = ROWS[node.op].record(context, node)
+                self.steps.append((node, first, recording.dispatches))
+        self.recording: Recording = recording
+        constants = graph.constants
+        self.known = {name: constants[name] for name in graph.outputs if name in constants}
+        self.outputs = {name: values[name] for name in graph.outputs if name not in constants}
+
+    def start(self, inputs: Mapping[str, Array]) -> None:
+        """Uploads the inputs and submits the work, without waiting for it."""
+        for name, tensor in self.inputs.items():
+            tensor.write(inputs[name])
+        if self.recording.operations:
+            self.recording.submit()
+
+    def finish(self) -> dict[str, Array]:
+        """Waits for the work of the last `start`; the results by name."""
+        if self.recording.operations:
+            self.recording.wait()
+        known = {name: array.copy() for name, array in self.known.items()}
+        return known | {name: tensor.numpy() for name, tensor in self.outputs.items()}
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results by name. Threads take turns."""
+        with self._lock:
+            self.start(inputs)
+            return self.finish()

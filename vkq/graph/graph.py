@@ -1,0 +1,145 @@
+"""A graph of operators: nodes in order, constants, and what is known of every value.
+
+Two kinds of names (`vkq.graph.operators.TABLE`): those of ONNX in its newest form (Conv, Relu, Reshape), on
+numbers of any type, and those of vkq (conv2d, add, lookup), on 8-bit numbers with their parameters as
+attributes. A model begins with the first kind; passes turn it into the second. Shapes are numbers: a model
+with symbolic sizes becomes one graph for each set of sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+
+Array = npt.NDArray[Any]
+LARGEST_BYTES = 1 << 36  # of one value: a model that says more is broken, or meant to break something
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What is known of a value: its dtype by NumPy's name, and its shape."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, array: Array) -> Spec:
+        return cls(array.dtype.name, tuple(array.shape))
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+    def check(self, what: str) -> Spec:
+        """Itself, where a computer could hold it."""
+        if min(self.shape, default=0) < 0 or self.nbytes > LARGEST_BYTES:
+            raise ModelError(
+                f"{what} would be {self}; its dims must be 0 or more, {LARGEST_BYTES} bytes at most"
+            )
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Node:
+    """One operator. An input of "" is left out. ``source`` names the model's node that it comes from."""
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    source: str = ""
+
+    def input(self, index: int) -> str:
+        """The name of an input, "" where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else ""
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.source or self.outputs[0]!r}"
+
+
+@dataclasses.dataclass
+class Graph:
+    """Nodes in an order in which they can run. ``specs`` knows inputs, constants and all results."""
+
+    inputs: list[str]
+    outputs: list[str]
+    nodes: list[Node]
+    constants: dict[str, Array]
+    specs: dict[str, Spec]
+
+    def producers(self) -> dict[str, Node]:
+        """The node that makes each value."""
+        return {name: node for node in self.nodes for name in node.outputs if name}
+
+    def uses(self) -> dict[str, int]:
+        """How often each value is read, by nodes or as a result of the graph."""
+        count: dict[str, int] = dict.fromkeys(self.outputs, 0)
+        for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
+            count[name] = count.get(name, 0) + 1
+        return count
+
+    def verify(self) -> None:
+        """Raises ModelError where a value is read before it is made, made twice, or unknown."""
+        known = {*self.inputs, *self.constants}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name and name not in known:
+                    raise ModelError(f"{node}: its input {name!r} is made by no node before it")
+            for name in filter(None, node.outputs):
+                if name in known:
+                    raise ModelError(
+                        f"{node}: its output {name!r} was there already; each value is made once"
+                    )
+                known.add(name)
+        for name in self.outputs:
+            if name not in known:
+                raise ModelError(f"the result {name!r} is made by no node")
+        missing = sorted(name for name in known if name not in self.specs)
+        if missing:
+            raise ModelError(f"nothing is known of the values {missing[:5]}")
+
+
+def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
+    """The nodes in an order in which each reads what is there; refuses cycles and values that nothing
+    makes."""
+    made = {name: i for i, node in enumerate(nodes) for name in node.outputs if name}
+    have = set(known)
+    waiting = {
+        i: {made[n] for n in node.inputs if n and n in made and made[n] != i} for i, node in enumerate(nodes)
+    }
+    for node in nodes:
+        for name in node.inputs:
+            if name and name not in have and name not in made:
+                raise ModelError(
+                    f"{node}: its input {name!r} is neither an input, nor a constant, nor made by a node"
+                )
+            if name and name in node.outputs:
+                raise ModelError(f"{node}: reads its own output {name!r}")
+    readers: dict[int, list[int]] = {}
+    for i, needs in waiting.items():
+        for need in needs:
+            readers.setdefault(need, []).append(i)
+    ready = [i for i, needs in waiting.items() if not needs]  # a heap: the model's own order where it can be
+    order: list[Node] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(nodes[i])
+        for reader in readers.get(i, ()):
+            waiting[reader].discard(i)
+            if not waiting[reader]:
+                heapq.heappush(ready, reader)
+    if len(order) < len(nodes):
+        stuck = next(nodes[i] for i, needs in waiting.items() if needs)
+        raise ModelError(f"{stuck}: stands in a cycle of nodes; a graph must have none")
+    return order

@@ -1,0 +1,101 @@
+"""What the graph knows of an operator: the shape of its results, and what it computes, in NumPy."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from ...errors import ModelError
+from ..graph import Array, Node, Spec
+
+Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Inputs:
+    """What is known of a node's inputs: the spec of each (None where it is left out), and its array where it
+    is constant."""
+
+    node: Node
+    specs: Sequence[Spec | None]
+    arrays: Sequence[Array | None]
+
+    def spec(self, index: int) -> Spec:
+        """The spec of an input that must be there."""
+        found = self.specs[index] if index < len(self.specs) else None
+        if found is None:
+            raise ModelError(f"{self.node}: input {index} is missing")
+        return found
+
+    def array(self, index: int) -> Array | None:
+        """The constant of an input, None where it is left out; refused where it is computed at run time."""
+        if index >= len(self.specs) or self.specs[index] is None:
+            return None
+        found = self.arrays[index]
+        if found is None:
+            raise ModelError(f"{self.node}: input {index} must be a constant; it is computed from the inputs")
+        return found
+
+    def numbers(self, index: int) -> list[int] | None:
+        """A constant input as a list of integers."""
+        found = self.array(index)
+        if found is None:
+            return None
+        if found.dtype.kind not in "iu" or found.ndim > 1:
+            raise ModelError(f"{self.node}: input {index} is {Spec.of(found)}; it must be a list of integers")
+        return [int(v) for v in found.reshape(-1)]
+
+
+Compute = Callable[[Node, Sequence["Array | None"]], Sequence[Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """One row of the table. ``compute`` is None where only the oracle (`vkq.check.graph`) computes it.
+
+    kind: "elementwise" (each element of the result depends on one element of each input, by NumPy's
+    broadcasting), "movement" (each element of the result is an element of the inputs; also the maximum of
+    some, which keeps its place under any increasing function), "number" (sums and the like of real numbers),
+    "shape" (depends on shapes alone, or makes constants) or "quantized" (on 8-bit numbers with parameters).
+    """
+
+    kind: Kind
+    infer: Callable[[Inputs], Sequence[Spec]]
+    compute: Compute | None = None
+
+
+def same(x: Inputs) -> list[Spec]:
+    """The result is like the first input."""
+    return [x.spec(0)]
+
+
+def broadcast(x: Inputs, dtype: str | None = None) -> list[Spec]:
+    """The shapes of all inputs broadcast against each other."""
+    shapes = [s.shape for s in x.specs if s is not None]
+    try:
+        shape = np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise ModelError(f"{x.node}: shapes {shapes} do not broadcast") from None
+    return [Spec(dtype or x.spec(0).dtype, shape)]
+
+
+def one(result: Array) -> list[Array]:
+    """A list of one array."""
+    return [np.asarray(result)]
+
+
+def there(array: Array | None) -> Array:
+    """An input that must be there (which `Inputs.spec` has checked)."""
+    assert array is not None
+    return array
+
+
+def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis") -> int:
+    """A non-negative axis from an attribute."""
+    axis = int(node.attributes[name] if default is None else node.attributes.get(name, default))
+    if not -rank <= axis < max(rank, 1):
+        raise ModelError(f"{node}: {name} is {axis} and the input has {rank} axes")
+    return axis % max(rank, 1)

@@ -1,0 +1,201 @@
+"""Quantization in ONNX's form, and vkq's operators on 8-bit numbers, with their parameters as attributes.
+
+Attributes x, a, b, y are QParams; y None is a float32 result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import ModelError
+from ...numerics.elementwise import binary
+from ...numerics.qparams import QParams
+from ...numerics.quantize import dequantize, quantize
+from ...numerics.tables import table_of
+from ...problem.conv2d import Conv2dProblem
+from ...problem.linear import LinearProblem
+from ...problem.transposed import TransposedConv2dProblem
+from ...problem.window import Window
+from ..graph import Array, Node, Spec
+from .operator import Inputs, Operator, broadcast, one, there
+
+
+def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
+    """A scale or zero point so that it broadcasts: one number, one for each slice along ``axis``, or
+    blocks."""
+    if scale.size == 1 and scale.ndim < 2:
+        return scale.reshape(())
+    axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
+    if not -len(shape) <= axis < len(shape):
+        raise ModelError(f"{node}: axis is {axis} and the input has {len(shape)} axes")
+    axis %= len(shape)
+    if block:
+        whole = np.repeat(scale, block, axis)
+        return whole[tuple(slice(d) for d in shape)]
+    if scale.shape != (shape[axis],):
+        raise ModelError(f"{node}: there are {scale.shape} scales for {shape[axis]} slices along axis {axis}")
+    return scale.reshape(tuple(d if i == axis else 1 for i, d in enumerate(shape)))
+
+
+def _quantize_dtype(x: Inputs) -> str:
+    zero = x.specs[2] if len(x.specs) > 2 else None
+    return zero.dtype if zero is not None else str(x.node.attributes.get("output_dtype", "uint8"))
+
+
+def _quantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, scale = (
+        there(x[0]).astype(np.float32),
+        along(there(x[1]).astype(np.float32), node, there(x[0]).shape),
+    )
+    zero = x[2] if len(x) > 2 else None
+    dtype = np.dtype(node.attributes.get("output_dtype", "uint8")) if zero is None else zero.dtype
+    points = 0 if zero is None else along(zero, node, given.shape).astype(np.int64)
+    info = np.iinfo(dtype)
+    with np.errstate(all="ignore"):
+        rounded = np.rint(given / scale)
+    rounded = np.where(np.isnan(rounded), -np.inf, rounded)
+    moved = np.clip(rounded.astype(np.float64) + points, info.min, info.max)
+    return one(moved.astype(np.int64).astype(dtype))
+
+
+def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, scale = there(x[0]), along(there(x[1]), node, there(x[0]).shape)
+    zero = x[2] if len(x) > 2 else None
+    points = 0 if zero is None else along(zero, node, given.shape).astype(np.int64)
+    return one(
+        ((given.astype(np.int64) - points).astype(np.float32) * scale.astype(np.float32)).astype(scale.dtype)
+    )
+
+
+def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    """DynamicQuantizeLinear: the range of the whole tensor, widened to contain 0, spread over uint8."""
+    given = there(x[0])
+    low, high = min(np.float32(0), given.min(initial=0)), max(np.float32(0), given.max(initial=0))
+    scale = np.float32((high - low) / np.float32(255))
+    scale = scale if scale else np.float32(1)
+    zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255))
+    q = np.clip(np.rint(given / scale) + np.float32(zero), 0, 255).astype(np.uint8)
+    return [q, np.asarray(scale, np.float32), np.asarray(zero)]
+
+
+def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
+    y: QParams | None = x.node.attributes[key]
+    return [Spec(y.dtype if y else "float32", tuple(shape))]
+
+
+CONV = ("stride", "padding", "dilation", "groups")
+TRANSPOSED = (*CONV, "output_padding")
+
+
+def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
+    """Some of a node's attributes as keyword arguments."""
+    return {name: node.attributes[name] for name in names if name in node.attributes}
+
+
+LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
+
+
+def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
+    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants)."""
+
+    def infer(x: Inputs) -> list[Spec]:
+        return _result(x, problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape)
+
+    return Operator("quantized", infer)
+
+
+def _matmul(x: Inputs) -> list[Spec]:
+    a, b = x.spec(0).shape, x.spec(1).shape
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        raise ModelError(f"{x.node}: {a} and {b} cannot be multiplied")
+    return _result(x, (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))
+
+
+def _binary(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a = node.attributes
+    op: Any = node.op
+    return one(binary(op, there(x[0]), there(x[1]), a["a"], a["b"], a["y"], a.get("activation")))
+
+
+def _where(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a = node.attributes
+    left, right = (
+        _by_table(there(v), table_of("identity", q, a["y"])) if q != a["y"] else there(v)
+        for v, q in ((x[1], a["a"]), (x[2], a["b"]))
+    )
+    return one(np.where(there(x[0]), left, right))
+
+
+def pool_window(node: Node, shape: Sequence[int]) -> Window:
+    """The window of avg_pool2d."""
+    a = node.attributes
+    return Window.of(node.op, shape, a["kernel"], a["stride"], a["padding"], 1, a["ceil_mode"])
+
+
+def _by_table(x: Array, table: Array) -> Array:
+    return np.asarray(table[x.astype(np.int32) - int(np.iinfo(x.dtype).min)])
+
+
+def _lookup(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    """``table`` is (256,), or (C, 256): one for each slice along ``axis``."""
+    table: Array = node.attributes["table"]
+    index = there(x[0]).astype(np.int32) + (128 if there(x[0]).dtype == np.int8 else 0)
+    if table.ndim == 1:
+        return one(table[index])
+    axis = node.attributes["axis"]
+    which = np.arange(table.shape[0]).reshape(tuple(-1 if i == axis else 1 for i in range(index.ndim)))
+    return one(table[which, index])
+
+
+def _lookup_infer(x: Inputs) -> list[Spec]:
+    return [Spec(x.node.attributes["table"].dtype.name, x.spec(0).shape)]
+
+
+def _lookup2(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    """``table[a - a_min, b - b_min]``."""
+    a, b = (there(v).astype(np.int32) + (128 if there(v).dtype == np.int8 else 0) for v in x)
+    return one(node.attributes["table"][a, b])
+
+
+OPERATORS: dict[str, Operator] = {
+    "QuantizeLinear": Operator(
+        "elementwise", lambda x: [Spec(_quantize_dtype(x), x.spec(0).shape)], _quantize
+    ),
+    "DequantizeLinear": Operator(
+        "elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _dequantize
+    ),
+    "DynamicQuantizeLinear": Operator(
+        "number",
+        lambda x: [Spec("uint8", x.spec(0).shape), Spec("float32", ()), Spec("uint8", ())],
+        _dynamic,
+    ),
+    "quantize": Operator(
+        "elementwise",
+        lambda x: _result(x, x.spec(0).shape),
+        lambda node, x: one(quantize(there(x[0]), node.attributes["y"])),
+    ),
+    "dequantize": Operator(
+        "elementwise",
+        lambda x: [Spec("float32", x.spec(0).shape)],
+        lambda node, x: one(dequantize(there(x[0]), node.attributes["x"])),
+    ),
+    "conv2d": _layer(Conv2dProblem.of, CONV),
+    "conv_transpose2d": _layer(TransposedConv2dProblem.of, TRANSPOSED),
+    "linear": _layer(LinearProblem.of, ()),
+    "matmul": Operator("quantized", _matmul),
+    **{
+        name: Operator("elementwise", lambda x: broadcast(x, x.node.attributes["y"].dtype), _binary)
+        for name in ("add", "sub", "mul")
+    },
+    "where": Operator("elementwise", lambda x: broadcast(x, x.node.attributes["y"].dtype), _where),
+    "avg_pool2d": Operator("quantized", lambda x: _result(x, pool_window(x.node, x.spec(0).shape).y_shape)),
+    "global_avg_pool2d": Operator("quantized", lambda x: _result(x, (*x.spec(0).shape[:2], 1, 1))),
+    "softmax": Operator("quantized", lambda x: _result(x, x.spec(0).shape)),
+    "lookup": Operator("elementwise", _lookup_infer, _lookup),
+    "lookup2": Operator(
+        "elementwise", lambda x: broadcast(x, x.node.attributes["table"].dtype.name), _lookup2
+    ),
+}

@@ -1,0 +1,43 @@
+"""The table of operators: what a graph may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ModelError, VkqError
+from ..graph import Array, Node, Spec
+from . import elementwise, movement, number, quantized
+from .operator import Inputs, Operator
+
+TABLE: dict[str, Operator] = {
+    **elementwise.OPERATORS,
+    **movement.OPERATORS,
+    **number.OPERATORS,
+    **quantized.OPERATORS,
+}
+
+
+def infer(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
+    """The specs of a node's results; every refusal names the node."""
+    row = TABLE.get(node.op)
+    if row is None:
+        raise ModelError(f"{node}: there is no operator {node.op}")
+    try:
+        return [spec.check(str(node)) for spec in row.infer(Inputs(node, specs, arrays))]
+    except ModelError:
+        raise
+    except (VkqError, KeyError, ValueError, TypeError, IndexError, ArithmeticError) as error:
+        raise ModelError(f"{node}: {error}") from error
+
+
+def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
+    """What a node computes, in NumPy; every refusal names the node."""
+    row = TABLE[node.op].compute
+    if row is None:
+        raise ModelError(f"{node}: {node.op} is not computed ahead of time")
+    try:
+        return list(row(node, arrays))
+    except ModelError:
+        raise
+    except (VkqError, KeyError, ValueError, TypeError, IndexError, AssertionError, ArithmeticError) as error:
+        raise ModelError(f"{node}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,32 @@
+"""Passes: each takes a graph and returns one that means the same; `lower` runs them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import Graph
+from .constants import fold_constants, fold_weights
+from .integers import to_integers
+from .movement import move_in_8_bits
+from .simplify import simplify
+from .tables import to_tables
+from .transposes import join_transposes
+
+PASSES: tuple[Callable[[Graph], Graph], ...] = (
+    fold_constants,
+    simplify,
+    move_in_8_bits,
+    to_integers,
+    to_tables,
+    fold_weights,
+    join_transposes,
+    simplify,
+)
+
+
+def lower(graph: Graph) -> Graph:
+    """A model's graph in vkq's operators, as far as they go."""
+    for one in PASSES:
+        graph = one(graph)
+    graph.verify()
+    return graph

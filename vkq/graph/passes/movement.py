@@ -1,0 +1,93 @@
+"""Movement happens in 8 bits: dequantize sinks below it, quantize rises above it.
+
+Both are exact, because movement (also the maximum of a window) and an increasing function of each element can
+change places. A quantize that meets the dequantize of the same parameters vanishes with it. What stays
+between two kinds of parameters is a table (`tables`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...numerics.qparams import QParams
+from ...numerics.quantize import dequantize, quantize
+from ..graph import Graph, Node
+from ..operators.movement import moves
+from .sweep import Sweep
+
+
+def move_in_8_bits(graph: Graph) -> Graph:
+    """The graph with quantization moved through movement."""
+    return Sweep(graph).run(_visit)
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    if node.op == "quantize":
+        y = node.attributes["y"]
+        _replace(sweep, node.outputs[0], quantized(sweep, node.inputs[0], y, node.outputs[0], node.source))
+        return True
+    return moves(node) and _sink(sweep, node)
+
+
+def _replace(sweep: Sweep, name: str, found: str) -> None:
+    if found != name:
+        sweep.alias(name, found)
+
+
+def _moved(node: Node) -> int:
+    """How many of the first inputs are data (the others say how they move)."""
+    return len(node.inputs) if node.op == "Concat" else 1
+
+
+def _sink(sweep: Sweep, node: Node) -> bool:
+    """op(dequantize(x)) as dequantize(op(x))."""
+    count = _moved(node)
+    makers = [sweep.producer(name, "dequantize") for name in node.inputs[:count]]
+    found = [maker for maker in makers if maker is not None]
+    q = found[0].attributes["x"] if found else None
+    if len(found) < count or q is None or any(maker.attributes["x"] != q for maker in found):
+        return False
+    inputs = (*(maker.inputs[0] for maker in found), *node.inputs[count:])
+    padded = _with_fill(sweep, node, inputs, q)
+    if padded is None:
+        return False
+    moved = sweep.emit(node.op, padded, source=node.source, **node.attributes)
+    sweep.emit("dequantize", [moved], node.outputs[0], node.source, x=q)
+    return True
+
+
+def _with_fill(sweep: Sweep, node: Node, inputs: tuple[str, ...], q: QParams) -> tuple[str, ...] | None:
+    """The inputs, for Pad with its value as an 8-bit number; None where no number is exactly that value."""
+    if node.op != "Pad" or node.attributes.get("mode", "constant") != "constant":
+        return inputs
+    fill = np.float32(0)
+    if node.input(2):
+        given = sweep.array(node.input(2))
+        if given is None or given.size != 1:
+            return None
+        fill = np.float32(given.reshape(()))
+    stored = quantize(np.full((), fill, np.float32), q)
+    if dequantize(stored, q) != fill:
+        return None
+    return (*inputs[:2], sweep.constant(stored, "fill"), *inputs[3:])
+
+
+def quantized(sweep: Sweep, name: str, q: QParams, output: str = "", source: str = "") -> str:
+    """The name of quantize(value): made as far up as it goes. *output* is used where a node is made."""
+    constant = sweep.array(name)
+    if constant is not None and constant.dtype == np.float32:
+        return sweep.constant(quantize(constant, q), f"{name}/quantized")
+    before = sweep.producer(name)
+    if before is not None and before.op == "dequantize" and before.attributes["x"] == q:
+        return before.inputs[0]
+    if before is not None and moves(before):
+        count = _moved(before)
+        fill = before.inputs[2:3] if before.op == "Pad" and before.input(2) else ()
+        rest = list(before.inputs[count:])
+        if not fill or sweep.array(fill[0]) is not None:
+            data = [quantized(sweep, x, q, source=source) for x in before.inputs[:count]]
+            if before.op == "Pad" and before.attributes.get("mode", "constant") == "constant":
+                value = np.asarray(sweep.array(fill[0]) if fill else 0, np.float32).reshape(())
+                rest[1:2] = [sweep.constant(quantize(value, q), "fill")]
+            return sweep.emit(before.op, [*data, *rest], output, before.source, **before.attributes)
+    return sweep.emit("quantize", [name], output, source, y=q)

@@ -1,0 +1,185 @@
+"""Fewer kinds of nodes: what says the same in several ways is said in one.
+
+Identity, Dropout and Cast to the same type vanish; Flatten, Squeeze and Unsqueeze become Reshape; Split
+becomes Slices; Gather of neighbours a Slice; GlobalMaxPool and means over pixels pools; Sum an Add;
+QuantizeLinear and DequantizeLinear with one constant scale become quantize and dequantize; convolutions of
+lines those of images one pixel high.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...numerics.qparams import QParams
+from ..graph import Graph, Node
+from ..operators.movement import parts
+from ..operators.number import reduced
+from ..operators.operator import Inputs, axis_of
+from .sweep import Sweep, scalar
+
+RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
+LINES = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+
+
+def simplify(graph: Graph) -> Graph:
+    """The graph in its plainest words."""
+    return Sweep(graph).run(_visit)
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    if node.op in ("Identity", "Dropout") or _keeps_its_type(sweep, node):
+        if len(node.outputs) > 1 and node.outputs[1] and node.outputs[1] in sweep.old.uses():
+            return False
+        sweep.alias(node.outputs[0], node.inputs[0])
+        return True
+    if node.op in RESHAPES or (node.op == "Reshape" and sweep.array(node.inputs[1]) is not None):
+        return _reshape(sweep, node)
+    if node.op in ("QuantizeLinear", "DequantizeLinear"):
+        return _quantization(sweep, node)
+    if node.op == "Split":
+        return _split(sweep, node)
+    if node.op == "Gather":
+        return _gather(sweep, node)
+    if node.op == "Sum" and len(node.inputs) == 2:
+        sweep.emit("Add", node.inputs, node.outputs[0], node.source)
+        return True
+    if node.op == "GlobalMaxPool" and len(sweep.specs[node.inputs[0]].shape) == 4:
+        pixels = sweep.specs[node.inputs[0]].shape[2:]
+        sweep.emit("MaxPool", node.inputs, node.outputs[0], node.source, kernel_shape=pixels)
+        return True
+    if node.op == "ReduceMean":
+        return _mean(sweep, node)
+    return node.op in LINES and len(sweep.specs[node.inputs[0]].shape) == 3 and _line(sweep, node)
+
+
+def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
+    return node.op == "Cast" and node.attributes["to"] == sweep.specs[node.inputs[0]].dtype
+
+
+def _reshape(sweep: Sweep, node: Node) -> bool:
+    """One Reshape to numbers, over any Reshape before it; none where the shape stays."""
+    given = sweep.specs[node.inputs[0]].shape
+    sweep.keep(node)
+    shape = sweep.specs[node.outputs[0]].shape
+    sweep.nodes.pop()
+    before, source = sweep.producer(node.inputs[0], "Reshape"), node.inputs[0]
+    if before is not None:
+        source, given = before.inputs[0], sweep.specs[before.inputs[0]].shape
+    if shape == given:
+        del sweep.made[node.outputs[0]]
+        sweep.alias(node.outputs[0], source)
+        return True
+    wanted = sweep.constant(np.array(shape, np.int64), "shape")
+    sweep.emit("Reshape", [source, wanted], node.outputs[0], node.source, allowzero=1)
+    return True
+
+
+def _quantization(sweep: Sweep, node: Node) -> bool:
+    scale = scalar(sweep.array(node.inputs[1]))
+    zero_name = node.input(2)
+    zero = scalar(sweep.array(zero_name)) if zero_name else np.uint8(0)
+    if scale is None or zero is None or zero.dtype.name not in ("int8", "uint8") or scale.dtype != np.float32:
+        return False
+    q = QParams.of(scale, zero)
+    if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
+        sweep.emit("quantize", node.inputs[:1], node.outputs[0], node.source, y=q)
+        return True
+    if node.op == "DequantizeLinear" and node.inputs[0] not in sweep.constants:
+        sweep.emit("dequantize", node.inputs[:1], node.outputs[0], node.source, x=q)
+        return True
+    return False
+
+
+def _split(sweep: Sweep, node: Node) -> bool:
+    specs = [sweep.specs[name] if name else None for name in node.inputs]
+    sizes = parts(Inputs(node, specs, [sweep.array(name) for name in node.inputs]))
+    axis, first = axis_of(node, len(sweep.specs[node.inputs[0]].shape), 0), 0
+    for name, size in zip(node.outputs, sizes, strict=True):
+        if name:
+            slice_of(sweep, node, node.inputs[0], name, axis, first, first + size)
+        first += size
+    return True
+
+
+def slice_of(sweep: Sweep, node: Node, x: str, y: str, axis: int, first: int, end: int, step: int = 1) -> str:
+    """A Slice along one axis."""
+    lists = [sweep.constant(np.array([v], np.int64), "slice") for v in (first, end, axis, step)]
+    return sweep.emit("Slice", [x, *lists], y, node.source)
+
+
+def _gather(sweep: Sweep, node: Node) -> bool:
+    """Neighbours, or one slice, of an axis."""
+    index, shape = sweep.array(node.inputs[1]), sweep.specs[node.inputs[0]].shape
+    if index is None or index.ndim > 1 or not index.size:
+        return False
+    axis = axis_of(node, len(shape), 0)
+    wanted = [int(i) + (shape[axis] if i < 0 else 0) for i in index.reshape(-1)]
+    first = wanted[0]
+    if wanted != list(range(first, first + len(wanted))) or first < 0 or wanted[-1] >= shape[axis]:
+        return False
+    end = first + len(wanted)
+    if index.ndim:
+        slice_of(sweep, node, node.inputs[0], node.outputs[0], axis, first, end)
+        return True
+    part = slice_of(sweep, node, node.inputs[0], "", axis, first, end)
+    rest = sweep.constant(np.array((*shape[:axis], *shape[axis + 1 :]), np.int64), "shape")
+    sweep.emit("Reshape", [part, rest], node.outputs[0], node.source, allowzero=1)
+    return True
+
+
+def _mean(sweep: Sweep, node: Node) -> bool:
+    """A mean over the pixels of images is a GlobalAveragePool."""
+    shape, listed = sweep.specs[node.inputs[0]].shape, node.input(1)
+    if len(shape) != 4 or (listed and sweep.array(listed) is None):
+        return False
+    axes = sweep.array(listed) if listed else None
+    if reduced(node, 4, None if axes is None else [int(a) for a in axes.reshape(-1)]) != (2, 3):
+        return False
+    if node.attributes.get("keepdims", 1):
+        sweep.emit("GlobalAveragePool", node.inputs[:1], node.outputs[0], node.source, mean=1)
+        return True
+    pooled = sweep.emit("GlobalAveragePool", node.inputs[:1], source=node.source, mean=1)
+    wanted = sweep.constant(np.array(shape[:2], np.int64), "shape")
+    sweep.emit("Reshape", [pooled, wanted], node.outputs[0], node.source, allowzero=1)
+    return True
+
+
+def _line(sweep: Sweep, node: Node) -> bool:
+    """(N, C, L) as (N, C, 1, L)."""
+
+    def taller(name: str, output: str = "") -> str:
+        n, c, length = sweep.specs[name].shape
+        shape = sweep.constant(np.array((n, c, 1, length), np.int64), "shape")
+        return sweep.emit("Reshape", [name, shape], output, node.source, allowzero=1)
+
+    attributes = dict(node.attributes)
+    for key, first in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
+        if key in attributes:
+            attributes[key] = (first, *attributes[key])
+    if "pads" in attributes:
+        attributes["pads"] = (0, attributes["pads"][0], 0, attributes["pads"][1])
+    inputs = [taller(node.inputs[0])]
+    if node.op in ("Conv", "ConvTranspose"):
+        weight = _tall_weight(sweep, node)
+        if not weight:
+            sweep.nodes.pop()
+            return False
+        inputs += [weight, *node.inputs[2:]]
+    result = sweep.emit(node.op, inputs, source=node.source, **attributes)
+    n, c, _, length = sweep.specs[result].shape
+    wanted = sweep.constant(np.array((n, c, length), np.int64), "shape")
+    sweep.emit("Reshape", [result, wanted], node.outputs[0], node.source, allowzero=1)
+    return True
+
+
+def _tall_weight(sweep: Sweep, node: Node) -> str:
+    """The weight of a line's convolution with one row; "" where it is not constant."""
+    name = node.inputs[1]
+    weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
+    if weight is not None:
+        return sweep.constant(np.ascontiguousarray(weight[:, :, None]), f"{name}/tall")
+    array = sweep.array(made.inputs[0]) if made is not None else None
+    if made is None or array is None or int(made.attributes.get("axis", 1)) not in (0, 1):
+        return ""
+    tall = sweep.constant(np.ascontiguousarray(array[:, :, None]), f"{made.inputs[0]}/tall")
+    return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **made.attributes)

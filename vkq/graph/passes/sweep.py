@@ -1,0 +1,127 @@
+"""What all passes share: one walk over the nodes in order, each kept or replaced, looking back at what makes
+its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Array, Graph, Node, Spec
+from ..operators.table import infer
+
+
+class Sweep:
+    """A new graph in the making. ``made`` knows the node that makes each value, as far as the walk has
+    come."""
+
+    def __init__(self, graph: Graph):
+        self.old = graph
+        self.constants = dict(graph.constants)
+        self.specs = {name: graph.specs[name] for name in (*graph.inputs, *graph.constants)}
+        self.nodes: list[Node] = []
+        self.made: dict[str, Node] = {}
+        self.same: dict[str, str] = {}  # a value that is another one
+        self._taken = {*graph.specs, *(name for node in graph.nodes for name in node.outputs)}
+        self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
+
+    # ------------------------------------------------------------------------------------------ looking back
+
+    def array(self, name: str) -> Array | None:
+        """The constant of this name, or None."""
+        return self.constants.get(name)
+
+    def producer(self, name: str, *ops: str) -> Node | None:
+        """The node that makes a value, if it is one of these operators."""
+        node = self.made.get(name)
+        return node if node is not None and (not ops or node.op in ops) else None
+
+    # -------------------------------------------------------------------------------------------- new things
+
+    def constant(self, array: Array, hint: str = "constant") -> str:
+        """The name of a constant; equal ones are one."""
+        key = (array.dtype.str, array.tobytes(), array.shape) if array.size <= 64 else ("", b"", ())
+        if array.size <= 64 and key in self._texts:
+            return self._texts[key]
+        name = self.fresh(hint)
+        self.constants[name], self.specs[name] = array, Spec.of(array)
+        self._texts[key] = name
+        return name
+
+    def fresh(self, hint: str) -> str:
+        """A name that no value has."""
+        name, number = hint, 0
+        while name in self._taken:
+            number += 1
+            name = f"{hint}_{number}"
+        self._taken.add(name)
+        return name
+
+    def emit(
+        self, op: str, inputs: Sequence[str], output: str = "", source: str = "", **attributes: Any
+    ) -> str:
+        """A new node with one result, and the result's name: the one given, or a new one."""
+        name = output or self.fresh(f"{inputs[0]}/{op}")
+        self.keep(Node(op, tuple(inputs), (name,), attributes, source))
+        return name
+
+    def keep(self, node: Node) -> None:
+        """A node of the new graph."""
+        arrays = [self.constants.get(name) for name in node.inputs]
+        specs = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
+        self.nodes.append(node)
+        for name, spec in zip(node.outputs, specs, strict=False):
+            if name:
+                self.specs[name], self.made[name] = spec, node
+
+    def alias(self, name: str, other: str) -> None:
+        """The value *name* is *other*."""
+        self.same[name] = other
+
+    # ---------------------------------------------------------------------------------------------- the walk
+
+    def run(self, visit: Callable[[Sweep, Node], bool]) -> Graph:
+        """Visits every node; where *visit* returns False the node is kept as it is."""
+        for node in self.old.nodes:
+            if any(name in self.same for name in node.inputs):
+                inputs = tuple(self.same.get(name, name) for name in node.inputs)
+                node = Node(node.op, inputs, node.outputs, node.attributes, node.source)
+            if not visit(self, node):
+                self.keep(node)
+        outputs = list(self.old.outputs)
+        for name in outputs:
+            if name in self.same and name not in self.made:  # a result keeps its name
+                self._named(name, self.same[name])
+        return without_dead(Graph(list(self.old.inputs), outputs, self.nodes, self.constants, self.specs))
+
+    def _named(self, name: str, other: str) -> None:
+        if other in self.constants:
+            self.constants[name], self.specs[name] = self.constants[other], self.specs[other]
+        else:
+            self.emit("Identity", [other], name)
+
+
+def without_dead(graph: Graph) -> Graph:
+    """Only the nodes and constants that the results need."""
+    needed = set(graph.outputs)
+    kept = []
+    for node in reversed(graph.nodes):
+        if any(name in needed for name in node.outputs if name):
+            kept.append(node)
+            needed.update(name for name in node.inputs if name)
+    constants = {name: array for name, array in graph.constants.items() if name in needed}
+    nodes = kept[::-1]
+    made = {name for node in nodes for name in node.outputs if name}
+    specs = {name: graph.specs[name] for name in (*graph.inputs, *constants, *made)}
+    return Graph(graph.inputs, graph.outputs, nodes, constants, specs)
+
+
+def scalar(array: Array | None) -> Any:
+    """The one element of a constant, or None."""
+    return None if array is None or array.size != 1 else array.reshape(-1)[0]
+
+
+def every_equal(array: Array) -> bool:
+    """Whether all elements are equal."""
+    return bool(array.size and np.all(array == array.reshape(-1)[0]))

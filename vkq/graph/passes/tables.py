@@ -1,0 +1,172 @@
+"""Tables: a connected set of element-wise operators that begins at one 8-bit value and ends at another is a
+function of 256 numbers.
+
+HardSwish, SiLU, GELU, BatchNormalization, chains with constants: whatever stands there is computed once for
+all 256 inputs, in NumPy, step by step. One constant a channel makes one table a channel. What begins at two
+8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..graph import Array, Graph, Node
+from ..operators.table import TABLE, compute
+from .sweep import Sweep
+
+BYTES = ("int8", "uint8")
+PAIRS = ("add", "sub", "mul", "where", "lookup2")  # faster by their formula than by a table of two
+MOST_CHANNELS = 1 << 14
+
+
+def to_tables(graph: Graph) -> Graph:
+    """The graph with tables for what is element-wise."""
+    return Sweep(graph).run(Tables().visit)
+
+
+@dataclasses.dataclass
+class Tables:
+    """``roots``: the 8-bit values of which each value is an element-wise function (none for a constant)."""
+
+    roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
+        if node.op not in TABLE or TABLE[node.op].kind != "elementwise" or len(node.outputs) != 1:
+            return False
+        found = [self._of(sweep, name) for name in node.inputs if name]
+        name = node.outputs[0]
+        if any(root is None for root in found):
+            return False
+        roots = frozenset().union(*(root for root in found if root is not None))
+        if not 1 <= len(roots) <= 2 or (len(roots) == 2 and node.op in PAIRS):
+            return False
+        sweep.keep(node)
+        self.roots[name] = roots
+        if sweep.specs[name].dtype not in BYTES:
+            return True
+        done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
+        if not done:
+            del self.roots[name]  # it is a root itself
+        return True
+
+    def _of(self, sweep: Sweep, name: str) -> frozenset[str] | None:
+        if name in sweep.constants:
+            return frozenset()
+        made = sweep.producer(name, "DequantizeLinear")
+        if made is not None and made.inputs[0] in sweep.constants:
+            return frozenset()
+        own = frozenset({name}) if sweep.specs[name].dtype in BYTES else None
+        return self.roots.get(name, own)
+
+    def _one(self, sweep: Sweep, node: Node, root: str) -> bool:
+        name, spec = node.outputs[0], sweep.specs[root]
+        cone = _cone(sweep, name, {root})
+        axis = _channel_axis(sweep, cone, len(spec.shape))
+        if sweep.specs[name].shape != spec.shape or axis is None:
+            return False
+        table = _evaluate(
+            sweep, cone, name, {root: _all_numbers(spec.dtype, len(spec.shape), axis, spec.shape)}
+        )
+        if axis >= 0:
+            count, other = spec.shape[axis], 0 if axis else 1
+            whole = np.broadcast_to(table, _with(len(spec.shape), {axis: count, other: 256}))
+            table = np.moveaxis(whole, (axis, other), (0, 1)).reshape(count, 256)
+            if bool(np.all(table == table[:1])):
+                table, axis = table[0], -1
+        table = np.ascontiguousarray(table.reshape(-1) if axis < 0 else table)
+        sweep.nodes.pop()
+        if (
+            axis < 0
+            and np.array_equal(table, _all_numbers(spec.dtype, 1, -1, ()))
+            and table.dtype.name == spec.dtype
+        ):
+            sweep.made.pop(name)
+            sweep.alias(name, root)
+        elif axis < 0:
+            sweep.emit("lookup", [root], name, node.source, table=table)
+        else:
+            sweep.emit("lookup", [root], name, node.source, table=table, axis=axis)
+        return True
+
+    def _two(self, sweep: Sweep, node: Node, a: str, b: str) -> bool:
+        name, specs = node.outputs[0], (sweep.specs[a], sweep.specs[b])
+        cone = _cone(sweep, name, {a, b})
+        same = {spec.dtype for spec in specs} == {sweep.specs[name].dtype}
+        whole = np.broadcast_shapes(specs[0].shape, specs[1].shape) == sweep.specs[name].shape
+        if not (same and whole) or _channel_axis(sweep, cone, 0) != -1:
+            return False
+        numbers = _all_numbers(specs[0].dtype, 1, -1, ())
+        table = _evaluate(sweep, cone, name, {a: numbers[:, None], b: numbers[None, :]})
+        sweep.nodes.pop()
+        sweep.emit(
+            "lookup2",
+            [a, b],
+            name,
+            node.source,
+            table=np.ascontiguousarray(np.broadcast_to(table, (256, 256))),
+        )
+        return True
+
+
+def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
+    """The nodes between the roots and a value, in order."""
+    found: dict[int, Node] = {}
+    waiting = [name]
+    while waiting:
+        made = sweep.made.get(waiting.pop())
+        if made is None or id(made) in found:
+            continue
+        found[id(made)] = made
+        waiting += [v for v in made.inputs if v and v not in roots]
+    return [node for node in sweep.nodes if id(node) in found]
+
+
+def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
+    """The one axis along which the constants change: -1 where there is none, None where there are several."""
+    axes: set[int] = set()
+    for node in cone:
+        if node.op == "lookup" and "axis" in node.attributes:
+            axes.add(node.attributes["axis"])
+        if node.op == "DequantizeLinear":
+            continue
+        for name in node.inputs:
+            constant = name in sweep.constants or sweep.producer(name, "DequantizeLinear") is not None
+            if not constant or not name or np.prod(sweep.specs[name].shape) == 1:
+                continue
+            shape = sweep.specs[name].shape
+            if node.op == "BatchNormalization":
+                axes.add(1)
+                continue
+            axes |= {rank - len(shape) + i for i, d in enumerate(shape) if d != 1}
+    if not axes:
+        return -1
+    only = axes.pop()
+    return only if not axes and 0 <= only < rank and rank > 1 else None
+
+
+def _with(rank: int, sizes: dict[int, int]) -> tuple[int, ...]:
+    return tuple(sizes.get(i, 1) for i in range(rank))
+
+
+def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Array:
+    """All 256 numbers of a type: in a row, or along an axis of *rank* that is not the channels'."""
+    info = np.iinfo(dtype)
+    numbers = np.arange(info.min, info.max + 1).astype(dtype)
+    if axis < 0:
+        return numbers
+    other = 0 if axis else 1
+    along = numbers.reshape(_with(rank, {other: 256}))
+    return np.broadcast_to(along, _with(rank, {axis: shape[axis], other: 256}))
+
+
+def _evaluate(sweep: Sweep, cone: list[Node], name: str, given: dict[str, Array]) -> Array:
+    values = dict(given)
+    for node in cone:
+        arrays = [None if not v else values[v] if v in values else sweep.constants[v] for v in node.inputs]
+        # one number for all would otherwise add axes to a row of numbers
+        arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
+                  for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
+        values.update(zip(node.outputs, compute(node, arrays), strict=True))
+    return values[name]
