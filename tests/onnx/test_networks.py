@@ -1,0 +1,50 @@
+"""Networks of known kinds, quantized by ONNX Runtime's tool: every output equal to ONNX Runtime's, on both
+drivers."""
+
+import numpy as np
+import pytest
+
+import vkq
+import vkq.onnx
+from tests.onnx.networks import FORMS, KINDS, Net, onnxruntime_results, quantized
+from vkq.check import graph as oracle
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], bytes]:
+    """Each model is quantized once."""
+    return {}
+
+
+def model_of(models: dict[tuple[str, str], bytes], kind: str, form: str, folder) -> bytes:
+    if (kind, form) not in models:
+        net = Net(seed=len(kind))
+        models[kind, form] = quantized(net.model(*KINDS[kind](net)), form, folder, net.shape)
+    return models[kind, form]
+
+
+def feed_of(shape: tuple[int, ...] = (1, 3, 16, 16), seed: int = 3) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(seed).normal(0, 1.2, shape).astype(np.float32)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, form: str) -> None:
+    model = model_of(models, kind, form, tmp_path)
+    session = vkq.onnx.InferenceSession(model, device)
+    feed = feed_of()
+    want = onnxruntime_results(model, feed)
+    for got, expected in zip(session.run(None, feed), want, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
+    """The lowered graph in NumPy: the same bytes, so that a difference on a device is the device's."""
+    model = model_of(models, kind, "qdq_int8", tmp_path)
+    read = vkq.onnx.read(model)
+    graph = vkq.onnx.session.lower(read.at({"x": (1, 3, 16, 16)}))
+    feed = feed_of()
+    want = onnxruntime_results(model, feed)
+    for got, expected in zip(oracle.run(graph, feed).values(), want, strict=True):
+        np.testing.assert_array_equal(got, expected)

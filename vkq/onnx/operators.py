@@ -1,0 +1,248 @@
+"""The operators of ONNX that are read, and how each is said in the graph's vocabulary.
+
+A node of an older opset becomes its newest form (attributes that became inputs). A quantized operator of ONNX
+or com.microsoft becomes what it stands for: DequantizeLinear, the operator, QuantizeLinear; the graph's
+passes make of that, and of models that say it themselves, the same operator of vkq.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Node
+from ..graph.operators import elementwise, movement, number
+
+OLDEST, NEWEST = 10, 27  # opsets of ai.onnx
+MICROSOFT = "com.microsoft"
+
+
+@dataclasses.dataclass
+class Reading:
+    """What is being read: nodes and constants so far."""
+
+    opset: int
+    constants: dict[str, Array]
+    taken: set[str]
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+
+    def fresh(self, hint: str) -> str:
+        """A name that no value of the model has."""
+        name, count = hint, 0
+        while name in self.taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self.taken.add(name)
+        return name
+
+    def constant(self, value: Any, hint: str) -> str:
+        """The name of a new constant."""
+        name = self.fresh(hint)
+        self.constants[name] = np.asarray(value)
+        return name
+
+    def emit(self, node: Node, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        """A node in place of the model's *node*."""
+        name = output or self.fresh(f"{node.outputs[0]}/{op}")
+        self.nodes.append(Node(op, tuple(inputs), (name,), attributes, node.source))
+        return name
+
+
+Rule = Callable[[Reading, Node], None]
+
+
+def read_node(reading: Reading, node: Node, domain: str) -> bool:
+    """Adds a node of the model to the reading. False where the operator is unknown."""
+    rule = RULES.get((domain, node.op))
+    if rule is None:
+        return False
+    rule(reading, node)
+    return True
+
+
+def _as_it_is(reading: Reading, node: Node) -> None:
+    reading.nodes.append(node)
+
+
+def _attributes_as_inputs(*names: str, integers: bool = True) -> Rule:
+    """Attributes of an older opset that became inputs, in order after the first input."""
+
+    def rule(reading: Reading, node: Node) -> None:
+        a = dict(node.attributes)
+        if not any(name in a for name in names):
+            reading.nodes.append(node)
+            return
+        inputs = [node.inputs[0]]
+        for name in names:
+            value = a.pop(name, None)
+            dtype = np.int64 if integers else np.float32
+            array = None if value is None else np.asarray(value, dtype)
+            inputs.append("" if array is None else reading.constant(array, f"{node.outputs[0]}/{name}"))
+        reading.nodes.append(Node(node.op, tuple(inputs), node.outputs, a, node.source))
+
+    return rule
+
+
+def _softmax(reading: Reading, node: Node) -> None:
+    """Before opset 13 the axes from ``axis`` on count as one."""
+    if reading.opset >= 13:
+        reading.nodes.append(node)
+        return
+    shape = reading.emit(node, "Shape", node.inputs[:1])
+    flat = reading.emit(node, "Flatten", node.inputs[:1], axis=int(node.attributes.get("axis", 1)))
+    result = reading.emit(node, "Softmax", [flat], axis=-1)
+    reading.emit(node, "Reshape", [result, shape], node.outputs[0], allowzero=1)
+
+
+def _resize(reading: Reading, node: Node) -> None:
+    """Opset 10 (and Upsample) has no coordinate modes: asymmetric, and floor for nearest."""
+    if len(node.inputs) == 2:
+        attributes = {
+            "mode": node.attributes.get("mode", "nearest"),
+            "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor",
+        }
+        inputs = (node.inputs[0], "", node.inputs[1])
+        reading.nodes.append(Node("Resize", inputs, node.outputs, attributes, node.source))
+    else:
+        attributes = dict(node.attributes)
+        if attributes.get("mode") == "nearest":
+            attributes.setdefault("nearest_mode", "round_prefer_floor")
+        reading.nodes.append(Node("Resize", node.inputs, node.outputs, attributes, node.source))
+
+
+def _normalization(reading: Reading, node: Node) -> None:
+    """Only the first result is meant for inference."""
+    reading.nodes.append(Node(node.op, node.inputs, node.outputs[:1], node.attributes, node.source))
+
+
+# ----------------------------------------------------------------------------- quantized operators, spelled
+# out
+
+
+def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
+    return reading.emit(node, "DequantizeLinear", [x, scale, zero], **attributes)
+
+
+def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str) -> None:
+    reading.emit(node, "QuantizeLinear", [x, scale, zero], node.outputs[0])
+
+
+def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
+    """An int32 bias has the scale x * w."""
+    scales = [reading.constants.get(name) for name in (x_scale, w_scale)]
+    if scales[0] is None or scales[1] is None:
+        raise ModelError(f"{node}: with a bias, the scales must be constants")
+    with np.errstate(all="ignore"):
+        product = np.asarray(scales[0], np.float32).reshape(()) * np.asarray(scales[1], np.float32)
+    scale = reading.constant(product, f"{bias}/scale")
+    return reading.emit(node, "DequantizeLinear", [bias, scale], axis=0)
+
+
+def _qlinear_conv(reading: Reading, node: Node) -> None:
+    i = node.inputs
+    if node.attributes.get("channels_last", 0):
+        raise ModelError(f"{node}: channels_last is 1; only (N, C, H, W) is supported")
+    inputs = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6], axis=0)]
+    if node.input(8):
+        inputs.append(_bias(reading, node, i[8], i[1], i[4]))
+    _stored(reading, node, reading.emit(node, "Conv", inputs, **node.attributes), i[6], i[7])
+
+
+def _qlinear_matmul(reading: Reading, node: Node) -> None:
+    i = node.inputs
+    pair = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6], axis=1)]
+    _stored(reading, node, reading.emit(node, "MatMul", pair), i[6], i[7])
+
+
+def _qgemm(reading: Reading, node: Node) -> None:
+    i, a = node.inputs, {k: v for k, v in node.attributes.items() if k in ("alpha", "transA", "transB")}
+    pair = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6], axis=0 if a.get("transB", 0) else 1)]
+    if node.input(6):
+        pair.append(_bias(reading, node, i[6], i[1], i[4]))
+    if node.input(7):
+        _stored(reading, node, reading.emit(node, "Gemm", pair, **a), i[7], node.input(8))
+    else:
+        reading.emit(node, "Gemm", pair, node.outputs[0], **a)
+
+
+def _qlinear_binary(op: str) -> Rule:
+    def rule(reading: Reading, node: Node) -> None:
+        i = node.inputs
+        pair = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6])]
+        _stored(reading, node, reading.emit(node, op, pair), i[6], node.input(7))
+
+    return rule
+
+
+def _qlinear_unary(op: str) -> Rule:
+    def rule(reading: Reading, node: Node) -> None:
+        i, a = node.inputs, {k: v for k, v in node.attributes.items() if k not in ("channels_last", "opset")}
+        if node.attributes.get("channels_last", 0):
+            raise ModelError(f"{node}: channels_last is 1; only (N, C, H, W) is supported")
+        real = _real(reading, node, *i[0:3])
+        if op == "Softmax":
+            inner = Node(op, (real,), (reading.fresh(f"{node.outputs[0]}/{op}"),), a, node.source)
+            before, reading.opset = reading.opset, int(node.attributes.get("opset", 13))
+            _softmax(reading, inner)
+            reading.opset, result = before, inner.outputs[0]
+        else:
+            result = reading.emit(node, op, [real], **a)
+        _stored(reading, node, result, i[3], node.input(4))
+
+    return rule
+
+
+def _qlinear_concat(reading: Reading, node: Node) -> None:
+    i = node.inputs
+    real = [_real(reading, node, *i[k : k + 3]) for k in range(2, len(i), 3)]
+    _stored(reading, node, reading.emit(node, "Concat", real, axis=node.attributes["axis"]), i[0], i[1])
+
+
+def _qlinear_where(reading: Reading, node: Node) -> None:
+    i = node.inputs
+    pair = [_real(reading, node, *i[1:4]), _real(reading, node, *i[4:7])]
+    _stored(reading, node, reading.emit(node, "Where", [i[0], *pair]), i[7], node.input(8))
+
+
+def _rows() -> dict[tuple[str, str], Rule]:
+    plain = [*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS]
+    rows: dict[tuple[str, str], Rule] = {("", op): _as_it_is for op in plain if op not in ("QuickGelu",)}
+    for op in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
+        rows["", op] = _as_it_is
+    axes = _attributes_as_inputs("axes")
+    rows |= {("", op): axes for op in (*number.REDUCTIONS, "Squeeze", "Unsqueeze")}
+    rows |= {
+        ("", "Clip"): _attributes_as_inputs("min", "max", integers=False),
+        ("", "Split"): _attributes_as_inputs("split"),
+        ("", "Slice"): _attributes_as_inputs("starts", "ends", "axes"),
+        ("", "Softmax"): _softmax,
+        ("", "Resize"): _resize,
+        ("", "Upsample"): _resize,
+        ("", "BatchNormalization"): _normalization,
+        ("", "QLinearConv"): _qlinear_conv,
+        ("", "QLinearMatMul"): _qlinear_matmul,
+        (MICROSOFT, "QLinearConv"): _qlinear_conv,
+        (MICROSOFT, "QGemm"): _qgemm,
+        (MICROSOFT, "QLinearAdd"): _qlinear_binary("Add"),
+        (MICROSOFT, "QLinearMul"): _qlinear_binary("Mul"),
+        (MICROSOFT, "QLinearAveragePool"): _qlinear_unary("AveragePool"),
+        (MICROSOFT, "QLinearGlobalAveragePool"): _qlinear_unary("GlobalAveragePool"),
+        (MICROSOFT, "QLinearLeakyRelu"): _qlinear_unary("LeakyRelu"),
+        (MICROSOFT, "QLinearSigmoid"): _qlinear_unary("Sigmoid"),
+        (MICROSOFT, "QLinearSoftmax"): _qlinear_unary("Softmax"),
+        (MICROSOFT, "QLinearConcat"): _qlinear_concat,
+        (MICROSOFT, "QLinearWhere"): _qlinear_where,
+        (MICROSOFT, "QuantizeLinear"): _as_it_is,
+        (MICROSOFT, "DequantizeLinear"): _as_it_is,
+        (MICROSOFT, "Gelu"): _as_it_is,
+        (MICROSOFT, "QuickGelu"): _as_it_is,
+    }
+    return rows
+
+
+RULES: dict[tuple[str, str], Rule] = _rows()

@@ -1,0 +1,249 @@
+"""``vkq.onnx.InferenceSession``: a model on a device, used as ONNX Runtime's."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError, UnsupportedModelError
+from ..graph.executable import Executable, refusals
+from ..graph.graph import Array, Graph
+from ..graph.passes import lower
+from ..runtime.device import Device, default_device
+from .reader import Argument, Model, fixed, read
+
+ON_DEVICE = ("int8", "uint8", "float32")
+KEPT = 8  # executables of other input shapes; the least recently used goes
+TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
+_TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeArg:
+    """An input or output: its name, its type ("tensor(float)"), and its shape, where a text stands for a size
+    that the input decides."""
+
+    name: str
+    type: str
+    shape: list[int | str]
+
+    @classmethod
+    def of(cls, argument: Argument) -> NodeArg:
+        return cls(
+            argument.name, f"tensor({_TYPES.get(argument.dtype, argument.dtype)})", list(argument.shape)
+        )
+
+
+class InferenceSession:
+    """A quantized ONNX model on a Vulkan device, with ONNX Runtime's bytes.
+
+    Args:
+        model: a path, bytes, or an onnx.ModelProto.
+        device: a `vkq.Device`, an index, part of a name, or None for the default device.
+        fallback: "onnxruntime" runs on the CPU what the device cannot, with one warning; None refuses it.
+        constant_inputs: inputs whose values count as constants, such as a weight that is an input of the
+        model;
+            each new value prepares the model again. Inputs of types that a device has not (int64, bool)
+            always do.
+
+    Where ONNX Runtime's CPU provider computes in integers (with ``session.qdqisint8allowed=1``, which fuses
+    int8 activations on every machine), the results are its bytes; elsewhere the correctly rounded result.
+    ``run`` takes any shapes that the model allows; each set of shapes is prepared once, with weights shared.
+    Sessions may be used from several threads, and pickled: they open their device again where they are
+    unpickled.
+
+    Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        device: Device | int | str | None = None,
+        fallback: str | None = None,
+        constant_inputs: Sequence[str] = (),
+    ):
+        if fallback not in (None, "onnxruntime"):
+            raise ArgumentError(f"fallback is {fallback!r}; it must be None or 'onnxruntime'")
+        self.model = read(model)
+        self._fallback = fallback
+        self._which = device.name if isinstance(device, Device) else device
+        self._constant = {
+            a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
+        }
+        if not self._constant:
+            self.lowered(self.trial_shapes())  # refused now, not at the first run
+        self._open(device)
+
+    def _open(self, device: Device | int | str | None) -> None:
+        self.device = (
+            device if isinstance(device, Device) else default_device() if device is None else Device(device)
+        )
+        self._layers: dict[Hashable, Any] = {}
+        self._executables: OrderedDict[Hashable, Executable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "model": self.model,
+            "_fallback": self._fallback,
+            "_which": self._which,
+            "_constant": self._constant,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open(self._which)
+
+    # ------------------------------------------------------------------------------------------------- facts
+
+    def get_inputs(self) -> list[NodeArg]:
+        """What `run` takes."""
+        return [NodeArg.of(argument) for argument in self.model.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What `run` gives."""
+        return [NodeArg.of(argument) for argument in self.model.outputs]
+
+    def trial_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes that the model takes: 1 for an open first axis, the first of TRIAL_SIZES that fits for
+        others."""
+        return trial_shapes(self.model)
+
+    def lowered(self, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array] | None = None) -> Graph:
+        """The graph of vkq's operators for these shapes of the inputs; refused where a node cannot run.
+
+        given: inputs of types that a device has not (int64, bool): they count as constants.
+        """
+        model = fixed(self.model, given) if given else self.model
+        graph = lower(model.at(shapes))
+        refused = [f"{node}: {why}" for node, why in refusals(graph)]
+        if refused and self._fallback is None:
+            raise UnsupportedModelError(
+                "\n  ".join([f"{len(refused)} of {len(graph.nodes)} nodes cannot run on a device:", *refused])
+                + "\nfallback='onnxruntime' runs them on the CPU",
+                refused,
+            )
+        return graph
+
+    # --------------------------------------------------------------------------------------------------- runs
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, npt.ArrayLike],
+        run_options: Any = None,
+    ) -> list[Array]:
+        """The outputs of these names (all where None), for arrays by the inputs' names. As ONNX Runtime's;
+        run options are taken and ignored."""
+        arrays = self._checked(input_feed)
+        results = self._executable(arrays).run(arrays)
+        return [results[name] for name in self._names(output_names)]
+
+    def map(self, inputs: Iterable[Any], batch: int = 1) -> Iterator[Any]:
+        """The first output for each of *inputs*, in order, while the next batch is being uploaded and
+        computed.
+
+        inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
+        number. *batch* of them run together; the last batch may be smaller.
+        """
+        first = self.model.inputs[0].name
+        waiting: list[tuple[Executable, int]] = []
+        for turn, group in enumerate(_groups(inputs, batch)):
+            rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
+            arrays = self._checked({name: np.stack([row[name] for row in rows]) for name in rows[0]})
+            executable = self._executable(arrays, turn % 2)
+            executable.start(arrays)
+            waiting.append((executable, len(group)))
+            if len(waiting) == 2:
+                yield from self._finished(*waiting.pop(0))
+        for one in waiting:
+            yield from self._finished(*one)
+
+    def _finished(self, executable: Executable, count: int) -> Iterator[Array]:
+        result = executable.finish()[self.model.outputs[0].name]
+        yield from (result[i] for i in range(count))
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        known = [argument.name for argument in self.model.outputs]
+        unknown = [name for name in names or () if name not in known]
+        if unknown:
+            raise ArgumentError(f"there are no outputs {unknown}; there are {known}")
+        return list(names) if names else known
+
+    def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        known = [argument.name for argument in self.model.inputs]
+        if set(feed) != set(known):
+            raise ArgumentError(f"inputs are given for {sorted(feed)}; the model takes {known}")
+        sizes: dict[str, int] = {}
+        arrays = {}
+        for argument in self.model.inputs:
+            array = np.asarray(feed[argument.name])
+            if array.dtype.newbyteorder("=").name != argument.dtype:
+                raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
+            fits = len(array.shape) == len(argument.shape) and all(
+                size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
+                for size, dim in zip(array.shape, argument.shape, strict=True)
+            )
+            if not fits:
+                raise ArgumentError(
+                    f"input {argument.name!r} has shape {array.shape}; it must be {list(argument.shape)}"
+                    + (f" with {sizes}" if sizes else "")
+                )
+            arrays[argument.name] = array
+        return arrays
+
+    def _executable(self, arrays: Mapping[str, Array], turn: int = 0) -> Executable:
+        shapes = {name: array.shape for name, array in arrays.items()}
+        given = {name: array for name, array in arrays.items() if name in self._constant}
+        key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()), turn)
+        with self._lock:
+            found = self._executables.get(key)
+            if found is None:
+                found = self._executables[key] = Executable(
+                    self.lowered(shapes, given), self.device, {} if given else self._layers
+                )
+                if len(self._executables) > KEPT:
+                    self._executables.popitem(last=False)
+            self._executables.move_to_end(key)
+            return found
+
+
+def load(
+    model: Any, device: Device | int | str | None = None, fallback: str | None = None
+) -> InferenceSession:
+    """`InferenceSession`, by another name."""
+    return InferenceSession(model, device, fallback)
+
+
+def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Shapes that a model takes, so that its operators are known before an input is there."""
+    for size in TRIAL_SIZES:
+        shapes = {
+            a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
+            for a in model.inputs
+        }
+        try:
+            model.at(shapes)
+            return shapes
+        except ArgumentError:
+            continue
+        except ValueError as error:
+            last = error
+    raise last
+
+
+def _groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    group: list[Any] = []
+    for one in inputs:
+        group.append(one)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
