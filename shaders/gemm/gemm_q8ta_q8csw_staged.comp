@@ -10,6 +10,7 @@
 // Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
 #if DOT != 3
 #extension GL_EXT_integer_dot_product : require
 #endif
@@ -32,23 +33,20 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
 #include "push.glslh"
+#define INVOCATIONS (LX * LY)
+#define STEP_M LY
+#define STEP_N LX
+#define LONG_SUMS_IN_REGISTERS
 #include "workgroup.glslh"
-#include "dot4x8.glslh"
-#include "gemm_output.glslh"
+#include "gemm_tile.glslh"
 
 #define BM4 (LY * TILE_M4)
 #define BN4 (LX * TILE_N4)
-#define INVOCATIONS (LX * LY)
 #define X_ITEMS (BM4 * KT / INVOCATIONS)
 #define W_ITEMS (BN4 * KT / INVOCATIONS)
 shared ivec4 x_tile[2 * KT * BM4];  // [stage][k][m4 ^ k]: neighbours along k go to other banks
 shared ivec4 w_tile[2 * KT * BN4];  // [stage][k][n4]
 
-const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
-Sum4 sums[TILE_M4 * 4][TILE_N4], x_sums[TILE_M4];
-#if DOT == DOT_FLOAT  // integer forms need no second set of registers
-ivec4 flushed[TILE_M4 * 4][TILE_N4], x_flushed[TILE_M4];
-#endif
 ivec4 next_x[X_ITEMS], next_w[W_ITEMS];
 uint w_at[W_ITEMS];  // the column of w
 
@@ -121,38 +119,11 @@ void multiply_step(uint stage, uint k) {
   }
 }
 
-void clear_sums() {
-  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) {
-    x_sums[i] = Sum4(0);
-    [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++) sums[i * 4u + r][j] = Sum4(0);
-  }
-}
-
-#if DOT == DOT_FLOAT
-void flush_sums(bool first) {
-  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) {
-    x_flushed[i] = (first ? ivec4(0) : x_flushed[i]) + ivec4(x_sums[i]);
-    [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++)
-      flushed[i * 4u + r][j] = (first ? ivec4(0) : flushed[i * 4u + r][j]) + ivec4(sums[i * 4u + r][j]);
-  }
-  clear_sums();
-}
-#define TOTAL flushed
-#define X_TOTAL x_flushed
-#else
-#define TOTAL sums
-#define X_TOTAL x_sums
-#endif
-
 void main() {
   uint tiles_n = ceil_div(p.n4, BN4), tiles_m = ceil_div(p.m4, BM4);
   uint index = workgroup_index(), group = index / (tiles_n * tiles_m);
   uint n4 = index % tiles_n * BN4, m4 = index / tiles_n % tiles_m * BM4;
 
-  clear_sums();
-#if DOT == DOT_FLOAT
-  flush_sums(true);
-#endif
   begin_x(group, m4);
   begin_w(n4);
   uint stage = 0u;
@@ -175,19 +146,8 @@ void main() {
     }
     stage ^= 1u;
     if (more) store_tiles(stage);
-#if DOT == DOT_FLOAT
-    if ((k / KT + 1u) % (WORDS_PER_FLUSH / KT) == 0u) flush_sums(false);
-#endif
+    if (LONG_K && (k / KT + 1u) % (WORDS_PER_FLUSH / KT) == 0u) flush_sums();
   }
-#if DOT == DOT_FLOAT
-  flush_sums(false);
-#endif
-
-  [[unroll]] for (uint i = 0u; i < TILE_M4; i++) [[unroll]] for (uint j = 0u; j < TILE_N4; j++) {
-    uint row = m4 + gl_LocalInvocationID.y + i * LY, column = n4 + gl_LocalInvocationID.x + j * LX, c4 = group * p.n4 + column;
-    if (row >= p.m4 || column >= p.n4 || c4 >= p.y_c4) continue;
-    ivec4 rows[4];
-    [[unroll]] for (uint r = 0u; r < 4u; r++) rows[r] = corrected(TOTAL[i * 4u + r][j], X_TOTAL[i][r], c4);
-    store_block(p.first_m4 + row, c4, rows);
-  }
+  if (LONG_K) flush_sums();
+  store_tile(group, m4 + gl_LocalInvocationID.y, n4 + gl_LocalInvocationID.x);
 }

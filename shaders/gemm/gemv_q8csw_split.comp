@@ -1,18 +1,18 @@
 // Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n] for few rows: float activations, int8 weights dequantized
 // in the shader. Bound by reading the weights once, so many threads share the sum over k.
 //
-// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0] scale bits,
-//           [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
+// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0]
+//           scale bits, [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
 layout(constant_id = 2) const bool CLAMPED = false;
-layout(constant_id = 3) const uint ROWS = 4;
 
 #if WHOLE_VECTORS
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
@@ -64,20 +64,24 @@ void main() {
   uint column = tile % tiles_n * LOCAL_X + gl_LocalInvocationID.x;
   uint w_base = group * k4 * p.n4 + min(column, p.n4 - 1u);
 
-  vec4 sums[4];
-  [[unroll]] for (int r = 0; r < 4; r++) sums[r] = vec4(0.0);
+  vec4 sums[ROWS] = {};
   for (uint first = gl_LocalInvocationID.y; first < k4; first += UNROLL * LOCAL_Y) {
     ivec4 words[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) words[i] = w[w_base + min(first + i * LOCAL_Y, k4 - 1u) * p.n4];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       uint k = first + i * LOCAL_Y;
-      if (k >= k4) continue;
-      mat4 columns = mat4(int8x4_unpack_float(words[i].x), int8x4_unpack_float(words[i].y), int8x4_unpack_float(words[i].z), int8x4_unpack_float(words[i].w));
-      [[unroll]] for (uint r = 0u; r < 4u; r++)
-        if (r < ROWS) sums[r] += load_x(group * p.m + min(m + r, p.m - 1u), k) * columns;
+      if (k < k4) {
+        ivec4 block = words[i];
+        mat4 columns = mat4(int8x4_unpack_float(block.x), int8x4_unpack_float(block.y),
+                            int8x4_unpack_float(block.z), int8x4_unpack_float(block.w));
+        [[unroll]] for (uint r = 0u; r < ROWS; r++)
+          sums[r] += load_x(group * p.m + min(m + r, p.m - 1u), k) * columns;
+      }
     }
   }
-  sum_parts(sums, ROWS);
-  [[unroll]] for (uint r = 0u; r < 4u; r++)
-    if (r < ROWS && gl_LocalInvocationID.y == 0u && column < p.n4 && m + r < p.m) store_row(p.first_m + m + r, group * p.n4 + column, sums[r]);
+  sum_parts(sums);
+  if (gl_LocalInvocationID.y == 0u && column < p.n4) {
+    [[unroll]] for (uint r = 0u; r < ROWS; r++)
+      if (m + r < p.m) store_row(p.first_m + m + r, group * p.n4 + column, sums[r]);
+  }
 }

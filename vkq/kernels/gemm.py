@@ -25,6 +25,7 @@ from ..shader.spec import Value, Variant
 from . import gemv
 
 WEIGHT_LAYOUT = "kPackedInt8_4N4K"  # as every kernel of a dot form reads them
+FLOAT_WORDS = 256  # of k that float lanes sum exactly: WORDS_PER_FLUSH of shaders/common/dot4x8.glslh
 INVOCATIONS = 64  # of a workgroup: every device has them, and most schedule them well
 Int8 = npt.NDArray[np.int8]
 
@@ -227,12 +228,10 @@ class Int8Gemm:
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
-        constants = {
-            **gemv.split(self.device, self.n4, self.k4, rows),
-            "ROWS": min(rows, 4),
-            **self.constants(),
-        }
-        return self.device.program(self.variant("gemv_{}__split"), constants)
+        split = gemv.split(self.device, self.n4, self.k4, rows)
+        constants = {**split, **self.constants(-(-self.k4 // int(split["LOCAL_Y"])))}
+        variant = self.variant("gemv_{}__split", rows=str(max(1, min(rows, 4))))
+        return self.device.program(variant, constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
@@ -241,9 +240,15 @@ class Int8Gemm:
             return self.gemv_program(few)
         return self.program(m4)
 
-    def constants(self) -> dict[str, Value]:
-        """The specialization constants that all of its kernels have."""
-        return {"ROW_SUMS": self.row_sums, "SOFT_FLOAT": selftest.report(self.device).soft_float}
+    def constants(self, words: int | None = None) -> dict[str, Value]:
+        """The specialization constants that all of its kernels have. *words*: of k that one invocation sums;
+        by default all."""
+        words = self.k4 if words is None else words
+        return {
+            "ROW_SUMS": self.row_sums,
+            "SOFT_FLOAT": selftest.report(self.device).soft_float,
+            "LONG_K": self.form == "float" and words > FLOAT_WORDS,
+        }
 
     def dispatch(
         self, recording: Recording, x: Buffer, y: Buffer, rows: Rows, first_m4: int = 0,
@@ -309,12 +314,9 @@ class FloatGemm:
         """The pipeline for a product with so many rows."""
         clamped = self.bounds != (-math.inf, math.inf)
         if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
-            variant = catalog().find("gemv_q8csw__split", x="any" if self.k % 4 else "four")
-            constants = {
-                **gemv.split(self.device, self.n4, ceil4(self.k), m),
-                "ROWS": min(m, 4),
-                "CLAMPED": clamped,
-            }
+            x = "any" if self.k % 4 else "four"
+            variant = catalog().find("gemv_q8csw__split", x=x, rows=str(max(1, min(m, 4))))
+            constants = {**gemv.split(self.device, self.n4, ceil4(self.k), m), "CLAMPED": clamped}
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
         constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
