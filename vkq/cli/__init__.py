@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import bench, check, compare, devices, doctor, shaders, tune
+from vkq.cli import bench, check, compare, devices, doctor, inspect, quantize, run, shaders, tune
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
@@ -17,6 +17,9 @@ COMMANDS: list[Callable[[Parsers], None]] = [
     devices.register,
     doctor.register,
     check.register,
+    inspect.register,
+    run.register,
+    quantize.register,
     tune.register,
     bench.register,
     compare.register,
