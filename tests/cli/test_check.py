@@ -67,3 +67,55 @@ def test_debug_shows_what_the_shaders_print(driver: str, capfd: pytest.CaptureFi
         :4, :4
     ]  # the first block of the first invocation
     assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["check", "--count", "-5"],
+        ["check", "--count", "1e3"],
+        ["check", "--count", "9" * 5000],
+        ["check", "--seed", "-1"],
+        ["check", "linear[M=1,K=1,N=1]/seed=²"],
+        ["check", "linear[M=1,K=1,N=1]/seed=" + "9" * 300],
+        ["check", "linear[M=1000000,K=1000000,N=1000000]"],
+        ["check", "x" * 5000],
+        ["doctor", "--times", "0"],
+        ["doctor", "--times", "²"],
+        ["bench", "seed", "--samples", "0"],
+        ["bench", "seed", "--samples", "1000000000"],
+        ["bench", "seed", "--time", "nan"],
+        ["bench", "seed", "--time", "0"],
+        ["bench", "seed", "--submission-ms", "-1"],
+        ["bench", "seed", "--submission-ms", "inf"],
+        ["bench", "linear[M=1000000,K=1000000,N=1000000]"],
+        ["tune", "linear[M=1000000,K=1000000,N=1000000]"],
+    ],
+    ids=lambda words: " ".join(words)[:60],
+)
+def test_numbers_out_of_range_are_errors_of_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        code = main(words)
+    except SystemExit as ended:  # argparse's
+        code = ended.code  # type: ignore[assignment]
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "error: " in said
+    assert len(said) < 2000
+
+
+@pytest.mark.parametrize("which", ["²", "9" * 5000, "-1", "99"])
+def test_a_device_that_there_is_not_exits_3(which: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["bench", "seed"], ["check"], ["doctor"]):
+        assert main([*words, f"--device={which}"]) == 3
+        assert "no device matches" in capsys.readouterr().err
+
+
+def test_a_check_that_would_check_nothing_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkq.check.catalogue.select", lambda _: [])
+    assert main(["check"]) == 2
+    assert "no case is left to check" in capsys.readouterr().err

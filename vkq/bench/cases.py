@@ -16,15 +16,17 @@ from pathlib import Path
 
 from vkq.errors import ArgumentError
 from vkq.problem.linear import LinearProblem
-from vkq.problem.names import Problem, parse
+from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
 SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "q8csw")
 SCALES = ("channel", "tensor")
-MAX_CASES = 10_000  # of one sweep
+MAX_CASES = 10_000  # of one sweep, and of a list with all that it includes
+MAX_LISTS = 100  # that a list includes
+MAX_DEPTH = 16  # of lists that include each other
 
 _NAME = re.compile(r"(\w+)\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ def expand(text: str) -> list[Problem]:
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
     ['linear[M=1,K=32,N=4]', 'linear[M=8,K=16,N=4]']
     """
+    if len(text) > MOST_LETTERS:
+        raise ArgumentError(f"{text[:60]!r}... has {len(text)} letters; a sweep has at most {MOST_LETTERS}")
     match = _NAME.fullmatch(text.strip())
     if match is None:
         parse(text)  # says how a name is written
@@ -156,22 +160,30 @@ def load_list(path: Path) -> list[Case]:
     (a problem, sizes may be swept), ``reason``, and where they differ from the default ``schemes``,
     ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
     """
-    return list(dict.fromkeys(_load(path, ())))
-
-
-def _load(path: Path, including: tuple[str, ...]) -> list[Case]:
-    top = _top(path)
     found: list[Case] = []
+    _load(path, (), set(), found)
+    return list(dict.fromkeys(found))
+
+
+def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Case]) -> None:
+    """Adds the cases of a list to *found*; a list that is included again adds nothing."""
+    seen.add(path.stem)
+    top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
         name = node.str()
-        if name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
+        inside = re.fullmatch(r"[\w-]{1,100}", name)  # of the same folder
+        if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
             )
-        found += _load(path.parent / f"{name}.yaml", (*including, path.stem))
+        if len(seen) > MAX_LISTS or len(including) > MAX_DEPTH:
+            raise node.error(f"more than {MAX_LISTS} lists are included, or {MAX_DEPTH} inside each other.")
+        if name not in seen:
+            _load(path.parent / f"{name}.yaml", (*including, path.stem), seen, found)
     for node in top["cases"].sequence() if "cases" in top else []:
         found += _cases(node)
-    return found
+        if len(found) > MAX_CASES:
+            raise node.error(f"the list has more than {MAX_CASES} cases; use larger steps, or several lists.")
 
 
 def _top(path: Path) -> dict[str, Node]:
@@ -186,7 +198,14 @@ def _cases(node: Node) -> list[Case]:
         raise keys["case"].error(str(error)) from error
     schemes = _choices(keys.get("schemes"), SCHEMES)
     scales = _choices(keys.get("scales"), SCALES)
-    methods = [each.str() for each in keys["methods"].sequence()] if "methods" in keys else [None]
+    methods = (
+        list(dict.fromkeys(each.str() for each in keys["methods"].sequence()))
+        if "methods" in keys
+        else [None]
+    )
+    count = len(problems) * len(schemes) * len(scales) * len(methods)
+    if count > MAX_CASES:
+        raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
     reason = keys["reason"].str()
     # Problems inside schemes: neighbours then share their weights, which are slow to make.
     return [Case(p, s, c, m, reason) for s in schemes for c in scales for p in problems for m in methods]
@@ -198,7 +217,7 @@ def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
     for each in node.sequence():
         if each.str() not in known:
             raise each.error(f"'{each.str()}' is not one of {', '.join(known)}.")
-    return [each.str() for each in node.sequence()]
+    return list(dict.fromkeys(each.str() for each in node.sequence()))
 
 
 def select(
@@ -216,10 +235,11 @@ def select(
             found += [Case(problem) for problem in expand(word)]
         elif word.endswith((".yaml", ".yml")):
             found += load_list(Path(word))
-        elif re.fullmatch(r"[\w-]+", word) and path.is_file():
+        elif re.fullmatch(r"[\w-]{1,100}", word) and path.is_file():
             found += load_list(path)
         else:
-            known = ", ".join(lists()) or f"none in {benchmarks_folder()}"
+            names = sorted(path.stem for path in benchmarks_folder().glob("*.yaml"))
+            known = ", ".join(names) or f"none in {benchmarks_folder()}"
             raise ArgumentError(
                 f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
                 f" {known}."
@@ -229,4 +249,9 @@ def select(
         for key, value in (("scheme", scheme), ("scale", scale), ("method", method))
         if value is not None
     }
-    return list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]
+    chosen = list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]
+    if len(chosen) > MAX_CASES:
+        raise ArgumentError(f"{len(chosen)} cases are asked for; at most {MAX_CASES} can be")
+    for case in chosen:
+        check_work(case.problem)
+    return chosen

@@ -23,7 +23,7 @@ from ..numerics.quantize import dequantize, quantize
 from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
-from ..problem.names import Problem, parse
+from ..problem.names import MOST_LETTERS, Problem, check_work, parse
 from .cases import CASES, random_conv2d, random_linear
 from .data import Data, random_data
 
@@ -139,6 +139,8 @@ def select(pattern: str) -> list[Check]:
     """
     if not pattern:
         return list(catalogue())
+    if len(pattern) > MOST_LETTERS:
+        raise ArgumentError(f"the filter has {len(pattern)} letters; at most {MOST_LETTERS} are taken.")
     if re.fullmatch(r"(linear|conv2d)\[[^]]*\](/.*)?", pattern) and not set(pattern) & set("*?"):
         exact = _exact(pattern)
         return exact if exact else [check_of(pattern)]
@@ -158,12 +160,14 @@ def _exact(name: str) -> list[Check]:
 def check_of(name: str) -> Check:
     """The check of a full name; the inverse of ``Check.name``. Raises ArgumentError for what it cannot be."""
     problem, _, options = name.partition("/")
+    if len(options) > MOST_LETTERS:
+        raise ArgumentError(f"check {name[:60]!r}...: its options have {len(options)} letters.")
     values: dict[str, Any] = {}
     for item in filter(None, options.split(",")):
         key, _, value = item.partition("=")
         if key in ("extreme", "float_in") and not value:
             values[key] = True
-        elif key == "seed" and value.isdigit():
+        elif key == "seed" and re.fullmatch("[0-9]{1,18}", value):
             values[key] = int(value)
         elif value in _CHOICES.get(key, ()):
             values[key] = value
@@ -174,6 +178,7 @@ def check_of(name: str) -> Check:
                 " float_in."
             )
     check = Check(parse(problem), **values)
+    check_work(check.problem)
     if check.method != "auto" and isinstance(check.problem, LinearProblem):
         raise ArgumentError(f"check {name!r}: method={check.method} is for convolutions; leave it out.")
     return check

@@ -16,9 +16,9 @@ from vkq._version import __version__
 from vkq.check import catalogue
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
-from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
 from vkq.device import vulkan
-from vkq.errors import DeviceError, PathError
+from vkq.errors import ArgumentError, DeviceError, PathError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
@@ -57,9 +57,13 @@ def register(commands: Parsers) -> None:
         help="check this path alone; may be repeated (default: all that can run)",
     )
     parser.add_argument(
-        "--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)"
+        "--count",
+        type=whole(0, 1_000_000),
+        default=0,
+        metavar="N",
+        help="add N random cases (with no FILTER: only those)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random cases (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the random cases (default: 0)")
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -116,7 +120,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen(options: argparse.Namespace) -> list[Check]:
     named = catalogue.select(options.filter) if options.filter or not options.count else []
-    return [*named, *catalogue.random_checks(options.count, options.seed)]
+    chosen = [*named, *catalogue.random_checks(options.count, options.seed)]
+    if not chosen:
+        raise ArgumentError("no case is left to check; name one, or give --count 1 or more")
+    return chosen
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:

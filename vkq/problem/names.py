@@ -14,7 +14,10 @@ from vkq.problem.transposed import TransposedConv2dProblem
 
 Problem = LinearProblem | Conv2dProblem
 
-_NUMBERS = r"\w+=\d+(?:x\d+)*"
+_NUMBERS = r"\w+=[0-9]{1,18}(?:x[0-9]{1,18}){0,3}"
+MOST_LETTERS = 500  # of a name
+MOST_BYTES = 1 << 33  # of a problem whose operands are made: x, weight and y
+MOST_MACS = 1 << 42  # of a problem that is computed: minutes on the slowest device
 _SIZES = ("N", "IC", "H", "W", "OC", "KH", "KW")
 _CONV_EXAMPLE = "conv2d[N=1,IC=3,H=8,W=8,OC=8,KH=3,KW=3,stride=2,padding=1]"
 
@@ -27,6 +30,7 @@ def parse(name: str) -> Problem:
     >>> parse("conv2d[N=1,IC=3,H=8,W=9,OC=4,KH=3,KW=3,stride=2x1,padding=1]").y_shape
     (1, 4, 4, 9)
     """
+    _check_length(name)
     match = re.fullmatch(rf"(linear|conv2d)\[({_NUMBERS}(?:,{_NUMBERS})*)\]", name)
     if match is None:
         raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_CONV_EXAMPLE}.")
@@ -45,6 +49,7 @@ def parse_transposed(name: str) -> TransposedConv2dProblem:
     >>> parse_transposed("conv_transpose2d[N=1,IC=4,H=5,W=6,OC=2,KH=3,KW=3,stride=2]").y_shape
     (1, 2, 11, 13)
     """
+    _check_length(name)
     match = re.fullmatch(rf"(conv_transpose2d)\[({_NUMBERS}(?:,{_NUMBERS})*)\]", name)
     if match is None:
         raise ArgumentError(
@@ -55,6 +60,23 @@ def parse_transposed(name: str) -> TransposedConv2dProblem:
     (n, ic, h, w, oc, kh, kw), given = _read(name, match, _SIZES, options)
     weight = (ic, oc // max(1, given.get("groups", 1)), kh, kw)
     return TransposedConv2dProblem.of((n, ic, h, w), weight, **given)
+
+
+def check_work(problem: Problem) -> None:
+    """Refuses a problem that cannot be computed here for comparison, before its operands are made: they and
+    the result must have at most `MOST_BYTES`, and there may be at most `MOST_MACS` multiply-adds."""
+    if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
+        raise ArgumentError(
+            f"{problem.name} has {problem.bytes()} bytes and {problem.macs} multiply-adds; at most"
+            f" {MOST_BYTES} and {MOST_MACS} can be measured or checked: use smaller sizes."
+        )
+
+
+def _check_length(name: str) -> None:
+    if len(name) > MOST_LETTERS:
+        raise ArgumentError(
+            f"{name[:60]!r}... has {len(name)} letters; the name of a problem has at most {MOST_LETTERS}."
+        )
 
 
 def _read(
