@@ -9,12 +9,15 @@ PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
-.PHONY: demo test lint wheel clean help
+.PHONY: demo test fuzz lint wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 
 test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, under the validation layer
 	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest
+
+fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 lint: $(VENV)/.test  ## ruff and mypy
 	$(BIN)/ruff check .

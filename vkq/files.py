@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_DIGITS = 20  # of an integer in JSON: 2**64 has 20
+MAX_CONTAINERS = 200_000  # lists and objects of a JSON text: what they take in memory is far above their text
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -46,8 +47,12 @@ def parse_json(text: str | bytes) -> Any:
     """The value of a JSON text.
 
     Raises:
-        ValueError: it is no JSON, nested too deeply, or holds an integer of more than `MAX_DIGITS` digits.
+        ValueError: it is no JSON, nested too deeply, has more than `MAX_CONTAINERS` lists and objects, or an
+            integer of more than `MAX_DIGITS` digits.
     """
+    data = text if isinstance(text, bytes) else text.encode(errors="replace")
+    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS:
+        raise ValueError(f"it has more than {MAX_CONTAINERS} lists and objects")
     try:
         return json.loads(text, parse_int=_whole)
     except RecursionError:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import vkq
 from vkq import cli
 from vkq.bench.compare import compare
-from vkq.bench.result import Failure, Result, Row
+from vkq.bench.result import Failure, Result, Row, read
 
 DEVICE = {
     "name": "a GPU",
@@ -105,3 +106,67 @@ def test_wrong_numbers_in_the_new_run_fail(tmp_path: Path, capsys: pytest.Captur
     )
     assert cli.main(["compare", *write(tmp_path, old=run(row("a", 100)), new=wrong)]) == 1
     assert "MISMATCH in the new run: b dot_u8u8: 3 of 4" in capsys.readouterr().out
+
+
+GOOD = run(row("a", 100))
+
+
+def changed(**fields: object) -> str:
+    return json.dumps({**json.loads(GOOD.to_json()), **fields})
+
+
+def other_row(**fields: object) -> str:
+    return changed(rows=[{**json.loads(GOOD.to_json())["rows"][0], **fields}])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("[]" * 200_001, "more than 200000 lists"),
+        ('{"schema": ' + "1" * 5000 + "}", "an integer of 5000 digits"),
+        ("3", "has schema None"),
+        (changed(rows={}), "rows is no list"),
+        (changed(rows=[3]), "a Row must have the keys"),
+        (changed(more=1), "a Result must have the keys"),
+        (changed(device=[]), r"device of a Result is \[\]; it must be dict"),
+        (changed(device={}), r"device.uuid is None; it must be text"),
+        (changed(vkq=3), "vkq of a Result is 3; it must be str"),
+        (other_row(samples_us="abc"), "samples_us of a Row is 'abc'; it must be list"),
+        (other_row(samples_us=[]), "samples_us of a Row"),
+        (other_row(samples_us=[1, -1]), "samples_us of a Row"),
+        (other_row(samples_us=[float("nan")]), "samples_us of a Row"),
+        (other_row(samples_us=[1] * 6000), "samples_us of a Row"),
+        (other_row(median_us="1"), "median_us of a Row"),
+        (other_row(passes=1.5), "passes of a Row"),
+        (other_row(passes=True), "passes of a Row"),
+        (other_row(case=None), "case of a Row is None; it must be str"),
+        (other_row(warnings=[1]), "warnings of a Row"),
+    ],
+)
+def test_files_that_are_no_result_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(vkq.ArgumentError, match=message):
+        read(tmp_path / "a.json")
+    assert cli.main(["compare", *[str(tmp_path / "a.json")] * 2]) == 2
+    assert len(capsys.readouterr().err) < 1000
+
+
+def test_files_that_never_end_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b" " * (9 << 20))
+    for path, message in (
+        (tmp_path / "pipe", "regular"),
+        (Path("/dev/zero"), "regular"),
+        (tmp_path / "large", "larger"),
+    ):
+        with pytest.raises(vkq.ArgumentError, match=f"cannot be read as JSON: .*{message}"):
+            read(path)
+
+
+@pytest.mark.parametrize("percent", ["nan%", "-1%", "inf", "1e400", "", "%"])
+def test_a_limit_is_a_percentage(tmp_path: Path, percent: str) -> None:
+    files = write(tmp_path, old=GOOD, new=GOOD)
+    assert cli.main(["compare", *files, f"--fail-above={percent}"]) == 2

@@ -1,12 +1,15 @@
 """The kernels through shared memory: products and implicit convolutions, forced on devices that would not
 choose them."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import vkq
 from tests.cases import Data, random_data
 from vkq import Tensor
+from vkq.device.profiles import profile
 from vkq.kernels import gemm
 from vkq.kernels.gemm import Rows, staged_tile
 from vkq.kernels.implicit import Implicit
@@ -87,9 +90,11 @@ def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device)
 
 
 def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert staged_tile(software_device, 1000, 1000) is None
-    monkeypatch.setattr(gemm, "STAGED_DEVICES", ("cpu",))
-    assert [staged_tile(software_device, *size) for size in ((8, 8), (7, 100), (100, 7))] == [
+    capabilities = software_device.capabilities
+    assert staged_tile(capabilities, 1000, 1000) is None
+    known = dataclasses.replace(profile(capabilities), staged="64x64")
+    monkeypatch.setattr(gemm, "profile", lambda capabilities: known)
+    assert [staged_tile(capabilities, *size) for size in ((8, 8), (7, 100), (100, 7))] == [
         "64x64",
         None,
         None,

@@ -207,3 +207,14 @@ def test_file_name_must_make_an_identifier(tmp_path):
     text = GOOD.replace("kPackedInt8_Test", "kPackedInt8_4C__x")
     with pytest.raises(SpecError, match="the letters of the file name"):
         load(tmp_path, text, stem="4C__x")
+
+
+def test_numbers_of_a_formula_are_bounded(tmp_path) -> None:
+    for digits in ("9" * 4400, "999999"):
+        text = (
+            (layouts_folder() / "4C.yaml").read_text().replace("/4", f"/{digits}").replace("%4", f"%{digits}")
+        )
+        path = tmp_path / "4C.yaml"
+        path.write_text(text)
+        with pytest.raises(SpecError, match="has none of the forms c, c/4"):
+            Layout.load(path)

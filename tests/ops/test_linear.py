@@ -115,7 +115,9 @@ def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
 def test_a_cpu_device_needs_no_barrier(device):
     """One part of k on a CPU: checked through the results of one row, two, and of a last workgroup that is
     not full."""
-    assert (gemv.split(device, 100, 100, 1)["LOCAL_Y"] == 1) == (device.capabilities.device_type == "cpu")
+    assert (gemv.split(device.capabilities, 100, 100, 1)["LOCAL_Y"] == 1) == (
+        device.capabilities.device_type == "cpu"
+    )
     for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
         data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
         check(data, device, method="gemv")
@@ -176,7 +178,7 @@ def test_the_number_of_rows_chooses_the_kernel(any_device):
     w = np.ones((8, 16), np.int8)
     q = vkq.QParams(1.0)
     for options in ({"x_qparams": q}, {"x_qparams": q, "y_qparams": q}, {"x_qparams": "dynamic"}, {}):
-        most = gemv.max_rows(any_device, int8=bool(options))
+        most = gemv.max_rows(any_device.capabilities, int8=bool(options))
         for m, kernel in ((1, "gemv"), (most, "gemv"), (most + 1, "gemm")):
             explained = vkq.Linear(w, 1.0, device=any_device, **options).explain((m, 16))
             assert explained.variants[-1].startswith(f"{kernel}_")

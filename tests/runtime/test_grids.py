@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import vkq
 from tests.runtime import work
+from vkq.device.profiles import profile
 from vkq.numerics.quantize import quantize
 from vkq.runtime import device as runtime_device
 from vkq.runtime import recording
-from vkq.runtime.device import MACS_PER_DISPATCH_DEFAULT
 from vkq.runtime.recording import grids
 
 
@@ -52,10 +52,10 @@ def test_a_watchdog_splits_by_work(any_device: vkq.Device) -> None:
     c = work.doctored(any_device.capabilities)
     slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
     with slow:
-        assert slow.groups_per_dispatch(1000, MACS_PER_DISPATCH_DEFAULT) == 1000
-        assert slow.groups_per_dispatch(1000, 4 * MACS_PER_DISPATCH_DEFAULT) == 250
+        assert slow.groups_per_dispatch(1000, (1 << 33)) == 1000
+        assert slow.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
         assert slow.groups_per_dispatch(3, 1 << 60) == 1
-        assert any_device.groups_per_dispatch(1000, 4 * MACS_PER_DISPATCH_DEFAULT) == 1000
+        assert any_device.groups_per_dispatch(1000, 4 * (1 << 33)) == 1000
 
 
 @pytest.mark.parametrize("limits", [(3, 5, 1), (1, 1, 1), (7, 1, 1)])
@@ -81,6 +81,8 @@ def test_folded_dispatches_give_the_same_bytes(
 
 def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     one = work.linear(device, 67, 33, 190)
-    for macs in (1, 1000, 100_000):
-        monkeypatch.setitem(runtime_device.MACS_PER_DISPATCH, "cpu", macs)
+    known = profile(device.capabilities)
+    for log2 in (0, 10, 17):
+        few = dataclasses.replace(known, macs_per_dispatch_log2=log2)
+        monkeypatch.setattr(runtime_device, "profile", lambda capabilities, few=few: few)
         one.check()

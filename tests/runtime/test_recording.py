@@ -10,7 +10,7 @@ import pytest
 
 import vkq
 from tests.runtime import work
-from vkq.runtime.device import wide_barriers
+from vkq.device.profiles import profile
 from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
@@ -241,7 +241,8 @@ def test_chains_are_ordered_by_either_kind_of_barrier(
 ) -> None:
     """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the
     other."""
-    monkeypatch.setattr("vkq.runtime.device.wide_barriers", lambda capabilities: wide)
+    known = dataclasses.replace(profile(device.capabilities), wide_barriers=wide)
+    monkeypatch.setattr("vkq.runtime.device.profile", lambda capabilities: known)
     with vkq.Device(device.capabilities.index) as own:
         x = np.arange(-60, 60, dtype=np.int8).reshape(4, 30)
         eye = np.eye(30, dtype=np.int8)
@@ -255,5 +256,5 @@ def test_chains_are_ordered_by_either_kind_of_barrier(
 
 
 def test_qualcomm_gets_wide_barriers(device: vkq.Device) -> None:
-    assert not wide_barriers(device.capabilities)
-    assert wide_barriers(dataclasses.replace(device.capabilities, vendor_id=0x5143))
+    assert not profile(device.capabilities).wide_barriers
+    assert profile(dataclasses.replace(device.capabilities, vendor_id=0x5143)).wide_barriers

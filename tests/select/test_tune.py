@@ -33,13 +33,6 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_rule_has_a_reason_and_a_link() -> None:
-    assert {rule.vendor_id for rule in tune.preferences()} == {ADRENO, MALI, VIDEOCORE}
-    for rule in tune.preferences():
-        assert rule.why
-        assert rule.link.startswith("https://")
-
-
 def test_the_default_is_the_widest_tile_that_the_product_fills(any_device: Device) -> None:
     facts = any_device.capabilities
     assert tune.default(facts, Shape("s8s8", "q8to", 100, 100, 9)) == Setting("4x8", 8, 8)

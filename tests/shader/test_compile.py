@@ -191,3 +191,33 @@ def test_spirv_that_differs_from_the_yaml_is_refused(tmp_path: Path, monkeypatch
     with pytest.raises(CompileError, match=r"differs from the YAML: binding 0.*\n  push constant 1"):
         spirv(shader.variants[0])
     assert not shader_compile.cache_folder().exists()
+
+
+@pytest.mark.parametrize("name", ["../common/helper.glslh", "/etc/hostname", "..", "a/../b.glslh", "./x", ""])
+def test_an_include_stays_inside_its_folders(tmp_path: Path, name: str) -> None:
+    (tmp_path / "shaders" / "common").mkdir(parents=True)
+    (tmp_path / "shaders" / "common" / "helper.glslh").write_text("int a;\n")
+    (tmp_path / "shaders" / "x").mkdir()
+    source = tmp_path / "shaders" / "x" / "a.comp"
+    source.write_text(f'#version 450\n#include "{name}"\n')
+    with pytest.raises(
+        CompileError, match=r"a\.comp:2: (include .* leaves its folder|.* must be written as)"
+    ):
+        expand(source, [tmp_path / "shaders" / "common"])
+
+
+def test_includes_that_grow_without_end_are_refused(tmp_path: Path) -> None:
+    for number in range(30):
+        (tmp_path / f"f{number}.glslh").write_text(f'#include "f{number + 1}.glslh"\n' * 2)
+    (tmp_path / "f30.glslh").write_text("int a;\n")
+    (tmp_path / "a.comp").write_text('#version 450\n#include "f0.glslh"\n')
+    with pytest.raises(CompileError, match="more than 10000 lines with all that it includes"):
+        expand(tmp_path / "a.comp")
+    for number in range(60):
+        (tmp_path / f"f{number}.glslh").write_text(f'#include "f{number + 1}.glslh"\n')
+    with pytest.raises(CompileError, match="include each other more than 32 deep"):
+        expand(tmp_path / "a.comp")
+    (tmp_path / "f0.glslh").unlink()
+    (tmp_path / "f0.glslh").symlink_to("/dev/zero")
+    with pytest.raises(CompileError, match=r"f0\.glslh"):
+        expand(tmp_path / "a.comp")

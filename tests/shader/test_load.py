@@ -102,9 +102,32 @@ def test_refused_with_line(tmp_path: Path, old: str, new: str, line: int, messag
 
 
 def test_too_many_variants_and_push_constants(tmp_path: Path) -> None:
-    axis = "{" + ", ".join(f"v{number}: {{}}" for number in range(70)) + "}"
-    with pytest.raises(SpecError, match="multiply to more than 4096"):
+    axis = "{" + ", ".join(f"v{number}: {{}}" for number in range(60)) + "}"
+    with pytest.raises(SpecError, match="multiply to more than 1024"):
         sample(tmp_path, ("axes:\n", f"axes:\n  a: {axis}\n  b: {axis}\n"))
     many = "".join(f"  - {{name: p{number}, type: int}}\n" for number in range(30))
     with pytest.raises(SpecError, match="132 bytes of push constants; Vulkan guarantees 128"):
         sample(tmp_path, ("push_constants:\n", f"push_constants:\n{many}"))
+
+
+@pytest.mark.parametrize(
+    "source", ["../scale/scale.comp", "/etc/hostname", "..", "sub/scale.comp", ".hidden", ""]
+)
+def test_a_source_stands_beside_its_yaml(tmp_path: Path, source: str) -> None:
+    with pytest.raises(
+        SpecError, match=r"scale\.yaml:3: the source must be the name of a file beside the YAML"
+    ):
+        sample(tmp_path, ("source: scale.comp", f"source: '{source}'"))
+
+
+@pytest.mark.parametrize(
+    ("before", "entry"),
+    [
+        ("bindings:\n", "  - {{name: b{0}, access: read, type: int}}\n"),
+        ("specialization:\n", "  - {{name: S{0}, id: {0}, type: int, default: 0}}\n"),
+    ],
+)
+def test_no_list_is_longer_than_a_shader_can_need(tmp_path: Path, before: str, entry: str) -> None:
+    many = "".join(entry.format(number) for number in range(100, 170))
+    with pytest.raises(SpecError, match=r"7[0-9] entries stand here; at most 64 can"):
+        sample(tmp_path, (before, before + many))

@@ -3,6 +3,7 @@
 import ctypes
 import random
 import struct
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from vkq.shader.compile import reflection, text
 from vkq.shader.glslang import LibraryCompiler, find_compiler
 from vkq.shader.reflect import check, reflect, with_float_controls
 from vkq.shader.spec import Binding, Constant, PushConstant
-from vkq.shader.spirv import parse
+from vkq.shader.spirv import MAGIC, Instruction, assemble, parse
 
 SOURCE = """#version 450
 #extension GL_EXT_shader_8bit_storage : require
@@ -243,3 +244,45 @@ def test_float_controls(spirv: bytes, rte: bool, denorm_preserve: bool) -> None:
 
 def test_no_float_controls_is_the_same_module(spirv: bytes) -> None:
     assert with_float_controls(spirv, rte=False, denorm_preserve=False) == spirv
+
+
+def module(*instructions: tuple[int, ...]) -> bytes:
+    """A module of instructions (opcode, operands...)."""
+    return assemble(
+        (MAGIC, 0x10300, 0, 100_000, 0), [Instruction(op, tuple(words)) for op, *words in instructions]
+    )
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        [(5,)],  # OpName without an operand
+        [(71,)],
+        [(72, 1)],
+        [(43, 2)],
+        [(17,), (16, 1)],
+        [(52, 5, 3, 196, 2), (71, 3, 11, 25)],
+        # 1 << 2^31 would be 256 MiB of zeros
+        [(21, 1, 32, 0), (43, 1, 2, 2**31), (52, 1, 5, 196, 2, 2), (71, 3, 11, 25), (51, 4, 3, 5, 5, 5)],
+        # a sum of a sum of a sum ... of itself: 2^5000 steps, and as many bits
+        [(21, 1, 32, 0), (43, 1, 2, 7), *((52, 1, n + 1, 128, n, n) for n in range(2, 5000)),
+         (71, 9000, 11, 25),
+         (51, 4, 9000, 5000, 5000, 5000)],
+        # an array of arrays of ...
+        [(21, 1, 32, 0), (43, 1, 2, 4), *((28, n + 1, n, 2) for n in range(10, 5000)), (32, 9000, 4, 5000),
+         (59, 9000, 9001, 4)],
+    ],
+)  # fmt: skip
+def test_modules_that_lie_cost_no_time_and_raise_compile_errors(instructions: list[tuple[int, ...]]) -> None:
+    begun = time.process_time()
+    with pytest.raises(CompileError):
+        reflect(module(*instructions))
+    assert time.process_time() - begun < 1
+
+
+def test_structures_of_structures_are_sized_once() -> None:
+    doubled = [(30, n + 1, n, n) for n in range(10, 30)]  # 2^20 members
+    words = [(21, 10, 32, 0), *doubled, (32, 100, 4, 30), (59, 100, 101, 4), (16, 1, 17, 1, 1, 1)]
+    begun = time.process_time()
+    assert reflect(module(*words)).shared_bytes == 4 << 20
+    assert time.process_time() - begun < 1

@@ -10,24 +10,71 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from vkq.check.cases import CASES, SCALES, SCHEMES, TRANSPOSED, Case
 from vkq.errors import ArgumentError
-from vkq.problem.names import Problem, parse
+from vkq.problem.linear import LinearProblem
+from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-MAX_CASES = 10_000  # of one sweep
-# Lists that a file may include and that no file repeats: the shapes that `vkq check` and the tests use.
-CHECKED: Mapping[str, list[Case]] = {
-    f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
-    for op in ("linear", "conv2d", "conv_transpose2d")
-}
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "q8csw")
+SCALES = ("channel", "tensor")
+MAX_CASES = 10_000  # of one sweep, and of a list with all that it includes
+MAX_LISTS = 100  # that a list includes
+MAX_DEPTH = 16  # of lists that include each other
 
 _NAME = re.compile(r"(\w+)\[([^\[\]]*)\]")
-_RANGE = re.compile(r"(\d+):(\d+)(?::(\d+))?")
+_RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per
+    channel.
+
+    ``method`` asks a layer for one of its ways by name; None leaves the choice to it.
+    """
+
+    problem: Problem
+    scheme: str = "q8ta_q8csw_q8to"
+    scale: str = "channel"
+    method: str | None = None
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """The problem's name."""
+        return self.problem.name
+
+    @property
+    def op(self) -> str:
+        """``linear`` or ``conv2d``."""
+        return "linear" if isinstance(self.problem, LinearProblem) else "conv2d"
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The command line's options that differ from the defaults."""
+        given = [
+            ("--scheme", self.scheme, SCHEMES[0]),
+            ("--scale", self.scale, SCALES[0]),
+            ("--method", self.method, None),
+        ]
+        return tuple(
+            word for option, value, default in given if value != default and value for word in (option, value)
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of x, weight and y, each counted once, in the types of the scheme."""
+        x, y = (4 if self.scheme == "q8csw" else 1), (1 if self.scheme == "q8ta_q8csw_q8to" else 4)
+        return self.problem.bytes(x, 1, y)
+
+    @property
+    def operations(self) -> int:
+        """Two for each multiply-add."""
+        return 2 * self.problem.macs
 
 
 def expand(text: str) -> list[Problem]:
@@ -36,6 +83,8 @@ def expand(text: str) -> list[Problem]:
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
     ['linear[M=1,K=32,N=4]', 'linear[M=8,K=16,N=4]']
     """
+    if len(text) > MOST_LETTERS:
+        raise ArgumentError(f"{text[:60]!r}... has {len(text)} letters; a sweep has at most {MOST_LETTERS}")
     match = _NAME.fullmatch(text.strip())
     if match is None:
         parse(text)  # says how a name is written
@@ -107,30 +156,34 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 def load_list(path: Path) -> list[Case]:
     """The cases of a YAML file, each once, in its order.
 
-    Its keys: ``summary``; ``include``, other lists of the same folder, or of `CHECKED`; ``cases``, each a
-    mapping of ``case`` (a problem, sizes may be swept), ``reason``, ``times`` (how often a network has it),
-    and where they differ from the default ``schemes``, ``scales`` and ``methods`` (lists: all combinations
-    are measured). Raises SpecError with file and line.
+    Its keys: ``summary``; ``include``, other lists of the same folder; ``cases``, each a mapping of ``case``
+    (a problem, sizes may be swept), ``reason``, and where they differ from the default ``schemes``,
+    ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
     """
-    return list(dict.fromkeys(_load(path, ())))
-
-
-def _load(path: Path, including: tuple[str, ...]) -> list[Case]:
-    top = _top(path)
     found: list[Case] = []
+    _load(path, (), set(), found)
+    return list(dict.fromkeys(found))
+
+
+def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Case]) -> None:
+    """Adds the cases of a list to *found*; a list that is included again adds nothing."""
+    seen.add(path.stem)
+    top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
         name = node.str()
-        if name in CHECKED:
-            found += CHECKED[name]
-            continue
-        if name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
+        inside = re.fullmatch(r"[\w-]{1,100}", name)  # of the same folder
+        if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
                 f"cannot include '{name}': no such list in {path.parent}, or it includes itself."
             )
-        found += _load(path.parent / f"{name}.yaml", (*including, path.stem))
+        if len(seen) > MAX_LISTS or len(including) > MAX_DEPTH:
+            raise node.error(f"more than {MAX_LISTS} lists are included, or {MAX_DEPTH} inside each other.")
+        if name not in seen:
+            _load(path.parent / f"{name}.yaml", (*including, path.stem), seen, found)
     for node in top["cases"].sequence() if "cases" in top else []:
         found += _cases(node)
-    return found
+        if len(found) > MAX_CASES:
+            raise node.error(f"the list has more than {MAX_CASES} cases; use larger steps, or several lists.")
 
 
 def _top(path: Path) -> dict[str, Node]:
@@ -138,19 +191,24 @@ def _top(path: Path) -> dict[str, Node]:
 
 
 def _cases(node: Node) -> list[Case]:
-    keys = node.mapping({"case", "reason"}, {"schemes", "scales", "methods", "times"})
+    keys = node.mapping({"case", "reason"}, {"schemes", "scales", "methods"})
     try:
         problems = expand(keys["case"].str())
     except ArgumentError as error:
         raise keys["case"].error(str(error)) from error
     schemes = _choices(keys.get("schemes"), SCHEMES)
     scales = _choices(keys.get("scales"), SCALES)
-    methods = [each.str() for each in keys["methods"].sequence()] if "methods" in keys else [None]
-    reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
+    methods = (
+        list(dict.fromkeys(each.str() for each in keys["methods"].sequence()))
+        if "methods" in keys
+        else [None]
+    )
+    count = len(problems) * len(schemes) * len(scales) * len(methods)
+    if count > MAX_CASES:
+        raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
+    reason = keys["reason"].str()
     # Problems inside schemes: neighbours then share their weights, which are slow to make.
-    return [
-        Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
-    ]
+    return [Case(p, s, c, m, reason) for s in schemes for c in scales for p in problems for m in methods]
 
 
 def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
@@ -159,7 +217,7 @@ def _choices(node: Node | None, known: Sequence[str]) -> list[str]:
     for each in node.sequence():
         if each.str() not in known:
             raise each.error(f"'{each.str()}' is not one of {', '.join(known)}.")
-    return [each.str() for each in node.sequence()]
+    return list(dict.fromkeys(each.str() for each in node.sequence()))
 
 
 def select(
@@ -177,10 +235,11 @@ def select(
             found += [Case(problem) for problem in expand(word)]
         elif word.endswith((".yaml", ".yml")):
             found += load_list(Path(word))
-        elif re.fullmatch(r"[\w-]+", word) and path.is_file():
+        elif re.fullmatch(r"[\w-]{1,100}", word) and path.is_file():
             found += load_list(path)
         else:
-            known = ", ".join(lists()) or f"none in {benchmarks_folder()}"
+            names = sorted(path.stem for path in benchmarks_folder().glob("*.yaml"))
+            known = ", ".join(names) or f"none in {benchmarks_folder()}"
             raise ArgumentError(
                 f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
                 f" {known}."
@@ -190,4 +249,9 @@ def select(
         for key, value in (("scheme", scheme), ("scale", scale), ("method", method))
         if value is not None
     }
-    return list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]
+    chosen = list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]
+    if len(chosen) > MAX_CASES:
+        raise ArgumentError(f"{len(chosen)} cases are asked for; at most {MAX_CASES} can be")
+    for case in chosen:
+        check_work(case.problem)
+    return chosen

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vkq import files
 from vkq.bench.stats import Ratio
 from vkq.errors import ArgumentError
 
 SCHEMA = 1
+MOST_BYTES = 8 << 20  # of a file that is read
+MOST_SAMPLES = 5000  # of a row
 
 
 @dataclasses.dataclass
@@ -147,19 +152,68 @@ def read(path: Path) -> Result:
     """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another
     schema version."""
     try:
-        top = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        top = files.parse_json(files.read(path, MOST_BYTES))
+    except (OSError, ValueError) as error:
         raise ArgumentError(
             f"{path} cannot be read as JSON: {error}; give a file that `vkq bench --json` wrote"
         ) from error
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
         raise ArgumentError(
-            f"{path} has schema {version}, and this vkq reads {SCHEMA}; measure again with this version"
+            f"{path} has schema {version!r:.60}, and this vkq reads {SCHEMA}; measure again with this version"
         )
     kinds: dict[str, Any] = {"rows": Row, "comparisons": Comparison, "failures": Failure}
     try:
-        lists = {key: [kind(**one) for one in top[key]] for key, kind in kinds.items()}
-        return Result(**{f.name: lists.get(f.name, top[f.name]) for f in dataclasses.fields(Result)})
-    except (KeyError, TypeError) as error:
+        lists = {key: [_made(kind, one) for one in _list(top, key)] for key, kind in kinds.items()}
+        found: Result = _made(Result, {key: value for key, value in top.items() if key != "schema"} | lists)
+        for name in ("uuid", "name", "driver"):
+            if not isinstance(found.device.get(name), str):
+                raise ValueError(f"device.{name} is {found.device.get(name)!r:.60}; it must be text")
+    except ValueError as error:
         raise ArgumentError(f"{path} is not a result of `vkq bench`: {error}") from error
+    return found
+
+
+def _list(top: dict[str, Any], key: str) -> list[Any]:
+    if not isinstance(top.get(key), list):
+        raise ValueError(f"{key} is no list")
+    return list(top[key])
+
+
+def _made(kind: Any, value: Any) -> Any:
+    """A dataclass of this module from the value of a JSON text; ValueError where a key or a type is
+    another."""
+    fields = {field.name: field.type for field in dataclasses.fields(kind)}
+    if not isinstance(value, dict) or value.keys() != fields.keys():
+        raise ValueError(f"a {kind.__name__} must have the keys {', '.join(fields)}")
+    for name, type_ in fields.items():
+        if not _TYPES[str(type_)](value[name]):
+            shown = f"{value[name]!r:.60}"
+            raise ValueError(f"{name} of a {kind.__name__} is {shown}; it must be {type_}")
+    return kind(**value)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+_TYPES: dict[str, Callable[[Any], bool]] = {  # by the annotations above
+    "str": _text,
+    "str | None": lambda v: v is None or _text(v),
+    "int": lambda v: isinstance(v, int) and not isinstance(v, bool),
+    "float": lambda v: _number(v) and v >= 0,
+    "float | None": lambda v: v is None or _number(v),
+    "list[float]": lambda v: (
+        isinstance(v, list) and 0 < len(v) <= MOST_SAMPLES and all(_number(one) and one > 0 for one in v)
+    ),
+    "list[str]": lambda v: isinstance(v, list) and all(map(_text, v)),
+    "dict[str, Any]": lambda v: isinstance(v, dict),
+    "dict[str, float | None]": lambda v: (
+        isinstance(v, dict) and all(one is None or _number(one) for one in v.values())
+    ),
+    **dict.fromkeys(("list[Row]", "list[Comparison]", "list[Failure]"), lambda v: isinstance(v, list)),
+}

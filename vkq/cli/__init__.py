@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import bench, check, compare, devices, doctor, shaders, tune
+from vkq.cli import bench, check, compare, devices, doctor, inspect, quantize, run, shaders, tune
 from vkq.cli.common import Parsers
 from vkq.errors import NoDeviceError, VkqError
 
@@ -17,6 +17,9 @@ COMMANDS: list[Callable[[Parsers], None]] = [
     devices.register,
     doctor.register,
     check.register,
+    inspect.register,
+    run.register,
+    quantize.register,
     tune.register,
     bench.register,
     compare.register,
@@ -44,6 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (VkqError, OSError) as error:
-        print(f"vkq: error: {error}", file=sys.stderr)
+    except (VkqError, OSError, MemoryError) as error:
+        print(f"vkq: error: {error or 'out of memory; use smaller sizes'}", file=sys.stderr)
         return 3 if isinstance(error, NoDeviceError) else 2

@@ -14,11 +14,10 @@ from pathlib import Path
 from vkq._version import __version__
 from vkq.bench import cases, ceilings, data, plot, report, selftest
 from vkq.bench.peers import PEERS, find_peer, installed_peers
-from vkq.bench.result import Result
+from vkq.bench.result import MOST_SAMPLES, Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
-from vkq.check.cases import SCALES, SCHEMES, Case
-from vkq.cli.common import Parsers, add_command, status_line
+from vkq.cli.common import Parsers, add_command, number, status_line, whole
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
@@ -64,9 +63,9 @@ def register(commands: Parsers) -> None:
         help=f"measure another library too, where installed: {', '.join(PEERS)}, or all",
     )
     what.add_argument(
-        "--scheme", choices=SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
+        "--scheme", choices=cases.SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
     )
-    what.add_argument("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
+    what.add_argument("--scale", choices=cases.SCALES, help="one weight scale per channel or per tensor")
     what.add_argument("--method", help="a way of the layer, by name (see vkq.Conv2d)")
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -74,20 +73,24 @@ def register(commands: Parsers) -> None:
     )
     how.add_argument(
         "--samples",
-        type=int,
+        type=whole(1, MOST_SAMPLES),
         default=Settings.samples,
         help="samples of each arm and clock, at least (default: %(default)s)",
     )
     how.add_argument(
         "--time",
-        type=float,
+        type=number(0, 3600, above=True),
         default=Settings.time_s,
         metavar="S",
         help="seconds for a case and clock, at most (default: %(default)g)",
     )
     stacked = "dispatches are stacked until a submission lasts so long (default: %(default)g)"
     how.add_argument(
-        "--submission-ms", type=float, default=Settings.submission_us / 1000, metavar="MS", help=stacked
+        "--submission-ms",
+        type=number(0, 10_000),
+        default=Settings.submission_us / 1000,
+        metavar="MS",
+        help=stacked,
     )
     how.add_argument("--no-ceilings", action="store_true", help="do not measure the device's ceilings first")
     how.add_argument(
@@ -129,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
         )
-    with Device(_device(options.device)) as device:
+    with Device(options.device) as device:
         if options.self_test:
             return _self_test(device)
         plan = _plan(options, device)
@@ -142,18 +145,12 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result.mismatches or not result.rows else 0
 
 
-def _device(option: str | None) -> int | str | None:
-    return int(option) if option is not None and option.isdigit() else option
-
-
 def _plan(options: argparse.Namespace, device: Device) -> Plan:
     clocks = tuple(clock for clock in CLOCKS if clock in options.clock.split(","))
     if not set(options.clock.split(",")) <= set(CLOCKS):
         raise ArgumentError(
             f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between"
         )
-    if options.samples < 1 or options.time <= 0 or options.submission_ms < 0:
-        raise ArgumentError("--samples must be 1 or more, --time above 0, and --submission-ms 0 or more")
     if options.vs is not None:
         paths_of([options.vs], device)
     peers = installed_peers() if "all" in options.peer else tuple(find_peer(name) for name in options.peer)
@@ -168,7 +165,7 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
     )
 
 
-def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case]) -> Result:
+def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[cases.Case]) -> Result:
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
     with status_line() as status:

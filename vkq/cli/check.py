@@ -16,9 +16,9 @@ from vkq._version import __version__
 from vkq.check import catalogue
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
-from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
 from vkq.device import vulkan
-from vkq.errors import DeviceError, PathError
+from vkq.errors import ArgumentError, DeviceError, PathError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
@@ -57,9 +57,13 @@ def register(commands: Parsers) -> None:
         help="check this path alone; may be repeated (default: all that can run)",
     )
     parser.add_argument(
-        "--count", type=int, default=0, metavar="N", help="add N random cases (with no FILTER: only those)"
+        "--count",
+        type=whole(0, 1_000_000),
+        default=0,
+        metavar="N",
+        help="add N random cases (with no FILTER: only those)",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the random cases (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the random cases (default: 0)")
     parser.add_argument(
         "--debug",
         action="store_true",
@@ -88,12 +92,12 @@ def run(options: argparse.Namespace) -> int:
                 f"no path can be checked on {device.name}:"
                 f" {'; '.join(f'{p}: {why}' for p, why in refused.items())}"
             )
-        found = [run_check(device, check, paths) for check in progress(checks, len(checks), "checking")]
-        mismatches = [mismatch for outcome in found for mismatch in outcome.mismatches]
+        mismatches: list[Mismatch] = []
+        for check in progress(checks, len(checks), "checking"):
+            mismatches += run_check(device, check, paths)
         summary: dict[str, Any] = {
             "cases": len(checks),
-            "comparisons": sum(outcome.compared for outcome in found),
-            "refused_by_method": sum(len(outcome.refused) for outcome in found),
+            "comparisons": len(checks) * len(paths),
             "mismatches": len(mismatches),
             "paths": paths,
             "refused_paths": refused,
@@ -116,7 +120,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _chosen(options: argparse.Namespace) -> list[Check]:
     named = catalogue.select(options.filter) if options.filter or not options.count else []
-    return [*named, *catalogue.random_checks(options.count, options.seed)]
+    chosen = [*named, *catalogue.random_checks(options.count, options.seed)]
+    if not chosen:
+        raise ArgumentError("no case is left to check; name one, or give --count 1 or more")
+    return chosen
 
 
 def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
@@ -136,7 +143,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
         paths, _ = usable_paths(device, options.path or ())
         for check, path in ((check, path) for check in checks for path in paths):
             before = len(vulkan.validation_messages())
-            mismatches = run_check(device, check, [path]).mismatches
+            mismatches = run_check(device, check, [path])
             print(f"{check.name} path={path}: {'MISMATCH' if mismatches else 'equal'}")
             for message in vulkan.validation_messages()[before:]:
                 print(f"  {_MESSAGE_HEAD.sub('', message)}")
@@ -157,7 +164,6 @@ def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:
         print(f"not checked: {path}: {why}")
     print(f"device {summary['device']} ({summary['driver']})")
     print(
-        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}),"
-        f" {summary['comparisons']} comparisons, {summary['refused_by_method']} that a method cannot compute:"
-        f" {summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
+        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}): "
+        f"{summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
     )

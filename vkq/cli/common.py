@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
+import re
 import shutil
 import sys
 import time
@@ -31,6 +33,33 @@ def add_command(
     )
     parser.set_defaults(run=run)
     return parser
+
+
+def whole(least: int, most: int = 2**31 - 1) -> Callable[[str], int]:
+    """The type of an option that is a whole number from *least* to *most*."""
+
+    def convert(text: str) -> int:
+        if not re.fullmatch("[+-]?[0-9]{1,18}", text) or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no whole number from {least} to {most}")
+        return int(text)
+
+    return convert
+
+
+def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[str], float]:
+    """The type of an option that is a number from *least* (or *above* it) to *most*."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least <= value <= most or (above and value == least):
+            rule = f"above {least:g} and at most" if above else f"from {least:g} to"
+            raise argparse.ArgumentTypeError(f"{text[:60]!r} is no number {rule} {most:g}")
+        return value
+
+    return convert
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from vkq.cli.common import Parsers, add_command
 from vkq.device import vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
+from vkq.device.profiles import profile
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -55,6 +56,7 @@ def run(options: argparse.Namespace) -> int:
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
         "capabilities": c.as_dict(), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
+        "kernels": profile(c).reason,
     }  # fmt: skip
     if report["reason"] is None:
         probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
@@ -74,6 +76,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
 def _show(report: dict[str, Any]) -> None:
     show_capabilities(report["capabilities"])
     print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
+    print(f"   kernels        {report['kernels']}")
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""

@@ -17,7 +17,7 @@ import numpy as np
 from vkq._version import __version__
 from vkq.check.compare import usable_paths
 from vkq.check.replay import TIMES, replays
-from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
 from vkq.device.choose import choose as choose_device
@@ -40,7 +40,11 @@ def register(commands: Parsers) -> None:
     )
     device_argument(parser)
     parser.add_argument(
-        "--times", type=int, default=TIMES, metavar="N", help=f"runs of each operator (default: {TIMES})"
+        "--times",
+        type=whole(1, 100_000),
+        default=TIMES,
+        metavar="N",
+        help=f"runs of each operator (default: {TIMES})",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON: {versions, device, probe, path, replays, healthy}"

@@ -30,6 +30,8 @@ def choose(which: int | str | None, probed: bool = True) -> tuple[Any, Capabilit
         raise DTypeError(
             f"Device: which is {which!r}; it must be an index, a part of a device's name, or None"
         )
+    if isinstance(which, int) and abs(which) >= 2**31:
+        raise NoDeviceError(f"no device has an index of {which.bit_length()} bits")
     handles = vulkan.instance().physical_devices()
     found = [(handle, read(handle, index)) for index, handle in enumerate(handles)]
     source = ""

@@ -16,6 +16,7 @@ from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device import ROWS, Context, refusal
 from .graph import Array, Graph, Node
+from .memory import Life, plan
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
@@ -52,6 +53,41 @@ class Executable:
         constants = graph.constants
         self.known = {name: constants[name] for name in graph.outputs if name in constants}
         self.outputs = {name: values[name] for name in graph.outputs if name not in constants}
+
+    def shaders(self) -> list[tuple[str, ...]]:
+        """The shader variants of each node, in order of dispatch."""
+        programs = [step.program for step in self.recording.steps if step.program is not None]
+        names = [program.variant.name for program in programs]
+        return [tuple(names[first:end]) for _, first, end in self.steps]
+
+    def times_us(self) -> list[float]:
+        """The time of each node on the device in the last run, in microseconds (with timestamps)."""
+        times = self.recording.gpu_times_us()
+        return [sum(times[first:end]) for _, first, end in self.steps]
+
+    def lives(self) -> list[Life]:
+        """When each intermediate value of the recording is alive, by the recording's steps."""
+        kept = {id(tensor.buffer) for tensor in (*self.inputs.values(), *self.outputs.values())}
+        found: dict[int, tuple[int, int, int]] = {}
+        written = set()
+        for number, step in enumerate(self.recording.steps):
+            for i, buffer in enumerate(step.buffers):
+                first, _, _ = found.get(id(buffer), (number, number, 0))
+                found[id(buffer)] = (first, number, buffer.bytes)
+                if step.program is None or "write" in step.program.variant.bindings[i].access:
+                    written.add(id(buffer))
+        return [Life(*life) for key, life in found.items() if key in written and key not in kept]
+
+    def memory(self) -> str:
+        """How much memory intermediate values take, beside a plan and the least that must be alive at
+        once."""
+        lives = self.lives()
+        found = plan(lives, 256)
+        return (
+            f"intermediate values: {sum(life.size for life in lives)} bytes; sharing memory where they"
+            " are not alive"
+            f" together {found.peak}, at least {found.bound}"
+        )
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Uploads the inputs and submits the work, without waiting for it."""

@@ -65,7 +65,8 @@ class Node:
         return self.inputs[index] if index < len(self.inputs) else ""
 
     def __str__(self) -> str:
-        return f"{self.op} {self.source or self.outputs[0]!r}"
+        op = self.attributes["op"] if self.op == "foreign" else self.op
+        return f"{op} {self.source or self.outputs[0]!r}"
 
 
 @dataclasses.dataclass

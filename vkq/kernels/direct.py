@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
+from ..device.profiles import profile
 from ..numerics.stored import signed_zero_point
 from ..probe import selftest
 from ..problem.conv2d import Conv2dProblem
@@ -88,8 +89,9 @@ class Direct:
         wide = 1
         while wide < LOCAL_CHANNEL_BLOCKS and 4 * wide < self.oc:
             wide *= 2
+        x, y = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
         constants: dict[str, Value] = {
-            "LOCAL_X": wide, "LOCAL_Y": INVOCATIONS // wide, "ROW_SUMS": self.row_sums, "SLIDE": slides,
+            "LOCAL_X": x, "LOCAL_Y": y, "ROW_SUMS": self.row_sums, "SLIDE": slides,
             "SOFT_FLOAT": selftest.report(self.device).soft_float, **self._constants(),
         }  # fmt: skip
         return self.device.program(variant, constants)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation, activation_bounds, activation_range, multipliers
@@ -224,11 +226,13 @@ class Int8Gemm:
         it."""
         if self.scales.x is None or self.kernel not in ("auto", "staged") or tune.is_forced():
             return None
-        return staged_tile(self.device, m4, self.n4) or (SMALLEST_STAGED if self.kernel == "staged" else None)
+        return staged_tile(self.device.capabilities, m4, self.n4) or (
+            SMALLEST_STAGED if self.kernel == "staged" else None
+        )
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
-        split = gemv.split(self.device, self.n4, self.k4, rows)
+        split = gemv.split(self.device.capabilities, self.n4, self.k4, rows)
         constants = {**split, **self.constants(-(-self.k4 // int(split["LOCAL_Y"])))}
         variant = self.variant("gemv_{}__split", rows=str(max(1, min(rows, 4))))
         return self.device.program(variant, constants)
@@ -236,7 +240,9 @@ class Int8Gemm:
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline that `dispatch` takes for these rows: by their number, unless ``kernel`` names it."""
         few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
-        if self.kernel == "gemv" or (self.kernel == "auto" and few <= gemv.max_rows(self.device)):
+        if self.kernel == "gemv" or (
+            self.kernel == "auto" and few <= gemv.max_rows(self.device.capabilities)
+        ):
             return self.gemv_program(few)
         return self.program(m4)
 
@@ -313,10 +319,15 @@ class FloatGemm:
     def program(self, m: int) -> Program:
         """The pipeline for a product with so many rows."""
         clamped = self.bounds != (-math.inf, math.inf)
-        if self.kernel == "gemv" or (self.kernel == "auto" and m <= gemv.max_rows(self.device, int8=False)):
+        if self.kernel == "gemv" or (
+            self.kernel == "auto" and m <= gemv.max_rows(self.device.capabilities, int8=False)
+        ):
             x = "any" if self.k % 4 else "four"
             variant = catalog().find("gemv_q8csw__split", x=x, rows=str(max(1, min(m, 4))))
-            constants = {**gemv.split(self.device, self.n4, ceil4(self.k), m), "CLAMPED": clamped}
+            constants = {
+                **gemv.split(self.device.capabilities, self.n4, ceil4(self.k), m),
+                "CLAMPED": clamped,
+            }
             return self.device.program(variant, constants)
         variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
         constants = {**tune.default_local(self.device.capabilities, ceil4(m)), "CLAMPED": clamped}
@@ -341,22 +352,17 @@ class FloatGemm:
         )
 
 
-# The tiles through shared memory by (least row blocks, least column blocks), in order of preference. On an
-# H200 this one reaches the rate of the dot product at 4096^3, as 128x128 does, and leaves less of the last
-# wave idle; it needs 128 invocations, 8 KiB.
-STAGED_TILES = {"64x64": (8, 8)}
 SMALLEST_STAGED = "32x32"
-STAGED_DEVICES = ("discrete", "integrated", "virtual")  # CPUs gain nothing from shared memory
 
 
-def staged_tile(device: Device, m4: int, n4: int) -> str | None:
-    """The tile through shared memory for a product of these sizes, or None where the plain kernel does as
-    well."""
-    if device.capabilities.device_type not in STAGED_DEVICES:
+def staged_tile(capabilities: Capabilities, m4: int, n4: int) -> str | None:
+    """The tile through shared memory for a product of so many blocks of rows and columns, or None where the
+    kernel in registers does as well: the profile's, if the product fills half of it both ways."""
+    tile = profile(capabilities).staged
+    if tile is None:
         return None
-    return next(
-        (tile for tile, (rows, columns) in STAGED_TILES.items() if m4 >= rows and n4 >= columns), None
-    )
+    rows, columns = (int(size) // 8 for size in tile.split("x"))
+    return tile if m4 >= rows and n4 >= columns else None
 
 
 def upload(device: Device, data: npt.NDArray[Any]) -> Buffer:

@@ -67,13 +67,18 @@ class Implicit:
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
         """Whether the convolution fills tiles through shared memory."""
-        return staged_tile(device, pixel_rows(p, pad=True).blocks, p.oc // p.groups // 4) is not None
+        return (
+            staged_tile(device.capabilities, pixel_rows(p, pad=True).blocks, p.oc // p.groups // 4)
+            is not None
+        )
 
     def program(self, p: Conv2dProblem) -> Program:
         """The pipeline for this problem."""
         gemm = self.gemm
         tile = (
-            self.tile or staged_tile(gemm.device, pixel_rows(p, pad=True).blocks, gemm.n4) or SMALLEST_STAGED
+            self.tile
+            or staged_tile(gemm.device.capabilities, pixel_rows(p, pad=True).blocks, gemm.n4)
+            or SMALLEST_STAGED
         )
         out = "f32" if gemm.scales.y is None else "q8to"
         variant = catalog().find("conv2d_q8ta_q8csw__staged", dot=gemm.form, out=out, tile=tile)

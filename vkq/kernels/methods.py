@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Protocol
 
-from ..errors import ArgumentError, MethodError
+from ..errors import ArgumentError
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.buffer import Buffer
 from ..runtime.recording import Recording
@@ -171,7 +171,7 @@ def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method,
             if merit := method.merit(layer, p):
                 return method, merit if name == "auto" else "asked for by name"
     if not able:
-        raise MethodError(
+        raise ArgumentError(
             f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can"
         )
     return able[0], "asked for by name"

@@ -27,7 +27,7 @@ LANES = 4
 AnyLayout = TypeVar("AnyLayout", bound="LayoutSpec")
 
 _DIM = re.compile(r"[a-z]+")
-_PART = re.compile(r"(?P<dim>[a-z]+)(%(?P<modulus>[1-9][0-9]*))?(/(?P<divisor>[1-9][0-9]*))?")
+_PART = re.compile(r"(?P<dim>[a-z]+)(%(?P<modulus>[1-9][0-9]{0,4}))?(/(?P<divisor>[1-9][0-9]{0,4}))?")
 
 _GLSL = """\
 // {name}: {summary}.

@@ -102,6 +102,7 @@ def read(model: Any) -> Model:
 def _onnx() -> Any:
     try:
         import onnx
+        import onnx.inliner
     except ImportError as error:
         raise ModelError("reading ONNX models needs the package onnx: pip install 'vkq[onnx]'") from error
     return onnx

@@ -16,7 +16,9 @@ from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..runtime.device import Device, default_device
+from .fallback import Mixed
 from .reader import Argument, Model, fixed, read
+from .report import Report, explain
 
 ON_DEVICE = ("int8", "uint8", "float32")
 KEPT = 8  # executables of other input shapes; the least recently used goes
@@ -85,7 +87,7 @@ class InferenceSession:
             device if isinstance(device, Device) else default_device() if device is None else Device(device)
         )
         self._layers: dict[Hashable, Any] = {}
-        self._executables: OrderedDict[Hashable, Executable] = OrderedDict()
+        self._executables: OrderedDict[Hashable, Executable | Mixed] = OrderedDict()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,6 +133,33 @@ class InferenceSession:
             )
         return graph
 
+    def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
+        """Every node of the model for these shapes (by default `trial_shapes`): vkq's operator, where it runs
+        and why, its shaders; memory. Nothing is run."""
+        chosen = dict(shapes or self.trial_shapes())
+        arrays = {
+            a.name: np.broadcast_to(np.zeros((), a.dtype), tuple(chosen[a.name])) for a in self.model.inputs
+        }
+        executable = self._executable(arrays)
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
+        return explain(
+            executable, self._layers, f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
+        )
+
+    def profile(self, input_feed: Mapping[str, npt.ArrayLike]) -> list[tuple[str, str, float]]:
+        """(node of the model, operator, time on the device in microseconds) of each operator in one run.
+
+        Raises DeviceError where the device has no timestamps.
+        """
+        arrays = self._checked(input_feed)
+        given = {name: array for name, array in arrays.items() if name in self._constant}
+        graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
+        executable = Executable(graph, self.device, {} if given else self._layers, timestamps=True)
+        for _ in range(2):  # the first run also warms caches
+            executable.run(arrays)
+        times = executable.times_us()
+        return [(node.source, node.op, us) for (node, _, _), us in zip(executable.steps, times, strict=True)]
+
     # --------------------------------------------------------------------------------------------------- runs
 
     def run(
@@ -153,7 +182,7 @@ class InferenceSession:
         number. *batch* of them run together; the last batch may be smaller.
         """
         first = self.model.inputs[0].name
-        waiting: list[tuple[Executable, int]] = []
+        waiting: list[tuple[Executable | Mixed, int]] = []
         for turn, group in enumerate(_groups(inputs, batch)):
             rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
             arrays = self._checked({name: np.stack([row[name] for row in rows]) for name in rows[0]})
@@ -165,7 +194,7 @@ class InferenceSession:
         for one in waiting:
             yield from self._finished(*one)
 
-    def _finished(self, executable: Executable, count: int) -> Iterator[Array]:
+    def _finished(self, executable: Executable | Mixed, count: int) -> Iterator[Array]:
         result = executable.finish()[self.model.outputs[0].name]
         yield from (result[i] for i in range(count))
 
@@ -198,16 +227,17 @@ class InferenceSession:
             arrays[argument.name] = array
         return arrays
 
-    def _executable(self, arrays: Mapping[str, Array], turn: int = 0) -> Executable:
+    def _executable(self, arrays: Mapping[str, Array], turn: int = 0) -> Executable | Mixed:
         shapes = {name: array.shape for name, array in arrays.items()}
         given = {name: array for name, array in arrays.items() if name in self._constant}
         key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()), turn)
         with self._lock:
             found = self._executables.get(key)
             if found is None:
-                found = self._executables[key] = Executable(
-                    self.lowered(shapes, given), self.device, {} if given else self._layers
-                )
+                graph = self.lowered(shapes, given)
+                layers = {} if given else self._layers
+                kind = Mixed if refusals(graph) else Executable
+                found = self._executables[key] = kind(graph, self.device, layers)
                 if len(self._executables) > KEPT:
                     self._executables.popitem(last=False)
             self._executables.move_to_end(key)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..device import vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose
+from ..device.profiles import profile
 from ..errors import DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
 from . import pipeline_cache
@@ -27,26 +28,11 @@ from .program import Program, code, require
 from .recording import Recording, native_module
 
 BLOCK_BYTES = 16 << 20
-# A watchdog ends a dispatch after about a second, and slow devices have them: multiply-adds that even those
-# finish in time.
-MACS_PER_DISPATCH = {"discrete": 1 << 40, "virtual": 1 << 38, "cpu": 1 << 40}
-MACS_PER_DISPATCH_DEFAULT = 1 << 33
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
-QUALCOMM = 0x5143
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
-
-
-def wide_barriers(c: Capabilities) -> bool:
-    """Whether barriers must name all kinds of access: an Adreno 840's driver drops those that name just what
-    shaders do.
-
-    https://github.com/pytorch/executorch/pull/20915. Elsewhere the exact ones are faster: 2.6 us each on an
-    H200.
-    """
-    return c.vendor_id == QUALCOMM
 
 
 class Device:
@@ -103,7 +89,7 @@ class Device:
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
         self.handle = handle  # the VkDevice, for queries that the extension does not make
         self.context = extension.Context(
-            *(vulkan.handle_int(h) for h in handles), family, wide_barriers(self.capabilities)
+            *(vulkan.handle_int(h) for h in handles), family, profile(self.capabilities).wide_barriers
         )
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
@@ -343,7 +329,7 @@ class Device:
     def groups_per_dispatch(self, total: int, macs: int) -> int:
         """How many of *total* workgroups, *macs* multiply-adds in all, one dispatch may have before a
         watchdog could end it."""
-        most = MACS_PER_DISPATCH.get(self.capabilities.device_type, MACS_PER_DISPATCH_DEFAULT)
+        most = profile(self.capabilities).macs_per_dispatch
         return total if macs <= most else max(1, total * most // macs)
 
     def flush(self) -> None:

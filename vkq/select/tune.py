@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
-import functools
 import json
 import threading
 import warnings
@@ -22,10 +21,10 @@ from typing import Any
 from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value
-from ..yamlfile import load
 
 SHADER = "gemm_q8ta_q8csw__tiled"
 INVOCATIONS = (
@@ -69,18 +68,6 @@ class Shape:
         return ".".join([self.form, self.out, *(str(1 << max(0, size - 1).bit_length()) for size in sizes)])
 
 
-@dataclasses.dataclass(frozen=True)
-class Preference:
-    """A rule of preferences.yaml."""
-
-    vendor_id: int
-    name: str
-    tile: str | None
-    avoid_local: frozenset[tuple[int, int]]
-    why: str
-    link: str
-
-
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_setting", default=None)
 observer: contextvars.ContextVar[Callable[[Shape], None] | None] = contextvars.ContextVar(
     "vkq_shapes", default=None
@@ -105,8 +92,7 @@ def lookup(device: Device, shape: Shape) -> Setting | None:
 def default(capabilities: Capabilities, shape: Shape) -> Setting:
     """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller
     than it has tiles."""
-    rule = preference(capabilities)
-    tile = (rule and rule.tile) or ("4x8" if shape.n4 >= WIDE_N4 else "4x4")
+    tile = profile(capabilities).tile if shape.n4 >= WIDE_N4 else "4x4"
     tile_m4 = int(tile.split("x")[0]) // 4
     return Setting(tile, *_local(capabilities, -(-shape.m4 // tile_m4)))
 
@@ -119,8 +105,7 @@ def default_local(capabilities: Capabilities, rows: int) -> dict[str, Value]:
 
 def _local(capabilities: Capabilities, rows: int) -> tuple[int, int]:
     """A workgroup's size in x and y: as square as the vendor allows, but no taller than *rows* of tiles."""
-    rule = preference(capabilities)
-    avoided = rule.avoid_local if rule else frozenset()
+    avoided = profile(capabilities).avoid_local
     tall = 1
     for y in (2, 4, 8):
         if y // 2 < rows and (INVOCATIONS // y, y) not in avoided:
@@ -142,15 +127,15 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
 def refusal(capabilities: Capabilities, setting: Setting) -> str | None:
     """Why a setting cannot be used on the device, or None."""
     limits, local = capabilities.properties, (setting.local_x, setting.local_y)
-    rule = preference(capabilities)
     if setting.tile not in catalog().shaders[SHADER].axes["tile"]:
         return f"there is no tile {setting.tile}"
     if min(local) < 1 or local[0] * local[1] > limits["maxComputeWorkGroupInvocations"]:
         return f"a workgroup of {local[0]}x{local[1]} is above maxComputeWorkGroupInvocations"
     if local[0] > limits["maxComputeWorkGroupSize_x"] or local[1] > limits["maxComputeWorkGroupSize_y"]:
         return f"a workgroup of {local[0]}x{local[1]} is above maxComputeWorkGroupSize"
-    if rule and local in rule.avoid_local:
-        return f"{rule.name}: {rule.why} ({rule.link})"
+    known = profile(capabilities)
+    if local in known.avoid_local:
+        return f"{known.names[-1]}: {known.whys[-1]}"
     return None
 
 
@@ -216,35 +201,3 @@ def _parse(value: Any) -> dict[str, Setting]:
             raise ValueError(f"a value of {bucket} has the wrong type")
         found[bucket] = Setting(tile, *local)
     return found
-
-
-def preference(capabilities: Capabilities) -> Preference | None:
-    """The rule of preferences.yaml for a device, or None."""
-    return next((rule for rule in preferences() if rule.vendor_id == capabilities.vendor_id), None)
-
-
-@functools.cache
-def preferences() -> tuple[Preference, ...]:
-    """Every rule, in the order of the file. Raises SpecError with its line where one breaks the schema."""
-    return tuple(_rule(node) for node in load(Path(__file__).with_name("preferences.yaml")).sequence())
-
-
-def _rule(node: Any) -> Preference:
-    keys = node.mapping({"vendor_id", "name", "why", "link"}, {"tile", "avoid_local"})
-    tile = keys["tile"].str() if "tile" in keys else None
-    if tile is not None and tile not in catalog().shaders[SHADER].axes["tile"]:
-        raise keys["tile"].error(f"there is no tile {tile} of {SHADER}")
-    sizes = (
-        [tuple(n.int() for n in pair.sequence()) for pair in keys["avoid_local"].sequence()]
-        if "avoid_local" in keys
-        else []
-    )
-    if any(len(size) != 2 for size in sizes):
-        raise keys["avoid_local"].error("a workgroup size has two numbers here: x and y")
-    vendor, name, why, link = (
-        keys["vendor_id"].int(),
-        keys["name"].str(),
-        keys["why"].str(),
-        keys["link"].str(),
-    )
-    return Preference(vendor, name, tile, frozenset((size[0], size[1]) for size in sizes), why, link)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from vkq import cache
+from vkq import cache, files
 from vkq.errors import CompileError
 from vkq.layout.pack import glsl_includes
 from vkq.shader.glslang import find_compiler
@@ -24,10 +24,14 @@ from vkq.shader.spec import Variant
 FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
 DEBUG = "DEBUG"  # a define under which shaders print (debugPrintfEXT)
 DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a process of its own
+MOST_BYTES = 1 << 20  # of a source or an included file
+MOST_LINES = 10_000  # of an expanded text: files that include each other twice grow without end
+MOST_DEPTH = 32  # of files that include each other
 PACKAGED = Path(__file__).parent.parent / "_spirv"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")
+_INSIDE = re.compile(r"(?:[\w-][\w.-]*/)*[\w-][\w.-]*")  # neither absolute nor with ..
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _VERSION = re.compile(r"\s*#\s*version\b")
 
@@ -63,7 +67,10 @@ def expand(
     lines += [f"#define {key} {value}" for key, value in (defines or {}).items()]
     body = "\n".join(head[version:])
     lines.append(f'#line {version + 1} "{name}"')
-    lines += _body(body, version + 1, path, name, folders, virtual or {}, (name,))
+    for line in _body(body, version + 1, path, name, folders, virtual or {}, (name,)):
+        lines.append(line)
+        if len(lines) > MOST_LINES:
+            raise CompileError(f"{name}:1: it has more than {MOST_LINES} lines with all that it includes.")
     return "\n".join(lines) + "\n"
 
 
@@ -95,6 +102,13 @@ def _included(
     virtual: Mapping[str, str],
     including: tuple[str, ...],
 ) -> Iterator[str]:
+    if not _INSIDE.fullmatch(wanted):
+        raise CompileError(
+            f"{where}: include {wanted[:60]!r} leaves its folder; name a file beside the source or in"
+            " one of the include folders."
+        )
+    if len(including) > MOST_DEPTH:
+        raise CompileError(f"{where}: files include each other more than {MOST_DEPTH} deep.")
     looked = [folder for folder in ([path.parent] if path else []) + folders if folder.is_dir()]
     found = next((folder / wanted for folder in looked if (folder / wanted).is_file()), None)
     if found is None and wanted not in virtual:
@@ -123,7 +137,7 @@ def _label(path: Path, folders: list[Path]) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return files.read(path, MOST_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CompileError(f"{path}:1: cannot be read: {error}.") from error
 

@@ -58,12 +58,12 @@ def shared(node: Node | None, known: Mapping[str, Words]) -> Words:
 
 def block(words: Words, place: Node) -> tuple[PushConstant, ...]:
     """The words with their offsets; *place* is blamed where two have one name, or where they are too many."""
+    if 4 * len(words) > MAX_BYTES:
+        raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
     names = [name for _, name in words]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         raise place.error(f"the push constant '{twice[0]}' is declared twice; there are: {', '.join(names)}.")
-    if 4 * len(words) > MAX_BYTES:
-        raise place.error(f"{4 * len(words)} bytes of push constants; Vulkan guarantees {MAX_BYTES}.")
     return tuple(PushConstant(name, kind, 4 * i) for i, (kind, name) in enumerate(words))
 
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from vkq.errors import ArgumentError
 from vkq.shader.expression import Expression
@@ -16,7 +17,8 @@ from vkq.shader.interface import TYPES, Words, block, blocks, shared
 from vkq.shader.spec import Binding, Constant, PushConstant, Shader, Value, Variant, encode
 from vkq.yamlfile import Node, load
 
-MAX_VARIANTS = 4096
+MAX_VARIANTS = 1024
+MAX_ENTRIES = 64  # of any list or mapping of a description: bindings, constants, defines, rules
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?")
 
@@ -35,6 +37,7 @@ class _Choice:
 
 
 _Axes = dict[str, dict[str, _Choice]]
+Entry = TypeVar("Entry")
 
 
 def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
@@ -50,6 +53,8 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
         {"name", "summary", "source", "bindings", "local_size", "workgroups"},
         {"axes", "except", "defines", "push", "push_constants", "specialization", "shared_bytes", "requires"},
     )
+    if not re.fullmatch(r"[\w-][\w.-]*", top["source"].str()):
+        raise top["source"].error("the source must be the name of a file beside the YAML.")
     source = path.parent / top["source"].str()
     if not source.is_file():
         raise top["source"].error(f"the source '{source}' does not exist; it must stand beside the YAML.")
@@ -154,10 +159,10 @@ def _local_size(node: Node, names: set[str]) -> tuple[Expression, Expression, Ex
 
 def _axes(node: Node | None) -> _Axes:
     axes: _Axes = {}
-    for axis, values in node.items() if node else []:
+    for axis, values in _items(node):
         _check_name(values, axis, _LOWER)
         axes[axis] = {}
-        for value, entry in values.items():
+        for value, entry in _items(values):
             _check_name(entry, value, _LOWER)
             keys = entry.mapping(set(), {"defines", "specialization", "requires", "types"})
             specialization, types = dict(_items(keys.get("specialization"))), dict(_items(keys.get("types")))
@@ -189,7 +194,7 @@ def _common(keys: Mapping[str, Node]) -> _Choice:
 
 def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
     rules = []
-    for rule in node.sequence() if node else []:
+    for rule in _bounded(node.sequence() if node else [], node):
         rules.append({axis: value.str() for axis, value in rule.mapping(set(), axes.keys()).items()})
         for axis, value in rule.items():
             if value.str() not in axes[axis]:
@@ -265,7 +270,7 @@ def _named(
 ) -> Iterator[tuple[str, dict[str, Node]]]:
     """The entries of a list of mappings that each have a ``name`` of their own."""
     seen: set[str] = set()
-    for entry in node.sequence():
+    for entry in _bounded(node.sequence(), node):
         keys = entry.mapping(required | {"name"}, optional)
         name = keys["name"].str()
         _check_name(keys["name"], name, _GLSL_NAME)
@@ -276,7 +281,14 @@ def _named(
 
 
 def _items(node: Node | None) -> list[tuple[str, Node]]:
-    return node.items() if node else []
+    return _bounded(node.items() if node else [], node)
+
+
+def _bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
+    """The entries, where there are not more than a description can need."""
+    if node and len(entries) > MAX_ENTRIES:
+        raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
+    return entries
 
 
 def _name(node: Node) -> str:

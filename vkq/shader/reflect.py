@@ -88,8 +88,8 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
         CompileError: the bytes are not SPIR-V, or use what vkq's shaders never do (a descriptor set other
         than 0).
     """
-    module = Module(spirv, specialization or {})
     try:
+        module = Module(spirv, specialization or {})
         local_size, local_size_ids = _local_size(module)
         return Reflection(
             bindings=tuple(sorted(_bindings(module), key=lambda binding: binding.number)),
@@ -101,7 +101,7 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
             capabilities=frozenset(instruction.words[0] for instruction in module.of(OP_CAPABILITY)),
             extensions=frozenset(instruction.text(0) for instruction in module.of(OP_EXTENSION)),
         )
-    except (LookupError, ValueError, ArithmeticError, struct.error, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, struct.error, RecursionError) as error:
         raise CompileError(f"the SPIR-V module is malformed: {error!r}.") from error
 
 

@@ -90,6 +90,12 @@ _VECTOR_PREFIX = {"float": "", "int": "i", "uint": "u", "bool": "b", "float16_t"
 _VECTOR_PREFIX |= {f"{name}{bits}_t": f"{name[0]}{bits}" for name in ("int", "uint") for bits in (8, 16, 64)}
 
 
+def _shifted(a: int, b: int) -> int:
+    if not 0 <= b < 32:
+        raise ValueError(f"a shift by {b}")
+    return a << b
+
+
 def _truncated(a: int, b: int) -> int:
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
@@ -118,7 +124,7 @@ _OPERATIONS: dict[int, Callable[..., int]] = {  # of OpSpecConstantOp, as far as
     179: lambda a, b: a <= b,
     194: lambda a, b: a >> b,
     195: lambda a, b: a >> b,
-    196: lambda a, b: a << b,
+    196: _shifted,
     197: lambda a, b: a | b,
     198: lambda a, b: a ^ b,
     199: lambda a, b: a & b,
@@ -131,6 +137,8 @@ class Module:
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         self.instructions = parse(spirv)[1]
         self.values = specialization
+        self._known: dict[int, int] = {}  # what `evaluate` and `size` found: constants and types share others
+        self._sizes: dict[int, tuple[int, int]] = {}
         self.defined: dict[int, Instruction] = {}
         self.names: dict[int | tuple[int, int], str] = {}
         self.decorations: dict[int | tuple[int, int], dict[int, int]] = {}
@@ -171,6 +179,14 @@ class Module:
 
     def evaluate(self, identifier: int) -> int:
         """The value of an integer or bool constant under the specialization."""
+        if identifier not in self._known:
+            value = self._evaluated(identifier)
+            if abs(value) >= 1 << 63:
+                raise CompileError(f"the SPIR-V computes a size of {value.bit_length()} bits.")
+            self._known[identifier] = value
+        return self._known[identifier]
+
+    def _evaluated(self, identifier: int) -> int:
         instruction = self.defined[identifier]
         words, number = instruction.words, self.decorations.get(identifier, {}).get(SPEC_ID)
         if number is not None and number in self.values:
@@ -192,6 +208,11 @@ class Module:
 
     def size(self, identifier: int) -> tuple[int, int]:
         """Size and alignment of a type in shared memory, in bytes, by the rules of std430."""
+        if identifier not in self._sizes:
+            self._sizes[identifier] = self._sized(identifier)
+        return self._sizes[identifier]
+
+    def _sized(self, identifier: int) -> tuple[int, int]:
         instruction = self.defined.get(identifier)
         words = instruction.words if instruction else ()
         if instruction and instruction.op in (OP_BOOL, OP_INT, OP_FLOAT):

@@ -8,8 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ...errors import ModelError, VkqError
 from ..graph import Array, Graph, Node, Spec
 from ..operators.table import infer
+
+BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
 
 
 class Sweep:
@@ -87,8 +90,13 @@ class Sweep:
             if any(name in self.same for name in node.inputs):
                 inputs = tuple(self.same.get(name, name) for name in node.inputs)
                 node = Node(node.op, inputs, node.outputs, node.attributes, node.source)
-            if not visit(self, node):
-                self.keep(node)
+            try:
+                if not visit(self, node):
+                    self.keep(node)
+            except ModelError:
+                raise
+            except BROKEN as error:  # attributes of wrong types, scales below 0, shapes that do not fit
+                raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
         outputs = list(self.old.outputs)
         for name in outputs:
             if name in self.same and name not in self.made:  # a result keeps its name

@@ -1,0 +1,127 @@
+"""vkq inspect, run and quantize: what they print, write and return."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vkq
+from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
+from vkq.cli import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A quantized and a float model, a network that cannot run whole, and pictures."""
+    path = tmp_path_factory.mktemp("models")
+    net = Net(seed=3)
+    proto = net.model(*KINDS["resnet"](net))
+    (path / "float.onnx").write_bytes(proto.SerializeToString())
+    (path / "int8.onnx").write_bytes(quantized(proto, "qdq_int8", path, net.shape))
+    (path / "pictures").mkdir()
+    for i in range(4):
+        pixels = np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(path / "pictures" / f"{i}.png")
+    net = Net(seed=5)
+    (path / "partly.onnx").write_bytes(
+        net.model(net.head(net.op("Sinh", net.conv("x", 4)))).SerializeToString()
+    )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def device_of_the_commands(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VKQ_DEVICE", software_device.name)
+    monkeypatch.setattr("vkq.runtime.device._default", software_device)
+
+
+def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(folder / "int8.onnx")]) == 0
+    out = capsys.readouterr().out
+    assert "input   x: float32[1, 3, 16, 16], here [1, 3, 16, 16]" in out
+    assert "device  conv2d" in out
+    assert "operators: " in out
+    assert main(["inspect", str(folder / "partly.onnx")]) == 1
+    assert "nowhere Sinh" in capsys.readouterr().out
+    assert main(["inspect", str(folder / "pictures" / "0.png")]) == 2
+    assert "vkq: error: not an ONNX model" in capsys.readouterr().err
+
+
+def test_run_a_picture(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "out.npz"
+    picture = folder / "pictures" / "0.png"
+    options = [
+        "-i",
+        f"x={picture}",
+        "-o",
+        str(out),
+        "--mean",
+        "0.5",
+        "--std",
+        "0.25",
+        "--compare",
+        "onnxruntime",
+    ]
+    assert main(["run", str(folder / "int8.onnx"), *options]) == 0
+    said = capsys.readouterr().out
+    assert "10 of 10 equal" in said
+    assert "session.qdqisint8allowed=1" in said
+    scaled = Image.open(picture).resize((16, 16), Image.Resampling.BILINEAR)
+    x = ((np.asarray(scaled).astype(np.float32) / 255 - np.float32(0.5)) / np.float32(0.25)).transpose(
+        2, 0, 1
+    )[None]
+    want = onnxruntime_results((folder / "int8.onnx").read_bytes(), {"x": x})[0]
+    with np.load(out) as arrays:
+        (got,) = (arrays[name] for name in arrays)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_run_arrays_and_repeat(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    x = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+    np.save(folder / "x.npy", x)
+    np.savez(folder / "x.npz", x=x)
+    for name in ("x.npy", "x.npz"):
+        assert (
+            main(["run", str(folder / "int8.onnx"), "-i", str(folder / name), "--repeat", "3", "--explain"])
+            == 0
+        )
+        out = capsys.readouterr().out
+        assert "of 3 runs" in out
+        assert "dispatches" in out
+    np.save(folder / "bad.npy", np.array([{}]))
+    assert main(["run", str(folder / "int8.onnx"), "-i", str(folder / "bad.npy")]) == 2
+    assert "bad.npy: " in capsys.readouterr().err
+
+
+def test_run_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    trace = folder / "trace.json"
+    assert main(["run", str(folder / "int8.onnx"), "--random", "--profile", "--trace", str(trace)]) == 0
+    assert "us on the device" in capsys.readouterr().out
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert {event["ph"] for event in events} == {"X"}
+    assert sum(event["name"] == "conv2d" for event in events) == 6
+
+
+def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = str(folder / "int8.onnx")
+    assert main(["run", model]) == 2
+    assert "nothing is given for the inputs ['x']" in capsys.readouterr().err
+    assert main(["run", model, "--random", "--shape", "x=1x3"]) == 2
+    assert main(["run", model, "--random", "--shape", "y=1x3x16x16"]) == 2
+    assert "--shape names ['y']" in capsys.readouterr().err
+    assert main(["run", str(folder / "partly.onnx"), "--random"]) == 2
+    assert "cannot run on a device" in capsys.readouterr().err
+
+
+def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = folder / "made.onnx"
+    options = ["-c", str(folder / "pictures"), "-o", str(target), "--mean", "0.5", "--std", "0.5"]
+    assert main(["quantize", str(folder / "float.onnx"), *options]) == 0
+    out = capsys.readouterr().out
+    assert "dB signal to noise" in out
+    assert float(out.split("pictures: ")[1].split(" dB")[0]) > 10
+    assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
+    assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder)]) == 2
+    assert "has 0 pictures" in capsys.readouterr().err

@@ -1,0 +1,117 @@
+"""Which kernels a device gets, and the printed reason: with the capabilities that its driver reports."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from vkq.device import profiles
+from vkq.device.profiles import profile
+from vkq.errors import SpecError
+from vkq.kernels import gemv
+from vkq.kernels.gemm import staged_tile
+from vkq.select import tune
+from vkq.select.tune import Setting, Shape
+
+from .reported import NAMES, reported
+
+XCLIPSE, INTEL, UNKNOWN = 0x144D, 0x8086, 0x1010
+DEVICES = {name: reported(name) for name in NAMES} | {
+    # no driver of these could be asked: others' capabilities under their vendor's number
+    "mali-g610": reported("mali-g52", name="Mali-G610"),
+    "xclipse": reported("radv-gfx1030", vendor_id=XCLIPSE, device_type="integrated"),
+    "intel": reported("lavapipe", vendor_id=INTEL, device_type="integrated"),
+    "jetson": reported("nvidia-h200", device_type="integrated"),
+    "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
+}
+LARGE = Shape("s8s8", "q8to", 100, 100, 100)
+# device: rule, tile through shared memory, setting of the kernel in registers, rows that gemv takes
+TAKEN = {
+    "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
+    "adreno-650": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
+    "adreno-740": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
+    "adreno-750": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
+    "mali-g52": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
+    "mali-g610": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
+    "videocore-4.2": ("Broadcom VideoCore", None, Setting("4x4", 8, 8), 1),
+    "videocore-7.1": ("Broadcom VideoCore", None, Setting("4x4", 8, 8), 1),
+    "xclipse": ("Samsung Xclipse", "64x64", Setting("4x8", 8, 8), 4),
+    "radv-gfx1030": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
+    "radv-gfx1100": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
+    "intel": ("Intel", "64x64", Setting("4x8", 8, 8), 4),
+    "nvidia-h200": ("discrete GPU", "64x64", Setting("4x8", 8, 8), 28),
+    "jetson": ("NVIDIA", "64x64", Setting("4x8", 8, 8), 4),
+    "lavapipe": ("CPU", None, Setting("4x8", 8, 8), 2),
+    "swiftshader": ("CPU", None, Setting("4x8", 8, 8), 2),
+    "unknown": ("default", None, Setting("4x8", 8, 8), 4),
+}
+
+
+def test_every_device_is_in_the_table() -> None:
+    assert TAKEN.keys() == DEVICES.keys()
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_taken_and_why(name: str) -> None:
+    c, (rule, staged, setting, rows) = DEVICES[name], TAKEN[name]
+    known = profile(c)
+    assert known.names[-1] == rule
+    assert staged_tile(c, LARGE.m4, LARGE.n4) == staged
+    assert tune.default(c, LARGE) == setting
+    assert gemv.max_rows(c) == rows
+    where = f"{staged} through shared memory" if staged else f"{setting.tile} in registers"
+    assert known.reason.startswith(f"{rule}: tiles of {where}; ")
+    assert known.whys[-1] in known.reason
+
+
+def test_an_h200_is_what_it_was_measured_with() -> None:
+    known = profile(DEVICES["nvidia-h200"])
+    assert (known.gemv_rows_float, known.gemv_invocations, known.gemv_invocations_few) == (28, 256, 512)
+    assert known.macs_per_dispatch == 1 << 40
+    assert not known.wide_barriers
+    assert not known.avoid_local
+
+
+@pytest.mark.parametrize("channel_blocks", [1, 2, 4, 8, 100])
+def test_an_adreno_never_gets_8x8_nor_4x16(channel_blocks: int) -> None:
+    known, wide = profile(DEVICES["adreno-740"]), min(8, channel_blocks)
+    x, y = known.local(wide, 64, channel_blocks)
+    assert x * y == 64
+    assert (x, y) not in {(8, 8), (4, 16)}
+    assert profile(DEVICES["radv-gfx1030"]).local(wide, 64, channel_blocks) == (wide, 64 // wide)
+
+
+def test_every_rule_has_a_reason_and_a_source() -> None:
+    for rule in profiles.profiles():
+        assert rule.why
+        assert rule.source
+        known = {name for c in DEVICES.values() for name in c.facts}
+        assert rule.facts.keys() <= known, f"{rule.name} asks for facts that no device has"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("  wide_barriers: false\n", "", "lacks wide_barriers"),
+        ("device_type: cpu", "device_type: toaster", "no device type toaster"),
+        ("[[8, 8], [4, 16]]", "[[8, 8, 1]]", "two numbers"),
+        ("gemv_rows: 28", "gemv_rows: many", "a whole number is needed"),
+    ],
+)
+def test_a_broken_file_is_refused_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: str, new: str, message: str
+) -> None:
+    text = profiles.FILE.read_text()
+    assert old in text
+    broken = tmp_path / "profiles.yaml"
+    broken.write_text(text.replace(old, new, 1))
+    monkeypatch.setattr(profiles, "FILE", broken)
+    with pytest.raises(SpecError, match=message):
+        profiles.profiles.__wrapped__()
+
+
+def test_a_profile_is_one_value_for_a_device() -> None:
+    c = DEVICES["mali-g52"]
+    assert profile(c) is profile(dataclasses.replace(c, name="another"))

@@ -1,0 +1,201 @@
+"""Models that are broken, or mean harm: a typed error that names what and why; nothing else is read or
+run."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from tests.onnx import mutate
+from vkq.onnx import ModelError, UnsupportedModelError, reader
+
+
+def model(nodes, constants=(), opset=17, inputs=(("x", TensorProto.FLOAT, (1, 3, 4, 4)),), outputs=("y",)):
+    infos = [helper.make_tensor_value_info(*one) for one in inputs]
+    results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(list(nodes), "g", infos, results, list(constants))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def relu(x: str = "x", y: str = "y", name: str = "relu"):
+    return helper.make_node("Relu", [x], [y], name=name)
+
+
+@pytest.mark.parametrize("data", [b"", b"not a model", bytes(range(256)), b"\x08\x07\x12\x00" * 9])
+def test_not_a_model(data: bytes) -> None:
+    with pytest.raises(ModelError, match=r"not an ONNX model|opset 0"):
+        vkq.onnx.read(data)
+
+
+def test_wrong_things(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is a int; give a path"):
+        vkq.onnx.read(3)
+    with pytest.raises(FileNotFoundError, match="no such file"):
+        vkq.onnx.read(tmp_path / "none.onnx")
+    with pytest.raises(FileNotFoundError, match="a model is a regular file"):
+        vkq.onnx.read(tmp_path)
+
+
+@pytest.mark.parametrize("opset", [0, 9, 99])
+def test_opsets(opset: int) -> None:
+    with pytest.raises(ModelError, match=rf"opset {opset} of ai.onnx; 10 to 27"):
+        vkq.onnx.read(model([relu()], opset=opset))
+
+
+def test_structure() -> None:
+    with pytest.raises(ModelError, match="stands in a cycle"):
+        vkq.onnx.read(model([relu("b", "a", "one"), relu("a", "b", "two"), relu()]))
+    with pytest.raises(ModelError, match="Relu 'relu': reads its own output 'y'"):
+        vkq.onnx.read(model([relu("y", "y")]))
+    with pytest.raises(ModelError, match="Relu 'relu': its input 'w' is neither an input, nor a constant"):
+        vkq.onnx.read(model([relu("w")]))
+    with pytest.raises(ModelError, match="'y' is made twice"):
+        vkq.onnx.read(model([relu(), relu(name="again")]))
+    with pytest.raises(ModelError, match=r"no node makes the model's results \['z'\]"):
+        vkq.onnx.read(model([relu()], outputs=["y", "z"]))
+    with pytest.raises(ModelError, match="has no results"):
+        vkq.onnx.read(model([relu()], outputs=[]))
+
+
+def test_nodes_out_of_order_are_put_in_order() -> None:
+    read = vkq.onnx.read(model([relu("a", "y", "second"), relu("x", "a", "first")]))
+    assert [node.source for node in read.nodes] == ["first", "second"]
+
+
+def test_unknown_operators_are_all_listed(any_device: vkq.Device) -> None:
+    nodes = [
+        helper.make_node("Foo", ["x"], ["a"], name="foo", domain="nowhere"),
+        helper.make_node("Sinh", ["x"], ["b"], name="sinh"),
+        helper.make_node("Sinh", ["b"], ["y"], name="again"),
+    ]
+    with pytest.raises(ModelError, match=r"vkq does not know the operator nowhere.Foo"):
+        vkq.onnx.InferenceSession(model(nodes, outputs=["a", "y"]), any_device)
+    with pytest.raises(UnsupportedModelError, match="2 of 2 nodes cannot run") as caught:
+        vkq.onnx.InferenceSession(model(nodes[1:]), any_device)
+    assert [text.split(":")[0] for text in caught.value.refusals] == ["Sinh 'sinh'", "Sinh 'again'"]
+    assert isinstance(caught.value, ValueError)
+
+
+def test_constants() -> None:
+    tensor = numpy_helper.from_array(np.zeros((2, 3), np.float32), "w")
+    tensor.dims[0] = 5
+    with pytest.raises(ModelError, match=r"constant 'w' has the dims \[5, 3\] and other data"):
+        vkq.onnx.read(model([relu()], [tensor]))
+    tensor.dims[0] = -1
+    with pytest.raises(ModelError, match="each must be 0 or more"):
+        vkq.onnx.read(model([relu()], [tensor]))
+    tensor.dims[0] = 2**62
+    with pytest.raises(ModelError, match="bytes at most"):
+        vkq.onnx.read(model([relu()], [tensor]))
+    tensor.data_type = TensorProto.BFLOAT16
+    with pytest.raises(ModelError, match="'w' is of bfloat16; only"):
+        vkq.onnx.read(model([relu()], [tensor]))
+
+
+def test_shapes_are_refused_with_the_node() -> None:
+    wrong = numpy_helper.from_array(np.zeros((8, 5, 3, 3), np.float32), "w")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], name="conv1")
+    with pytest.raises(ModelError, match=r"Conv 'conv1': .*5"):
+        vkq.onnx.read(model([conv], [wrong])).at({"x": (1, 3, 4, 4)})
+    huge = numpy_helper.from_array(np.array([2**30, 2**30], np.int64), "s")
+    fill = helper.make_node("ConstantOfShape", ["s"], ["y"], name="fill")
+    with pytest.raises(ModelError, match=r"ConstantOfShape 'fill' would be .* bytes at most"):
+        vkq.onnx.read(model([fill], [huge])).at({"x": (1, 3, 4, 4)})
+
+
+def external(folder: Path, location: str, **entries: str):
+    """A model whose constant lies in a file."""
+    tensor = numpy_helper.from_array(np.arange(6, dtype=np.float32).reshape(2, 3), "w")
+    data = tensor.raw_data
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=value)
+    path = folder / "model.onnx"
+    path.write_bytes(model([helper.make_node("Add", ["w", "w"], ["y"])], [tensor]).SerializeToString())
+    return path, data
+
+
+def test_external_data(tmp_path: Path) -> None:
+    path, data = external(tmp_path, "w.bin", offset="4")
+    (tmp_path / "w.bin").write_bytes(b"----" + data)
+    np.testing.assert_array_equal(vkq.onnx.read(path).constants["w"], np.arange(6).reshape(2, 3))
+    with pytest.raises(ModelError, match="give the model as a path"):
+        vkq.onnx.read(path.read_bytes())
+    (tmp_path / "w.bin").write_bytes(b"--")
+    with pytest.raises(ModelError, match=r"needs 24 bytes; 'w.bin' offers 24 from 4 of 2"):
+        vkq.onnx.read(path)
+
+
+@pytest.mark.parametrize("location", ["../w.bin", "/etc/hostname", "a/../../w.bin", "", ".", "link.bin"])
+def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
+    folder = tmp_path / "models"
+    folder.mkdir()
+    path, data = external(folder, location)
+    (tmp_path / "w.bin").write_bytes(data)
+    (folder / "link.bin").symlink_to(tmp_path / "w.bin")
+    with pytest.raises(ModelError, match=r"outside the model's folder|where no regular file is"):
+        vkq.onnx.read(path)
+
+
+def test_files_beyond_protobuf(tmp_path: Path) -> None:
+    path = tmp_path / "large.onnx"
+    with path.open("wb") as file:
+        file.truncate(reader.LARGEST_FILE + 1)
+    with pytest.raises(ModelError, match="holds at most 2 GiB"):
+        vkq.onnx.read(path)
+
+
+def test_other_types_of_inputs() -> None:
+    sequence = helper.make_tensor_sequence_value_info("x", TensorProto.FLOAT, (1,))
+    graph = helper.make_graph([relu()], "g", [sequence], [helper.make_empty_tensor_value_info("y")])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    with pytest.raises(ModelError, match="'x' is no tensor"):
+        vkq.onnx.read(proto)
+
+
+def test_functions_are_read(any_device: vkq.Device) -> None:
+    """Functions of the model itself are put where they are called."""
+    function = helper.make_function(
+        "own", "Twice", ["a"], ["b"], [helper.make_node("Concat", ["a", "a"], ["b"], axis=1)],
+        [helper.make_opsetid("", 17)],
+    )  # fmt: skip
+    proto = model([helper.make_node("Twice", ["x"], ["y"], domain="own")])
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("own", 1))
+    x = np.random.default_rng(0).normal(size=(1, 3, 4, 4)).astype(np.float32)
+    (got,) = vkq.onnx.InferenceSession(proto, any_device).run(None, {"x": x})
+    np.testing.assert_array_equal(got, np.concatenate([x, x], 1))
+
+
+def test_mutants_are_taken_or_refused() -> None:
+    """More of them: python -m tests.onnx.mutate 100000."""
+    protos = mutate.sources()
+    for seed in range(400):
+        mutate.attempt(mutate.mutated(protos[seed % len(protos)], seed))
+
+
+def test_mutants_differ() -> None:
+    """The mutants reach deep: some are taken, and many different things are refused."""
+    protos, taken, said = mutate.sources(), 0, set()
+    for seed in range(150):
+        try:
+            read = vkq.onnx.read(mutate.mutated(protos[seed % len(protos)], seed))
+            vkq.onnx.session.lower(read.at(vkq.onnx.session.trial_shapes(read)))
+            taken += 1
+        except ModelError as error:
+            said.add(str(error)[:40])
+    assert taken > 10
+    assert len(said) > 30
+
+
+def test_a_model_proto_is_not_changed() -> None:
+    proto = model([relu()])
+    before = proto.SerializeToString()
+    vkq.onnx.read(proto)
+    assert proto.SerializeToString() == before
+    assert onnx.ModelProto.FromString(before) == proto

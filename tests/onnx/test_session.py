@@ -1,0 +1,177 @@
+"""Sessions as people use them: names, shapes, threads, processes, streams, reports, what falls back."""
+
+import pickle
+import threading
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+import vkq.onnx
+from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
+from vkq.onnx.fallback import FallbackWarning
+from vkq.onnx.session import KEPT
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def resnet(folder: Path) -> bytes:
+    """With an open batch."""
+    net = Net(seed=3)
+    results = KINDS["resnet"](net)
+    return quantized(net.model(*results, batch="N"), "qdq_int8", folder, net.shape)
+
+
+@pytest.fixture(scope="module")
+def filter_(folder: Path) -> bytes:
+    """Fully convolutional, with open sizes."""
+    net = Net(seed=4)
+    result = net.conv(net.relu(net.conv("x", 6)), 3)
+    proto = net.model(result)
+    for i, name in enumerate(("N", None, "H", "W")):
+        if name:
+            proto.graph.input[0].type.tensor_type.shape.dim[i].dim_param = name
+    del proto.graph.value_info[:]
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    return quantized(proto, "qdq_uint8", folder, net.shape)
+
+
+def images(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 1.2, shape).astype(np.float32)
+
+
+def test_as_onnxruntime(any_device: vkq.Device, resnet: bytes, folder: Path) -> None:
+    path = folder / "resnet.onnx"
+    path.write_bytes(resnet)
+    session = vkq.onnx.InferenceSession(path, any_device)
+    (x,), (y,) = session.get_inputs(), session.get_outputs()
+    assert (x.name, x.type, x.shape) == ("x", "tensor(float)", ["N", 3, 16, 16])
+    assert y.type == "tensor(float)"
+    feed = {"x": images(2, 3, 16, 16)}
+    want = onnxruntime_results(resnet, feed)
+    np.testing.assert_array_equal(session.run([y.name], feed)[0], want[0])
+    np.testing.assert_array_equal(vkq.onnx.load(resnet, any_device).run(None, feed)[0], want[0])
+
+
+def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: bytes) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    for batch in (1, 3, 2, 1):
+        feed = {"x": images(batch, 3, 16, 16, seed=batch)}
+        np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(resnet, feed)[0])
+    layers = dict(session._layers)
+    session.run(None, {"x": images(5, 3, 16, 16)})
+    assert session._layers == layers, "weights are shared between batches"
+    session = vkq.onnx.InferenceSession(filter_, any_device)
+    for size in ((16, 16), (7, 33), (1, 1)):
+        feed = {"x": images(1, 3, *size)}
+        np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(filter_, feed)[0])
+
+
+def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
+    session = vkq.onnx.InferenceSession(filter_, any_device)
+    for width in range(1, KEPT + 4):
+        session.run(None, {"x": images(1, 3, 4, width)})
+    assert len(session._executables) == KEPT
+
+
+def test_wrong_inputs(any_device: vkq.Device, resnet: bytes) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    with pytest.raises(vkq.ArgumentError, match=r"inputs are given for \['a'\]; the model takes \['x'\]"):
+        session.run(None, {"a": images(1)})
+    with pytest.raises(vkq.DTypeError, match="input 'x' is float64; it must be float32"):
+        session.run(None, {"x": np.zeros((1, 3, 16, 16))})
+    with pytest.raises(vkq.ArgumentError, match=r"shape \(1, 3, 16\); it must be \['N', 3, 16, 16\]"):
+        session.run(None, {"x": images(1, 3, 16)})
+    with pytest.raises(vkq.ArgumentError, match=r"there are no outputs \['z'\]"):
+        session.run(["z"], {"x": images(1, 3, 16, 16)})
+    with pytest.raises(vkq.ArgumentError, match="fallback is 'cuda'"):
+        vkq.onnx.InferenceSession(resnet, any_device, fallback="cuda")
+
+
+def test_threads(any_device: vkq.Device, resnet: bytes) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    feeds = [{"x": images(1 + i % 2, 3, 16, 16, seed=i)} for i in range(6)]
+    want = [onnxruntime_results(resnet, feed)[0] for feed in feeds]
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(4):
+            if not np.array_equal(session.run(None, feeds[i])[0], want[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(feeds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    session = vkq.onnx.InferenceSession(resnet)
+    feed = {"x": images(1, 3, 16, 16)}
+    want = session.run(None, feed)[0]
+    again = pickle.loads(pickle.dumps(session))
+    np.testing.assert_array_equal(again.run(None, feed)[0], want)
+
+
+@pytest.mark.parametrize(("count", "batch"), [(7, 3), (1, 4), (0, 2), (8, 1)])
+def test_map(device: vkq.Device, resnet: bytes, count: int, batch: int) -> None:
+    session = vkq.onnx.InferenceSession(resnet, device)
+    inputs = [images(3, 16, 16, seed=i) for i in range(count)]
+    got = list(session.map(iter(inputs), batch))
+    assert len(got) == count
+    for y, x in zip(got, inputs, strict=True):
+        np.testing.assert_array_equal(y, onnxruntime_results(resnet, {"x": x[None]})[0][0])
+
+
+def test_explain(any_device: vkq.Device, resnet: bytes) -> None:
+    report = vkq.onnx.InferenceSession(resnet, any_device).explain({"x": (2, 3, 16, 16)})
+    text = str(report)
+    assert {row.where for row in report.rows} == {"device"}
+    conv = next(row for row in report.rows if row.operator == "conv2d")
+    assert conv.shaders
+    assert conv.why.startswith("path ")
+    assert "[2, 3, 16, 16]" in text
+    assert "dispatches" in text
+    assert "at least" in text
+
+
+def partly(folder: Path) -> bytes:
+    """A network with operators in its middle that vkq does not know."""
+    net = Net(seed=5)
+    x = net.relu(net.conv("x", 8, 3, 2))
+    ones, zeros = net.constant(np.ones(8, np.float32)), net.constant(np.zeros(8, np.float32))
+    x = net.op("Sinh", net.conv(net.op("InstanceNormalization", x, ones, zeros), 4, 3))
+    return quantized(net.model(net.head(x)), "qdq_int8", folder, net.shape)
+
+
+def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> None:
+    with pytest.raises(vkq.UnsupportedModelError, match="2 of 13 nodes cannot run on a device") as caught:
+        vkq.onnx.InferenceSession(partly(folder), any_device)
+    assert len(caught.value.refusals) == 2
+    assert "fallback='onnxruntime'" in str(caught.value)
+
+
+def test_fallback(device: vkq.Device, folder: Path) -> None:
+    model, feed = partly(folder), {"x": images(1, 3, 16, 16)}
+    session = vkq.onnx.InferenceSession(model, device, fallback="onnxruntime")
+    said = (
+        r"2 of 13 nodes run on the CPU through ONNX Runtime \(InstanceNormalization, Sinh\); 6144 bytes cross"
+    )
+    with pytest.warns(FallbackWarning, match=said):
+        got = session.run(None, feed)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        session.run(None, feed)
+    np.testing.assert_array_equal(got, onnxruntime_results(model, feed)[0])
+    report = session.explain()
+    assert [row.operator for row in report.rows if row.where == "CPU"] == ["InstanceNormalization", "Sinh"]
+    assert "6144 bytes cross in each run" in str(report)

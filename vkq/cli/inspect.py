@@ -1,0 +1,40 @@
+"""``vkq inspect``: what of a model would run where, and why; needs no device."""
+
+from __future__ import annotations
+
+import argparse
+
+from vkq.cli.common import Parsers, add_command
+from vkq.cli.inputs import shape_argument, shapes_of
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "inspect",
+        run,
+        "what each node of an ONNX model becomes, and what cannot run on a device; exit code 1 if"
+        " anything cannot",
+        ["vkq inspect model.onnx", "vkq inspect model.onnx --shape x=8x3x224x224"],
+    )
+    parser.add_argument("model", metavar="MODEL.onnx")
+    shape_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from vkq.graph.passes import lower
+    from vkq.onnx.reader import read
+    from vkq.onnx.report import inspect
+
+    model = read(options.model)
+    shapes = shapes_of(model, options.shape)
+    for argument in model.inputs:
+        print(
+            f"input   {argument.name}: {argument.dtype}{list(argument.shape)}, here"
+            f" {list(shapes[argument.name])}"
+        )
+    for argument in model.outputs:
+        print(f"output  {argument.name}: {argument.dtype}{list(argument.shape)}")
+    report = inspect(lower(model.at(shapes)), f"opset {model.opset}, {len(model.nodes)} nodes")
+    print(report)
+    return 1 if any(row.where == "nowhere" for row in report.rows) else 0

@@ -1,0 +1,68 @@
+"""``vkq quantize``: a float ONNX model to 8 bits through onnxruntime.quantization, and how near it stays."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from vkq.cli.common import Parsers, add_command, device_argument
+from vkq.cli.inputs import PICTURES, picture, shape_argument, shapes_of
+from vkq.errors import ArgumentError
+from vkq.graph.graph import Array
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "quantize",
+        run,
+        "quantize a float ONNX model with pictures, so that it runs whole on a device, and tell its accuracy",
+        [
+            "vkq quantize float.onnx -c pictures/",
+            "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
+            " 0.229,0.224,0.225",
+        ],
+    )
+    parser.add_argument("model", metavar="FLOAT.onnx")
+    parser.add_argument("-c", "--calibrate", required=True, metavar="FOLDER", help="pictures, typical ones")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE.onnx", help="default: the model's name with .int8.onnx"
+    )
+    parser.add_argument("--activations", choices=["int8", "uint8"], default="int8")
+    parser.add_argument("--per-tensor", action="store_true", help="one scale for a whole weight")
+    parser.add_argument("--mean", default="0,0,0", metavar="R,G,B", help="taken off a picture in [0, 1]")
+    parser.add_argument("--std", default="1,1,1", metavar="R,G,B", help="then divided by this")
+    shape_argument(parser)
+    device_argument(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from vkq.onnx import InferenceSession
+    from vkq.onnx.quantize import agreement, quantize, run_float
+    from vkq.onnx.reader import read
+
+    model = read(options.model)
+    files = sorted(f for f in Path(options.calibrate).iterdir() if f.suffix.lower() in PICTURES)
+    if not files or len(model.inputs) != 1:
+        raise ArgumentError(
+            f"{options.calibrate} has {len(files)} pictures and the model {len(model.inputs)} inputs;"
+            " there must be"
+            " pictures, and one input"
+        )
+    argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
+
+    def samples() -> Iterator[dict[str, Array]]:
+        for file in files:
+            yield {argument.name: picture(file, argument, shape, options)}
+
+    target = options.output or str(Path(options.model).with_suffix(".int8.onnx"))
+    quantize(options.model, target, samples(), options.activations, not options.per_tensor)
+    session = InferenceSession(target, options.device)
+    real = run_float(options.model, samples())
+    found = agreement(real, [session.run(None, feed)[0] for feed in samples()])
+    sizes = [Path(name).stat().st_size for name in (options.model, target)]
+    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {session.device.name}")
+    print(f"against the float model on {len(files)} pictures: {found['snr_db']:.1f} dB signal to noise,")
+    print(f"the same largest element in {100 * found['top1']:.1f} %")
+    return 0

@@ -1,0 +1,129 @@
+"""``vkq run``: runs an ONNX model; compares it with ONNX Runtime; tells where the time goes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkq.cli.common import Parsers, add_command, device_argument
+from vkq.cli.inputs import feed_of, input_arguments
+from vkq.errors import ArgumentError
+
+SHOWN = 5
+
+
+def register(commands: Parsers) -> None:
+    parser = add_command(
+        commands,
+        "run",
+        run,
+        "run an ONNX model; with --compare exit code 1 if an output differs",
+        [
+            "vkq run model.onnx -i x=photo.png",
+            "vkq run model.onnx --random --compare onnxruntime",
+            "vkq run model.onnx -i inputs.npz -o outputs.npz --repeat 100",
+            "vkq run model.onnx --random --profile --trace trace.json",
+        ],
+    )
+    parser.add_argument("model", metavar="MODEL.onnx")
+    input_arguments(parser)
+    parser.add_argument("--random", action="store_true", help="random numbers for inputs without a file")
+    parser.add_argument("-o", "--output", metavar="FILE.npz", help="where the outputs go")
+    device_argument(parser)
+    parser.add_argument("--fallback", choices=["onnxruntime"], help="what runs nodes that the device cannot")
+    parser.add_argument("--compare", choices=["onnxruntime"], help="the same inputs there, byte for byte")
+    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times and tell the times")
+    parser.add_argument("--profile", action="store_true", help="a time on the device for each node")
+    parser.add_argument("--trace", metavar="FILE.json", help="the profile in Chrome's trace format")
+    parser.add_argument("--explain", action="store_true", help="each node's shaders and why, before it runs")
+
+
+def run(options: argparse.Namespace) -> int:
+    from vkq.onnx import InferenceSession
+
+    session = InferenceSession(options.model, options.device, options.fallback)
+    given = {text.rpartition("=")[0] for text in options.input}
+    missing = [a.name for a in session.model.inputs if a.name not in given]
+    if missing and not options.random and not options.input:
+        raise ArgumentError(f"nothing is given for the inputs {missing}: use -i NAME=FILE, or --random")
+    feed = feed_of(session.model, options)
+    if options.explain:
+        print(session.explain({name: array.shape for name, array in feed.items()}))
+    times = []
+    for _ in range(max(1, options.repeat)):
+        start = time.perf_counter()
+        results = dict(zip([a.name for a in session.model.outputs], session.run(None, feed), strict=True))
+        times.append(1e3 * (time.perf_counter() - start))
+    print(f"device  {session.device.name}")
+    for name, array in results.items():
+        print(f"output  {name}: {array.dtype}{list(array.shape)} {summary(array)}")
+    if options.repeat > 1:
+        print(
+            f"time    median {statistics.median(times):.3f} ms, least {min(times):.3f} ms of"
+            f" {options.repeat} runs"
+        )
+    if options.output:
+        arrays: Any = results
+        np.savez(options.output, **arrays)
+    if options.profile or options.trace:
+        profile(session, feed, options.trace)
+    return compare(options.model, feed, results) if options.compare else 0
+
+
+def summary(array: Any) -> str:
+    """The largest elements of scores, else the range."""
+    if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
+        best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]
+        return "largest " + ", ".join(f"[{i}] {array[0, i]:.6g}" for i in best)
+    return f"from {array.min():.6g} to {array.max():.6g}" if array.size else "empty"
+
+
+def profile(session: Any, feed: dict[str, Any], trace: str | None) -> None:
+    """Each node's time on the device, the longest first; with *trace* also as a file for chrome://tracing."""
+    steps = session.profile(feed)
+    total = sum(us for _, _, us in steps)
+    print(f"profile {total:.1f} us on the device, {len(steps)} nodes")
+    for source, operator, us in sorted(steps, key=lambda step: -step[2])[:20]:
+        print(f"  {us:10.1f} us {100 * us / max(total, 1e-9):5.1f} %  {operator:18} {source}")
+    if trace:
+        events, at = [], 0.0
+        for source, operator, us in steps:
+            events.append(
+                {"name": operator, "cat": source, "ph": "X", "ts": at, "dur": us, "pid": 0, "tid": 0}
+            )
+            at += us
+        Path(trace).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+
+
+def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
+    """The same inputs through ONNX Runtime's CPU provider."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise ArgumentError("--compare onnxruntime needs the package onnxruntime: pip install it") from None
+    options = onnxruntime.SessionOptions()
+    # Without it ONNX Runtime runs int8 activations as floats on x86-64, and in integers elsewhere.
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    print(
+        "compare ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in"
+        " integers on x86 too)"
+    )
+    different = 0
+    for name, want in zip(results, session.run(list(results), feed), strict=True):
+        wrong = int((results[name] != want).sum())
+        different += wrong
+        worst = (
+            float(np.abs(results[name].astype(np.float64) - want.astype(np.float64)).max()) if wrong else 0.0
+        )
+        print(
+            f"  {name}: {want.size - wrong} of {want.size} equal"
+            + (f", largest difference {worst:.6g}" if wrong else "")
+        )
+    return 1 if different else 0

@@ -1,0 +1,152 @@
+"""What is known of kinds of devices: ``profiles.yaml`` as one value for a device, with the reasons.
+
+>>> known = profiles()
+>>> known[0].name, all(rule.why and rule.source for rule in known)
+('default', True)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..yamlfile import load
+from .capabilities import DEVICE_TYPES, Capabilities
+
+FILE = Path(__file__).with_name("profiles.yaml")
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """How products are computed on a device; see profiles.yaml for each field. ``names`` are the rules that
+    made it, ``whys`` their reasons and sources."""
+
+    staged: str | None
+    tile: str
+    avoid_local: frozenset[tuple[int, int]]
+    gemv_rows: int
+    gemv_rows_float: int
+    gemv_invocations: int
+    gemv_invocations_few: int
+    gemv_columns: int
+    macs_per_dispatch_log2: int
+    wide_barriers: bool
+    names: tuple[str, ...]
+    whys: tuple[str, ...]
+
+    @property
+    def macs_per_dispatch(self) -> int:
+        return 1 << self.macs_per_dispatch_log2
+
+    @property
+    def reason(self) -> str:
+        """``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``"""
+        where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
+        return f"{self.names[-1]}: tiles of {where}; {self.whys[-1]}"
+
+    def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
+        """A workgroup's size (x, y) of so many invocations: x as asked for, or near to it where that size is
+        avoided, and at most *most_x* then."""
+        sizes = [x, *(wide for wide in (2 * x, 4 * x) if wide <= most_x), x // 2, x // 4, 1]
+        return next(
+            (wide, invocations // wide) for wide in sizes
+            if wide and (wide, invocations // wide) not in self.avoid_local
+        )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """A rule of the file: whom it matches, and what it says."""
+
+    name: str
+    device_type: str | None
+    vendor_id: int | None
+    facts: Mapping[str, int]
+    says: Mapping[str, Any]
+    why: str
+    source: str
+
+    def matches(self, device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]) -> bool:
+        have = dict(facts)
+        return (
+            self.device_type in (None, device_type)
+            and self.vendor_id in (None, vendor_id)
+            and all(have[name] == value for name, value in self.facts.items())
+        )
+
+
+def profile(c: Capabilities) -> Profile:
+    """The profile of a device."""
+    facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
+    return _merged(c.device_type, c.vendor_id, facts)
+
+
+@functools.cache
+def profiles() -> tuple[Rule, ...]:
+    """Every rule, the default first. Raises SpecError with its line where one breaks the schema."""
+    keys = load(FILE).mapping({"default", "rules"}, set())
+    default = _rule(keys["default"], "default")
+    missing = [field for field in SETTINGS if field not in default.says]
+    if missing:
+        raise keys["default"].error(f"the default must say everything; it lacks {', '.join(missing)}")
+    return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
+
+
+SETTINGS = tuple(f.name for f in dataclasses.fields(Profile) if f.name not in ("names", "whys"))
+
+
+@functools.cache
+def _facts() -> tuple[str, ...]:
+    """The features and properties that rules ask for."""
+    return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
+
+
+@functools.cache  # a dispatch asks for it
+def _merged(device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]) -> Profile:
+    rules = [rule for rule in profiles() if rule.matches(device_type, vendor_id, facts)]
+    says: dict[str, Any] = {}
+    for rule in rules:
+        says |= rule.says
+    return Profile(
+        **says,
+        names=tuple(rule.name for rule in rules),
+        whys=tuple(f"{rule.why} ({rule.source})" for rule in rules),
+    )
+
+
+def _rule(node: Any, name: str | None) -> Rule:
+    required = {"why", "source"} if name else {"name", "why", "source"}
+    keys = node.mapping(required, {"device_type", "vendor_id", "facts", *SETTINGS})
+    kind = keys["device_type"].str() if "device_type" in keys else None
+    if kind is not None and kind not in DEVICE_TYPES:
+        raise keys["device_type"].error(
+            f"there is no device type {kind}; there are {', '.join(DEVICE_TYPES)}"
+        )
+    facts = dict(keys["facts"].items()) if "facts" in keys else {}
+    return Rule(
+        name or keys["name"].str(),
+        kind,
+        keys["vendor_id"].int() if "vendor_id" in keys else None,
+        {fact: value.int() for fact, value in facts.items()},
+        {field: _value(field, keys[field]) for field in SETTINGS if field in keys},
+        keys["why"].str(),
+        keys["source"].str(),
+    )
+
+
+def _value(field: str, node: Any) -> Any:
+    if field == "wide_barriers":
+        return node.bool()
+    if field == "staged":
+        return None if node.str() == "none" else node.str()
+    if field == "tile":
+        return node.str()
+    if field == "avoid_local":
+        pairs = [tuple(n.int() for n in pair.sequence()) for pair in node.sequence()]
+        if any(len(pair) != 2 for pair in pairs):
+            raise node.error("a workgroup size has two numbers here: x and y")
+        return frozenset(pairs)
+    return node.int()

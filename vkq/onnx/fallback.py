@@ -1,0 +1,170 @@
+"""What the device cannot run, on the CPU through ONNX Runtime: asked for by name, counted and told."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.executable import Executable, refusals
+from ..graph.graph import Array, Graph, Node
+from ..runtime.device import Device
+
+OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
+
+
+class FallbackWarning(UserWarning):
+    """Nodes of a model run on the CPU."""
+
+
+class Mixed:
+    """A graph in parts, by turns on the device and on the CPU. Used as `Executable`."""
+
+    def __init__(self, graph: Graph, device: Device, layers: dict[Hashable, Any]):
+        refused = {id(node) for node, _ in refusals(graph)}
+        self.graph = graph
+        self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
+        for on_cpu, part in partitions(graph, refused):
+            run = _CpuPart(part).run if on_cpu else Executable(part, device, layers).run
+            self.parts.append((on_cpu, part, run))
+        self.cpu_nodes = len(refused)
+        crossing = {name for cpu, part, _ in self.parts if cpu for name in (*part.inputs, *part.outputs)}
+        self.crossing_bytes = sum(graph.specs[name].nbytes for name in crossing)
+        self._lock = threading.Lock()
+        self._results: dict[str, Array] = {}
+        ops = sorted({str(node.attributes.get("op", node.op)) for node in graph.nodes if id(node) in refused})
+        warnings.warn(
+            f"{self.cpu_nodes} of {len(graph.nodes)} nodes run on the CPU through ONNX Runtime"
+            f" ({', '.join(ops)});"
+            f" {self.crossing_bytes} bytes cross in each run",
+            FallbackWarning,
+            stacklevel=4,
+        )
+
+    def start(self, inputs: Mapping[str, Array]) -> None:
+        """Runs everything: parts wait for each other."""
+        values: dict[str, Array] = {name: self.graph.constants[name] for name in self.graph.constants} | dict(
+            inputs
+        )
+        for _, part, run in self.parts:
+            values.update(run({name: values[name] for name in part.inputs}))
+        self._results = {name: values[name] for name in self.graph.outputs}
+
+    def finish(self) -> dict[str, Array]:
+        """The results of the last `start`."""
+        return self._results
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results by name. Threads take turns."""
+        with self._lock:
+            self.start(inputs)
+            return self.finish()
+
+
+def partitions(graph: Graph, refused: set[int]) -> list[tuple[bool, Graph]]:
+    """(on the CPU, part) in an order in which they can run: as many nodes as possible of one kind, then the
+    other."""
+    left, have = list(graph.nodes), {*graph.inputs, *graph.constants}
+    groups: list[tuple[bool, list[Node]]] = []
+    on_cpu = False
+    while left:
+        group: list[Node] = []
+        rest = []
+        for node in left:
+            if (id(node) in refused) == on_cpu and all(name in have for name in node.inputs if name):
+                group.append(node)
+                have.update(node.outputs)
+            else:
+                rest.append(node)
+        if group:
+            groups.append((on_cpu, group))
+        left, on_cpu = rest, not on_cpu
+    return [(cpu, _part(graph, group)) for cpu, group in groups]
+
+
+def _part(graph: Graph, nodes: list[Node]) -> Graph:
+    """The nodes as a graph of their own: its results are what others read."""
+    made = {name for node in nodes for name in node.outputs if name}
+    read = {name for node in nodes for name in node.inputs if name}
+    own = {id(node) for node in nodes}
+    elsewhere = {name for node in graph.nodes if id(node) not in own for name in node.inputs} | {
+        *graph.outputs
+    }
+    constants = {name: graph.constants[name] for name in read if name in graph.constants}
+    inputs = sorted(read - made - set(constants))
+    outputs = sorted(made & elsewhere)
+    specs = {name: graph.specs[name] for name in (*inputs, *constants, *made)}
+    return Graph(inputs, outputs, nodes, constants, specs)
+
+
+class _CpuPart:
+    """Nodes in ONNX's words, in a session of ONNX Runtime."""
+
+    def __init__(self, part: Graph):
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise ModelError(
+                "fallback='onnxruntime' needs the package onnxruntime: pip install it"
+            ) from error
+        self.outputs = part.outputs
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.qdqisint8allowed", "1")
+        model = _proto(part).SerializeToString()
+        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        results: list[Array] = self.session.run(self.outputs, dict(inputs))
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def _proto(part: Graph) -> Any:
+    import onnx
+    from onnx import helper
+
+    def info(name: str) -> Any:
+        spec = part.specs[name]
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)), spec.shape
+        )
+
+    constants = [onnx.numpy_helper.from_array(array, name) for name, array in part.constants.items()]
+    nodes = [_node(node) for node in part.nodes]
+    domains = {node.domain for node in nodes} - {""}
+    graph = helper.make_graph(
+        nodes, "part", [info(name) for name in part.inputs], [info(name) for name in part.outputs], constants
+    )
+    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _node(node: Node) -> Any:
+    """A node of the graph as ONNX has it."""
+    from onnx import defs, helper
+
+    op, domain, attributes = node.op, "", node.attributes
+    if op == "foreign":
+        op, domain, attributes = attributes["op"], attributes["domain"], attributes["attributes"]
+    elif op in ("quantize", "dequantize") or op.islower():
+        raise ModelError(f"{node}: it can run neither on the device nor in ONNX Runtime")
+    elif op in ("QuickGelu",):
+        domain = "com.microsoft"
+    if domain == "":
+        known = defs.get_schema(op, OPSET, domain).attributes
+        attributes = {key: value for key, value in attributes.items() if key in known}
+    given = {key: _attribute(key, value) for key, value in attributes.items()}
+    return helper.make_node(op, node.inputs, node.outputs, name=node.source, domain=domain, **given)
+
+
+def _attribute(key: str, value: Any) -> Any:
+    from onnx import helper, numpy_helper
+
+    if key in ("to", "output_dtype") and isinstance(value, str):
+        return helper.np_dtype_to_tensor_dtype(np.dtype(value))
+    if isinstance(value, np.ndarray):
+        return numpy_helper.from_array(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

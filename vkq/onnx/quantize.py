@@ -1,0 +1,71 @@
+"""Quantizes a float model through onnxruntime.quantization, with the settings that run whole on a device."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    samples: Iterable[Mapping[str, Array]],
+    activations: str = "int8",
+    per_channel: bool = True,
+) -> None:
+    """Writes the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
+    samples.
+
+    samples: inputs by name, as the model takes them; tens of typical ones.
+    """
+    try:
+        from onnxruntime import quantization
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+    except ImportError as error:
+        raise ModelError("quantizing needs the packages onnx and onnxruntime: pip install them") from error
+    if activations not in ("int8", "uint8"):
+        raise ModelError(f"activations are {activations!r}; they must be 'int8' or 'uint8'")
+
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.left = iter(samples)
+
+        def get_next(self) -> Any:
+            return next(self.left, None)
+
+    kind = quantization.QuantType.QInt8 if activations == "int8" else quantization.QuantType.QUInt8
+    with tempfile.TemporaryDirectory() as folder:
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(os.fspath(model), os.fspath(prepared), skip_symbolic_shape=True)
+        quantization.quantize_static(
+            os.fspath(prepared), os.fspath(target), Samples(), quant_format=quantization.QuantFormat.QDQ,
+            activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
+        )  # fmt: skip
+
+
+def agreement(real: list[Array], quantized: list[Array]) -> dict[str, float]:
+    """How near the first outputs of a quantized model are to those of the float one: the signal-to-noise
+    ratio in dB, and the share of samples with the same largest element."""
+    a, b = (np.stack([np.asarray(v, np.float64) for v in values]) for values in (real, quantized))
+    noise = float(np.square(a - b).mean())
+    flat = [v.reshape(len(v), -1) for v in (a, b)]
+    return {
+        "snr_db": float(10 * np.log10(np.square(a).mean() / noise)) if noise else float("inf"),
+        "top1": float((flat[0].argmax(1) == flat[1].argmax(1)).mean()),
+    }
+
+
+def run_float(model: str | os.PathLike[str], samples: Iterable[Mapping[str, Array]]) -> list[Array]:
+    """The first output of the float model for each sample, through ONNX Runtime."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(os.fspath(model), providers=["CPUExecutionProvider"])
+    return [np.asarray(session.run(None, dict(sample))[0]) for sample in samples]
