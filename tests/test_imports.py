@@ -23,8 +23,8 @@ LAYERS = [
     {"runtime"},
     {"probe"},
     {"select"},
-    {"schemes"},
     {"kernels"},
+    {"schemes"},
     {"ops"},
     {"integer", "graph"},
     {"onnx"},
@@ -35,13 +35,6 @@ LAYERS = [
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The oracle judges what the rest makes, so the rest must not be made with it.
 JUDGES = {"reference", "check", "bench", "cli"}
-# Modules that still import upward or in a circle, until kernels take plans instead of layers.
-STILL = {
-    "kernels.im2col",
-    "kernels.implicit",
-    "kernels.methods",
-    "runtime.recording",
-}
 
 
 def part(module: tuple[str, ...]) -> str:
@@ -122,7 +115,7 @@ def test_imports_go_downward(path: Path) -> None:
     for line, target in imported(path):
         name = part(target)
         assert name in RANK, f"{path}:{line}: vkq.{name} has no place in LAYERS"
-        above = RANK[name] > RANK[own] and name_of(path) not in STILL
+        above = RANK[name] > RANK[own]
         assert not above, f"{path}:{line}: vkq.{own} imports vkq.{name}, which lies above it"
         judged = name == "reference" and own not in JUDGES
         assert not judged, f"{path}:{line}: vkq.{own} imports the oracle; take vkq.numerics or vkq.problem"
@@ -130,17 +123,8 @@ def test_imports_go_downward(path: Path) -> None:
 
 def test_no_circle() -> None:
     """Not between modules of one package either, nor behind TYPE_CHECKING."""
-    edges = {name: targets for name, targets in graph().items() if name not in STILL}
-    assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
-
-
-def test_what_still_breaks_the_rule_does_break_it() -> None:
-    """So that STILL is emptied as the circles go."""
     edges = graph()
-    upward = {
-        name for name, to in edges.items() for t in to if RANK[t.split(".")[0]] > RANK[name.split(".")[0]]
-    }
-    assert (circles(edges) | upward) >= STILL
+    assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
 
 
 def test_circles_are_found() -> None:

@@ -10,7 +10,7 @@ from vkq.check import compare
 from vkq.check.catalogue import Check, check_of, random_checks, select
 from vkq.problem.names import parse
 from vkq.runtime.device import Device
-from vkq.select.path import FORMS, MATRIX
+from vkq.select.path import COOPMAT, FORMS
 
 
 def test_random_checks_pass_on_every_path(device: Device) -> None:
@@ -86,4 +86,4 @@ def test_the_map_of_a_convolution_has_pixels_as_rows_and_shrinks_to_the_screen()
 
 def test_every_path_is_checked_unless_refused(any_device: Device) -> None:
     paths, refused = compare.usable_paths(any_device)
-    assert set(paths) | set(refused) == {*FORMS, MATRIX}
+    assert set(paths) | set(refused) == {*FORMS, COOPMAT}

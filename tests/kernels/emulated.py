@@ -13,15 +13,19 @@ from __future__ import annotations
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import vkq
 from vkq.device.capabilities import CooperativeMatrix
 from vkq.runtime.buffer import Buffer
+from vkq.runtime.builder import Builder
+from vkq.runtime.builder import Value as Slot
+from vkq.runtime.plan import Resident
 from vkq.runtime.program import Program, refusals
 from vkq.runtime.recording import Recording
 from vkq.shader.catalog import shaders_folder
@@ -76,7 +80,7 @@ def emulate(
 
     computes: False for matrices whose products are nothing, as drivers' are that are not in the list.
     """
-    make, dispatch = device.program, Recording.dispatch
+    make, dispatch, build = device.program, Recording.dispatch, Builder.dispatch
     made: dict[Any, Program] = {}
 
     def program(
@@ -92,21 +96,31 @@ def emulate(
             made[key] = _program(device, variant, values, computes)
         return made[key]
 
+    def tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
+        if all(binding.name != "tile" for binding in program.variant.bindings):
+            return 0
+        workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
+        return max(16 * _tile(program.variant, program.constants) * workgroups, 16)
+
     def dispatched(
         self: Recording, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float],
         macs: int = 0
     ) -> None:  # fmt: skip
-        if any(binding.name == "tile" for binding in program.variant.bindings):
-            workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
-            buffers = [
-                *buffers,
-                device.allocate(max(16 * _tile(program.variant, program.constants) * workgroups, 16)),
-            ]
-        dispatch(self, program, buffers, push, macs)
+        size = tile_bytes(program, push)
+        dispatch(self, program, [*buffers, device.allocate(size)] if size else buffers, push, macs)
+
+    def built(
+        self: Builder, program: Program, slots: Sequence[Slot], push: Mapping[str, int | float], macs: int = 0
+    ) -> None:  # fmt: skip
+        if size := tile_bytes(program, push):
+            tile = Resident(device, size, lambda: np.zeros(size, np.int8))
+            slots = [*slots, self.constant(tile)]
+        build(self, program, slots, push, macs)
 
     monkeypatch.setattr(device, "capabilities", capabilities(device, *shapes, **options))
     monkeypatch.setattr(device, "program", program)
     monkeypatch.setattr(Recording, "dispatch", dispatched)
+    monkeypatch.setattr(Builder, "dispatch", built)
 
 
 def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], computes: bool) -> Program:

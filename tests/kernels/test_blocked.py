@@ -11,6 +11,7 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor, reference
+from vkq.layout.extent import BLOCKED, MATRIX
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.elementwise import binary
 from vkq.numerics.quantize import dequantize, quantize
@@ -20,7 +21,6 @@ from vkq.problem.resize import Resize
 from vkq.problem.window import Window
 from vkq.reference.resize import resize
 from vkq.reference.softmax import softmax
-from vkq.runtime.tensor import BLOCKED, MATRIX
 
 Q, Y = QParams(0.05, 3), QParams(1 / 256, -128)
 CHANNELS = (1, 5, 16, 17, 35)

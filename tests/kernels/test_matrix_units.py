@@ -11,17 +11,18 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq import reference
-from vkq.kernels import implicit
+from vkq.kernels import matrix_conv
 from vkq.kernels import matrix_units as coopmat
-from vkq.kernels.gemm import Scales
-from vkq.kernels.implicit import CONV, chunked, conv_shader, turn
-from vkq.kernels.matrix_units import CoopmatGemm, gemm_tiles
+from vkq.kernels.matrix_conv import CONV, chunked, conv_shader, turn
+from vkq.kernels.matrix_units import MatrixGemm, gemm_tiles
+from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
 from vkq.layout.pack import layout
 from vkq.probe import selftest
 from vkq.probe.matrices import LEAST_SHARED, Matrices, advertised, lacking
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
-from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
+from vkq.schemes.base import Operands
+from vkq.schemes.q8ta_q8csw import Q8taQ8csw
 from vkq.select import path as select
 from vkq.select import tune
 from vkq.shader.catalog import catalog
@@ -220,8 +221,10 @@ def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
 def test_a_smaller_tile_where_the_device_has_no_room(
     matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scales = Scales(Q, np.full(1024, 0.01, np.float32), np.zeros(1024, np.int32), None, Y, None)
-    gemm = CoopmatGemm(matrices, np.zeros((1024, 16), np.int8), scales)
+    weight, zeros = np.zeros((1024, 16), np.int8), np.zeros(1024, np.int32)
+    scales = np.full(1024, 0.01, np.float32)
+    scheme = Q8taQ8csw(Operands("linear", weight, scales, zeros, None, Q, Y, None, "coopmat"))
+    gemm = MatrixGemm(matrices, weight.shape, lambda: weight, scheme)
     names = []
     for limit in (49152, 32768, 20480, 16384):
         properties = {**matrices.capabilities.properties, "maxComputeSharedMemorySize": limit}
@@ -365,7 +368,7 @@ def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.Monk
             assert y.buffer is buffer
         y = layer(y)
         op = reference.linear if layer is layers[2] else reference.conv2d
-        want, q = op(want, layer._weight_int8, x=q, w_scale=0.01, y=Y), Y
+        want, q = op(want, layer._scheme.operands.stored_weight, x=q, w_scale=0.01, y=Y), Y
         assert y.layout == BLOCKED
         np.testing.assert_array_equal(y.numpy(), want)
 
@@ -546,7 +549,7 @@ def test_every_tile_and_shape_of_a_convolution(
 ) -> None:
     units(strict_device, monkeypatch, matrices)
     variant = catalog().find(CONV, out="q8to", dot=matrices.form, tile=tile)
-    monkeypatch.setattr(implicit, "conv_shader", lambda p, out, capabilities: (variant, matrices))
+    monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
     problem = parse("conv2d[N=1,IC=70,H=9,W=21,OC=70,KH=3,KW=2,padding=1]")
     data = random_data(problem, np.random.default_rng(14))
     layer = make(data, strict_device, data.y_q)

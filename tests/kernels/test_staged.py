@@ -13,8 +13,11 @@ from vkq.device.profiles import profile
 from vkq.kernels import gemm
 from vkq.kernels.gemm import Rows, staged_tile
 from vkq.kernels.implicit import Implicit
+from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.problem.names import parse
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 # Each path on one shape: a software driver takes long to compile a pipeline with barriers.
@@ -76,11 +79,10 @@ def test_larger_tiles(any_device: vkq.Device, tile: str) -> None:
     layer = vkq.Conv2d(
         data.w, data.w_scale, **operands(data, any_device, data.y_q, path="dot_s8s8"), **data.options
     )
-    y = Tensor(any_device, problem.y_shape, "int8", qparams=data.y_q)
-    x = Tensor.from_numpy(data.x, any_device)
-    with any_device.operation() as recording:
-        Implicit(layer.int8_gemm, tile).record(recording, problem, x.buffer, y.buffer)
-    np.testing.assert_array_equal(y.numpy(), data.expected(data.y_q))
+    x, b = Tensor.from_numpy(data.x, any_device), Builder(any_device)
+    taken, y = b.input(x.spec), b.new(Spec(problem.y_shape, "int8", qparams=data.y_q))
+    Implicit(layer._convolution.gemm, tile).build(b, problem, taken, y)
+    np.testing.assert_array_equal(run(b.plan(y), [x]).numpy(), data.expected(data.y_q))
 
 
 def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device) -> None:

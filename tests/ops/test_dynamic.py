@@ -10,8 +10,10 @@ import vkq
 from tests.referees import ort
 from vkq.kernels import gemv
 from vkq.kernels.dynamic import quantize_rows
+from vkq.layout.extent import BLOCKED, MATRIX
 from vkq.reference import dynamic as reference_dynamic
-from vkq.runtime.tensor import BLOCKED, MATRIX
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
 TINY = np.float32(2.0**-126)
@@ -40,10 +42,11 @@ def odd_rows(rng: np.random.Generator, k: int) -> npt.NDArray[np.float32]:
 def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATRIX) -> tuple[Any, Any, Any]:
     """(q, scale, zero point) as the device quantizes the rows of x."""
     tensor = vkq.Tensor.from_numpy(x, device)
-    with device.operation() as recording:
-        packed, parameters = quantize_rows(recording, tensor.buffer, *x.shape, layout)
-    q = vkq.Tensor(device, x.shape, "int8", layout, buffer=packed).numpy()
-    rows = vkq.Tensor(device, (x.shape[0], 2), "int32", buffer=parameters).numpy()
+    results = []
+    for i in (0, 1):
+        b = Builder(device)
+        results.append(run(b.plan(quantize_rows(b, b.input(tensor.spec), *x.shape, layout)[i]), [tensor]))
+    q, rows = results[0].numpy(), results[1].numpy().reshape(-1, 2)
     return q, np.ascontiguousarray(rows[:, 0]).view(np.float32), rows[:, 1]
 
 

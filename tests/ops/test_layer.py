@@ -1,5 +1,6 @@
 """Layers from the user's side: what goes in and comes out, what is refused, what is explained."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,12 +12,11 @@ from vkq import reference
 from vkq.kernels import methods as conv_methods
 from vkq.kernels.gemm import Rows
 from vkq.kernels.matrix_units import Pixels
+from vkq.kernels.repack import repack_into, repacked
+from vkq.layout.extent import BLOCKED, IMAGE, MATRIX, Spec
 from vkq.numerics.quantize import dequantize, quantize
-from vkq.ops.repack import to_layout
 from vkq.problem.conv2d import Conv2dProblem
-from vkq.runtime.buffer import Buffer
-from vkq.runtime.recording import Recording
-from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX
+from vkq.runtime.builder import Builder, Value
 
 from .run import assert_same_bits
 
@@ -225,44 +225,32 @@ def test_same_padding(device: vkq.Device) -> None:
     assert got.shape == (1, 2, 6, 5)
 
 
-def in_blocks(
-    recording: Recording, layer: Any, x: Buffer, y: Buffer, shapes: Any, other: str, run: Any
-) -> None:
-    """Kernels of another layout made to take and give blocks of channels, by repacking before and after
-    them."""
-    x_shape, y_shape = shapes
-    given = vkq.Tensor(layer.device, x_shape, "int8", BLOCKED, buffer=x)
-    if layer.y_qparams is None:
-        run(to_layout(given, other).buffer, y)
-        return
-    result = vkq.Tensor(layer.device, y_shape, "int8", other)
-    run(to_layout(given, other).buffer, result.buffer)
-    result = to_layout(result, BLOCKED)
-    recording.copy(result.buffer, y, result.nbytes)
+def in_blocks(b: Builder, x: Value, y: Value, other: str, build: Callable[[Value, Value], None]) -> None:
+    """*build* on x and y in another layout than blocks of channels."""
+    inside = y if y.spec.dtype == "float32" else b.new(Spec(y.spec.shape, "int8", other, y.spec.qparams))
+    build(repacked(b, x, other), inside)
+    if inside is not y:
+        repack_into(b, inside, y)
 
 
 class BlockedConv:
     """Im2col that takes and gives blocks of channels."""
 
-    def __init__(self, layer: vkq.Conv2d, p: Conv2dProblem):
-        self.layer = layer
-        self.kernel = conv_methods.Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3])
+    def __init__(self, c: conv_methods.Convolution, p: Conv2dProblem):
+        self.kernel = conv_methods.Im2col(c.gemm, p.kh * p.kw)
 
-    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        run = lambda a, b: self.kernel.record(recording, p, a, b)  # noqa: E731
-        in_blocks(recording, self.layer, x, y, (p.x_shape, p.y_shape), IMAGE, run)
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        in_blocks(b, x, y, IMAGE, lambda x, y: self.kernel.build(b, p, x, y))
 
 
 def blocked_linear(layer: vkq.Linear, monkeypatch: pytest.MonkeyPatch) -> vkq.Linear:
     """The layer with kernels that take and give blocks of channels."""
-    dispatch, (n, k) = layer._gemm.dispatch, layer.weight_shape
 
-    def blocked(recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: None) -> None:
-        run = lambda a, b: dispatch(recording, a, b, Rows(pixels.rows))  # noqa: E731
-        in_blocks(recording, layer, x, y, ((pixels.rows, k), (pixels.rows, n)), MATRIX, run)
+    def build(b: Builder, x: Value, y: Value, pixels: Pixels, extra: object) -> None:
+        in_blocks(b, x, y, MATRIX, lambda x, y: layer._gemm.build(b, x, y, Rows(pixels.rows)))
 
     monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
-    monkeypatch.setattr(layer, "_matrix", SimpleNamespace(dispatch=blocked))
+    monkeypatch.setattr(layer, "_matrix", SimpleNamespace(build=build))
     return layer
 
 
@@ -307,21 +295,17 @@ def test_a_chain_keeps_the_layout_and_another_converts(
         "blocked", lambda layer, p: None, lambda layer, p: None, BlockedConv, BLOCKED
     )
     monkeypatch.setattr(conv_methods, "METHODS", [method, *conv_methods.METHODS])
-    conversions = []
-
-    def seen(x: vkq.Tensor, layout: str) -> vkq.Tensor:
-        conversions.append((x.layout, layout))
-        return to_layout(x, layout)
-
-    monkeypatch.setattr("vkq.ops.layer.to_layout", seen)
+    repacks = []
     want = RNG.integers(-128, 128, (1, 3, 6, 6)).astype(np.int8)
     y = vkq.Tensor.from_numpy(want, device)
     for name in ("blocked", "blocked", "im2col", "blocked"):
         w = RNG.integers(-128, 128, (want.shape[1] + 14, want.shape[1], 1, 1)).astype(np.int8)
         layer = vkq.Conv2d(w, 0.01, x_qparams=Q, y_qparams=Q, method=name, device=device)
+        repacks.append(sum(name.startswith("repack") for name in layer.plan(y.spec).variants))
         y, want = layer(y), reference.conv2d(want, w, x=Q, w_scale=0.01, y=Q)
     assert_same_bits(y.numpy(), want)
-    assert conversions == [(IMAGE, BLOCKED), (BLOCKED, BLOCKED), (BLOCKED, IMAGE), (IMAGE, BLOCKED)]
+    # The kernel in blocks of channels repacks to and from them itself; the rest is what the layers add.
+    assert repacks == [2 + 1, 2 + 0, 0 + 1, 2 + 1]
 
 
 @pytest.mark.parametrize("y", [Y, None])

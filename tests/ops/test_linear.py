@@ -119,7 +119,8 @@ def test_a_cpu_device_needs_no_barrier(device):
         device.capabilities.device_type == "cpu"
     )
     for name in ("linear[M=1,K=1500,N=70]", "linear[M=2,K=37,N=3]"):
-        data = random_data(parse(name), np.random.default_rng(9), "uint8", "uint8", w_zero_points="tensor")
+        rng = np.random.default_rng(9)
+        data = random_data(parse(name), rng, "uint8", "uint8", w_zero_points="tensor")
         check(data, device, method="gemv")
 
 

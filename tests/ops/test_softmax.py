@@ -10,7 +10,6 @@ import vkq
 from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
-from vkq.probe import selftest
 from vkq.reference.softmax import softmax, softmax_onnxruntime
 
 from ..referees import ort_ops
@@ -63,7 +62,7 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
 def test_without_trust_in_the_floats_of_the_device(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selftest, "report", lambda _: selftest.Report({}, soft_float=True))
+    monkeypatch.setattr(device, "_soft_float", True)
     x, q = random_bytes((9, 77), "int8"), QParams(0.02)
     np.testing.assert_array_equal(vkq.softmax(x, x_qparams=q, device=device), softmax(x, q))
 

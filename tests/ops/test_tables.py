@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX, Tensor
+from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
+from vkq.runtime.tensor import Tensor
 
 
 @pytest.mark.parametrize("out", ["int8", "uint8", "float32"])

@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.ops.take import concat_words
-from vkq.runtime.tensor import BLOCKED, IMAGE, MATRIX, Tensor
+from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
+from vkq.ops.take import concatenated_words
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.runtime.tensor import Tensor
 
 DTYPES = ["int8", "uint8", "float32", "int32"]
 
@@ -80,8 +83,9 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     for i, shape in enumerate(shapes):
         shape[axis] = i
     arrays = [numbers(tuple(shape), dtype, i) for i, shape in enumerate(shapes)]
-    got = concat_words([Tensor.from_numpy(a, device) for a in arrays], axis)
-    np.testing.assert_array_equal(got.numpy(), np.concatenate(arrays, axis))
+    tensors, b = [Tensor.from_numpy(a, device) for a in arrays], Builder(device)
+    plan = b.plan(concatenated_words(b, [b.input(tensor.spec) for tensor in tensors], axis))
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), np.concatenate(arrays, axis))
 
 
 def test_refused(any_device: vkq.Device) -> None:

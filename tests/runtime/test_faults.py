@@ -245,13 +245,15 @@ def test_a_leak_would_be_told(any_device: vkq.Device) -> None:
 def test_a_constant_whose_upload_was_lost_is_uploaded_again(device: vkq.Device) -> None:
     data = np.arange(16, dtype=np.int32)
     with vkq.Device(device.name, staging=True) as mine:
-        lost = mine.constant("table", lambda: data)
+        constant = mine.constant("table", data.nbytes, lambda: data)
+        lost = constant.buffer
         with failing("vkEndCommandBuffer"), pytest.raises(vkq.OutOfMemoryError):
             mine.flush()
-        again = mine.constant("table", lambda: data)
+        again = constant.buffer
         assert lost.failure is not None
         assert again is not lost
-        assert mine.constant("table", lambda: data) is again
+        assert constant.buffer is again
+        assert mine.constant("table", data.nbytes, lambda: data) is constant
         np.testing.assert_array_equal(mine.download(again, data.nbytes).view(np.int32), data)
 
 

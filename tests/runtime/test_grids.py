@@ -12,8 +12,8 @@ from tests.runtime import work
 from vkq.device.profiles import profile
 from vkq.numerics.quantize import quantize
 from vkq.runtime import device as runtime_device
-from vkq.runtime import recording
-from vkq.runtime.recording import grids
+from vkq.runtime import plan as runtime_plan
+from vkq.runtime.plan import grids
 
 
 def covered(total: int, limits: tuple[int, int, int], most: int) -> list[tuple[int, int, int]]:
@@ -70,7 +70,8 @@ def test_folded_dispatches_give_the_same_bytes(
     with vkq.Device(capabilities=c) as folded:
         assert folded.capabilities.max_workgroups == limits
         counts: list[int] = []
-        monkeypatch.setattr(recording, "grids", lambda *a: counts.append(len(out := list(grids(*a)))) or out)
+        seen = lambda *a: counts.append(len(out := list(grids(*a)))) or out  # noqa: E731
+        monkeypatch.setattr(runtime_plan, "grids", seen)
         for one in (work.linear(folded, 67, 33, 190), work.conv2d(folded)):
             one.check()
         x = np.linspace(-80, 80, 5003, dtype=np.float32)

@@ -11,8 +11,8 @@ import pytest
 
 import vkq
 from tests.runtime import work
+from vkq.layout.extent import BLOCKED
 from vkq.layout.pack import activation_layouts
-from vkq.runtime.tensor import BLOCKED
 
 Array = npt.NDArray[Any]
 DTYPES = ["int8", "uint8", "float32", "int32"]
@@ -155,6 +155,7 @@ def test_memory_in_flight_is_not_given_away(device: vkq.Device) -> None:
     """The input dies while its work is pending; new tensors of the same size must not take its place before
     it ran."""
     one = work.linear(device)
+    one.check()  # its weights are there
     device.synchronize()
     gc.collect()
     before = device.memory_used_bytes

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from vkq.bench import stats
 from vkq.runtime.buffer import Buffer
 from vkq.runtime.device import Device
-from vkq.runtime.recording import Recording
+from vkq.runtime.recording import AnyBuffer, Recording
 from vkq.runtime.tensor import Tensor
 
 # gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one
@@ -71,7 +71,7 @@ class Work:
             self.y = run()
         self.steps = list(once.steps)
         self.dispatches = sum(step.program is not None for step in self.steps)
-        self.sets: list[dict[Buffer, Buffer]] = [{}]
+        self.sets: list[dict[AnyBuffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
 
@@ -95,7 +95,7 @@ class Work:
             for one in self.sets
         ]
 
-    def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
+    def record(self, sets: Sequence[dict[AnyBuffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
         """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around
         it all."""
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
@@ -113,7 +113,7 @@ class Work:
                 recording.mark()
         return recording
 
-    def _pass(self, recording: Recording, buffers: dict[Buffer, Buffer], times: int = 1) -> None:
+    def _pass(self, recording: Recording, buffers: dict[AnyBuffer, Buffer], times: int = 1) -> None:
         first = recording.position
         for step in self.steps:
             recording.again(step, buffers)

@@ -16,7 +16,7 @@ from ..problem.linear import LinearProblem
 from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
-from ..select.path import FORMS, MATRIX, refusal
+from ..select.path import COOPMAT, FORMS, refusal
 from .catalogue import Check
 from .data import Data
 
@@ -50,8 +50,8 @@ class Mismatch:
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as
     they are."""
-    wanted = list(asked) or [*FORMS, MATRIX]
-    refused = {path: refusal(device, path) for path in wanted if path in FORMS or path == MATRIX}
+    wanted = list(asked) or [*FORMS, COOPMAT]
+    refused = {path: refusal(device, path) for path in wanted if path in FORMS or path == COOPMAT}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..numerics.quantize import dequantize, quantize
-from ..ops.quantize import dequantize_tensor, quantize_tensor
+from ..ops import quantize as ops
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from .catalogue import check_of
@@ -56,13 +56,13 @@ def replays(device: Device, paths: Sequence[str], times: int = TIMES) -> Iterato
     numbers = dequantize(data.x, data.x_q) * np.float32(1.01)
     x = Tensor.from_numpy(numbers, device)
     want = quantize(numbers, data.x_q)
-    yield Replay("quantize", "all", times, _wrong(device, partial(quantize_tensor, x, data.x_q), want, times))
+    yield Replay("quantize", "all", times, _wrong(device, partial(ops.quantize, x, data.x_q), want, times))
     q = Tensor.from_numpy(want, device)
     yield Replay(
         "dequantize",
         "all",
         times,
-        _wrong(device, partial(dequantize_tensor, q, data.x_q), dequantize(want, data.x_q), times),
+        _wrong(device, partial(ops.dequantize, q, data.x_q), dequantize(want, data.x_q), times),
     )
 
 

@@ -13,7 +13,7 @@ from vkq.device.profiles import profile
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
-from vkq.select.path import FORMS, MATRIX, choose, refusal
+from vkq.select.path import COOPMAT, FORMS, choose, refusal
 
 
 def register(commands: Parsers) -> None:
@@ -65,7 +65,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
     if report["reason"] is None:
         try:
             with Device(c.index) as device:
-                report["paths"] = {path: refusal(device, path) for path in (MATRIX, *FORMS)}
+                report["paths"] = {path: refusal(device, path) for path in (COOPMAT, *FORMS)}
                 choice = choose(device)
                 report |= {"path": choice.path, "reason": choice.reason}
         except VkqError as error:

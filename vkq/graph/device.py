@@ -1,6 +1,6 @@
-"""How each operator of a graph runs on a device: through vkq's public operators.
+"""How each operator of a graph runs on a device: as steps of one plan, added by vkq's own operators.
 
-A row says which nodes it takes (or why not, for the list of refusals), and records one. A node without a row,
+A row says which nodes it takes (or why not, for the list of refusals), and adds one. A node without a row,
 or that its row refuses, cannot run on a device.
 """
 
@@ -13,14 +13,18 @@ from typing import Any
 
 import numpy as np
 
+from ..kernels.quantize import quantized
+from ..kernels.repack import reshaped
+from ..layout.extent import Spec
 from ..numerics.qparams import QParams
-from ..ops import elementwise, pool, quantize, repack, resize, shape, softmax, table, tables, take
+from ..ops import elementwise, pool, quantize, resize, shape, softmax, table, tables, take
 from ..ops.conv2d import Conv2d
 from ..ops.conv_transpose2d import ConvTranspose2d
 from ..ops.linear import Linear
-from ..ops.matmul import matmul
-from ..runtime.device import Device
-from ..runtime.tensor import Tensor
+from ..ops.matmul import multiplied
+from ..runtime.builder import Builder, Value
+from ..runtime.plan import Resident
+from ..runtime.tensor import stored
 from .graph import Array, Graph, Node
 from .operators.movement import margins, permutation, resize_of, slices, window
 from .operators.quantized import CONV, TRANSPOSED, options
@@ -31,21 +35,28 @@ BYTES, WORDS = ("int8", "uint8"), ("float32", "int32")
 
 @dataclasses.dataclass
 class Context:
-    """A graph being recorded on a device. ``layers`` keeps what is made of weights, also for other shapes."""
+    """A graph that is being planned for a device. ``layers`` keeps what is made of weights, also for other
+    shapes."""
 
     graph: Graph
-    device: Device
+    builder: Builder
     layers: dict[Hashable, Any]
-    values: dict[str, Tensor]
+    values: dict[str, Value]
 
-    def tensor(self, name: str) -> Tensor:
+    def value(self, name: str) -> Value:
         """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""
         found = self.values.get(name)
         if found is None:
-            array = self.graph.constants[name]
-            found = self.keep(("constant", name), lambda: Tensor.from_numpy(array, self.device))
-            self.values[name] = found
+            found = self.values[name] = self._constant(name)
         return found
+
+    def _constant(self, name: str) -> Value:
+        array, b = self.graph.constants[name], self.builder
+        spec = Spec(array.shape, array.dtype.name)
+        resident = self.keep(
+            ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array))
+        )
+        return b.view(b.constant(resident), spec)
 
     def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Something that is made once for all shapes of the inputs."""
@@ -54,7 +65,7 @@ class Context:
         return self.layers[key]
 
 
-Record = Callable[[Context, Node], Tensor]
+Record = Callable[[Context, Node], Value]
 Check = Callable[[Graph, Node], "str | None"]
 
 
@@ -88,9 +99,10 @@ def _why_float(graph: Graph, node: Node) -> str:
     )
 
 
-def unnamed(x: Tensor, q: QParams | None = None) -> Tensor:
-    """The same numbers with other parameters, or none."""
-    return x if x.qparams == q else Tensor(x.device, x.shape, x.dtype, x.layout, q, x.buffer)
+def unnamed(context: Context, x: Value) -> Value:
+    """The same numbers without parameters."""
+    s = x.spec
+    return x if s.qparams is None else context.builder.view(x, Spec(s.shape, s.dtype, s.layout))
 
 
 # ------------------------------------------------------------------------------------------------- layers
@@ -105,82 +117,82 @@ def _same_type(graph: Graph, node: Node) -> str | None:
 
 
 def _layer(kind: Any, names: tuple[str, ...]) -> Record:
-    def record(context: Context, node: Node) -> Tensor:
+    def record(context: Context, node: Node) -> Value:
         a, constants = node.attributes, context.graph.constants
 
         def make() -> Any:
             bias = constants[node.inputs[2]] if node.input(2) else None
             return kind(
                 constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
-                w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.device,
+                w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
                 **options(node, names),
             )  # fmt: skip
 
         layer = context.keep((node.op, node.outputs[0], a["x"], a["y"]), make)
-        return unnamed(layer(context.tensor(node.inputs[0])))
+        return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
 
     return record
 
 
-def _matmul(context: Context, node: Node) -> Tensor:
-    a, b = (context.tensor(name) for name in node.inputs)
+def _matmul(context: Context, node: Node) -> Value:
+    a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
-    return unnamed(matmul(a, b, at["y"], a_qparams=at["a"], b_qparams=at["b"]))
+    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"]))
 
 
 # ------------------------------------------------------------------------------------------- element-wise
 
 
-def _binary(context: Context, node: Node) -> Tensor:
+def _binary(context: Context, node: Node) -> Value:
     a = node.attributes
-    operator = {"add": elementwise.add, "sub": elementwise.sub, "mul": elementwise.mul}[node.op]
-    x, y = (context.tensor(name) for name in node.inputs)
-    return unnamed(operator(x, y, a["y"], a_qparams=a["a"], b_qparams=a["b"], activation=a.get("activation")))
+    x, z = (context.value(name) for name in node.inputs)
+    op: Any = node.op
+    y = elementwise.combined(context.builder, x, z, op, a["a"], a["b"], a["y"], a.get("activation"))
+    return unnamed(context, y)
 
 
-def _lookup(context: Context, node: Node) -> Tensor:
-    a, x = node.attributes, context.tensor(node.inputs[0])
+def _lookup(context: Context, node: Node) -> Value:
+    a, x = node.attributes, context.value(node.inputs[0])
     if a["table"].ndim == 1 and a["table"].dtype.name in BYTES:
-        return table.lookup_tensor(x, a["table"], None)
-    return tables.lookup_axis_tensor(x, a["table"], a.get("axis", 0))
+        return table.looked_up(context.builder, x, a["table"], None)
+    return tables.looked_up_along(context.builder, x, a["table"], a.get("axis", 0))
 
 
-def _lookup2(context: Context, node: Node) -> Tensor:
-    a, b = (context.tensor(name) for name in node.inputs)
-    return unnamed(elementwise.pairs_tensor(a, b, node.attributes["table"]))
+def _lookup2(context: Context, node: Node) -> Value:
+    a, b = (context.value(name) for name in node.inputs)
+    return unnamed(context, elementwise.paired(context.builder, a, b, node.attributes["table"]))
 
 
 # ------------------------------------------------------------------------------------- images, probabilities
 
 
-def _avg_pool(context: Context, node: Node) -> Tensor:
+def _avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
-    return unnamed(
-        pool.avg_pool2d(
-            context.tensor(node.inputs[0]), a["kernel"], a["stride"], a["padding"], ceil_mode=a["ceil_mode"],
-            count_include_pad=a["count_include_pad"], x_qparams=a["x"], y_qparams=a["y"],
-        )
+    y = pool.averaged(
+        context.builder, context.value(node.inputs[0]), a["kernel"], a["stride"], a["padding"],
+        a["ceil_mode"], a["count_include_pad"], a["y"], a["x"],
     )  # fmt: skip
+    return unnamed(context, y)
 
 
-def _global_avg_pool(context: Context, node: Node) -> Tensor:
+def _global_avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
-    x = context.tensor(node.inputs[0])
-    return unnamed(pool.global_avg_pool2d(x, x_qparams=a["x"], y_qparams=a["y"]))
+    x = context.value(node.inputs[0])
+    return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"]))
 
 
-def _max_pool(context: Context, node: Node) -> Tensor:
-    x = context.tensor(node.inputs[0])
-    how = window(node, x.shape)
-    return unnamed(
-        pool.max_pool2d(x, how.kernel, how.stride, how.padding, how.dilation, ceil_mode=how.ceil_mode)
-    )
+def _max_pool(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    how = window(node, x.spec.shape)
+    y = pool.max_pooled(context.builder, x, how.kernel, how.stride, how.padding, how.dilation, how.ceil_mode)
+    return unnamed(context, y)
 
 
-def _softmax(context: Context, node: Node) -> Tensor:
+def _softmax(context: Context, node: Node) -> Value:
     a = node.attributes
-    x = context.tensor(node.inputs[0])
-    return unnamed(softmax.softmax(x, a["axis"], a["y"], x_qparams=a["x"], onnxruntime=a["onnxruntime"]))
+    x = context.value(node.inputs[0])
+    y = softmax.softmaxed(context.builder, x, a["axis"], a["y"], a["x"], a["onnxruntime"])
+    return unnamed(context, y)
 
 
 def _softmax_check(graph: Graph, node: Node) -> str | None:
@@ -196,7 +208,7 @@ def _softmax_check(graph: Graph, node: Node) -> str | None:
 def _bytes_or_words(direct: Record) -> Record:
     """8-bit numbers by the operator's own way; wider ones, and more than four axes, element by element."""
 
-    def record(context: Context, node: Node) -> Tensor:
+    def record(context: Context, node: Node) -> Value:
         spec = context.graph.specs[node.inputs[0]]
         if spec.dtype in BYTES and len(spec.shape) <= 4:
             return direct(context, node)
@@ -205,46 +217,49 @@ def _bytes_or_words(direct: Record) -> Record:
     return record
 
 
-def _reshape(context: Context, node: Node) -> Tensor:
-    x = context.tensor(node.inputs[0])
-    return repack.reshape(x, context.graph.specs[node.outputs[0]].shape)
+def _reshape(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    return reshaped(context.builder, x, context.graph.specs[node.outputs[0]].shape)
 
 
-def _transpose(context: Context, node: Node) -> Tensor:
-    x = context.tensor(node.inputs[0])
-    return unnamed(shape.transpose(x, permutation(node, len(x.shape))))
+def _transpose(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    return unnamed(context, shape.transposed(context.builder, x, permutation(node, len(x.spec.shape))))
 
 
-def _slice(context: Context, node: Node) -> Tensor:
-    x, constants = context.tensor(node.inputs[0]), context.graph.constants
+def _slice(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
     lists = [[int(v) for v in constants[name].reshape(-1)] if name else None for name in node.inputs[1:]]
-    parts = [range(*s.indices(d)) for s, d in zip(slices(node, x.shape, lists), x.shape, strict=True)]
-    return take.slice_tensor(x, parts)
+    dims = x.spec.shape
+    parts = [range(*s.indices(d)) for s, d in zip(slices(node, dims, lists), dims, strict=True)]
+    return take.sliced(context.builder, x, parts)
 
 
-def _concat(context: Context, node: Node) -> Tensor:
-    xs = [context.tensor(name) for name in node.inputs]
+def _concat(context: Context, node: Node) -> Value:
+    xs = [context.value(name) for name in node.inputs]
     if len(xs) == 1:
         return xs[0]
-    if xs[0].dtype in BYTES:
-        return unnamed(shape.concat(xs, node.attributes["axis"]))
-    return take.concat_words(xs, node.attributes["axis"])
+    if xs[0].spec.dtype in BYTES:
+        return unnamed(context, shape.concatenated(context.builder, xs, node.attributes["axis"]))
+    return take.concatenated_words(context.builder, xs, node.attributes["axis"])
 
 
-def _pad(context: Context, node: Node) -> Tensor:
-    x, constants = context.tensor(node.inputs[0]), context.graph.constants
+def _pad(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
     axes = [int(v) for v in constants[node.inputs[3]]] if node.input(3) else None
-    around = margins(node, len(x.shape), [int(v) for v in constants[node.inputs[1]]], axes)
+    around = margins(node, len(x.spec.shape), [int(v) for v in constants[node.inputs[1]]], axes)
     if node.attributes.get("mode", "constant") != "constant" or min(min(pair) for pair in around) < 0:
         return _taken(context, node)
     fill = int(constants[node.inputs[2]].reshape(())) if node.input(2) else 0
-    return unnamed(shape.pad(x, around, fill))
+    return unnamed(context, shape.padded(context.builder, x, around, fill, None))
 
 
-def _resize(context: Context, node: Node) -> Tensor:
-    x, constants = context.tensor(node.inputs[0]), context.graph.constants
-    how = resize_of(node, x.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])])
-    return unnamed(resize.resize_tensor(x, how))
+def _resize(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
+    how = resize_of(
+        node, x.spec.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])]
+    )
+    return unnamed(context, resize.resized_as(context.builder, x, how))
 
 
 def _places(graph: Graph, node: Node) -> tuple[Array, float]:
@@ -264,13 +279,18 @@ def _places(graph: Graph, node: Node) -> tuple[Array, float]:
     return compute(node, arrays)[0], fill
 
 
-def _taken(context: Context, node: Node) -> Tensor:
+def _taken(context: Context, node: Node) -> Value:
     """Any movement, by the place that each element comes from."""
     places, fill = _places(context.graph, node)
-    return take.take_tensor(context.tensor(node.inputs[0]), places, fill)
+    return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
 
 
 # -------------------------------------------------------------------------------------------------- the table
+
+
+def _quantize(context: Context, node: Node) -> Value:
+    y = quantized(context.builder, context.value(node.inputs[0]), node.attributes["y"])
+    return unnamed(context, y)
 
 
 def _any(graph: Graph, node: Node) -> str | None:
@@ -301,15 +321,13 @@ def _moves(graph: Graph, node: Node) -> str | None:
 
 
 ROWS: dict[str, Row] = {
-    "Identity": Row(_any, lambda context, node: context.tensor(node.inputs[0])),
-    "quantize": Row(
-        _any,
-        lambda context, node: unnamed(
-            quantize.quantize(context.tensor(node.inputs[0]), node.attributes["y"])
-        ),
-    ),
+    "Identity": Row(_any, lambda context, node: context.value(node.inputs[0])),
+    "quantize": Row(_any, _quantize),
     "dequantize": Row(
-        _any, lambda context, node: quantize.dequantize(context.tensor(node.inputs[0]), node.attributes["x"])
+        _any,
+        lambda context, node: quantize.dequantized(
+            context.builder, context.value(node.inputs[0]), node.attributes["x"]
+        ),
     ),
     "conv2d": Row(_same_type, _layer(Conv2d, CONV)),
     "conv_transpose2d": Row(_same_type, _layer(ConvTranspose2d, TRANSPOSED)),

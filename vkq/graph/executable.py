@@ -1,4 +1,4 @@
-"""A graph on a device: recorded once, run as often as wished.
+"""A graph on a device: planned and recorded once, run as often as wished.
 
 The one place that knows how a graph's nodes become work on the device. Weights and what is made of them are
 kept in ``layers``, which the executables of one model share, whatever the shapes of their inputs.
@@ -11,6 +11,8 @@ from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedModelError
+from ..layout.extent import Spec
+from ..runtime.builder import Builder
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
@@ -36,23 +38,35 @@ class Executable:
             )
         self.graph = graph
         self._lock = threading.Lock()
+        builder = Builder(device)
         values = {
-            name: Tensor(device, graph.specs[name].shape, graph.specs[name].dtype) for name in graph.inputs
+            name: builder.input(Spec(graph.specs[name].shape, graph.specs[name].dtype))
+            for name in graph.inputs
         }
-        self.inputs = dict(values)
-        self.steps: list[
-            tuple[Node, int, int]
-        ] = []  # each node's dispatches: the first, and the one after the last
-        context = Context(graph, device, layers, values)
-        with device.record(timestamps=4096 if timestamps else 0) as recording:
-            for node in graph.nodes:
-                first = recording.dispatches
-                values[node.outputs[0]] = ROWS[node.op].record(context, node)
-                self.steps.append((node, first, recording.dispatches))
-        self.recording: Recording = recording
+        # Each node's dispatches: the first, and the one after the last.
+        self.steps: list[tuple[Node, int, int]] = []
+        context = Context(graph, builder, layers, values)
+        for node in graph.nodes:
+            first = builder.dispatches
+            values[node.outputs[0]] = ROWS[node.op].record(context, node)
+            self.steps.append((node, first, builder.dispatches))
         constants = graph.constants
         self.known = {name: constants[name] for name in graph.outputs if name in constants}
-        self.outputs = {name: values[name] for name in graph.outputs if name not in constants}
+        names = [name for name in graph.outputs if name not in constants]
+        self.plan = builder.plan(*(values[name] for name in names))
+        given = [Tensor.of(device, spec) for spec in self.plan.inputs]
+        self.inputs = dict(zip(graph.inputs, given, strict=True))
+        slots = dict(enumerate(tensor.buffer for tensor in given))
+        results = []
+        for slot, spec in zip(self.plan.outputs, self.plan.results, strict=True):
+            results.append(
+                Tensor.of(device, spec, slots.get(slot))
+            )  # two outputs may be one value, or an input
+            slots[slot] = results[-1].buffer
+        self.outputs = dict(zip(names, results, strict=True))
+        with device.record(timestamps=4096 if timestamps else 0) as recording:
+            recording.add(self.plan, [x.buffer for x in given], [y.buffer for y in results])
+        self.recording: Recording = recording
 
     def shaders(self) -> list[tuple[str, ...]]:
         """The shader variants of each node, in order of dispatch."""

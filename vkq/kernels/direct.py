@@ -9,23 +9,23 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.profiles import profile
-from ..numerics.stored import signed_zero_point
-from ..probe import selftest
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Pair
-from ..runtime.buffer import Buffer
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..runtime.recording import Recording
 from ..shader.catalog import catalog
-from ..shader.spec import Value, Variant
-from .gemm import INVOCATIONS, Int8, Scales, ceil4, channel_parameters, epilogue_push, upload
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .gemm import INVOCATIONS
+from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
 
 @dataclasses.dataclass(frozen=True)
-class Window:
+class Sweep:
     """Where a kernel's taps lie in the input, and where its pixels go in the output (conv_block.glslh)."""
 
     images: int
@@ -42,7 +42,7 @@ class Window:
     out_first: Pair = (0, 0)
 
     @classmethod
-    def of(cls, p: Conv2dProblem) -> Window:
+    def of(cls, p: Conv2dProblem) -> Sweep:
         """All of an ordinary convolution."""
         return cls(p.n, p.ic, p.h, p.w, p.oh, p.ow, p.stride, p.padding[:2], p.dilation, (p.oh, p.ow))
 
@@ -53,7 +53,8 @@ class Window:
 
 
 class Direct:
-    """Weights of a convolution laid against whole words of input channels; see conv_direct_q8.comp.
+    """A convolution straight from the image, its weights laid against whole words of input channels; see
+    conv_direct_q8.comp.
 
     *weight* is (OC, IC/groups, KH, KW) as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias
     alone remains.
@@ -63,87 +64,107 @@ class Direct:
         self,
         device: Device,
         weight: Int8,
-        zero_points: npt.NDArray[np.int32],
-        scales: Scales,
+        zero_points: Int32,
+        arithmetic: Arithmetic,
         form: str,
         groups: int,
     ):
-        self.device, self.scales, self.form = device, scales, form
+        self.device, self.arithmetic, self.form = device, arithmetic, form
         self.oc, self.group_ic, self.kh, self.kw = weight.shape
         self.group_oc = self.oc // groups
         self.row_sums = bool(zero_points.any())
-        weights, parameters = self._pack(weight, zero_points)
-        self.weights, self.parameters = upload(device, weights), upload(device, parameters)
+        self.span = self._span()
+        self._weight, self._zero_points = weight, zero_points
+        taps = self.kh * self.kw * self.span
+        self.weights = Resident(device, 4 * ceil4(self.oc) * taps * self._word_bytes, self._packed)
+        self.parameters = Resident(device, ceil4(self.oc) * PARAMETER_BYTES, self._parameters)
 
-    def _pack(self, weight: Int8, zero_points: npt.NDArray[np.int32]) -> tuple[Int8, npt.NDArray[np.int32]]:
-        self.span, spread = align_to_words(weight, zero_points, self.group_oc)
-        c4 = spread.shape[0] // 4
-        flat = spread.reshape(1, 4 * c4, self.kh * self.kw * self.span * 4)
-        parameters = channel_parameters(flat, self.scales, self.form, zero_points[None])
-        blocks = spread.reshape(c4, 4, self.kh, self.kw, self.span, 4).transpose(2, 4, 3, 0, 1, 5)
-        return np.ascontiguousarray(blocks), parameters
+    _word_bytes = 4  # of an output channel's weights against one input word
+
+    def _span(self) -> int:
+        return _lanes(self.oc, self.group_ic, self.group_oc)[1]
+
+    def _aligned(self) -> Int8:
+        return align_to_words(self._weight, self._zero_points, self.group_oc)[1]
+
+    def _packed(self) -> Int8:
+        blocks = self._aligned().reshape(ceil4(self.oc), 4, self.kh, self.kw, self.span, 4)
+        return np.ascontiguousarray(blocks.transpose(2, 4, 3, 0, 1, 5))
+
+    def _parameters(self) -> Int32:
+        flat = self._aligned().reshape(1, 4 * ceil4(self.oc), -1)
+        return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
     def program(self, slides: bool) -> Program:
         """The pipeline for one kind of window."""
-        variant = self._variant("f32" if self.scales.y is None else "q8to")
         wide = 1
         while wide < LOCAL_CHANNEL_BLOCKS and 4 * wide < self.oc:
             wide *= 2
-        x, y = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
-        constants: dict[str, Value] = {
-            "LOCAL_X": x, "LOCAL_Y": y, "ROW_SUMS": self.row_sums, "SLIDE": slides,
-            "SOFT_FLOAT": selftest.report(self.device).soft_float, **self._constants(),
-        }  # fmt: skip
-        return self.device.program(variant, constants)
+        across, down = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
+        local: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down}
+        constants = {**local, "ROW_SUMS": self.row_sums, "SLIDE": slides, **self._constants()}
+        return self.device.program(self._variant(), constants)
 
-    def dispatch(self, recording: Recording, window: Window, x: Buffer, y: Buffer) -> None:
-        """The pixels of one window."""
-        v = window
+    def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
+        """Adds the pixels of one sweep."""
         push: dict[str, int | float] = {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],
             "pad_t": v.before[0], "pad_l": v.before[1], "dilation_h": v.dilation[0],
-            "dilation_w": v.dilation[1], "x_zero_point": signed_zero_point(self.scales.x),
+            "dilation_w": v.dilation[1], "x_zero_point": self.arithmetic.x_zero_point,
             "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
             "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
-            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **epilogue_push(self.scales),
+            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **self.arithmetic.epilogue,
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
-        recording.dispatch(self.program(v.slides), [x, self.weights, self.parameters, y], push, macs)
+        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
+        b.dispatch(self.program(v.slides), slots, push, macs)
 
-    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        self.dispatch(recording, Window.of(p), x, y)
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        self.sweep(b, Sweep.of(p), x, y)
 
-    def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
-        return (self.program(Window.of(p).slides).variant.name,), 0
+    def _variant(self) -> Variant:
+        return catalog().find("conv2d_q8ta_q8csw__direct", dot=self.form, **self.arithmetic.axes)
 
-    def _variant(self, out: str) -> Variant:
-        return catalog().find("conv2d_q8ta_q8csw__direct", dot=self.form, out=out)
-
-    def _constants(self) -> dict[str, Value]:
+    def _constants(self) -> dict[str, Constant]:
         return {}
 
 
 class Depthwise(Direct):
     """A convolution whose output channels see one input channel each; see conv_depthwise_q8.comp."""
 
-    def _pack(self, weight: Int8, zero_points: npt.NDArray[np.int32]) -> tuple[Int8, npt.NDArray[np.int32]]:
-        self.span = 1
+    _word_bytes = 1
+
+    def _span(self) -> int:
+        return 1
+
+    def _flat(self) -> Int8:
         flat = np.zeros((1, 4 * ceil4(self.oc), self.kh * self.kw), np.int8)
-        flat[0, : self.oc] = weight.reshape(self.oc, -1)
-        # The shader multiplies int8 lanes as they are, whatever the path.
-        return np.ascontiguousarray(flat[0].T), channel_parameters(
-            flat, self.scales, "s8s8", zero_points[None]
-        )
+        flat[0, : self.oc] = self._weight.reshape(self.oc, -1)
+        return flat
 
-    def _variant(self, out: str) -> Variant:
-        return catalog().find("conv2d_q8ta_q8csw__depthwise", out=out)
+    def _packed(self) -> Int8:
+        return np.ascontiguousarray(self._flat()[0].T)
 
-    def _constants(self) -> dict[str, Value]:
+    def _parameters(self) -> Int32:  # the shader multiplies int8 lanes as they are, whatever the path
+        return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
+
+    def _variant(self) -> Variant:
+        return catalog().find("conv2d_q8ta_q8csw__depthwise", **self.arithmetic.axes)
+
+    def _constants(self) -> dict[str, Constant]:
         return {"ONE_TO_ONE": self.group_oc == 1}
 
 
-def align_to_words(weight: Int8, zero_points: npt.NDArray[np.int32], group_oc: int) -> tuple[int, Int8]:
+def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
+    """(lane of each channel's first input in the words of its block of four, words that any block needs)."""
+    channel = np.arange(oc)
+    first_word = channel // 4 * 4 // group_oc * group_ic // 4
+    lane = channel // group_oc * group_ic - 4 * first_word
+    return lane, int((lane + group_ic - 1).max(initial=-1)) // 4 + 1
+
+
+def align_to_words(weight: Int8, zero_points: Int32, group_oc: int) -> tuple[int, Int8]:
     """(span, weight (OC rounded up to 4, KH, KW, 4 * span)): each block of four output channels against the
     same input words.
 
@@ -156,11 +177,8 @@ def align_to_words(weight: Int8, zero_points: npt.NDArray[np.int32], group_oc: i
     [[1, 0, 0, 0], [0, 2, 0, 0], [0, 0, 3, 0], [0, 0, 0, 4]]
     """
     oc, group_ic, kh, kw = weight.shape
-    channel = np.arange(oc)
-    first_word = channel // 4 * 4 // group_oc * group_ic // 4
-    lane = channel // group_oc * group_ic - 4 * first_word  # of the channel's first input
-    span = int((lane + group_ic - 1).max(initial=-1)) // 4 + 1
+    lane, span = _lanes(oc, group_ic, group_oc)
     out = np.zeros((4 * ceil4(oc), kh, kw, 4 * span), np.int8)
     out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1, 1)
-    out[channel[:, None], :, :, lane[:, None] + np.arange(group_ic)] = weight
+    out[np.arange(oc)[:, None], :, :, lane[:, None] + np.arange(group_ic)] = weight
     return span, out

@@ -3,12 +3,10 @@ dq8ca)."""
 
 from __future__ import annotations
 
-from ..layout.pack import layout
-from ..runtime.buffer import Buffer
+from ..layout.extent import BLOCKED, Spec
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.program import Program
-from ..runtime.recording import Recording
-from ..runtime.tensor import BLOCKED, extent_of
 from ..shader.catalog import catalog
 
 INVOCATIONS = 256  # of a row at most
@@ -25,15 +23,9 @@ def rows_program(device: Device, k: int, name: str) -> Program:
     )
 
 
-def rows_bytes(m: int, k: int, name: str) -> int:
-    """The bytes of m rows of k int8 in a layout of this name."""
-    return 4 * layout(name).words(extent_of((m, k), name))
-
-
-def quantize_rows(recording: Recording, x: Buffer, m: int, k: int, name: str) -> tuple[Buffer, Buffer]:
-    """Records the quantization of m rows of k float32: (int8 in the layout, [m] = (bits of the scale, zero
-    point))."""
-    device = recording.device
-    packed, parameters = device.allocate(rows_bytes(m, k, name)), device.allocate(8 * m)
-    recording.dispatch(rows_program(device, k, name), [x, packed, parameters], {"m": m, "k": k})
+def quantize_rows(b: Builder, x: Value, m: int, k: int, name: str) -> tuple[Value, Value]:
+    """Adds the quantization of m rows of k float32: (int8 in the layout of this name, [m] = (bits of the
+    scale, zero point))."""
+    packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
+    b.dispatch(rows_program(b.device, k, name), [x, packed, parameters], {"m": m, "k": k})
     return packed, parameters

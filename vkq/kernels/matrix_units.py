@@ -7,23 +7,24 @@ row of a linear layer.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..layout.pack import layout
-from ..probe import selftest
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
-from ..runtime.buffer import Buffer
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..runtime.recording import Recording
 from ..select import tune
 from ..shader.catalog import catalog
-from ..shader.spec import Value, Variant
-from .gemm import Int8, Scales, block_weights, ceil4, channel_parameters, epilogue_push, upload
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
@@ -103,50 +104,66 @@ class Pixels:
 
 
 class MatrixWeights:
-    """Weights on a device for matrix units, with what the epilogue needs.
+    """Weights for matrix units, with what the epilogue needs.
 
-    *weight* is (G, N, K) less its zero points (`centred`), K padded with zeros as the kernel reads it;
-    *channels* is the number of real output channels.
+    *weight* makes (G, N, K) of this *shape* less its zero points (`centred`) when it is needed, K padded with
+    zeros as the kernel reads it; *channels* is the number of real output channels.
     """
 
-    def __init__(self, device: Device, weight: npt.NDArray[Any], scales: Scales, form: str, channels: int):
-        self.device = device
-        self.scales = scales
-        self.form = form
-        self.channels = channels
-        zero_point = scales.w_zero_point.reshape(weight.shape[0], -1)
+    def __init__(
+        self,
+        device: Device,
+        shape: tuple[int, int, int],
+        weight: Callable[[], npt.NDArray[Any]],
+        arithmetic: Arithmetic,
+        form: str,
+        channels: int,
+    ):
+        self.device, self.arithmetic, self.form, self.channels = device, arithmetic, form, channels
+        zero_point = arithmetic.w_zero_point.reshape(shape[0], -1)
         self.row_sums = form == "u8u8" or bool(zero_point.any())
-        self.groups, n, self.k_padded = weight.shape
+        self.groups, n, self.k_padded = shape
         self.n = 4 * ceil4(n)
-        blocked = block_weights(plus(weight, zero_point), zero_point)
-        packed = layout("kPackedInt8_16K").pack(blocked)
-        self.weights = upload(device, packed.view(np.uint32) ^ SIGN_BITS if form == "u8u8" else packed)
-        self.parameters = upload(device, channel_parameters(blocked, scales, form, zero_point))
 
-    @property
-    def out(self) -> str:
-        """The variant's output: ``q8to`` or ``f32``."""
-        return "f32" if self.scales.y is None else "q8to"
+        def blocked() -> Int8:
+            return block_weights(plus(weight(), zero_point), zero_point)
+
+        def packed() -> npt.NDArray[Any]:
+            found = layout("kPackedInt8_16K").pack(blocked())
+            return found.view(np.uint32) ^ SIGN_BITS if form == "u8u8" else found
+
+        size = 4 * layout("kPackedInt8_16K").words((self.groups, self.n, 4 * ceil4(self.k_padded)))
+        self.weights = Resident(device, size, packed)
+        self.parameters = Resident(
+            device,
+            self.groups * self.n // 4 * PARAMETER_BYTES,
+            lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
+        )
 
     @property
     def push(self) -> dict[str, int | float]:
         """The push constants that say what the weights are and what the epilogue does."""
-        return {"n": self.n, "groups": self.groups, "channels": self.channels, **epilogue_push(self.scales)}
+        sizes = {"n": self.n, "groups": self.groups, "channels": self.channels}
+        return {**sizes, **self.arithmetic.epilogue}
 
-    def program(self, variant: Variant, matrices: Matrices, **constants: Value) -> Program:
+    def program(self, variant: Variant, matrices: Matrices, **constants: Constant) -> Program:
         """The pipeline of a shader with these matrices."""
-        soft = selftest.report(self.device).soft_float
-        constants |= {**matrices.constants(variant), "ROW_SUMS": self.row_sums, "SOFT_FLOAT": soft}
+        constants |= {**matrices.constants(variant), "ROW_SUMS": self.row_sums}
         return self.device.program(variant, constants, matrices.subgroup)
 
     def macs(self, rows: int) -> int:
         """Multiply-adds of so many rows, padding of the weights included."""
         return int(rows * self.n * self.k_padded * self.groups)
 
+    def slots(self, b: Builder, x: Value, y: Value, extra: Sequence[Value] = ()) -> list[Value]:
+        """What a kernel is bound to."""
+        return [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
 
-def centred(weight: Int8, scales: Scales) -> npt.NDArray[Any]:
-    """The weight (OC, ...) less its zero points: padded with zeros, it is then padded with zero points."""
-    return plus(weight, -scales.w_zero_point, np.int16)
+
+def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
+    """The weight (OC, ...) less its zero points (OC,): padded with zeros, it is then padded with zero
+    points."""
+    return plus(weight, -zero_point, np.int16)
 
 
 def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = np.int8) -> npt.NDArray[Any]:
@@ -159,19 +176,29 @@ def plus(weight: npt.NDArray[Any], points: npt.NDArray[np.int32], dtype: type = 
     ).astype(dtype)
 
 
-class CoopmatGemm:
-    """A product on matrix units. *weight* is (G * N, K) int8; groups have whole blocks of 16 channels, unless
-    there is one."""
+class MatrixGemm:
+    """A product on matrix units. *weight* makes (G * N, K) int8 of this *shape*; groups have whole blocks of
+    16 channels, unless there is one."""
 
-    def __init__(self, device: Device, weight: Int8, scales: Scales, groups: int = 1):
-        channels, self.k = weight.shape
+    def __init__(
+        self,
+        device: Device,
+        shape: tuple[int, int],
+        weight: Callable[[], Int8],
+        arithmetic: Arithmetic,
+        groups: int = 1,
+    ):
+        channels, self.k = shape
         self.device = device
         self.matrices = advertised(device.capabilities)[0]
-        padded = np.pad(centred(weight, scales), ((0, 0), (0, -self.k % TURN)))
-        grouped = padded.reshape(groups, channels // groups, -1)
-        self.packed = MatrixWeights(device, grouped, scales, self.matrices.form, channels)
+        grouped = (groups, channels // groups, self.k + -self.k % TURN)
+
+        def padded() -> npt.NDArray[Any]:
+            found = centred(weight(), arithmetic.w_zero_point)
+            return np.pad(found, ((0, 0), (0, grouped[2] - self.k))).reshape(grouped)
+
+        self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.tile: str | None = None  # for tests and measurements: this tile instead of the one chosen
-        self._programs: dict[tuple[int, str | None], Program] = {}
 
     @staticmethod
     def worth(rows: int) -> bool:
@@ -180,36 +207,28 @@ class CoopmatGemm:
 
     def variant(self, rows: int) -> Variant:
         """The variant for so many rows: the best tile that the device has room for."""
-        w, shader = self.packed, catalog().shaders[GEMM if self.packed.scales.x else DYNAMIC]
-        out = {"out": w.out} if "out" in shader.axes else {}
+        w = self.packed
+        name = f"gemm_{w.arithmetic.family}__coopmat"
         tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.k_padded, w.groups)
-        variants = (catalog().find(shader.name, dot=w.form, tile=tile, **out) for tile in tiles)
+        variants = (catalog().find(name, dot=w.form, tile=tile, **w.arithmetic.axes) for tile in tiles)
         found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
-        return next(
-            (variant for variant in found if self.matrices.runs(variant, self.device.capabilities)), found[-1]
-        )
+        able = (variant for variant in found if self.matrices.runs(variant, self.device.capabilities))
+        return next(able, found[-1])
 
     def program(self, rows: int) -> Program:
         """The pipeline for so many rows."""
-        found = self._programs.get((rows, self.tile))
-        if found is None:
-            found = self._programs[rows, self.tile] = self.packed.program(self.variant(rows), self.matrices)
-        return found
+        return self.packed.program(self.variant(rows), self.matrices)
 
     def push(self, pixels: Pixels, variant: Variant) -> dict[str, int | float]:
         """The push constants."""
         steps = self.packed.k_padded // int(variant.defines["BK"])
         return {**self.packed.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps}
 
-    def dispatch(
-        self, recording: Recording, x: Buffer, y: Buffer, pixels: Pixels, row_parameters: Buffer | None = None
-    ) -> None:
+    def build(self, b: Builder, x: Value, y: Value, pixels: Pixels, extra: Sequence[Value] = ()) -> None:
         """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
 
-        row_parameters: scale and zero point of every row, where x is quantized by rows.
+        extra: scale and zero point of every row, where x is quantized by rows.
         """
         program, w = self.program(pixels.rows), self.packed
-        buffers = [x, w.weights, w.parameters, y]
-        if row_parameters is not None:
-            buffers.append(row_parameters)
-        recording.dispatch(program, buffers, self.push(pixels, program.variant), w.macs(pixels.rows))
+        slots = w.slots(b, x, y, extra)
+        b.dispatch(program, slots, self.push(pixels, program.variant), w.macs(pixels.rows))

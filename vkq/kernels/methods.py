@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Protocol
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
 
 from ..errors import ArgumentError
+from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
-from ..runtime.buffer import Buffer
-from ..runtime.recording import Recording
-from ..runtime.tensor import BLOCKED, IMAGE
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..select.path import COOPMAT, Choice
 from .direct import Depthwise, Direct
-from .im2col import Im2col, MatrixPointwise, Pointwise
-from .implicit import CoopmatConv, Implicit
-from .matrix_units import CoopmatGemm
-
-if TYPE_CHECKING:
-    from ..ops.conv2d import Conv2d
+from .gemm import Gemm
+from .im2col import Im2col
+from .implicit import Implicit
+from .matrix_conv import MatrixConv, conv_shader
+from .matrix_units import MatrixGemm, whole_blocks
+from .pointwise import MatrixPointwise, Pointwise
+from .weights import Int8, Int32, merge_groups, merged_groups
 
 # A grouped convolution with up to so many input channels in a group fills few columns of a matrix kernel's
 # tile, and its im2col matrix is as large as that of a full convolution. (lavapipe, 128 channels 28x28 3x3 in
@@ -31,61 +36,83 @@ DIRECT_GROUP_CHANNELS = 16
 
 
 class Kernel(Protocol):
-    """A convolution with its weights on the device."""
+    """A convolution with its weights."""
 
-    def record(self, recording: Recording, p: Conv2dProblem, x: Buffer, y: Buffer) -> None:
-        """Records the dispatches."""
-
-    def describe(self, p: Conv2dProblem) -> tuple[tuple[str, ...], int]:
-        """The shader variants in order of dispatch, and the bytes of scratch memory."""
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        """Adds the dispatches."""
 
 
-Verdict = Callable[["Conv2d", Conv2dProblem], "str | None"]
+@dataclasses.dataclass(frozen=True)
+class Convolution:
+    """What kernels of a convolution are made of: the weight (OC, IC/groups, KH, KW) and zero points (OC,) as
+    int8, a scheme of `vkq.schemes`, and the path."""
+
+    device: Device
+    weight: Int8
+    zero_points: Int32
+    scheme: Any
+    choice: Choice
+    groups: int
+
+    @property
+    def integer(self) -> bool:
+        """Whether the activations are integers."""
+        return bool(self.scheme.integer)
+
+    @cached_property
+    def gemm(self) -> Gemm:
+        """The product of an im2col matrix with the weight; the methods that take its weights share it."""
+        oc, ic, kh, kw = self.weight.shape
+        super_groups, merged = merged_groups(oc, self.groups)
+        shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
+        zeros = np.zeros(shape[:2], np.int32)
+        zeros.reshape(-1)[:oc] = self.zero_points
+        made: Gemm = self.scheme.product(
+            self.device, shape, lambda: merge_groups(self.weight, self.groups, self.zero_points), zeros,
+            self.choice.form, oc,
+        )  # fmt: skip
+        return made
+
+
+Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
     """One way to compute a convolution.
 
-    refusal: why it cannot take a layer and its problem; None where it can. merit: why "auto" should take it
-    where it can; None where it should not. make: its kernel. All see the layer, so that they can ask for its
-    device, path and scheme.
-    layout: that of the int8 images that the kernel takes and gives. packing: what of a problem the kernel's
-    weights depend on; a kernel is made for each.
+    refusal: why it cannot take a convolution and its problem; None where it can. merit: why "auto" should
+    take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
+    kernel takes and gives. packing: what of a problem the kernel's weights depend on; a kernel is made for
+    each.
+    floats: whether it takes float activations too.
     """
 
     name: str
     refusal: Verdict
     merit: Verdict
-    make: Callable[[Conv2d, Conv2dProblem], Kernel]
+    make: Callable[[Convolution, Conv2dProblem], Kernel]
     layout: str = IMAGE
-    packing: Callable[[Conv2d, Conv2dProblem], Hashable] = lambda layer, p: None
+    packing: Callable[[Convolution, Conv2dProblem], Hashable] = lambda c, p: None
+    floats: bool = False
 
 
-def _not_pointwise(layer: Conv2d, p: Conv2dProblem) -> str | None:
-    if layer.scales is None:
-        return "its activations are float"
+def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     if (p.kh, p.kw, p.stride) != (1, 1, (1, 1)) or any(p.padding):
-        return (
-            f"the kernel is {p.kh}x{p.kw}, stride {p.stride}, padding {p.padding}; it needs 1x1, stride 1 and"
-            " no padding"
-        )
+        kernel = f"the kernel is {p.kh}x{p.kw}, stride {p.stride}, padding {p.padding}"
+        return f"{kernel}; it needs 1x1, stride 1 and no padding"
     return None if p.groups == 1 else f"groups={p.groups}; it needs 1"
 
 
-def _not_depthwise(layer: Conv2d, p: Conv2dProblem) -> str | None:
-    if layer.scales is None:
-        return "its activations are float"
+def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"
 
 
-def _not_direct(layer: Conv2d, p: Conv2dProblem) -> str | None:
-    if layer.scales is None:
-        return "its activations are float"
+def _not_direct(c: Convolution, p: Conv2dProblem) -> str | None:
     return "IC=0; it needs at least 1" if p.ic == 0 else None
 
 
-def _direct_merit(layer: Conv2d, p: Conv2dProblem) -> str | None:
+def _direct_merit(c: Convolution, p: Conv2dProblem) -> str | None:
     if p.groups == 1:
         return None
     group_ic, group_oc = p.ic // p.groups, p.oc // p.groups
@@ -98,50 +125,93 @@ def _direct_merit(layer: Conv2d, p: Conv2dProblem) -> str | None:
     )
 
 
+def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
+    channels = c.gemm.k // max(p.kh * p.kw, 1)
+    return (
+        f"groups of {channels} input channels are not whole words of 4"
+        if channels % 4 or not channels
+        else None
+    )
+
+
+def _not_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
+    """Why matrix units cannot take it, whatever the kernel."""
+    if c.choice.path != COOPMAT:
+        return f"its path is {c.choice.path}; it needs {COOPMAT}"
+    if not p.ic or not p.oc:
+        return f"IC={p.ic}, OC={p.oc}; it needs at least 1"
+    if not (whole_blocks(p.ic, p.groups) and whole_blocks(p.oc, p.groups)):
+        return f"groups of {p.ic // p.groups} to {p.oc // p.groups} channels are not whole blocks of 16"
+    return None
+
+
+def _not_matrix_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
+    if (p.kh, p.kw) != (1, 1) or any(p.padding):
+        return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
+    return _not_matrix(c, p)
+
+
+def _not_matrix_conv(c: Convolution, p: Conv2dProblem) -> str | None:
+    if reason := _not_matrix(c, p):
+        return reason
+    fits = conv_shader(p, "q8to", c.device.capabilities) is not None
+    return None if fits else "the input pixels of a tile do not fit into shared memory"
+
+
+def _matrix_pointwise(c: Convolution, p: Conv2dProblem) -> Kernel:
+    shape = (p.oc, p.ic // p.groups)
+    return MatrixPointwise(MatrixGemm(c.device, shape, lambda: c.weight.reshape(shape), c.scheme, p.groups))
+
+
+def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel]:
+    return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
+
+
 METHODS = [
     Method(
         "pointwise",
-        MatrixPointwise.refusal,
-        lambda layer, p: "a 1x1 convolution is a matrix product" if CoopmatGemm.worth(p.gemm_m) else None,
-        MatrixPointwise,
+        _not_matrix_pointwise,
+        lambda c, p: "a 1x1 convolution is a matrix product" if MatrixGemm.worth(p.gemm_m) else None,
+        _matrix_pointwise,
         BLOCKED,
     ),
     Method(
         "pointwise",
         _not_pointwise,
-        lambda layer, p: "a 1x1 convolution is a matrix product",
-        lambda layer, p: Pointwise(layer.int8_gemm),
+        lambda c, p: "a 1x1 convolution is a matrix product",
+        lambda c, p: Pointwise(c.gemm),  # type: ignore[arg-type]  # of integers: `floats` is false
     ),
     Method(
         "depthwise",
         _not_depthwise,
-        lambda layer, p: "each output channel sees one input channel" if p.groups > 1 else None,
-        lambda layer, p: Depthwise(*layer.operands),
+        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        _direct(Depthwise),
     ),
     Method(
         "matrix",
-        CoopmatConv.refusal,
-        lambda layer, p: (
-            "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None
-        ),
-        CoopmatConv,
+        _not_matrix_conv,
+        lambda c, p: "matrix units, with the input pixels of a tile in shared memory" if p.ic > 4 else None,
+        lambda c, p: MatrixConv(c.device, p, lambda: c.weight, c.scheme),
         BLOCKED,
-        CoopmatConv.packing,
+        lambda c, p: MatrixConv.packing(p, c.scheme, c.device.capabilities),
     ),
-    Method("direct", _not_direct, _direct_merit, lambda layer, p: Direct(*layer.operands)),
+    Method("direct", _not_direct, _direct_merit, _direct(Direct)),
     Method(
         "implicit",
-        Implicit.refusal,
-        lambda layer, p: (
-            "large enough to gather tiles into shared memory" if Implicit.fits(layer.device, p) else None
+        _not_implicit,
+        lambda c, p: (
+            "large enough to gather tiles into shared memory"
+            if Implicit.fits(c.device.capabilities, p)
+            else None
         ),
-        lambda layer, p: Implicit(layer.int8_gemm),
+        lambda c, p: Implicit(c.gemm),  # type: ignore[arg-type]
     ),
     Method(
         "im2col",
-        lambda layer, p: None,
-        lambda layer, p: "any convolution is a matrix product of its im2col matrix",
-        lambda layer, p: Im2col(layer.gemm, layer.weight_shape[2] * layer.weight_shape[3]),
+        lambda c, p: None,
+        lambda c, p: "any convolution is a matrix product of its im2col matrix",
+        lambda c, p: Im2col(c.gemm, c.weight.shape[2] * c.weight.shape[3]),
+        floats=True,
     ),
 ]
 
@@ -151,24 +221,30 @@ def names() -> tuple[str, ...]:
     return ("auto", *dict.fromkeys(method.name for method in METHODS))
 
 
-def choose(layer: Conv2d, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
-    """The method for a layer and a problem, and why: the first that can take it and should, or the one asked
-    for.
+def check_name(name: str) -> None:
+    """Raises ArgumentError for an unknown method."""
+    if name not in names():
+        raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
+
+
+def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Method, str]:
+    """The method for a convolution and a problem, and why: the first that can take it and should, or the one
+    asked for.
 
     Raises ArgumentError for an unknown name, and where the method asked for cannot take the problem, with the
     reason.
     """
-    if name not in names():
-        raise ArgumentError(f"conv2d: method is {name!r}; it must be one of {', '.join(names())}")
+    check_name(name)
     able: list[Method] = []
     reason: str | None = ""
     for method in METHODS:
         if name not in ("auto", method.name):
             continue
-        reason = method.refusal(layer, p)
+        floats = not (c.integer or method.floats)
+        reason = "its activations are float" if floats else method.refusal(c, p)
         if reason is None:
             able.append(method)
-            if merit := method.merit(layer, p):
+            if merit := method.merit(c, p):
                 return method, merit if name == "auto" else "asked for by name"
     if not able:
         raise ArgumentError(

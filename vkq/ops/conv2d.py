@@ -3,24 +3,21 @@ methods."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Sequence
-from functools import cached_property
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ..kernels.gemm import FloatGemm, Int8, Int8Gemm, Scales
-from ..kernels.im2col import int8_gemm, merge_groups
-from ..kernels.methods import Kernel, choose
+from ..kernels import methods
+from ..kernels.methods import Convolution, Kernel, Method
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
-from ..problem.options import Padding
+from ..problem.options import ConvOptions, Padding
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import IMAGE, Tensor
-from .layer import Explanation, Layer
+from ..runtime.tensor import Tensor
+from .layer import Layer
 
 
 class Conv2d(Layer[Conv2dProblem]):
@@ -50,7 +47,6 @@ class Conv2d(Layer[Conv2dProblem]):
 
     _op = "conv2d"
     _rank = 4
-    _layout = IMAGE
 
     def __init__(
         self,
@@ -74,82 +70,43 @@ class Conv2d(Layer[Conv2dProblem]):
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
             activation=activation, path=path, device=device,
         )  # fmt: skip
-        self._options: dict[str, Any] = {
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-            "groups": groups,
-        }
-        _, group_ic, _, _ = self.weight_shape
-        # A large image: refuses bad options and groups at construction, not at the first call, and packs the
-        # weight now.
-        reach = Conv2dProblem.of(
-            (1, group_ic * groups, 1 << 20, 1 << 20), self.weight_shape, **_without_same(self._options)
-        )
-        self.reach = reach
-        self.groups = reach.groups
+        self._options = ConvOptions.of("conv2d", self.weight_shape, stride, padding, dilation, groups)
+        methods.check_name(method)
+        self.groups = self._options.groups
         self.method = method
+        o = self._scheme.operands
+        self._convolution = Convolution(
+            self.device, o.stored_weight, o.stored_zero_point, self._scheme, self._choice, self.groups
+        )
         self._kernels: dict[Hashable, Kernel] = {}
-        self._kernel(reach)
-
-    @property
-    def operands(self) -> tuple[Device, Int8, npt.NDArray[np.int32], Scales, str, int]:
-        """What int8 kernels are made of: device, weight, zero points, scales, dot form, groups."""
-        assert self.scales is not None
-        return self.device, self._weight_int8, self._zero_points, self.scales, self.choice().form, self.groups
-
-    @cached_property
-    def int8_gemm(self) -> Int8Gemm:
-        """The product in dot form that int8 methods share."""
-        return int8_gemm(*self.operands)
-
-    @property
-    def gemm(self) -> Int8Gemm | FloatGemm:
-        """The product of an im2col matrix with the weight."""
-        if self.scales is not None:
-            return self.int8_gemm
-        w_scales, bias, activation = self._float
-        merged = merge_groups(self._weight_int8, self.groups)
-        return FloatGemm(self.device, merged, w_scales, bias, activation, self.weight_shape[0])
+        if method != "auto":  # refused now, not at the first call: what it needs does not depend on the image
+            self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
     def _problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
-        return Conv2dProblem.of(x_shape, self.weight_shape, **self._options)
+        return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
-    def _kernel(self, problem: Conv2dProblem) -> Kernel:
-        method, _ = choose(self, problem, self.method)
-        key = method.name, method.layout, method.packing(self, problem)
+    def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
+        return methods.method_for(self._convolution, problem, self.method)
+
+    def _kernel(self, method: Method, problem: Conv2dProblem) -> Kernel:
+        key = method.name, method.layout, method.packing(self._convolution, problem)
         if key not in self._kernels:
-            self._kernels[key] = method.make(self, problem)
+            self._kernels[key] = method.make(self._convolution, problem)
         return self._kernels[key]
 
     def _layout_for(self, problem: Conv2dProblem) -> str:
-        method, _ = choose(self, problem, self.method)
-        return method.layout
+        return self._method(problem)[0].layout
 
-    def _plan(self, problem: Conv2dProblem, layout: str) -> Callable[[Tensor], Tensor]:
-        kernel = self._kernel(problem)
-
-        def run(x: Tensor) -> Tensor:
-            y = self._result(problem.y_shape, layout)
-            if y.size:
-                with self.device.operation() as recording:
-                    kernel.record(recording, problem, x.buffer, y.buffer)
-            return y
-
-        return run
-
-    def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """What the layer does with an input of this shape, without running it."""
-        p, choice = self._problem(x_shape), self.choice()
-        method, why = choose(self, p, self.method)
-        variants, scratch = self._kernel(p).describe(p) if math.prod(p.y_shape) else ((), 0)
-        return Explanation(
-            p.name, self.scheme, choice.path, choice.reason, variants, p.macs, scratch, method.name, why
-        )
-
-
-def _without_same(options: dict[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in options.items() if not (k == "padding" and v == "same")}
+    def build(self, b: Builder, x: Value) -> Value:
+        p, _ = self._problem_of(x.spec.shape)
+        method, reason = self._method(p)
+        b.why("method", method.name)
+        b.why("method_reason", reason)
+        taken, _ = self._scheme.take(b, x, method.layout)
+        y = b.new(self._scheme.result(p.y_shape, method.layout))
+        if y.spec.size:
+            self._kernel(method, p).build(b, p, taken, y)
+        return y
 
 
 def conv2d(
@@ -169,6 +126,7 @@ def conv2d(
     path: str = "auto",
     method: str = "auto",
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """One convolution applied once; see `Conv2d`, which keeps the packed weight for more."""
     if isinstance(x, Tensor) and device is None:
@@ -178,4 +136,4 @@ def conv2d(
         x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation,
         path=path, method=method, device=device,
     )  # fmt: skip
-    return layer(x)
+    return layer(x, out=out)

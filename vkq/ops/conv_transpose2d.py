@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
-from typing import Any
+import itertools
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError
-from ..kernels.direct import Direct, Window
+from ..kernels.direct import Direct, Sweep
+from ..kernels.weights import Arithmetic
+from ..layout.extent import IMAGE
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.options import Pair
-from ..problem.transposed import TransposedConv2dProblem
+from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.recording import Recording
-from ..runtime.tensor import IMAGE, Tensor
-from .layer import Explanation, Layer
+from ..runtime.tensor import Tensor
+from .layer import Layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +79,6 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
 
     _op = "conv_transpose2d"
     _rank = 4
-    _layout = IMAGE
 
     def __init__(
         self,
@@ -100,76 +101,67 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         if not isinstance(x_qparams, QParams):
             raise ArgumentError(f"{self._op}: x_qparams is {x_qparams!r}; it must be a QParams")
         given = np.asarray(weight)
-        self._options: dict[str, Any] = {
-            "stride": stride, "padding": padding, "output_padding": output_padding, "dilation": dilation,
-            "groups": groups
-        }  # fmt: skip
         self._given_shape = given.shape
-        ic = given.shape[0] if given.ndim == 4 else 0
-        # A large image: refuses bad options at construction, not at the first call.
-        reach = TransposedConv2dProblem.of((1, ic, 1 << 20, 1 << 20), given.shape, **self._options)
+        options = self._options = TransposedOptions.of(
+            given.shape, stride, padding, output_padding, dilation, groups
+        )
         super().__init__(
-            _channels_first(given, reach), w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias,
-            w_zero_point=w_zero_point, activation=activation, path=path, device=device,
+            _channels_first(given, options.groups), w_scale, x_qparams=x_qparams, y_qparams=y_qparams,
+            bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, device=device,
         )  # fmt: skip
-        assert self.scales is not None
-        form = self.choice().form
+        form, zeros = self._choice.form, self._scheme.operands.stored_zero_point
+        stored = self._scheme.operands.stored_weight
         # Every phase has its own taps, and so its own sums of weights.
+        rows, columns = (
+            _phases(options.kernel[i], options.stride[i], options.dilation[i], options.padding[i])
+            for i in (0, 1)
+        )
         self._phases: list[tuple[Taps, Taps, Direct]] = []
-        for v in _phases(reach.kh, reach.stride[0], reach.dilation[0], reach.padding[0]):
-            for h in _phases(reach.kw, reach.stride[1], reach.dilation[1], reach.padding[1]):
-                part = np.ascontiguousarray(self._weight_int8[:, :, v.kernel, :][:, :, :, h.kernel])
-                kernel = Direct(self.device, part, self._zero_points, self.scales, form, reach.groups)
-                self._phases.append((v, h, kernel))
+        for v, h in itertools.product(rows, columns):
+            part = np.ascontiguousarray(stored[:, :, v.kernel, :][:, :, :, h.kernel])
+            arithmetic = cast(Arithmetic, self._scheme)
+            kernel = Direct(self.device, part, zeros, arithmetic, form, options.groups)
+            self._phases.append((v, h, kernel))
 
     def _problem(self, x_shape: Sequence[int]) -> TransposedConv2dProblem:
-        return TransposedConv2dProblem.of(x_shape, self._given_shape, **self._options)
+        return TransposedConv2dProblem.with_options(x_shape, self._given_shape, self._options)
 
-    def _plan(self, problem: TransposedConv2dProblem, layout: str) -> Callable[[Tensor], Tensor]:
-        def run(x: Tensor) -> Tensor:
-            y = self._result(problem.y_shape, layout)
-            if y.size:
-                with self.device.operation() as recording:
-                    self._record(recording, problem, x, y)
-            return y
+    def _layout_for(self, problem: TransposedConv2dProblem) -> str:
+        return IMAGE
 
-        return run
-
-    def _record(self, recording: Recording, problem: TransposedConv2dProblem, x: Tensor, y: Tensor) -> None:
-        for window, kernel in self._windows(problem):
-            kernel.dispatch(recording, window, x.buffer, y.buffer)
-
-    def _windows(self, p: TransposedConv2dProblem) -> list[tuple[Window, Direct]]:
-        """The ordinary convolution of every phase that has output pixels."""
-        return [
-            (_window(p, v, h), kernel) for v, h, kernel in self._phases if v.first < p.oh and h.first < p.ow
-        ]
-
-    def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """What the layer does with an input of this shape, without running it."""
-        p, choice = self._problem(x_shape), self.choice()
-        windows = self._windows(p) if math.prod(p.y_shape) else []
-        names = tuple(kernel.program(window.slides).variant.name for window, kernel in windows)
-        why = f"one ordinary convolution for each of {p.stride[0]}x{p.stride[1]} phases of the output"
-        return Explanation(p.name, self.scheme, choice.path, choice.reason, names, p.macs, 0, "direct", why)
+    def build(self, b: Builder, x: Value) -> Value:
+        p, layout = self._problem_of(x.spec.shape)
+        stride_h, stride_w = p.stride
+        b.why("method", "direct")
+        b.why(
+            "method_reason",
+            f"one ordinary convolution for each of {stride_h}x{stride_w} phases of the output",
+        )
+        taken, _ = self._scheme.take(b, x, layout)
+        y = b.new(self._scheme.result(p.y_shape, layout))
+        for v, h, kernel in self._phases if y.spec.size else ():
+            if v.first < p.oh and h.first < p.ow:
+                kernel.sweep(b, _sweep(p, v, h), taken, y)
+        return y
 
 
 def _phases(size: int, stride: int, dilation: int, padding: int) -> list[Taps]:
     return [Taps.of(first, size, stride, dilation, padding) for first in range(stride)]
 
 
-def _window(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Window:
+def _sweep(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Sweep:
     size: Pair = (-(-(p.oh - v.first) // p.stride[0]), -(-(p.ow - h.first) // p.stride[1]))
-    return Window(
+    return Sweep(
         p.n, p.ic, p.h, p.w, *size, stride=(1, 1), before=(-v.offset, -h.offset), dilation=(v.step, h.step),
         out=(p.oh, p.ow), out_stride=p.stride, out_first=(v.first, h.first),
     )  # fmt: skip
 
 
-def _channels_first(weight: npt.NDArray[Any], p: TransposedConv2dProblem) -> npt.NDArray[Any]:
+def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     """(IC, OC/groups, KH, KW) as (OC, IC/groups, KH, KW)."""
-    by_group = weight.reshape(p.groups, p.ic // p.groups, p.oc // p.groups, p.kh, p.kw)
-    return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(p.oc, p.ic // p.groups, p.kh, p.kw))
+    ic, oc, kh, kw = weight.shape
+    by_group = weight.reshape(groups, ic // groups, oc, kh, kw)
+    return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(oc * groups, ic // groups, kh, kw))
 
 
 def conv_transpose2d(
@@ -189,6 +181,7 @@ def conv_transpose2d(
     activation: Activation = None,
     path: str = "auto",
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """One transposed convolution applied once; see `ConvTranspose2d`, which keeps the packed weight for
     more."""
@@ -199,4 +192,4 @@ def conv_transpose2d(
         dilation=dilation, groups=groups, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
         activation=activation, path=path, device=device,
     )  # fmt: skip
-    return layer(x)
+    return layer(x, out=out)

@@ -12,21 +12,22 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import ceil4
+from ..kernels.repack import repacked, reshaped
+from ..kernels.weights import ceil4
+from ..layout.extent import Spec, default_layout, layout_number
 from ..layout.pack import layout
 from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation, activation_bounds
-from ..numerics.stored import signed, signed_zero_point
-from ..runtime.buffer import Buffer
+from ..numerics.stored import shift, signed, signed_zero_point
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import Tensor, default_layout
+from ..runtime.plan import Resident
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from ..shader.spec import Value
+from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
-from .quantize import layout_number
-from .repack import reshape, to_layout
 
 TIE = 0.5
 FLOAT_STEP = 2.0**-23  # the relative error of one float32 operation, rounded in any direction
@@ -42,6 +43,7 @@ def add(
     b_qparams: QParams | None = None,
     activation: Activation = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
 
@@ -58,7 +60,7 @@ def add(
     >>> add(np.array([1, 100], np.int8), np.array([2, 100], np.int8), q, a_qparams=q, b_qparams=q)
     array([  3, 127], dtype=int8)
     """
-    return _binary("add", a, b, a_qparams, b_qparams, y_qparams, activation, device)
+    return _binary("add", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
 def sub(
@@ -70,6 +72,7 @@ def sub(
     b_qparams: QParams | None = None,
     activation: Activation = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``, and operands that never swap. Arguments as
     `add`.
@@ -78,7 +81,7 @@ def sub(
     >>> sub(np.array([1, 100], np.int8), np.array([2, -100], np.int8), q, a_qparams=q, b_qparams=q)
     array([ -1, 127], dtype=int8)
     """
-    return _binary("sub", a, b, a_qparams, b_qparams, y_qparams, activation, device)
+    return _binary("sub", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
 def mul(
@@ -90,6 +93,7 @@ def mul(
     b_qparams: QParams | None = None,
     activation: Activation = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
 
@@ -100,7 +104,7 @@ def mul(
     >>> mul(np.array([3, 100], np.int8), np.array([2, 100], np.int8), q, a_qparams=q, b_qparams=q)
     array([  3, 127], dtype=int8)
     """
-    return _binary("mul", a, b, a_qparams, b_qparams, y_qparams, activation, device)
+    return _binary("mul", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +123,7 @@ class Arithmetic:
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
     """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
     float32 steps."""
-    moved_a, moved_b, moved_y = (operand.shift(q.dtype) for q in (a, b, y))
+    moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     if op == "mul":
         ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
         # Only values inside the type matter (|value| < 2^10): a larger one saturates whatever its relative
@@ -136,67 +140,76 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
     return Arithmetic(variant, ra, rb, offset, TIE - error)
 
 
-def binary_tensor(
+def combined(
+    b: Builder,
+    x: Value,
+    z: Value,
     op: BinaryOp,
-    a: Tensor,
-    b: Tensor,
-    aq: QParams,
-    bq: QParams,
+    x_qparams: QParams | None,
+    z_qparams: QParams | None,
     yq: QParams,
     activation: Activation = None,
     form: str = "auto",
-) -> Tensor:
-    """The operation on Tensors. *form* "table" makes the shader take every result from the table; the bits
+) -> Value:
+    """Adds ``op(x, z)`` to a plan. *form* "table" makes the shader take every result from the table; the bits
     are the same."""
-    shape = _broadcast_shape(op, a.shape, b.shape)
-    if op != "sub" and swaps(a.shape, b.shape):
-        a, b, aq, bq = b, a, bq, aq
-    a, b = _alike(a, b, shape)
-    y = Tensor(a.device, shape, yq.dtype, a.layout, yq)
-    if y.size == 0:
-        return y
-    numbers = arithmetic(op, aq, bq, yq) if form == "auto" else Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
-    low, high = (bound - operand.shift(yq.dtype) for bound in activation_bounds(activation, yq))
-    table = a.device.constant((op, aq, bq, yq, low, high), lambda: _stored_table(op, aq, bq, yq, activation))
-    zeros: dict[str, int | float] = {"a_zero": signed_zero_point(aq), "b_zero": signed_zero_point(bq)}
-    return _combine(op, numbers, a, b, y, table, zeros | {"y_min": low, "y_max": high})
+    xq, zq = operand.meaning(op, "a", x.spec, x_qparams), operand.meaning(op, "b", z.spec, z_qparams)
+    if not xq.dtype == zq.dtype == yq.dtype:
+        raise DTypeError(f"{op}: a is {xq.dtype}, b {zq.dtype} and y {yq.dtype}; they must be of one type")
+    shape = _broadcast_shape(op, x.spec.shape, z.spec.shape)
+    if op != "sub" and swaps(x.spec.shape, z.spec.shape):
+        x, z, xq, zq = z, x, zq, xq
+    x, z = _alike(b, x, z, shape)
+    y = b.new(Spec(shape, yq.dtype, x.spec.layout, yq))
+    if y.spec.size:
+        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
+        low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
+        key = (op, xq, zq, yq, low, high)
+        table = b.device.constant(key, 1 << 16, lambda: _stored_table(op, xq, zq, yq, activation))
+        push: dict[str, int | float] = {
+            "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq), "y_min": low, "y_max": high,
+        }  # fmt: skip
+        _combine(b, op, numbers, (x, z, y), table, push)
+    return y
 
 
-def pairs_tensor(a: Tensor, b: Tensor, table: npt.NDArray[Any]) -> Tensor:
-    """``table[a - qmin, b - qmin]`` of two Tensors of the table's type."""
-    shape = _broadcast_shape("lookup_pair", a.shape, b.shape)
-    a, b = _alike(a, b, shape)
-    y = Tensor(a.device, shape, table.dtype.name, a.layout)
-    if y.size == 0:
-        return y
-    stored = signed(np.ascontiguousarray(table.T))
-    buffer = a.device.constant(("lookup_pair", stored.tobytes()), lambda: stored)
-    numbers = Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
-    unused: dict[str, int | float] = {"a_zero": 0, "b_zero": 0, "y_min": 0, "y_max": 0}
-    return _combine("lookup_pair", numbers, a, b, y, buffer, unused)
+def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
+    """Adds ``entries[x - qmin, z - qmin]`` to a plan, x and z of the table's type."""
+    shape = _broadcast_shape("lookup_pair", x.spec.shape, z.spec.shape)
+    x, z = _alike(b, x, z, shape)
+    y = b.new(Spec(shape, entries.dtype.name, x.spec.layout))
+    if y.spec.size:
+        stored = signed(np.ascontiguousarray(entries.T))
+        table = b.device.constant(("lookup_pair", stored.tobytes()), stored.nbytes, lambda: stored)
+        unused: dict[str, int | float] = {"a_zero": 0, "b_zero": 0, "y_min": 0, "y_max": 0}
+        _combine(b, "lookup_pair", Arithmetic("table", 0.0, 0.0, 0.0, 0.0), (x, z, y), table, unused)
+    return y
 
 
 def _combine(
-    op: str, numbers: Arithmetic, a: Tensor, b: Tensor, y: Tensor, table: Buffer, push: dict[str, int | float]
-) -> Tensor:
-    """Records the dispatch for operands in one layout and of one rank."""
-    same = a.shape == b.shape
-    words = y.nbytes // 4
+    b: Builder,
+    op: str,
+    numbers: Arithmetic,
+    operands: tuple[Value, Value, Value],
+    table: Resident,
+    push: dict[str, int | float],
+) -> None:
+    """Adds the dispatch for operands in one layout and of one rank."""
+    x, z, y = operands
+    same = x.spec.shape == z.spec.shape
+    words = y.spec.nbytes // 4
     push |= {
         "count": ceil4(words) if same else words, "ra": numbers.ra, "rb": numbers.rb,
         "offset": numbers.offset, "safe": numbers.safe,
     }  # fmt: skip
-    for name, dims in zip("yab", _logical_dims(op, y.shape, a, b), strict=True):
+    for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
         push |= operand.named(name, dims)
-    variant = catalog().find("binary_q8__word", op=numbers.variant, shape="same" if same else "broadcast")
-    packed = layout(y.layout)
-    constants: dict[str, Value] = {
-        "LAYOUT": layout_number(y.layout), "FOLDED": operand.folded(y), "LANE_AXIS": packed.lane.dim,
+    constants: dict[str, Constant] = {
+        "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
+        "LANE_AXIS": layout(y.spec.layout).lane.dim,
     }  # fmt: skip
-    operand.dispatch(
-        y.device.program(variant, constants), y.device, [a.buffer, b.buffer, table, y.buffer], push
-    )
-    return y
+    variant = catalog().find("binary_q8__word", op=numbers.variant, shape="same" if same else "broadcast")
+    b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)
 
 
 def _binary(
@@ -208,13 +221,9 @@ def _binary(
     yq: QParams,
     activation: Activation,
     device: Device | None,
+    out: Tensor | None,
 ) -> Any:
-    chosen = operand.device_of(op, [a, b], device)
-    ta, tb = operand.take(op, "a", a, chosen), operand.take(op, "b", b, chosen)
-    ma, mb = operand.meaning(op, "a", ta, aq), operand.meaning(op, "b", tb, bq)
-    if not ma.dtype == mb.dtype == yq.dtype:
-        raise DTypeError(f"{op}: a is {ma.dtype}, b {mb.dtype} and y {yq.dtype}; they must be of one type")
-    return operand.give(binary_tensor(op, ta, tb, ma, mb, yq, activation), a, b)
+    return operand.apply(op, combined, {"a": a, "b": b}, (op, aq, bq, yq, activation), device, out)
 
 
 def _stored_table(
@@ -233,28 +242,30 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
         ) from None
 
 
-def _alike(a: Tensor, b: Tensor, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
     """Both with the rank of the result and in one layout: that of the operand which has the result's shape,
     if one has and if it can be broadcast."""
-    whole = b if b.shape == shape and a.shape != shape else a
-    name = whole.layout if len(whole.shape) == len(shape) else default_layout(a.dtype, len(shape))
-    if a.shape != b.shape:
+    whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
+    name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
+    if x.spec.shape != z.spec.shape:
         name = operand.axes_layout(name, len(shape))
 
-    def alike(x: Tensor) -> Tensor:
-        missing = len(shape) - len(x.shape)
-        return reshape(x, (*(1,) * missing, *x.shape), name) if missing else to_layout(x, name)
+    def alike(one: Value) -> Value:
+        missing = len(shape) - len(one.spec.shape)
+        return (
+            reshaped(b, one, (*(1,) * missing, *one.spec.shape), name) if missing else repacked(b, one, name)
+        )
 
-    return alike(a), alike(b)
+    return alike(x), alike(z)
 
 
-def _logical_dims(op: str, shape: tuple[int, ...], a: Tensor, b: Tensor) -> tuple[tuple[int, ...], ...]:
+def _logical_dims(op: str, shape: tuple[int, ...], a: Spec, b: Spec) -> tuple[tuple[int, ...], ...]:
     """Four dims each of y, a and b. Leading axes of a folded layout that broadcast alike are joined; the last
     axis stays."""
     columns = [list(column) for column in zip(shape, a.shape, b.shape, strict=True)]
     joined: list[list[int]] = []
     for i, column in enumerate(columns):
-        inner = operand.folded(a) and 0 < i < len(columns) - 1
+        inner = a.folded and 0 < i < len(columns) - 1
         if inner and [d == column[0] for d in column] == [d == joined[-1][0] for d in joined[-1]]:
             joined[-1] = [before * size for before, size in zip(joined[-1], column, strict=True)]
         else:

@@ -3,25 +3,25 @@ weight-only q8csw."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any, Literal, cast
 
 import numpy.typing as npt
 
 from ..errors import ArgumentError
-from ..kernels.dynamic import quantize_rows, rows_bytes, rows_program
-from ..kernels.gemm import FloatGemm, Int8Gemm, Rows
-from ..kernels.matrix_units import CoopmatGemm, Pixels
+from ..kernels.gemm import Rows
+from ..kernels.matrix_units import MatrixGemm, Pixels
+from ..kernels.repack import reshaped
+from ..kernels.weights import Arithmetic
+from ..layout.extent import BLOCKED, BYTES, MATRIX
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.linear import LinearProblem
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.program import Program
-from ..runtime.recording import Recording
-from ..runtime.tensor import BLOCKED, MATRIX, Tensor
-from ..select.path import MATRIX as COOPMAT
-from .layer import Explanation, Layer
-from .repack import reshape
+from ..runtime.tensor import Tensor
+from ..select.path import COOPMAT
+from .layer import Layer
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -69,8 +69,7 @@ class Linear(Layer[LinearProblem]):
 
     _op = "linear"
     _rank = 2
-    _layout = MATRIX
-    _takes_dynamic = True
+    _by_rows = True
 
     def __init__(
         self,
@@ -90,25 +89,21 @@ class Linear(Layer[LinearProblem]):
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
             activation=activation, path=path, device=device,
         )  # fmt: skip
-        channels = self.weight_shape[0]
-        blocks = self._weight_int8[None]
-        self._gemm: Int8Gemm | FloatGemm
-        self._matrix: CoopmatGemm | None = (
-            None  # beside the dot form, which takes few rows and what is forced by name
-        )
-        if self.scales is None:
-            w_scales, checked, fused = self._float
-            self._gemm = FloatGemm(self.device, blocks, w_scales, checked, fused, channels)
-        else:
-            choice = self.choice()
-            self._gemm = Int8Gemm(
-                self.device, blocks, self._zero_points[None], self.scales, choice.form, channels
-            )
-            if choice.path == COOPMAT and method == "auto" and blocks.size:
-                self._matrix = CoopmatGemm(self.device, self._weight_int8, self.scales)
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
+        operands, scheme = self._scheme.operands, self._scheme
+        n, k = self.weight_shape
+        self._gemm = scheme.product(
+            self.device, (1, n, k), lambda: operands.stored_weight[None], operands.stored_zero_point[None],
+            self._choice.form, n,
+        )  # fmt: skip
         self._gemm.kernel = method
+        # Matrix units beside the dot form, which takes few rows and what is forced by name.
+        self._matrix: MatrixGemm | None = None
+        if self._choice.path == COOPMAT and method == "auto" and n and k:
+            self._matrix = MatrixGemm(
+                self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
+            )
 
     def _problem(self, x_shape: Sequence[int]) -> LinearProblem:
         return LinearProblem.of(x_shape, self.weight_shape)
@@ -116,58 +111,21 @@ class Linear(Layer[LinearProblem]):
     def _layout_for(self, problem: LinearProblem) -> str:
         return BLOCKED if self._matrix is not None and self._matrix.worth(problem.m) else MATRIX
 
-    def _apply(self, x: Tensor) -> Tensor:
-        p = self._problem(x.shape)
-        if len(x.shape) != 4 or self.dynamic or self._planned(p)[0] != BLOCKED:
-            return super()._apply(x)
-        y = super()._apply(
-            reshape(x, (p.m, p.k), BLOCKED)
-        )  # four axes in blocks of channels would be an image
-        return reshape(y, p.y_shape, MATRIX)
-
-    def _plan(self, problem: LinearProblem, layout: str) -> Callable[[Tensor], Tensor]:
-        def run(x: Tensor) -> Tensor:
-            y = self._result(problem.y_shape, layout)
-            if y.size:
-                with self.device.operation() as recording:
-                    self._record(recording, problem, layout, x, y)
-            return y
-
-        return run
-
-    def _record(
-        self, recording: Recording, problem: LinearProblem, layout: str, x: Tensor, y: Tensor
-    ) -> None:
-        gemm, packed, parameters = self._gemm, x.buffer, None
-        if self.dynamic:
-            packed, parameters = quantize_rows(recording, x.buffer, problem.m, problem.k, layout)
-        if layout == BLOCKED:
+    def build(self, b: Builder, x: Value) -> Value:
+        p, layout = self._problem_of(x.spec.shape)
+        image = layout == BLOCKED and len(x.spec.shape) == 4  # blocks of channels, where rows are meant
+        if image and x.spec.dtype in BYTES:
+            x = reshaped(b, x, (p.m, p.k), BLOCKED)
+        elif image:
+            x = reshaped(b, x, (p.m, p.k))
+        taken, extra = self._scheme.take(b, x, layout)
+        y = b.new(self._scheme.result((p.m, p.n) if image else p.y_shape, layout))
+        if y.spec.size and layout == BLOCKED:
             assert self._matrix is not None
-            self._matrix.dispatch(recording, packed, y.buffer, Pixels(problem.m, problem.m), parameters)
-        elif isinstance(gemm, Int8Gemm):
-            gemm.dispatch(recording, packed, y.buffer, Rows(problem.m), row_parameters=parameters)
-        else:
-            gemm.dispatch(recording, packed, y.buffer, Rows(problem.m))
-
-    def _program(self, problem: LinearProblem) -> Program:
-        """The pipeline of the product."""
-        if self._matrix is not None and self._layout_for(problem) == BLOCKED:
-            return self._matrix.program(problem.m)
-        rows, gemm = Rows(problem.m), self._gemm
-        return gemm.chosen(rows, rows.blocks) if isinstance(gemm, Int8Gemm) else gemm.program(problem.m)
-
-    def explain(self, x_shape: Sequence[int]) -> Explanation:
-        """What the layer does with an input of this shape, without running it."""
-        p, choice = self._problem(x_shape), self.choice()
-        layout = self._layout_for(p)
-        names: list[str] = []
-        scratch = 0
-        if p.m * p.n:
-            if self.dynamic:
-                names.append(rows_program(self.device, p.k, layout).variant.name)
-                scratch = rows_bytes(p.m, p.k, layout) + 8 * p.m
-            names.append(self._program(p).variant.name)
-        return Explanation(p.name, self.scheme, choice.path, choice.reason, tuple(names), p.macs, scratch)
+            self._matrix.build(b, taken, y, Pixels(p.m, p.m), extra)
+        elif y.spec.size:
+            self._gemm.build(b, taken, y, Rows(p.m), extra=extra)
+        return reshaped(b, y, p.y_shape, MATRIX if y.spec.dtype in BYTES else None) if image else y
 
 
 def linear(
@@ -183,6 +141,7 @@ def linear(
     path: str = "auto",
     method: str = "auto",
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """One linear layer applied once; see `Linear`, which keeps the packed weight for more.
 
@@ -198,4 +157,4 @@ def linear(
         activation=activation, path=path, method=method,
         device=device,
     )  # fmt: skip
-    return layer(x)
+    return layer(x, out=out)

@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.repack import reshaped
+from ..layout.extent import MATRIX, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers
 from ..numerics.stored import signed_zero_point
-from ..probe import selftest
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import MATRIX, Tensor
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
-from .repack import reshape, to_layout
-from .shape import transpose
-from .take import take_tensor
+from .shape import transposed
+from .take import taken
 
 MOST_K = (2**31 - 1) // (255 * 255)  # of an accumulator that int32 holds whatever the numbers
 
@@ -32,6 +33,7 @@ def matmul(
     a_qparams: QParams | None = None,
     b_qparams: QParams | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``a @ b`` of two 8-bit arrays, exactly; as ONNX QLinearMatMul, byte for byte.
 
@@ -46,53 +48,65 @@ def matmul(
     >>> matmul(np.array([[2, 4]], np.int8), np.array([[1], [3]], np.int8), q, a_qparams=q, b_qparams=q)
     array([[7]], dtype=int8)
     """
-    chosen = operand.device_of("matmul", [a, b], device)
-    ta, tb = operand.take("matmul", "a", a, chosen), operand.take("matmul", "b", b, chosen)
-    aq, bq = operand.meaning("matmul", "a", ta, a_qparams), operand.meaning("matmul", "b", tb, b_qparams)
-    if y_qparams is not None and y_qparams.dtype != ta.dtype:
-        raise DTypeError(
-            f"matmul: a is {ta.dtype} and y_qparams are for {y_qparams.dtype}; make them the same"
-        )
-    return operand.give(matmul_tensor(ta, tb, aq, bq, y_qparams), a, b)
+    options = (y_qparams, a_qparams, b_qparams)
+    return operand.apply("matmul", multiplied, {"a": a, "b": b}, options, device, out)
 
 
-def matmul_tensor(a: Tensor, b: Tensor, aq: QParams, bq: QParams, yq: QParams | None) -> Tensor:
-    """The operation on Tensors."""
-    if len(a.shape) < 2 or len(b.shape) < 2 or a.shape[-1] != b.shape[-2]:
-        raise ArgumentError(
-            f"matmul: a has shape {a.shape} and b {b.shape}; a's last axis must be as long as b's last"
-            " but one"
-        )
-    (m, k), n = a.shape[-2:], b.shape[-1]
-    if k > MOST_K:
-        raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
-    try:
-        leading = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise ArgumentError(f"matmul: the leading axes of {a.shape} and {b.shape} do not broadcast") from None
-    multiplier = float(multipliers(aq.scale, bq.scale, yq.scale if yq else None)[0])
+def multiplied(
+    b: Builder,
+    x: Value,
+    z: Value,
+    yq: QParams | None,
+    x_qparams: QParams | None = None,
+    z_qparams: QParams | None = None,
+) -> Value:
+    """Adds `matmul` to a plan."""
+    xq, zq = (
+        operand.meaning("matmul", "a", x.spec, x_qparams),
+        operand.meaning("matmul", "b", z.spec, z_qparams),
+    )
+    if yq is not None and yq.dtype != x.spec.dtype:
+        raise DTypeError(f"matmul: a is {x.spec.dtype} and y_qparams are for {yq.dtype}; make them the same")
+    leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
+    multiplier = float(multipliers(xq.scale, zq.scale, yq.scale if yq else None)[0])
     batch = math.prod(leading)
-    columns = list(range(len(b.shape)))
+    columns = list(range(len(z.spec.shape)))
     columns[-2:] = columns[:-3:-1]
-    a, b = _rows(a, leading, (m, k)), _rows(transpose(b, columns), leading, (n, k))
-    y = Tensor(a.device, (batch * m, n), yq.dtype if yq else "float32", MATRIX if yq else None, yq)
-    if y.size and k:
+    x, z = _rows(b, x, leading, (m, k)), _rows(b, transposed(b, z, columns), leading, (n, k))
+    y = b.new(Spec((batch * m, n), yq.dtype, MATRIX, yq) if yq else Spec((batch * m, n), "float32"))
+    if y.spec.size:
         push: dict[str, int | float] = {
-            "batch": batch, "m": m, "n": n, "k": k, "a_zero": signed_zero_point(aq),
-            "b_zero": signed_zero_point(bq), "y_zero": signed_zero_point(yq) if yq else 0,
+            "batch": batch, "m": m, "n": n, "k": k, "a_zero": signed_zero_point(xq),
+            "b_zero": signed_zero_point(zq), "y_zero": signed_zero_point(yq) if yq else 0,
             "multiplier": multiplier,
         }  # fmt: skip
         variant = catalog().find("matmul_q8__row", out="q8" if yq else "f32")
-        program = a.device.program(variant, {"SOFT_FLOAT": selftest.report(a.device).soft_float})
-        operand.dispatch(program, a.device, [a.buffer, b.buffer, y.buffer], push, y.size * k)
-    elif y.size:
-        raise ArgumentError(f"matmul: a has shape {a.shape}: there is nothing to sum; K must be at least 1")
-    return reshape(y, (*leading, m, n))
+        b.dispatch(b.device.program(variant), [x, z, y], push, y.spec.size * k)
+    return reshaped(b, y, (*leading, m, n))
 
 
-def _rows(x: Tensor, leading: tuple[int, ...], last: tuple[int, int]) -> Tensor:
+def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:
+    """(leading axes of the result, M, N, K). Raises ArgumentError where the shapes do not fit."""
+    if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
+        raise ArgumentError(
+            f"matmul: a has shape {a} and b {b}; a's last axis must be as long as b's last but one"
+        )
+    (m, k), n = a[-2:], b[-1]
+    if k > MOST_K:
+        raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
+    try:
+        leading = np.broadcast_shapes(a[:-2], b[:-2])
+    except ValueError:
+        raise ArgumentError(f"matmul: the leading axes of {a} and {b} do not broadcast") from None
+    if k == 0 and math.prod(leading) * m * n:
+        raise ArgumentError(f"matmul: a has shape {a}: there is nothing to sum; K must be at least 1")
+    return leading, m, n, k
+
+
+def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int]) -> Value:
     """(batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast."""
-    if x.shape[:-2] != leading and math.prod(x.shape[:-2]) != math.prod(leading):
-        places = np.arange(x.size, dtype=np.int32).reshape(x.shape)
-        x = take_tensor(x, np.broadcast_to(places, (*leading, *last)))
-    return to_layout(reshape(x, (math.prod(leading) * last[0], last[1]), MATRIX), MATRIX)
+    shape = x.spec.shape
+    if shape[:-2] != leading and math.prod(shape[:-2]) != math.prod(leading):
+        places = np.arange(x.spec.size, dtype=np.int32).reshape(shape)
+        x = taken(b, x, np.broadcast_to(places, (*leading, *last)))
+    return reshaped(b, x, (math.prod(leading) * last[0], last[1]), MATRIX)

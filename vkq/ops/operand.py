@@ -1,23 +1,65 @@
-"""What the element-wise and shape operators have in common: operands of every kind, tables on a device, plain
-dispatches."""
+"""What operators without weights have in common: operands of every kind, plans that are kept, push
+constants."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..layout.extent import BLOCKED, BYTES, MATRIX, Spec
 from ..numerics.qparams import QParams
-from ..numerics.stored import shift as shift
-from ..runtime.buffer import Buffer
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device, default_device
-from ..runtime.program import Program
-from ..runtime.tensor import BLOCKED, IMAGE, MATRIX, Tensor
+from ..runtime.eager import run
+from ..runtime.plan import Plan
+from ..runtime.tensor import Tensor
 
 Operand = npt.ArrayLike | Tensor
+Build = Callable[..., Value]  # (builder, inputs as values, options) -> the result
+
+
+def apply(
+    op: str,
+    build: Build,
+    operands: Mapping[str, Operand],
+    options: tuple[Any, ...],
+    device: Device | None,
+    out: Tensor | None = None,
+    dtypes: tuple[str, ...] = BYTES,
+) -> Any:
+    """What ``build(builder, *inputs, *options)`` makes of the operands: a Tensor where one of them is (or
+    *out* is given), else a NumPy array. The plan is kept by the inputs' specs and the options."""
+    chosen = device_of(op, list(operands.values()), device)
+    inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
+    y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
+    return y if out is not None or any(isinstance(x, Tensor) for x in operands.values()) else y.numpy()
+
+
+def planned(device: Device, build: Build, specs: Sequence[Spec], options: tuple[Any, ...]) -> Plan:
+    """The plan of an operator for inputs of these specs, made once and kept by the device."""
+
+    def make() -> Plan:
+        b = Builder(device)
+        return b.plan(build(b, *[b.input(spec) for spec in specs], *options))
+
+    try:
+        return device.plan((build, tuple(specs), options), make)
+    except TypeError:  # an option that cannot be hashed, such as a list
+        return device.plan((build, tuple(specs), hashable(options)), make)
+
+
+def hashable(value: Any) -> Hashable:
+    """A value that stands for an option in a plan's key."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes())
+    if isinstance(value, (list, tuple)):
+        return tuple(hashable(v) for v in value)
+    hash(value)
+    return value  # type: ignore[no-any-return]
 
 
 def device_of(op: str, operands: Sequence[Operand], device: Device | None) -> Device:
@@ -34,21 +76,23 @@ def device_of(op: str, operands: Sequence[Operand], device: Device | None) -> De
     return devices[0] if devices else default_device()
 
 
-def take(op: str, name: str, x: Operand, device: Device, layout: str | None = None) -> Tensor:
-    """An 8-bit operand as a Tensor; a NumPy array is copied to the device in *layout* or the default one."""
-    if not isinstance(x, Tensor):
-        array = np.asarray(x)
-        if array.dtype.name not in ("int8", "uint8"):
-            raise DTypeError(
-                f"{op}: {name} has dtype {array.dtype}; it must be int8 or uint8 (quantize it first)"
-            )
-        return Tensor.from_numpy(array, device, layout)
-    if x.dtype not in ("int8", "uint8"):
-        raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be int8 or uint8 (quantize it first)")
-    return x
+def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
+    """An operand as a Tensor; a NumPy array is copied to the device in its default layout."""
+    if isinstance(x, Tensor):
+        if x.dtype not in dtypes:
+            raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")
+        return x
+    array = np.asarray(x)
+    if array.dtype.name not in dtypes:
+        raise DTypeError(f"{op}: {name} has dtype {array.dtype}; it must be {_words(dtypes)}")
+    return Tensor.from_numpy(array, device)
 
 
-def meaning(op: str, name: str, x: Tensor, q: QParams | None) -> QParams:
+def _words(dtypes: tuple[str, ...]) -> str:
+    return " or ".join(dtypes) + (" (quantize it first)" if dtypes == BYTES else "")
+
+
+def meaning(op: str, name: str, x: Spec, q: QParams | None) -> QParams:
     """The parameters of an operand: those given, which must not contradict its own, or its own."""
     found = q or x.qparams
     if found is None:
@@ -64,11 +108,6 @@ def meaning(op: str, name: str, x: Tensor, q: QParams | None) -> QParams:
     return found
 
 
-def give(y: Tensor, *operands: Operand) -> Any:
-    """The result as the caller's operands are: a Tensor where one of them is, else a NumPy array."""
-    return y if any(isinstance(x, Tensor) for x in operands) else y.numpy()
-
-
 def check_image(op: str, shape: Sequence[int]) -> None:
     """Raises unless the shape is that of images."""
     if len(shape) != 4:
@@ -77,26 +116,10 @@ def check_image(op: str, shape: Sequence[int]) -> None:
         )
 
 
-def lanes_are_channels(x: Tensor) -> bool:
-    """Whether a word of the tensor holds four channels of one pixel."""
-    packed = x.packed
-    return packed is not None and packed.dims[packed.lane.dim] == "c"
-
-
-def image_layout(x: Tensor) -> str:
-    """The tensor's own layout where a word holds four channels of one pixel, else kPackedInt8_4W4C."""
-    return x.layout if lanes_are_channels(x) else IMAGE
-
-
 def axes_layout(name: str, rank: int) -> str:
     """The layout for work that follows the axes: not blocks of channels for rows, whose extent is another
     than `folded` says."""
     return MATRIX if name == BLOCKED and rank != 4 else name
-
-
-def folded(x: Tensor) -> bool:
-    """Whether the layout's extent is (1, 1, rows, last axis) instead of the tensor's own four axes."""
-    return len(x.shape) != 4 or x.layout == MATRIX
 
 
 def normal_axis(op: str, axis: int, rank: int) -> int:
@@ -106,18 +129,6 @@ def normal_axis(op: str, axis: int, rank: int) -> int:
             f"{op}: axis is {axis} and x has {rank} axes; it must be in [{-rank}, {rank - 1}]"
         )
     return axis % rank
-
-
-def dispatch(
-    program: Program,
-    device: Device,
-    buffers: Sequence[Buffer],
-    push: Mapping[str, int | float],
-    work: int = 0,
-) -> None:
-    """Records one dispatch."""
-    with device.operation() as recording:
-        recording.dispatch(program, buffers, push, work)
 
 
 def named(prefix: str, sizes: Sequence[int]) -> dict[str, int | float]:

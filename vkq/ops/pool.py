@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import ArgumentError
-from ..kernels.gemm import ceil4
-from ..numerics import elementwise
+from ..kernels.repack import repacked
+from ..kernels.weights import ceil4
+from ..layout.extent import Spec, layout_number
+from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
-from ..numerics.stored import signed_zero_point
-from ..probe import selftest
+from ..numerics.stored import shift, signed_zero_point
 from ..problem.options import Ints
 from ..problem.window import Window
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
 from .elementwise import FLOAT_STEP, TIE
 from .operand import Operand
-from .quantize import layout_number
-from .repack import to_layout
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
@@ -34,6 +34,7 @@ def max_pool2d(
     *,
     ceil_mode: bool = False,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The maximum under a sliding window.
 
@@ -49,17 +50,23 @@ def max_pool2d(
     array([[[[4, 5],
              [7, 8]]]], dtype=int8)
     """
-    tensor = operand.take("max_pool2d", "x", x, operand.device_of("max_pool2d", [x], device))
-    window = Window.of("max_pool2d", tensor.shape, kernel, stride, padding, dilation, ceil_mode)
-    tensor = to_layout(tensor, operand.image_layout(tensor))
-    y = Tensor(tensor.device, window.y_shape, tensor.dtype, tensor.layout, tensor.qparams)
-    if y.size:
-        program = tensor.device.program(
-            catalog().find("max_pool_q8__word"), {"LAYOUT": layout_number(y.layout)}
+    options = (kernel, stride, padding, dilation, ceil_mode)
+    return operand.apply("max_pool2d", max_pooled, {"x": x}, options, device, out)
+
+
+def max_pooled(
+    b: Builder, x: Value, kernel: Ints, stride: Ints | None, padding: Ints, dilation: Ints, ceil_mode: bool
+) -> Value:
+    """Adds `max_pool2d` to a plan."""
+    window = Window.of("max_pool2d", x.spec.shape, kernel, stride, padding, dilation, ceil_mode)
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec(window.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
+    if y.spec.size:
+        program = b.device.program(
+            catalog().find("max_pool_q8__word"), {"LAYOUT": layout_number(y.spec.layout)}
         )
-        push = _window_constants(window, y)
-        operand.dispatch(program, tensor.device, [tensor.buffer, y.buffer], push, y.size * window.taps)
-    return operand.give(y, x)
+        b.dispatch(program, [x, y], _window_constants(window, y.spec), y.spec.size * window.taps)
+    return y
 
 
 def avg_pool2d(
@@ -73,6 +80,7 @@ def avg_pool2d(
     y_qparams: QParams | None = None,
     x_qparams: QParams | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The mean under a sliding window, as ONNX Runtime's com.microsoft.QLinearAveragePool, byte for byte.
 
@@ -89,24 +97,40 @@ def avg_pool2d(
     array([[[[ 2,  4],
              [10, 12]]]], dtype=int8)
     """
+    options = (kernel, stride, padding, ceil_mode, count_include_pad, y_qparams, x_qparams)
+    return operand.apply("avg_pool2d", averaged, {"x": x}, options, device, out)
+
+
+def averaged(
+    b: Builder,
+    x: Value,
+    kernel: Ints,
+    stride: Ints | None,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    y_qparams: QParams | None,
+    x_qparams: QParams | None,
+) -> Value:
+    """Adds `avg_pool2d` to a plan."""
     op = "avg_pool2d"
-    tensor = operand.take(op, "x", x, operand.device_of(op, [x], device))
-    window = Window.of(op, tensor.shape, kernel, stride, padding, 1, ceil_mode)
-    xq = operand.meaning(op, "x", tensor, x_qparams)
+    window = Window.of(op, x.spec.shape, kernel, stride, padding, 1, ceil_mode)
+    xq = operand.meaning(op, "x", x.spec, x_qparams)
     yq = y_qparams or xq
     for name, q in (("x", xq), ("y", yq)):
         if not SCALES[0] <= q.scale <= SCALES[1]:
             raise ArgumentError(
                 f"{op}: the scale of {name} is {q.scale}; it must be in [2**-100, 2**100] for an average"
             )
-    tensor = to_layout(tensor, operand.image_layout(tensor))
-    y = Tensor(tensor.device, window.y_shape, yq.dtype, tensor.layout, yq)
-    if y.size:
-        constants = {"LAYOUT": layout_number(y.layout), "SOFT_FLOAT": selftest.report(y.device).soft_float}
-        program = y.device.program(catalog().find("avg_pool_q8__word"), constants)
-        push = _window_constants(window, y) | _average_constants(window, xq, yq, count_include_pad)
-        operand.dispatch(program, y.device, [tensor.buffer, y.buffer], push, 8 * y.size * window.taps)
-    return operand.give(y, x)
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
+    if y.spec.size:
+        program = b.device.program(
+            catalog().find("avg_pool_q8__word"), {"LAYOUT": layout_number(y.spec.layout)}
+        )
+        push = _window_constants(window, y.spec) | _average_constants(window, xq, yq, count_include_pad)
+        b.dispatch(program, [x, y], push, 8 * y.spec.size * window.taps)
+    return y
 
 
 def global_avg_pool2d(
@@ -115,6 +139,7 @@ def global_avg_pool2d(
     y_qparams: QParams | None = None,
     x_qparams: QParams | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The mean of each channel: (N, C, H, W) to (N, C, 1, 1), as ONNX Runtime's
     com.microsoft.QLinearGlobalAveragePool.
@@ -127,31 +152,37 @@ def global_avg_pool2d(
     >>> global_avg_pool2d(np.arange(8, dtype=np.int8).reshape(1, 2, 2, 2), x_qparams=QParams(1.0)).ravel()
     array([2, 6], dtype=int8)
     """
+    options = (y_qparams, x_qparams)
+    return operand.apply("global_avg_pool2d", globally_averaged, {"x": x}, options, device, out)
+
+
+def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None) -> Value:
+    """Adds `global_avg_pool2d` to a plan."""
     op = "global_avg_pool2d"
-    tensor = operand.take(op, "x", x, operand.device_of(op, [x], device))
-    operand.check_image(op, tensor.shape)
-    xq = operand.meaning(op, "x", tensor, x_qparams)
+    operand.check_image(op, x.spec.shape)
+    xq = operand.meaning(op, "x", x.spec, x_qparams)
     yq = y_qparams or xq
-    n, c, h, w = tensor.shape
+    n, c, h, w = x.spec.shape
     if not 0 < h * w <= MOST_PIXELS:
         raise ArgumentError(
             f"{op}: x has {h} x {w} pixels; there must be 1 to {MOST_PIXELS}, so that their sum fits int32"
         )
-    multiplier = float(elementwise.global_multiplier(h * w, xq, yq))
-    tensor = to_layout(tensor, operand.image_layout(tensor))
-    y = Tensor(tensor.device, (n, c, 1, 1), yq.dtype, tensor.layout, yq)
-    if y.size:
-        constants = {"LAYOUT": layout_number(y.layout), "SOFT_FLOAT": selftest.report(y.device).soft_float}
-        program = y.device.program(catalog().find("global_avg_pool_q8__reduce"), constants)
+    multiplier = float(global_multiplier(h * w, xq, yq))
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, x.spec.layout, yq))
+    if y.spec.size:
+        program = b.device.program(
+            catalog().find("global_avg_pool_q8__reduce"), {"LAYOUT": layout_number(y.spec.layout)}
+        )
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "x_zero": signed_zero_point(xq),
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
         }  # fmt: skip
-        operand.dispatch(program, y.device, [tensor.buffer, y.buffer], push, tensor.size)
-    return operand.give(y, x)
+        b.dispatch(program, [x, y], push, x.spec.size)
+    return y
 
 
-def _window_constants(window: Window, y: Tensor) -> dict[str, int | float]:
+def _window_constants(window: Window, y: Spec) -> dict[str, int | float]:
     n, c, h, w = window.x_shape
     return {
         "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": y.shape[2], "y_w": y.shape[3],
@@ -168,7 +199,7 @@ def _average_constants(
     # Every addition of the float32 steps may be off by half a step of the partial sum, at most taps * 255 *
     # x_scale.
     error = (window.taps + 16) * FLOAT_STEP * (255 * ratio + 512)
-    moved = operand.shift(yq.dtype)
+    moved = shift(yq.dtype)
     return {
         "count": window.taps if count_include_pad else 0, "x_zero": signed_zero_point(xq),
         "y_zero": yq.zero_point, "y_shift": moved, "y_min": -128, "y_max": 127, "x_scale": xq.scale,

@@ -1,4 +1,4 @@
-"""Layout changes, reshape and flatten of 8-bit tensors on the device, and views of float ones."""
+"""Reshape and flatten: 8-bit tensors are repacked on the device, float ones are views."""
 
 from __future__ import annotations
 
@@ -6,33 +6,24 @@ import math
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
-from ..runtime.tensor import CONTIGUOUS, Tensor, default_layout
-from ..shader.catalog import catalog
-from .quantize import layout_number
+from ..kernels import repack as kernel
+from ..layout.extent import Spec
+from ..runtime.eager import run
+from ..runtime.tensor import Tensor
+from . import operand
 
 
-def reshape(x: Tensor, shape: Sequence[int], layout: str | None = None) -> Tensor:
+def reshape(
+    x: Tensor, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None
+) -> Tensor:
     """The same elements in row-major order with another shape; one dim may be -1. 8-bit data is repacked on
     the device.
 
-    *layout* is the result's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W otherwise.
+    *layout* is the result's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W otherwise. *out*
+    is a Tensor to write into, as for every operator; it is returned then.
     """
-    dims = _resolve(x, tuple(int(d) for d in shape))
-    if x.layout == CONTIGUOUS:
-        return Tensor(x.device, dims, x.dtype, CONTIGUOUS, x.qparams, x.buffer)
-    y = Tensor(x.device, dims, x.dtype, layout or default_layout(x.dtype, len(dims)), x.qparams)
-    if y.layout == x.layout and y.extent == x.extent:
-        y.buffer = x.buffer
-        return y
-    if x.size:
-        constants = {"X_LAYOUT": layout_number(x.layout), "Y_LAYOUT": layout_number(y.layout)}
-        program = x.device.program(catalog().find("repack_q8__word"), constants)
-        push: dict[str, int | float] = {"words": y.nbytes // 4}
-        push |= {f"x_{d}": v for d, v in zip("nchw", x.extent, strict=True)}
-        push |= {f"y_{d}": v for d, v in zip("nchw", y.extent, strict=True)}
-        with x.device.operation() as recording:
-            recording.dispatch(program, [x.buffer, y.buffer], push)
-    return y
+    dims = resolved(x.spec, tuple(int(d) for d in shape))
+    return run(operand.planned(x.device, kernel.reshaped, [x.spec], (dims, layout)), [x], out, "reshape")
 
 
 def flatten(x: Tensor) -> Tensor:
@@ -47,7 +38,8 @@ def to_layout(x: Tensor, layout: str) -> Tensor:
     return x if x.layout == layout else reshape(x, x.shape, layout)
 
 
-def _resolve(x: Tensor, dims: tuple[int, ...]) -> tuple[int, ...]:
+def resolved(x: Spec, dims: tuple[int, ...]) -> tuple[int, ...]:
+    """The dims with -1 found out. Raises ArgumentError where they do not hold as many elements."""
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)
     if len(free) == 1 and known and x.size % known == 0:

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..probe import selftest
+from ..kernels.repack import repacked
+from ..layout.extent import Spec, layout_number
+from ..numerics.stored import shift
 from ..problem.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from ..shader.spec import Value
+from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
-from .quantize import layout_number
-from .repack import to_layout
 
 
 def resize(
@@ -30,6 +31,7 @@ def resize(
     nearest_mode: NearestMode = "round_prefer_floor",
     rounding: Rounding = "truncate",
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """An image of another size, of the type and the qparams of x.
 
@@ -47,29 +49,43 @@ def resize(
     >>> resize(np.array([[[[1, 2]]]], np.int8), scale=2).tolist()
     [[[[1, 1, 2, 2], [1, 1, 2, 2]]]]
     """
-    tensor = operand.take("resize", "x", x, operand.device_of("resize", [x], device))
-    how = Resize.of(tensor.shape, size, scale, mode, coordinates, nearest_mode, rounding)
-    return operand.give(resize_tensor(tensor, how), x)
+    options = (size, scale, mode, coordinates, nearest_mode, rounding)
+    return operand.apply("resize", resized, {"x": x}, options, device, out)
 
 
-def resize_tensor(tensor: Tensor, how: Resize) -> Tensor:
-    """The operation on a Tensor."""
+def resized(
+    b: Builder,
+    x: Value,
+    size: Sequence[int] | None,
+    scale: float | Sequence[float] | None,
+    mode: ResizeMode,
+    coordinates: Coordinates,
+    nearest_mode: NearestMode,
+    rounding: Rounding,
+) -> Value:
+    """Adds `resize` to a plan."""
+    how = Resize.of(x.spec.shape, size, scale, mode, coordinates, nearest_mode, rounding)
+    return resized_as(b, x, how)
+
+
+def resized_as(b: Builder, x: Value, how: Resize) -> Value:
+    """Adds a resize of known sizes to a plan."""
     if how.y_shape == how.x_shape:
-        return tensor
-    tensor = to_layout(tensor, operand.image_layout(tensor))
-    y = Tensor(tensor.device, how.y_shape, tensor.dtype, tensor.layout, tensor.qparams)
-    if y.size:
-        table = y.device.constant(("resize", how), lambda: _table(how))
-        constants: dict[str, Value] = {"LAYOUT": layout_number(y.layout)}
+        return x
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec(how.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
+    if y.spec.size:
+        table = b.device.constant(("resize", how), 16 * sum(how.size), lambda: _table(how))
+        constants: dict[str, Constant] = {"LAYOUT": layout_number(y.spec.layout)}
         if how.mode == "linear":
-            constants |= {"EVEN": how.rounding == "even", "SOFT_FLOAT": selftest.report(y.device).soft_float}
-        n, c, h, w = tensor.shape
+            constants["EVEN"] = how.rounding == "even"
+        n, c, h, w = x.spec.shape
         push: dict[str, int | float] = {
-            "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
-            "y_w": how.size[1], "shift": operand.shift(y.dtype),
+            "words": y.spec.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
+            "y_w": how.size[1], "shift": shift(y.spec.dtype),
         }  # fmt: skip
-        program = y.device.program(catalog().find("resize_q8__word", mode=how.mode), constants)
-        operand.dispatch(program, y.device, [tensor.buffer, table, y.buffer], push)
+        program = b.device.program(catalog().find("resize_q8__word", mode=how.mode), constants)
+        b.dispatch(program, [x, b.constant(table), y], push)
     return y
 
 

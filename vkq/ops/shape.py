@@ -9,21 +9,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.repack import repacked
+from ..layout.extent import Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
+from ..numerics.stored import shift
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from ..shader.spec import Value
+from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
-from .quantize import layout_number
-from .repack import to_layout
-from .table import requantize_tensor
+from .table import requantized
 
 
 @dataclasses.dataclass(frozen=True)
-class Axis:
+class Moved:
     """One logical axis of a result: its length, and the part [before, before + size) that the input has,
     *stride* apart there."""
 
@@ -32,11 +34,11 @@ class Axis:
     size: int
     stride: int
 
-    def joined(self, inner: Axis) -> Axis | None:
+    def joined(self, inner: Moved) -> Moved | None:
         """This axis and the next as one, where the elements allow it."""
         if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
             return None
-        return Axis(
+        return Moved(
             self.length * inner.length, self.before * inner.length, self.size * inner.length, inner.stride
         )
 
@@ -48,6 +50,7 @@ def concat(
     *,
     x_qparams: Sequence[QParams | None] | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The inputs one after the other along an axis, each requantized to y_qparams where its own differ.
 
@@ -66,22 +69,39 @@ def concat(
     if not xs:
         raise ArgumentError("concat: there are no inputs; give at least one")
     chosen = operand.device_of("concat", xs, device)
-    tensors = [operand.take("concat", f"x[{i}]", x, chosen) for i, x in enumerate(xs)]
-    axis = operand.normal_axis("concat", axis, len(tensors[0].shape))
-    _check_concat(tensors, axis)
-    tensors = _common_parameters(tensors, y_qparams, x_qparams)
-    first = tensors[0]
+    given = None if x_qparams is None else tuple(x_qparams)
+    operands = {f"x[{i}]": x for i, x in enumerate(xs)}
+    return operand.apply("concat", _concatenate, operands, (axis, y_qparams, given), chosen, out)
+
+
+def _concatenate(b: Builder, *values: Any) -> Value:
+    *xs, axis, y_qparams, x_qparams = values
+    return concatenated(b, xs, axis, y_qparams, x_qparams)
+
+
+def concatenated(
+    b: Builder,
+    xs: Sequence[Value],
+    axis: int,
+    y_qparams: QParams | None = None,
+    x_qparams: Sequence[QParams | None] | None = None,
+) -> Value:
+    """Adds `concat` to a plan."""
+    axis = operand.normal_axis("concat", axis, len(xs[0].spec.shape))
+    _check_concat([x.spec for x in xs], axis)
+    xs = _common_parameters(b, list(xs), y_qparams, x_qparams)
+    first = xs[0].spec
     shape = list(first.shape)
-    shape[axis] = sum(x.shape[axis] for x in tensors)
-    y = Tensor(chosen, shape, first.dtype, operand.axes_layout(first.layout, len(shape)), first.qparams)
+    shape[axis] = sum(x.spec.shape[axis] for x in xs)
+    y = b.new(Spec(shape, first.dtype, operand.axes_layout(first.layout, len(shape)), first.qparams))
     offset = 0
-    for x in tensors:
+    for x in xs:
         before = [offset if i == axis else 0 for i in range(len(shape))]
-        axes = [Axis(*sizes) for sizes in zip(shape, before, x.shape, strides(x.shape), strict=True)]
-        if x.size:
-            move(to_layout(x, y.layout), y, axes, 0, along=axis)
-        offset += x.shape[axis]
-    return operand.give(to_layout(y, first.layout), *xs)
+        sizes = zip(shape, before, x.spec.shape, strides(x.spec.shape), strict=True)
+        if x.spec.size:
+            move(b, repacked(b, x, y.spec.layout), y, [Moved(*size) for size in sizes], 0, along=axis)
+        offset += x.spec.shape[axis]
+    return repacked(b, y, first.layout)
 
 
 def pad(
@@ -91,6 +111,7 @@ def pad(
     *,
     x_qparams: QParams | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """Elements of one value around x.
 
@@ -103,27 +124,33 @@ def pad(
     array([[-7, -7,  1,  2],
            [-7, -7, -7, -7]], dtype=int8)
     """
-    tensor = operand.take("pad", "x", x, operand.device_of("pad", [x], device))
-    qparams = tensor.qparams if x_qparams is None else operand.meaning("pad", "x", tensor, x_qparams)
-    around = _checked_pads(pads, len(tensor.shape))
+    return operand.apply("pad", padded, {"x": x}, (pads, value, x_qparams), device, out)
+
+
+def padded(
+    b: Builder, x: Value, pads: Sequence[Sequence[int]], value: int | None, x_qparams: QParams | None
+) -> Value:
+    """Adds `pad` to a plan."""
+    s = x.spec
+    qparams = s.qparams if x_qparams is None else operand.meaning("pad", "x", s, x_qparams)
+    around = _checked_pads(pads, len(s.shape))
     if value is None:
-        value = operand.meaning("pad", "x", tensor, qparams).zero_point
-    moved = operand.shift(tensor.dtype)
+        value = operand.meaning("pad", "x", s, qparams).zero_point
+    moved = shift(s.dtype)
     stored = operator.index(value) - moved
     if not -128 <= stored <= 127:
-        raise ArgumentError(f"pad: value is {value}; {tensor.dtype} holds {moved - 128} to {moved + 127}")
-    shape = [size + before + after for size, (before, after) in zip(tensor.shape, around, strict=True)]
-    y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, len(shape)), qparams)
-    befores = [before for before, _ in around]
-    if y.size:
-        axes = [
-            Axis(*sizes) for sizes in zip(shape, befores, tensor.shape, strides(tensor.shape), strict=True)
-        ]
-        move(to_layout(tensor, y.layout), y, axes, stored)
-    return operand.give(to_layout(y, tensor.layout), x)
+        raise ArgumentError(f"pad: value is {value}; {s.dtype} holds {moved - 128} to {moved + 127}")
+    shape = [size + before + after for size, (before, after) in zip(s.shape, around, strict=True)]
+    y = b.new(Spec(shape, s.dtype, operand.axes_layout(s.layout, len(shape)), qparams))
+    if y.spec.size:
+        sizes = zip(shape, [before for before, _ in around], s.shape, strides(s.shape), strict=True)
+        move(b, repacked(b, x, y.spec.layout), y, [Moved(*size) for size in sizes], stored)
+    return repacked(b, y, s.layout)
 
 
-def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None) -> Any:
+def transpose(
+    x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None, out: Tensor | None = None
+) -> Any:
     """The axes in another order: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result keeps the name of its layout). As ONNX Transpose
@@ -133,8 +160,13 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
     >>> transpose(np.array([[1, 2, 3]], np.int8)).tolist()
     [[1], [2], [3]]
     """
-    tensor = operand.take("transpose", "x", x, operand.device_of("transpose", [x], device))
-    rank = len(tensor.shape)
+    return operand.apply("transpose", transposed, {"x": x}, (axes,), device, out)
+
+
+def transposed(b: Builder, x: Value, axes: Sequence[int] | None) -> Value:
+    """Adds `transpose` to a plan."""
+    s = x.spec
+    rank = len(s.shape)
     order = (
         tuple(reversed(range(rank)))
         if axes is None
@@ -144,30 +176,30 @@ def transpose(x: Operand, axes: Sequence[int] | None = None, *, device: Device |
         raise ArgumentError(
             f"transpose: axes are {tuple(axes or ())} and x has {rank}; each must stand there once"
         )
-    steps = strides(tensor.shape)
-    shape = [tensor.shape[a] for a in order]
-    y = Tensor(tensor.device, shape, tensor.dtype, operand.axes_layout(tensor.layout, rank), tensor.qparams)
-    if y.size:
-        axes_of_y = [Axis(tensor.shape[a], 0, tensor.shape[a], steps[a]) for a in order]
-        move(to_layout(tensor, y.layout), y, axes_of_y, 0, order=order)
-    return operand.give(to_layout(y, tensor.layout), x)
+    steps = strides(s.shape)
+    y = b.new(Spec([s.shape[a] for a in order], s.dtype, operand.axes_layout(s.layout, rank), s.qparams))
+    if y.spec.size:
+        moved = [Moved(s.shape[a], 0, s.shape[a], steps[a]) for a in order]
+        move(b, repacked(b, x, y.spec.layout), y, moved, 0, order=order)
+    return repacked(b, y, s.layout)
 
 
 def move(
-    x: Tensor,
-    y: Tensor,
-    axes: Sequence[Axis],
+    b: Builder,
+    x: Value,
+    y: Value,
+    axes: Sequence[Moved],
     fill: int,
     along: int | None = None,
     order: Sequence[int] | None = None,
 ) -> None:
-    """Records the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis
-    that x has."""
-    packed, folded = layout(y.layout), operand.folded(y)
+    """Adds the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis that
+    x has."""
+    packed, folded = layout(y.spec.layout), y.spec.folded
     lane = len(axes) - 1 if folded else packed.lane.dim
     whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
-    box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y, axes, along)
-    box = list(y.extent)
+    box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
+    box = list(y.spec.extent)
     if box_axis:
         box[box_axis] = box_size
     push: dict[str, int | float] = {
@@ -176,26 +208,25 @@ def move(
     }  # fmt: skip
     logical = _four_axes(axes, folded)
     for name, values in {
-        "y": y.extent,
-        "x": x.extent,
+        "y": y.spec.extent,
+        "x": x.spec.extent,
         "dims": [a.length for a in logical],
         "before": [a.before for a in logical],
         "size": [a.size for a in logical],
         "stride": [a.stride for a in logical],
     }.items():
         push |= operand.named(name, values)
-    constants: dict[str, Value] = {
-        "LAYOUT": layout_number(y.layout), "FOLDED": folded, "WORDS": whole_words, "KEEP": along is not None,
-        "LANE_AXIS": packed.lane.dim,
+    constants: dict[str, Constant] = {
+        "LAYOUT": layout_number(y.spec.layout), "FOLDED": folded, "WORDS": whole_words,
+        "KEEP": along is not None, "LANE_AXIS": packed.lane.dim,
     }  # fmt: skip
-    program = y.device.program(catalog().find("move_q8__word"), constants)
-    operand.dispatch(program, y.device, [x.buffer, y.buffer], push)
+    b.dispatch(b.device.program(catalog().find("move_q8__word"), constants), [x, y], push)
 
 
-def _box(y: Tensor, axes: Sequence[Axis], along: int) -> tuple[int, int, int]:
+def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
     """(axis of the extent, first, size) of the part of y that an input covers, from a whole block; (0, 0, 0)
     is all of y."""
-    if operand.folded(y):
+    if y.folded:
         inner = math.prod(y.shape[along + 1 : -1])
         if along == len(y.shape) - 1:
             axis, begin, size = 3, axes[along].before, axes[along].size
@@ -209,9 +240,9 @@ def _box(y: Tensor, axes: Sequence[Axis], along: int) -> tuple[int, int, int]:
     return (axis, first, begin + size - first) if axis else (0, 0, 0)
 
 
-def _four_axes(axes: Sequence[Axis], folded: bool) -> list[Axis]:
+def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
     """Four axes that mean the same; those of a folded layout are joined where they can be."""
-    joined: list[Axis] = []
+    joined: list[Moved] = []
     for axis in axes:
         one = joined[-1].joined(axis) if folded and joined else None
         joined[-1:] = [one] if one else [*joined[-1:], axis]
@@ -221,7 +252,7 @@ def _four_axes(axes: Sequence[Axis], folded: bool) -> list[Axis]:
         raise ArgumentError(
             f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps"
         )
-    return [Axis(1, 0, 1, 0)] * (4 - len(joined)) + joined
+    return [Moved(1, 0, 1, 0)] * (4 - len(joined)) + joined
 
 
 def strides(shape: Sequence[int]) -> list[int]:
@@ -229,7 +260,7 @@ def strides(shape: Sequence[int]) -> list[int]:
     return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
 
 
-def _check_concat(xs: Sequence[Tensor], axis: int) -> None:
+def _check_concat(xs: Sequence[Spec], axis: int) -> None:
     first = xs[0].shape
     for i, x in enumerate(xs):
         others = [j for j in range(len(x.shape)) if j != axis]
@@ -240,34 +271,35 @@ def _check_concat(xs: Sequence[Tensor], axis: int) -> None:
 
 
 def _common_parameters(
-    xs: list[Tensor], yq: QParams | None, given: Sequence[QParams | None] | None
-) -> list[Tensor]:
+    b: Builder, xs: list[Value], yq: QParams | None, given: Sequence[QParams | None] | None
+) -> list[Value]:
     """The inputs with one meaning: requantized to yq, or as they are where they mean the same (or nothing is
     said)."""
     if given is not None and len(given) != len(xs):
         raise ArgumentError(
             f"concat: there are {len(xs)} inputs and {len(given)} x_qparams; give one for each"
         )
-    own = [q if q is not None else x.qparams for x, q in zip(xs, given or [None] * len(xs), strict=True)]
+    own = [q if q is not None else x.spec.qparams for x, q in zip(xs, given or [None] * len(xs), strict=True)]
     if yq is not None:
         meant = [
-            operand.meaning("concat", f"x[{i}]", x, q) for i, (x, q) in enumerate(zip(xs, own, strict=True))
+            operand.meaning("concat", f"x[{i}]", x.spec, q)
+            for i, (x, q) in enumerate(zip(xs, own, strict=True))
         ]
-        return [requantize_tensor(_named(x, q), q, yq) for x, q in zip(xs, meant, strict=True)]
-    if len({x.dtype for x in xs}) > 1:
-        raise DTypeError(
-            f"concat: the inputs are {', '.join(x.dtype for x in xs)}; give y_qparams, or make them one type"
-        )
+        return [requantized(b, _named(b, x, q), q, yq) for x, q in zip(xs, meant, strict=True)]
+    if len({x.spec.dtype for x in xs}) > 1:
+        dtypes = ", ".join(x.spec.dtype for x in xs)
+        raise DTypeError(f"concat: the inputs are {dtypes}; give y_qparams, or make them one type")
     if len(set(own)) > 1:
         raise ArgumentError(
             f"concat: the inputs have different qparams ({', '.join(map(str, own))}); give y_qparams"
         )
-    return [_named(x, own[0]) for x in xs]
+    return [_named(b, x, own[0]) for x in xs]
 
 
-def _named(x: Tensor, q: QParams | None) -> Tensor:
+def _named(b: Builder, x: Value, q: QParams | None) -> Value:
     """The same content with these parameters."""
-    return x if x.qparams == q else Tensor(x.device, x.shape, x.dtype, x.layout, q, x.buffer)
+    s = x.spec
+    return x if s.qparams == q else b.view(x, Spec(s.shape, s.dtype, s.layout, q))
 
 
 def _checked_pads(pads: Sequence[Sequence[int]], rank: int) -> list[tuple[int, int]]:

@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from ..kernels.gemm import INVOCATIONS, ceil4
+from ..kernels.gemm import INVOCATIONS
+from ..kernels.repack import repacked
+from ..kernels.weights import ceil4
+from ..layout.extent import MATRIX, Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
 from ..numerics.tables import exponentials, exponentials_onnxruntime
-from ..probe import selftest
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import CONTIGUOUS, MATRIX, Tensor
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from ..shader.spec import Value
+from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
-from .quantize import layout_number
-from .repack import to_layout
-from .shape import transpose
+from .shape import transposed
 
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
 
@@ -34,6 +35,7 @@ def softmax(
     x_qparams: QParams | None = None,
     onnxruntime: bool = False,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``exp(x) / sum(exp(x))`` along an axis.
 
@@ -56,86 +58,89 @@ def softmax(
     >>> softmax(np.array([[20, 0, 20]], np.int8), y_qparams=QParams(1 / 256, -128), x_qparams=QParams(0.1))
     array([[  -8, -112,   -8]], dtype=int8)
     """
-    tensor = operand.take("softmax", "x", x, operand.device_of("softmax", [x], device))
-    xq = operand.meaning("softmax", "x", tensor, x_qparams)
-    axis = operand.normal_axis("softmax", axis, max(len(tensor.shape), 1))
-    if onnxruntime and y_qparams is None:
+    options = (axis, y_qparams, x_qparams, onnxruntime)
+    return operand.apply("softmax", softmaxed, {"x": x}, options, device, out)
+
+
+def softmaxed(
+    b: Builder,
+    x: Value,
+    axis: int,
+    yq: QParams | None,
+    x_qparams: QParams | None = None,
+    onnxruntime: bool = False,
+) -> Value:
+    """Adds `softmax` to a plan; 8-bit results keep the layout of x."""
+    xq = operand.meaning("softmax", "x", x.spec, x_qparams)
+    axis = operand.normal_axis("softmax", axis, max(len(x.spec.shape), 1))
+    if onnxruntime and yq is None:
         raise ArgumentError("softmax: onnxruntime=True is for an 8-bit result; give y_qparams")
-    return operand.give(softmax_tensor(tensor, axis, xq, y_qparams, onnxruntime), x)
+    return _along(b, x, axis, xq, yq, onnxruntime)
 
 
-def softmax_tensor(
-    x: Tensor, axis: int, xq: QParams, yq: QParams | None, onnxruntime: bool = False
-) -> Tensor:
-    """The operation on a Tensor; 8-bit results keep the layout of x."""
-    last = len(x.shape) - 1
+def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onnxruntime: bool) -> Value:
+    last, s = len(x.spec.shape) - 1, x.spec
 
-    def rows(x: Tensor, axis: int) -> Tensor:
-        return _rows_onnxruntime(x, axis, xq, yq) if onnxruntime and yq else _rows(x, axis, xq, yq)
+    def rows(x: Value, axis: int) -> Value:
+        return _rows_onnxruntime(b, x, axis, xq, yq) if onnxruntime and yq else _rows(b, x, axis, xq, yq)
 
-    if len(x.shape) == 4 and axis == 1:
-        y = rows(to_layout(x, operand.image_layout(x)), CHANNELS)
+    if len(s.shape) == 4 and axis == 1:
+        y = rows(repacked(b, x, s.image_layout), CHANNELS)
     elif axis == max(last, 0):
-        y = rows(
-            x if operand.folded(x) and layout(x.layout).lane.dim == COLUMNS else to_layout(x, MATRIX), COLUMNS
-        )
+        ready = s.folded and layout(s.layout).lane.dim == COLUMNS
+        y = rows(x if ready else repacked(b, x, MATRIX), COLUMNS)
     elif yq is None:
         raise ArgumentError(
-            f"softmax: axis is {axis} of shape {x.shape} with float32 output; give y_qparams, or transpose x"
+            f"softmax: axis is {axis} of shape {s.shape} with float32 output; give y_qparams, or transpose x"
             " first"
         )
     else:
-        order = list(range(len(x.shape)))
+        order = list(range(len(s.shape)))
         order[axis], order[last] = last, axis
-        y = transpose(softmax_tensor(transpose(x, order), last, xq, yq, onnxruntime), order)
-    return y if yq is None else to_layout(y, x.layout)
+        y = transposed(b, _along(b, transposed(b, x, order), last, xq, yq, onnxruntime), order)
+    return y if yq is None else repacked(b, y, s.layout)
 
 
-def _rows(x: Tensor, axis: int, xq: QParams, yq: QParams | None) -> Tensor:
+def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> Value:
     """Softmax along an axis of the extent, along which the words of x lie."""
-    y = (
-        Tensor(x.device, x.shape, "float32", CONTIGUOUS)
-        if yq is None
-        else Tensor(x.device, x.shape, yq.dtype, x.layout, yq)
-    )
-    if x.size == 0:
+    s = x.spec
+    y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
+    if s.size == 0:
         return y
     threads = 1
-    while threads < min(INVOCATIONS, ceil4(x.extent[axis])):
+    while threads < min(INVOCATIONS, ceil4(s.extent[axis])):
         threads *= 2
-    constants: dict[str, Value] = {
-        "LAYOUT": layout_number(x.layout), "LOCAL_X": INVOCATIONS, "THREADS": threads, "AXIS": axis,
-        "SOFT_FLOAT": selftest.report(x.device).soft_float,
+    constants: dict[str, Constant] = {
+        "LAYOUT": layout_number(s.layout), "LOCAL_X": INVOCATIONS, "THREADS": threads, "AXIS": axis,
     }  # fmt: skip
-    n, c, h, w = x.extent
+    n, c, h, w = s.extent
     push: dict[str, int | float] = {
-        "rows": x.size // x.extent[axis], "n": n, "c": c, "h": h, "w": w,
+        "rows": s.size // s.extent[axis], "n": n, "c": c, "h": h, "w": w,
         "y_scale": yq.scale if yq else 1.0, "y_zero": signed_zero_point(yq) if yq else 0,
     }  # fmt: skip
-    table = x.device.constant(("softmax", xq.scale), lambda: exponentials(xq.scale))
-    program = x.device.program(
+    table = b.device.constant(("softmax", xq.scale), 1024, lambda: exponentials(xq.scale))
+    program = b.device.program(
         catalog().find("softmax_q8__row", out="f32" if yq is None else "q8"), constants
     )
-    operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push, 16 * x.size)
+    b.dispatch(program, [x, b.constant(table), y], push, 16 * s.size)
     return y
 
 
-def _rows_onnxruntime(x: Tensor, axis: int, xq: QParams, yq: QParams) -> Tensor:
+def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams) -> Value:
     """The same with ONNX Runtime's steps."""
-    y = Tensor(x.device, x.shape, yq.dtype, x.layout, yq)
-    if x.size == 0:
+    s = x.spec
+    y = b.new(Spec(s.shape, yq.dtype, s.layout, yq))
+    if s.size == 0:
         return y
-    constants: dict[str, Value] = {
-        "LAYOUT": layout_number(x.layout), "AXIS": axis, "SOFT_FLOAT": selftest.report(x.device).soft_float,
-    }  # fmt: skip
-    n, c, h, w = x.extent
-    length = x.extent[axis]
+    n, c, h, w = s.extent
+    length = s.extent[axis]
     push: dict[str, int | float] = {
-        "rows": x.size // length, "n": n, "c": c, "h": h, "w": w,
+        "rows": s.size // length, "n": n, "c": c, "h": h, "w": w,
         "steps": float(np.floor(np.float32(1) / np.float32(yq.scale))), "y_zero": signed_zero_point(yq),
     }  # fmt: skip
     key = ("softmax_onnxruntime", xq.scale, length)
-    table = x.device.constant(key, lambda: exponentials_onnxruntime(xq.scale, length))
-    program = x.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
-    operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push, 64 * x.size)
+    table = b.device.constant(key, 1024, lambda: exponentials_onnxruntime(xq.scale, length))
+    constants: dict[str, Constant] = {"LAYOUT": layout_number(s.layout), "AXIS": axis}
+    program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
+    b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)
     return y

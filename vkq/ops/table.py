@@ -9,11 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import ceil4
+from ..kernels.weights import ceil4
+from ..layout.extent import Spec
 from ..numerics import tables
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed
 from ..numerics.tables import Function
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
@@ -38,7 +40,12 @@ def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -
 
 
 def lookup(
-    x: Operand, table: npt.ArrayLike, *, y_qparams: QParams | None = None, device: Device | None = None
+    x: Operand,
+    table: npt.ArrayLike,
+    *,
+    y_qparams: QParams | None = None,
+    device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``table[x - qmin]``, element by element.
 
@@ -61,8 +68,18 @@ def lookup(
         raise DTypeError(
             f"lookup: table is {entries.dtype} and y_qparams are for {y_qparams.dtype}; make them the same"
         )
-    tensor = operand.take("lookup", "x", x, operand.device_of("lookup", [x], device))
-    return operand.give(lookup_tensor(tensor, entries, y_qparams), x)
+    return operand.apply("lookup", looked_up, {"x": x}, (entries, y_qparams), device, out)
+
+
+def looked_up(b: Builder, x: Value, entries: npt.NDArray[Any], y_qparams: QParams | None) -> Value:
+    """Adds `lookup` to a plan: a result in the layout of x, of the table's dtype."""
+    y = b.new(Spec(x.spec.shape, entries.dtype.name, x.spec.layout, y_qparams))
+    if x.spec.size:
+        stored = signed(entries)
+        table = b.device.constant(("lookup", stored.tobytes()), stored.nbytes, lambda: stored)
+        program = b.device.program(catalog().find("lookup_q8__vector"))
+        b.dispatch(program, [x, b.constant(table), y], {"vectors": ceil4(y.spec.nbytes // 4)})
+    return y
 
 
 def unary(
@@ -72,6 +89,7 @@ def unary(
     *,
     x_qparams: QParams | None = None,
     device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
 
@@ -82,37 +100,43 @@ def unary(
     >>> unary("relu", np.array([-5, 0, 7], np.int8), x_qparams=QParams(0.1))
     array([0, 0, 7], dtype=int8)
     """
+    if isinstance(function, str):
+        return operand.apply("unary", mapped, {"x": x}, (function, y_qparams, x_qparams), device, out)
     tensor = operand.take("unary", "x", x, operand.device_of("unary", [x], device))
-    xq = operand.meaning("unary", "x", tensor, x_qparams)
+    xq = operand.meaning("unary", "x", tensor.spec, x_qparams)
+    yq = y_qparams or xq  # a callable may change its mind: its table is asked for each time
+    y = operand.apply("unary", looked_up, {"x": tensor}, (table_of(function, xq, yq), yq), None, out)
+    return y if isinstance(x, Tensor) or out is not None else y.numpy()
+
+
+def mapped(
+    b: Builder, x: Value, function: str, y_qparams: QParams | None, x_qparams: QParams | None
+) -> Value:
+    """Adds a function by its name to a plan."""
+    xq = operand.meaning("unary", "x", x.spec, x_qparams)
     yq = y_qparams or xq
-    return operand.give(lookup_tensor(tensor, table_of(function, xq, yq), yq), x)
+    return looked_up(b, x, table_of(function, xq, yq), yq)
+
+
+def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
+    """x with other parameters; x itself where they are the same."""
+    return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 
 def requantize(
-    x: Operand, y_qparams: QParams, *, x_qparams: QParams | None = None, device: Device | None = None
+    x: Operand,
+    y_qparams: QParams,
+    *,
+    x_qparams: QParams | None = None,
+    device: Device | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.
 
     >>> requantize(np.array([10, 20], np.int8), QParams(1.0, 5), x_qparams=QParams(0.5))
     array([10, 15], dtype=int8)
     """
-    return unary("identity", x, y_qparams, x_qparams=x_qparams, device=device)
-
-
-def requantize_tensor(x: Tensor, xq: QParams, yq: QParams) -> Tensor:
-    """The tensor with other parameters; itself where they are the same."""
-    return x if xq == yq else lookup_tensor(x, _identity(xq, yq), yq)
-
-
-def lookup_tensor(x: Tensor, entries: npt.NDArray[Any], y_qparams: QParams | None) -> Tensor:
-    """A Tensor in the layout of x, of the table's dtype."""
-    y = Tensor(x.device, x.shape, entries.dtype.name, x.layout, y_qparams)
-    if x.size:
-        stored = signed(entries)
-        buffer = x.device.constant(("lookup", stored.tobytes()), lambda: stored)
-        program = x.device.program(catalog().find("lookup_q8__vector"))
-        operand.dispatch(program, x.device, [x.buffer, buffer, y.buffer], {"vectors": ceil4(y.nbytes // 4)})
-    return y
+    return unary("identity", x, y_qparams, x_qparams=x_qparams, device=device, out=out)
 
 
 @functools.lru_cache(maxsize=256)

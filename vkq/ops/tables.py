@@ -9,17 +9,25 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..layout.extent import Spec, layout_number
 from ..numerics.stored import signed
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import CONTIGUOUS, Tensor
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
-from .elementwise import pairs_tensor
+from .elementwise import paired
 from .operand import Operand
-from .quantize import layout_number
 
 
-def lookup_axis(x: Operand, table: npt.ArrayLike, axis: int = 1, *, device: Device | None = None) -> Any:
+def lookup_axis(
+    x: Operand,
+    table: npt.ArrayLike,
+    axis: int = 1,
+    *,
+    device: Device | None = None,
+    out: Tensor | None = None,
+) -> Any:
     """``table[c, x - qmin]`` for each element x of slice c along an axis: a function for each channel.
 
     x: int8 or uint8, a NumPy array or a Tensor (the result is the same kind). table: (C, 256) for an axis of
@@ -31,39 +39,41 @@ def lookup_axis(x: Operand, table: npt.ArrayLike, axis: int = 1, *, device: Devi
     >>> lookup_axis(np.array([[-128, -127]], np.int8), np.arange(512, dtype=np.float32).reshape(2, 256))
     array([[  0., 257.]], dtype=float32)
     """
-    entries = np.asarray(table)
-    tensor = operand.take("lookup_axis", "x", x, operand.device_of("lookup_axis", [x], device))
-    at = operand.normal_axis("lookup_axis", axis, max(len(tensor.shape), 1)) if entries.ndim == 2 else 0
+    return operand.apply("lookup_axis", looked_up_along, {"x": x}, (np.asarray(table), axis), device, out)
+
+
+def looked_up_along(b: Builder, x: Value, entries: npt.NDArray[Any], axis: int = 1) -> Value:
+    """Adds `lookup_axis` to a plan."""
+    s = x.spec
+    at = operand.normal_axis("lookup_axis", axis, max(len(s.shape), 1)) if entries.ndim == 2 else 0
     if entries.dtype.name not in ("int8", "uint8", "float32"):
         raise DTypeError(f"lookup_axis: table is {entries.dtype}; it must be int8, uint8 or float32")
-    if entries.shape not in ((256,), (*tensor.shape[at : at + 1], 256)):
+    if entries.shape not in ((256,), (*s.shape[at : at + 1], 256)):
         raise ArgumentError(
             f"lookup_axis: table is {entries.shape}; it must be (256,), or (C, 256) for axis {at} of"
-            f" {tensor.shape}"
+            f" {s.shape}"
         )
-    return operand.give(lookup_axis_tensor(tensor, entries, at), x)
-
-
-def lookup_axis_tensor(x: Tensor, entries: npt.NDArray[Any], axis: int) -> Tensor:
-    """The operation on a Tensor."""
     real = entries.dtype == np.float32
-    y = Tensor(x.device, x.shape, entries.dtype.name, CONTIGUOUS if real else x.layout)
-    if not y.size:
+    y = b.new(Spec(s.shape, entries.dtype.name, None if real else s.layout))
+    if not s.size:
         return y
     stored = np.ascontiguousarray(entries) if real else signed(entries)
-    table = x.device.constant(("lookup_axis", entries.shape, stored.tobytes()), lambda: stored)
-    n, c, h, w = x.extent
+    key = ("lookup_axis", entries.shape, stored.tobytes())
+    table = b.device.constant(key, stored.nbytes, lambda: stored)
+    n, c, h, w = s.extent
     push: dict[str, int | float] = {
-        "threads": y.size if real else y.nbytes // 4, "n": n, "c": c, "h": h, "w": w,
-        "inner": math.prod(x.shape[axis + 1 :]), "count": entries.shape[0] if entries.ndim == 2 else 1,
+        "threads": s.size if real else y.spec.nbytes // 4, "n": n, "c": c, "h": h, "w": w,
+        "inner": math.prod(s.shape[at + 1 :]), "count": entries.shape[0] if entries.ndim == 2 else 1,
     }  # fmt: skip
     variant = catalog().find("lookup_axis__element", out="f32" if real else "q8")
-    program = x.device.program(variant, {"LAYOUT": layout_number(x.layout)})
-    operand.dispatch(program, x.device, [x.buffer, table, y.buffer], push)
+    program = b.device.program(variant, {"LAYOUT": layout_number(s.layout)})
+    b.dispatch(program, [x, b.constant(table), y], push)
     return y
 
 
-def lookup_pair(a: Operand, b: Operand, table: npt.ArrayLike, *, device: Device | None = None) -> Any:
+def lookup_pair(
+    a: Operand, b: Operand, table: npt.ArrayLike, *, device: Device | None = None, out: Tensor | None = None
+) -> Any:
     """``table[a - qmin, b - qmin]``: any function of two 8-bit numbers, with NumPy's broadcasting.
 
     a, b: int8 or uint8 of one type, NumPy arrays or Tensors. table: (256, 256) of that type.
@@ -72,12 +82,15 @@ def lookup_pair(a: Operand, b: Operand, table: npt.ArrayLike, *, device: Device 
     >>> lookup_pair(np.array([1, -7], np.int8), np.array([0], np.int8), least)
     array([ 0, -7], dtype=int8)
     """
-    entries = np.asarray(table)
-    chosen = operand.device_of("lookup_pair", [a, b], device)
-    ta, tb = operand.take("lookup_pair", "a", a, chosen), operand.take("lookup_pair", "b", b, chosen)
-    if entries.shape != (256, 256) or not ta.dtype == tb.dtype == entries.dtype.name:
+    return operand.apply("lookup_pair", looked_up_pair, {"a": a, "b": b}, (np.asarray(table),), device, out)
+
+
+def looked_up_pair(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
+    """Adds `lookup_pair` to a plan."""
+    types = x.spec.dtype, z.spec.dtype
+    if entries.shape != (256, 256) or {*types, entries.dtype.name} != {types[0]}:
         raise ArgumentError(
-            f"lookup_pair: table is {entries.dtype} {entries.shape} for {ta.dtype} and {tb.dtype}; it must be"
+            f"lookup_pair: table is {entries.dtype} {entries.shape} for {types[0]} and {types[1]}; it must be"
             " (256, 256), and all of one type"
         )
-    return operand.give(pairs_tensor(ta, tb, entries), a, b)
+    return paired(b, x, z, entries)

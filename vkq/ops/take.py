@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.repack import repacked
+from ..layout.extent import BYTES, CONTIGUOUS, NUMBERS, Spec, layout_number
 from ..numerics.stored import shift
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import CONTIGUOUS, Tensor
+from ..runtime.plan import Resident
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
-from .quantize import layout_number
-from .repack import to_layout
-from .shape import Axis, move, strides
+from .shape import Moved, move, strides
 
+ANY = (*BYTES, *NUMBERS)
 Places = npt.NDArray[np.integer[Any]]
 
 
-def take(x: Operand, places: npt.ArrayLike, fill: int | float = 0, *, device: Device | None = None) -> Any:
+def take(
+    x: Operand,
+    places: npt.ArrayLike,
+    fill: int | float = 0,
+    *,
+    device: Device | None = None,
+    out: Tensor | None = None,
+) -> Any:
     """``x.ravel()[places]``: each element of the result is the element of x at that place in row-major order,
     or *fill* where the place is -1.
 
@@ -37,43 +47,46 @@ def take(x: Operand, places: npt.ArrayLike, fill: int | float = 0, *, device: De
     >>> take(np.array([[1, 2], [3, 4]], np.int8), [[3, 0, -1]], 9)
     array([[4, 1, 9]], dtype=int8)
     """
-    chosen = operand.device_of("take", [x], device)
-    tensor = x if isinstance(x, Tensor) else Tensor.from_numpy(np.asarray(x), chosen)
-    index = np.asarray(places)
-    if index.dtype.kind not in "iu":
-        raise DTypeError(f"take: places are {index.dtype}; they must be integers")
-    if index.size and not (index.min() >= -1 and index.max() < tensor.size):
+    return operand.apply("take", taken, {"x": x}, (np.asarray(places), fill), device, out, ANY)
+
+
+def taken(b: Builder, x: Value, places: Places, fill: int | float = 0) -> Value:
+    """Adds `take` to a plan."""
+    s = x.spec
+    if places.dtype.kind not in "iu":
+        raise DTypeError(f"take: places are {places.dtype}; they must be integers")
+    if places.size and not (places.min() >= -1 and places.max() < s.size):
         raise ArgumentError(
-            f"take: places go from {index.min()} to {index.max()}; x has {tensor.size} elements (-1 is"
-            " the fill)"
+            f"take: places go from {places.min()} to {places.max()}; x has {s.size} elements (-1 is the fill)"
         )
-    return operand.give(take_tensor(tensor, index, fill), x)
-
-
-def take_tensor(x: Tensor, places: Places, fill: int | float = 0) -> Tensor:
-    """`take` on a Tensor, with places that are known to be right."""
-    y = Tensor(x.device, places.shape, x.dtype, None, x.qparams)
-    if not y.size:
+    y = b.new(Spec(places.shape, s.dtype, None, s.qparams))
+    if not y.spec.size:
         return y
-    list_ = np.ascontiguousarray(places, np.int32)
-    index = x.device.constant(("take", list_.shape, list_.tobytes()), lambda: list_)
-    if y.layout == CONTIGUOUS:
-        bits = int(np.asarray(fill, x.dtype).view(np.int32))
-        program = x.device.program(catalog().find("take_32__element", how="take"))
-        operand.dispatch(program, x.device, [x.buffer, index, y.buffer], {"elements": y.size, "fill": bits})
+    index = b.constant(_list(b, "take", places))
+    if y.spec.layout == CONTIGUOUS:
+        bits = int(np.asarray(fill, s.dtype).view(np.int32))
+        program = b.device.program(catalog().find("take_32__element", how="take"))
+        b.dispatch(program, [x, index, y], {"elements": y.spec.size, "fill": bits})
         return y
-    stored = int(fill) - shift(x.dtype)
+    stored = int(fill) - shift(s.dtype)
     if not -128 <= stored <= 127:
-        raise ArgumentError(f"take: fill is {fill}; {x.dtype} cannot hold it")
-    constants = {"X_LAYOUT": layout_number(x.layout), "Y_LAYOUT": layout_number(y.layout)}
-    push: dict[str, int | float] = {"words": y.nbytes // 4, "fill": stored}
-    push |= operand.named("y", y.extent) | operand.named("x", x.extent)
-    program = x.device.program(catalog().find("take_q8__word"), constants)
-    operand.dispatch(program, x.device, [x.buffer, index, y.buffer], push)
+        raise ArgumentError(f"take: fill is {fill}; {s.dtype} cannot hold it")
+    constants = {"X_LAYOUT": layout_number(s.layout), "Y_LAYOUT": layout_number(y.spec.layout)}
+    push: dict[str, int | float] = {"words": y.spec.nbytes // 4, "fill": stored}
+    push |= operand.named("y", y.spec.extent) | operand.named("x", s.extent)
+    b.dispatch(b.device.program(catalog().find("take_q8__word"), constants), [x, index, y], push)
     return y
 
 
-def slice_(x: Operand, slices: Sequence[slice], *, device: Device | None = None) -> Any:
+def _list(b: Builder, name: str, places: Places) -> Resident:
+    """Places on the device."""
+    array = np.ascontiguousarray(places, np.int32)
+    return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
+
+
+def slice_(
+    x: Operand, slices: Sequence[slice], *, device: Device | None = None, out: Tensor | None = None
+) -> Any:
     """``x[slices]``: a part of x, with any steps.
 
     x: int8 or uint8 (float32 and int32 too), a NumPy array or a Tensor. slices: Python's, one for each of the
@@ -83,37 +96,38 @@ def slice_(x: Operand, slices: Sequence[slice], *, device: Device | None = None)
     array([[3, 2],
            [6, 5]], dtype=int8)
     """
-    chosen = operand.device_of("slice", [x], device)
-    tensor = x if isinstance(x, Tensor) else Tensor.from_numpy(np.asarray(x), chosen)
-    rank = len(tensor.shape)
-    if len(slices) > rank or not all(isinstance(s, slice) for s in slices):
-        raise ArgumentError(f"slice: {list(slices)} do not fit {rank} axes; give at most one slice for each")
-    whole = (*slices, *(slice(None),) * (rank - len(slices)))
-    parts = [range(*s.indices(d)) for s, d in zip(whole, tensor.shape, strict=True)]
-    return operand.give(slice_tensor(tensor, parts), x)
+    if not all(isinstance(s, slice) for s in slices):
+        raise ArgumentError(f"slice: {list(slices)} are not all slices; give at most one slice for each axis")
+    bounds = tuple((s.start, s.stop, s.step) for s in slices)
+    return operand.apply("slice", _sliced, {"x": x}, (bounds,), device, out, ANY)
 
 
-def slice_tensor(x: Tensor, parts: Sequence[range]) -> Tensor:
-    """A Tensor of the elements whose positions along each axis are in *parts*."""
-    shape = tuple(len(part) for part in parts)
-    if shape == x.shape and all(part.step == 1 or len(part) < 2 for part in parts):
+def _sliced(b: Builder, x: Value, bounds: Sequence[tuple[Any, Any, Any]]) -> Value:
+    shape = x.spec.shape
+    if len(bounds) > len(shape):
+        raise ArgumentError(
+            f"slice: {list(bounds)} do not fit {len(shape)} axes; give at most one slice for each"
+        )
+    whole = (*bounds, *((None, None, None),) * (len(shape) - len(bounds)))
+    return sliced(b, x, [range(*slice(*one).indices(d)) for one, d in zip(whole, shape, strict=True)])
+
+
+def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
+    """Adds the elements whose positions along each axis are in *parts* to a plan."""
+    s, shape = x.spec, tuple(len(part) for part in parts)
+    steps = any(part.step != 1 and len(part) > 1 for part in parts)
+    if shape == s.shape and not steps:
         return x
-    if (
-        x.layout == CONTIGUOUS
-        or any(part.step != 1 and len(part) > 1 for part in parts)
-        or not math.prod(shape)
-    ):
-        where = np.arange(x.size, dtype=np.int32).reshape(x.shape)[np.ix_(*parts)]
-        return take_tensor(x, where)
-    y = Tensor(x.device, shape, x.dtype, operand.axes_layout(x.layout, len(shape)), x.qparams)
-    x = to_layout(x, y.layout)
+    layout = operand.axes_layout(s.layout, len(shape))
+    apart = s.dtype in BYTES and len(shape) > 4 and Spec(shape, s.dtype, layout).folded
+    if s.layout == CONTIGUOUS or steps or apart or not math.prod(shape):
+        return taken(b, x, np.arange(s.size, dtype=np.int32).reshape(s.shape)[np.ix_(*parts)])
+    y = b.new(Spec(shape, s.dtype, layout, s.qparams))
     axes = [
-        Axis(len(part), -part.start, part.start + len(part), stride)
-        for part, stride in zip(parts, strides(x.shape), strict=True)
+        Moved(len(part), -part.start, part.start + len(part), stride)
+        for part, stride in zip(parts, strides(s.shape), strict=True)
     ]
-    if len(shape) > 4 and operand.folded(y):  # the first four axes apart, or what remains of them when joined
-        return take_tensor(x, np.arange(x.size, dtype=np.int32).reshape(x.shape)[np.ix_(*parts)])
-    move(x, y, axes, 0)
+    move(b, repacked(b, x, layout), y, axes, 0)
     return y
 
 
@@ -124,34 +138,28 @@ def split(x: Operand, sizes: Sequence[int], axis: int, *, device: Device | None 
     [[[1]], [[2, 3]]]
     """
     chosen = operand.device_of("split", [x], device)
-    tensor = x if isinstance(x, Tensor) else Tensor.from_numpy(np.asarray(x), chosen)
+    tensor = operand.take("split", "x", x, chosen, ANY)
     at = operand.normal_axis("split", axis, len(tensor.shape))
     if min(sizes, default=0) < 0 or sum(sizes) != tensor.shape[at]:
         raise ArgumentError(f"split: sizes {list(sizes)} do not add up to axis {at} of {tensor.shape}")
     begins = [sum(sizes[:i]) for i in range(len(sizes))]
-    every = [range(d) for d in tensor.shape]
+    lead = (slice(None),) * at
     parts = [
-        slice_tensor(tensor, [*every[:at], range(begin, begin + size), *every[at + 1 :]])
-        for begin, size in zip(begins, sizes, strict=True)
+        slice_(tensor, [*lead, slice(begin, begin + size)]) for begin, size in zip(begins, sizes, strict=True)
     ]
-    return [operand.give(part, x) for part in parts]
+    return parts if isinstance(x, Tensor) else [part.numpy() for part in parts]
 
 
-def concat_words(xs: Sequence[Tensor], axis: int) -> Tensor:
-    """float32 or int32 Tensors one after the other along an axis."""
-    shape = list(xs[0].shape)
-    shape[axis] = sum(x.shape[axis] for x in xs)
-    y = Tensor(xs[0].device, shape, xs[0].dtype)
-    numbers = np.arange(y.size, dtype=np.int32).reshape(shape)
-    cuts = np.cumsum([x.shape[axis] for x in xs])[:-1]
-    program = y.device.program(catalog().find("take_32__element", how="put"))
-    for x, part in zip(xs, np.split(numbers, cuts, axis), strict=True):
-        if x.size:
-            places = np.ascontiguousarray(part)
-            index = y.device.constant(("put", places.shape, places.tobytes()), _itself(places))
-            operand.dispatch(program, y.device, [x.buffer, index, y.buffer], {"elements": x.size, "fill": 0})
+def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
+    """Adds float32 or int32 arrays one after the other along an axis to a plan."""
+    shape = list(xs[0].spec.shape)
+    shape[axis] = sum(x.spec.shape[axis] for x in xs)
+    y = b.new(Spec(shape, xs[0].spec.dtype))
+    numbers = np.arange(y.spec.size, dtype=np.int32).reshape(shape)
+    cuts = np.cumsum([x.spec.shape[axis] for x in xs])[:-1]
+    program = b.device.program(catalog().find("take_32__element", how="put"))
+    for x, places in zip(xs, np.split(numbers, cuts, axis), strict=True):
+        if x.spec.size:
+            push = {"elements": x.spec.size, "fill": 0}
+            b.dispatch(program, [x, b.constant(_list(b, "put", places)), y], push)
     return y
-
-
-def _itself(array: Places) -> Callable[[], Places]:
-    return lambda: array

@@ -24,6 +24,7 @@ from ..device.verdict import FORMS, OPENING, Report
 from ..errors import DeviceLostError, VkqError
 from ..numerics.qparams import QParams
 from ..numerics.requantize import requantize
+from ..runtime import device as runtime_device
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
@@ -33,6 +34,8 @@ from .matrices import Matrices, advertised, lacking
 __all__ = ["OPENING", "Report", "probe_again", "report", "report_of", "run", "stages"]
 
 Words = npt.NDArray[np.int32]
+
+runtime_device.rounds_otherwise = lambda device: report(device).soft_float
 
 
 def report(device: Device) -> Report:

@@ -105,6 +105,18 @@ class Conv2dProblem:
         stride, padding, dilation = options.stride, options.padding, options.dilation
         return cls(x[0], x[1], x[2], x[3], w[0], w[2], w[3], stride, padding, dilation, groups)
 
+    @classmethod
+    def smallest(cls, weight_shape: Sequence[int], options: ConvOptions) -> Conv2dProblem:
+        """The problem of one image with one output pixel, or as few as the padding allows."""
+        w = shape_of(weight_shape)
+        h, width = (
+            max(1, d * (k - 1) + 1 - before - after)
+            for d, k, before, after in zip(
+                options.dilation, options.kernel, options.padding[:2], options.padding[2:], strict=True
+            )
+        )
+        return cls.with_options((1, w[1] * options.groups, h, width), w, options)
+
     @staticmethod
     def _images(x_shape: Sequence[int]) -> tuple[int, ...]:
         x = shape_of(x_shape)

@@ -64,6 +64,27 @@ class Buffer:
         self._arena.returned.append((self.block, self.offset, self.bytes))
 
 
+class Slice:
+    """A range of a buffer, with a buffer's face: scratch memory that a plan divides."""
+
+    __slots__ = ("_whole", "block", "bytes", "offset")
+
+    failure = None  # what lies in scratch memory is written before it is read, in the same submission
+
+    def __init__(self, whole: Buffer, offset: int, size: int):
+        self._whole = whole  # kept while the range is in use
+        self.block = whole.block
+        self.offset = whole.offset + offset
+        self.bytes = size
+
+    def check(self) -> None:
+        """Nothing can be wrong with it."""
+
+    def binding(self) -> tuple[Memory, int, int]:
+        """(memory, offset, bytes), as the extension takes it."""
+        return self.block.memory, self.offset, self.bytes
+
+
 class Block:
     """One allocation and its free ranges, sorted by offset and never adjacent."""
 

@@ -10,7 +10,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from ..shader.spec import Value, Variant
 from . import pipeline_cache
 from .buffer import Arena, Buffer, Memory
 from .memory import plan_memory
+from .plan import Resident
 from .program import Program, code, require
 from .recording import Recording, native_module
 
@@ -31,8 +32,20 @@ BLOCK_BYTES = 16 << 20
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
+PLANS_KEPT = 1024  # of operators without weights; layers keep their own
+SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
 
 _open: weakref.WeakSet[Device] = weakref.WeakSet()
+P = TypeVar("P")
+
+
+def _believed(device: Device) -> bool:
+    return False
+
+
+# Whether a device rounds floats another way than to nearest even, so that shaders must do it in integers. The
+# probe tells, which needs devices itself: it puts its own function here (vkq.probe.selftest).
+rounds_otherwise: Callable[[Device], bool] = _believed
 
 
 class Device:
@@ -81,7 +94,10 @@ class Device:
         self._operations = 0  # that are being recorded by the thread that holds the lock
         self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
-        self._constants: OrderedDict[Hashable, Buffer] = OrderedDict()
+        self._constants: OrderedDict[Hashable, Resident] = OrderedDict()
+        self._plans: OrderedDict[Hashable, Any] = OrderedDict()
+        self._scratch: Buffer | None = None
+        self._soft_float: bool | None = None
         handle, queue = vulkan.open_device(
             physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
         )
@@ -156,20 +172,47 @@ class Device:
                 self._chain().copy(staging, target, flat.size)
         target.failure = None
 
-    def constant(self, key: Hashable, make: Callable[[], npt.NDArray[Any]]) -> Buffer:
-        """An array in device memory, made and uploaded once for each key; the latest CONSTANTS_KEPT are
-        kept."""
+    def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
+        """An array of *size* bytes for plans, made and uploaded once for each key when it is first used; the
+        latest CONSTANTS_KEPT are kept."""
         with self._lock:
             found = self._constants.get(key)
-            if found is None or found.failure is not None:  # its upload may have been lost
-                data = np.ascontiguousarray(make())
-                found = self.allocate(data.nbytes)
-                self.upload(found, data)
-                self._constants[key] = found
+            if found is None:
+                found = self._constants[key] = Resident(self, size, make)
                 if len(self._constants) > CONSTANTS_KEPT:
                     self._constants.popitem(last=False)
             self._constants.move_to_end(key)
             return found
+
+    def plan(self, key: Hashable, make: Callable[[], P]) -> P:
+        """What *make* returns, made once for each key; the latest PLANS_KEPT are kept. Thread-safe."""
+        found: P | None = self._plans.get((key, self._soft_float))
+        if found is None:
+            self.check_usable()
+            found = make()
+            with self._lock:
+                self._plans[key, self.soft_float] = found
+                if len(self._plans) > PLANS_KEPT:
+                    self._plans.popitem(last=False)
+        return found
+
+    def scratch(self, size: int) -> Buffer:
+        """Memory for what lies between the steps of plans. All share it, ordered by barriers; large ones have
+        their own. Call it inside ``operation()``, which keeps other threads out."""
+        if size > SCRATCH_KEPT_BYTES:
+            return self.allocate(size)
+        if self._scratch is None or self._scratch.bytes < size:
+            self._scratch = None
+            self._scratch = self.allocate(size)
+        return self._scratch
+
+    @property
+    def soft_float(self) -> bool:
+        """Whether shaders round floats in integers on this device (SOFT_FLOAT), because it rounds them
+        otherwise."""
+        if self._soft_float is None:
+            self._soft_float = rounds_otherwise(self)
+        return self._soft_float
 
     def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
         """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
@@ -248,7 +291,10 @@ class Device:
         """The pipeline of a variant with these specialization constants, made once; refused where the device
         cannot run it."""
         self.check_usable()
-        values = variant.constants(constants or {})
+        given = dict(constants or {})
+        if "SOFT_FLOAT" in variant.specialization and "SOFT_FLOAT" not in given:
+            given["SOFT_FLOAT"] = self.soft_float
+        values = variant.constants(given)
         key = (variant, tuple(values.items()), subgroup_size)
         with self._lock:
             found = self._programs.get(key)
@@ -404,6 +450,8 @@ class Device:
                 self._in_flight.clear()
                 self._programs.clear()
                 self._constants.clear()
+                self._plans.clear()
+                self._scratch = None
                 self.context.close()
 
     def __enter__(self) -> Device:

@@ -20,6 +20,11 @@ class Program:
     constants: dict[str, Value]
     native: Any
 
+    @property
+    def first_group_at(self) -> int:
+        """Where first_group lies in the push constants, in bytes."""
+        return next(c.offset for c in self.variant.push_constants if c.name == "first_group")
+
 
 def code(variant: Variant, capabilities: Capabilities) -> bytes:
     """The variant's SPIR-V, with the float controls that the device offers."""

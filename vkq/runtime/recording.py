@@ -6,28 +6,50 @@ import dataclasses
 import importlib
 import itertools
 import threading
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
+from ..device.capabilities import Capabilities
 from ..errors import ArgumentError, DeviceError
-from .buffer import Buffer
+from .buffer import Buffer, Slice
+from .plan import Plan, Step, step_of
 from .program import Program
 
-if TYPE_CHECKING:
-    from .device import Device
+AnyBuffer = Buffer | Slice
+
+
+class Owner(Protocol):
+    """What a recording needs of its device."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+    @property
+    def context(self) -> Any: ...
+    def scratch(self, size: int) -> Buffer: ...
+    def groups_per_dispatch(self, total: int, macs: int) -> int: ...
+    def flush(self) -> None: ...
+    def submit(self, recording: Any) -> None: ...
+    def finish(self, recording: Any) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
-    """One recorded dispatch (``program`` set), copy or fill, with what `Recording.again` needs to record it
-    on other buffers."""
+class Recorded:
+    """A step with its buffers, by slot; or a copy of ``size`` bytes from the first to the second (no
+    step)."""
 
-    buffers: tuple[Buffer, ...]
-    program: Program | None = None
-    push: Mapping[str, int | float] = dataclasses.field(default_factory=dict)
-    macs: int = 0
-    size: int = 0  # of a copy, in bytes
-    value: int = 0  # of a fill
+    buffers: tuple[AnyBuffer, ...]
+    step: Step | None = None
+    size: int = 0
+
+    @property
+    def program(self) -> Program | None:
+        """Of a dispatch."""
+        return self.step.program if self.step else None
+
+    @property
+    def macs(self) -> int:
+        """The multiply-adds of a dispatch."""
+        return self.step.macs if self.step else 0
 
 
 class Recording:
@@ -37,7 +59,7 @@ class Recording:
     works on what the tensors hold at that time.
     """
 
-    def __init__(self, device: Device, timestamps: int = 0, marks: int = 0, *, replays: bool = False):
+    def __init__(self, device: Owner, timestamps: int = 0, marks: int = 0, *, replays: bool = False):
         if timestamps and marks:
             raise ArgumentError(f"Recording: timestamps={timestamps} and marks={marks}; use one of them")
         self.device = device
@@ -47,10 +69,10 @@ class Recording:
         self._timestamps = timestamps
         self._replays = replays
         self._running = threading.Lock()  # for a whole run
-        self.steps: list[Step] = []
+        self.steps: list[Recorded] = []
         # Kept while they may be in use: to the end of the wait, or as long as it can be replayed.
-        self.buffers: set[Buffer] = set()
-        self._outputs: set[Buffer] = set()
+        self.buffers: set[AnyBuffer] = set()
+        self._outputs: set[AnyBuffer] = set()
         self.sealed = False  # takes no more operations
         self.broken = False  # can never run
         self._read: list[tuple[int, int, int]] = []
@@ -59,46 +81,66 @@ class Recording:
         self.operations = 0
         self._native.barrier()  # against everything submitted before
 
+    def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Records a plan's steps on the buffers of its inputs and its results."""
+        for buffer in inputs:
+            buffer.check()
+        slots: list[AnyBuffer | None] = [*inputs, *[None] * (plan.slots - len(inputs))]
+        for slot, output in zip(plan.outputs, outputs, strict=True):
+            slots[slot] = output
+        for slot, resident in plan.constants.items():
+            slots[slot] = resident.buffer
+        if plan.scratch:
+            whole = self.device.scratch(plan.scratch_bytes)
+            for slot, (offset, size) in plan.scratch.items():
+                slots[slot] = Slice(whole, offset, size)
+        for step in plan.steps:
+            self._record(step, tuple(cast(AnyBuffer, slots[slot]) for slot in step.slots))
+
     def dispatch(
-        self, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float], macs: int = 0
+        self,
+        program: Program,
+        buffers: Iterable[Buffer],
+        push: Mapping[str, int | float],
+        macs: int = 0,
     ) -> None:
-        """Runs *program* on *buffers* (in binding order); ``first_group`` is filled in here.
+        """Runs *program* on *buffers* (in binding order), outside of any plan; ``first_group`` is filled in
+        here.
 
         *macs* is the work in multiply-adds, where it may be enough for a watchdog to matter.
         """
-        buffers = list(buffers)
+        buffers = tuple(buffers)
         for buffer in buffers:
             buffer.check()
-        variant = program.variant
-        limit = self.device.capabilities.properties["maxStorageBufferRange"]
-        for buffer, binding in zip(buffers, variant.bindings, strict=True):
-            if buffer.bytes > limit:
-                raise ArgumentError(
-                    f"{variant.name}: buffer {binding.name} has {buffer.bytes} bytes, above this device's "
-                    f"maxStorageBufferRange of {limit}; use a smaller batch or split the tensor"
-                )
-        total = variant.workgroups(push, program.constants)
-        self._order(
-            [b for b, binding in zip(buffers, variant.bindings, strict=True) if "read" in binding.access],
-            [b for b, binding in zip(buffers, variant.bindings, strict=True) if "write" in binding.access],
-        )
-        bindings = [b.binding() for b in buffers]
+        self._record(step_of(self.device, program, [b.bytes for b in buffers], push, macs), buffers)
+
+    def _record(self, step: Step, buffers: tuple[AnyBuffer, ...]) -> None:
+        by_slot = dict(zip(step.slots, buffers, strict=True))
+        self._order([by_slot[slot] for slot in step.reads], [by_slot[slot] for slot in step.writes])
+        if step.program is None:
+            self._native.fill(buffers[0].binding(), step.value)
+        else:
+            self._dispatch(step, step.program, [b.binding() for b in buffers])
+        self.steps.append(Recorded(buffers, step))
+        self.operations += 1
+
+    def _dispatch(self, step: Step, program: Program, bindings: list[Any]) -> None:
         timed = self.dispatches < self._timestamps
         if timed:
             self._native.timestamp()
-        most = self.device.groups_per_dispatch(total, macs)
-        for first, x, y in grids(total, self.device.capabilities.max_workgroups, most):
-            packed = variant.pack_push(first_group=first, **push)
-            self._native.dispatch(program.native, bindings, packed, x, y, 1)
+        at = program.first_group_at
+        for first, x, y in step.grids:
+            push = (
+                step.push if not first else step.push[:at] + first.to_bytes(4, "little") + step.push[at + 4 :]
+            )
+            self._native.dispatch(program.native, bindings, push, x, y, 1)
         if timed:
             self._native.timestamp()
-        self.steps.append(Step(tuple(buffers), program, dict(push), macs))
         self.dispatches += 1
-        self.operations += 1
 
-    def copy(self, source: Buffer, target: Buffer, size: int) -> None:
+    def copy(self, source: AnyBuffer, target: AnyBuffer, size: int) -> None:
         """Copies the first *size* bytes."""
-        self.steps.append(Step((source, target), size=size))
+        self.steps.append(Recorded((source, target), size=size))
         self._order([source], [target])
         (memory, offset, _), (to_memory, to_offset, _) = source.binding(), target.binding()
         self._native.copy((memory, offset, size), (to_memory, to_offset, size))
@@ -106,20 +148,15 @@ class Recording:
 
     def fill(self, target: Buffer, value: int) -> None:
         """Sets every word to *value* (uint32)."""
-        self.steps.append(Step((target,), value=value))
-        self._order([], [target])
-        self._native.fill(target.binding(), value)
-        self.operations += 1
+        self._record(Step((0,), (), (0,), value=value), (target,))
 
-    def again(self, step: Step, buffers: Mapping[Buffer, Buffer] | None = None) -> None:
+    def again(self, one: Recorded, buffers: Mapping[Any, Any] | None = None) -> None:
         """Records a step of this or another recording, on other buffers where *buffers* names them."""
-        used = [(buffers or {}).get(b, b) for b in step.buffers]
-        if step.program is not None:
-            self.dispatch(step.program, used, step.push, step.macs)
-        elif len(used) == 2:
-            self.copy(used[0], used[1], step.size)
+        used = tuple((buffers or {}).get(b, b) for b in one.buffers)
+        if one.step is None:
+            self.copy(used[0], used[1], one.size)
         else:
-            self.fill(used[0], step.value)
+            self._record(one.step, used)
 
     def barrier(self) -> None:
         """Everything recorded before ends before anything recorded after begins."""
@@ -166,7 +203,8 @@ class Recording:
             self.broken = self._native.broken
             if self.broken:
                 for buffer in self._outputs:
-                    buffer.failure = error
+                    if isinstance(buffer, Buffer):
+                        buffer.failure = error
             raise
 
     def wait_native(self) -> None:
@@ -201,7 +239,7 @@ class Recording:
             self._outputs.clear()
             self.steps.clear()
 
-    def _order(self, reads: list[Buffer], writes: list[Buffer]) -> None:
+    def _order(self, reads: list[AnyBuffer], writes: list[AnyBuffer]) -> None:
         """A barrier where one of the ranges meets an earlier write, or a write meets an earlier read."""
         reading, writing = [_range(b) for b in reads], [_range(b) for b in writes]
         if _meet(reading + writing, self._written) or _meet(writing, self._read):
@@ -213,23 +251,7 @@ class Recording:
         self._outputs.update(writes)
 
 
-def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterable[tuple[int, int, int]]:
-    """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
-
-    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own;
-    no dispatch has more than *most* workgroups, so that none runs into a watchdog.
-    """
-    most = max(1, min(most, limits[0] * limits[1]))
-    first = 0
-    while first < total:
-        count = min(most, total - first)
-        x = min(count, limits[0])
-        y = count // x
-        yield first, x, y
-        first += x * y
-
-
-def _range(buffer: Buffer) -> tuple[int, int, int]:
+def _range(buffer: AnyBuffer) -> tuple[int, int, int]:
     return id(buffer.block), buffer.offset, buffer.offset + buffer.bytes
 
 

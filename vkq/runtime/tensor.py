@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,17 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..layout.pack import Layout, layout
+from ..layout.extent import BYTES, NUMBERS, Extent, Spec
+from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
 from .device import Device
-
-CONTIGUOUS = "contiguous"
-MATRIX = "kPackedInt8_4H4W"
-IMAGE = "kPackedInt8_4W4C"
-BLOCKED = "kPackedInt8_16C"
-_NUMBERS = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
-_BYTES = ("int8", "uint8")
 
 
 class Tensor:
@@ -37,7 +30,7 @@ class Tensor:
     Made by ``Tensor.from_numpy`` or as the result of a layer; ``numpy()`` reads it back.
     """
 
-    __slots__ = ("buffer", "device", "dtype", "layout", "qparams", "shape")
+    __slots__ = ("buffer", "device", "spec")
 
     def __init__(
         self,
@@ -49,12 +42,36 @@ class Tensor:
         buffer: Buffer | None = None,
     ):
         self.device = device
-        self.shape = tuple(int(d) for d in shape)
-        self.dtype = str(dtype)
-        self.layout = layout or default_layout(self.dtype, len(self.shape))
-        self.qparams = qparams
-        check_layout(self.dtype, self.layout, self.shape)
-        self.buffer = buffer or device.allocate(self.nbytes)
+        self.spec = Spec(shape, dtype, layout, qparams)
+        self.buffer = buffer or device.allocate(self.spec.nbytes)
+
+    @classmethod
+    def of(cls, device: Device, spec: Spec, buffer: Buffer | None = None) -> Tensor:
+        """The tensor that a `Spec` describes, on new memory where none is given."""
+        self = object.__new__(cls)
+        self.device, self.spec = device, spec
+        self.buffer = device.allocate(spec.nbytes) if buffer is None else buffer
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The logical shape."""
+        return self.spec.shape
+
+    @property
+    def dtype(self) -> str:
+        """ "int8", "uint8", "float32" or "int32"."""
+        return self.spec.dtype
+
+    @property
+    def layout(self) -> str:
+        """The name of a packed layout, or "contiguous"."""
+        return self.spec.layout
+
+    @property
+    def qparams(self) -> QParams | None:
+        """What 8-bit values mean, where that is known."""
+        return self.spec.qparams
 
     @classmethod
     def from_numpy(
@@ -67,7 +84,7 @@ class Tensor:
         """
         data = np.asarray(array)
         name = data.dtype.newbyteorder("=").name
-        if name not in _BYTES and name not in _NUMBERS:
+        if name not in BYTES and name not in NUMBERS:
             raise DTypeError(
                 f"Tensor: dtype {data.dtype} is not one of int8, uint8, float32, int32; convert the array"
                 " first"
@@ -79,24 +96,23 @@ class Tensor:
     @property
     def size(self) -> int:
         """The number of elements."""
-        return math.prod(self.shape)
+        return self.spec.size
 
     @property
     def packed(self) -> Layout | None:
         """The packed layout, or None for a row-major array."""
-        return None if self.layout == CONTIGUOUS else layout(self.layout)
+        return self.spec.packed
 
     @property
-    def extent(self) -> tuple[int, int, int, int]:
+    def extent(self) -> Extent:
         """The shape as the layout's (n, c, h, w): a matrix (..., K) is (1, 1, M, K), in blocks of channels
         (M, K, 1, 1)."""
-        return extent_of(self.shape, self.layout)
+        return self.spec.extent
 
     @property
     def nbytes(self) -> int:
         """Device bytes of the elements, with the layout's padding."""
-        packed = self.packed
-        return 4 * (self.size if packed is None else packed.words(self.extent))
+        return self.spec.nbytes
 
     def write(self, array: npt.ArrayLike) -> None:
         """Replaces the content by an array of the same shape and dtype. What was asked for before still sees
@@ -107,23 +123,14 @@ class Tensor:
                 f"Tensor.write: the array is {data.dtype} {data.shape}, the tensor {self.dtype} {self.shape};"
                 " they must be equal"
             )
-        packed = self.packed
-        if packed is None:
-            self.device.upload(self.buffer, np.ascontiguousarray(data, _NUMBERS[self.dtype]))
-            return
-        signed = (
-            data.astype(np.int8, copy=False)
-            if self.dtype == "int8"
-            else (data ^ np.uint8(0x80)).view(np.int8)
-        )
-        self.device.upload(self.buffer, packed.pack(signed.reshape(self.extent)))
+        self.device.upload(self.buffer, stored(data, self.spec))
 
     def numpy(self) -> npt.NDArray[Any]:
         """The content as a new NumPy array, after everything that it depends on has run."""
         raw = self.device.download(self.buffer, self.nbytes)
         packed = self.packed
         if packed is None:
-            return raw.view(_NUMBERS[self.dtype]).reshape(self.shape)
+            return raw.view(NUMBERS[self.dtype]).reshape(self.shape)
         out = packed.unpack(raw.view(np.int32), self.extent).reshape(self.shape)
         return out if self.dtype == "int8" else out.view(np.uint8) ^ np.uint8(0x80)
 
@@ -131,40 +138,15 @@ class Tensor:
         return f"<vkq.Tensor {self.dtype} {self.shape} {self.layout} on {self.device.name}>"
 
 
-def default_layout(dtype: str, rank: int) -> str:
-    """The layout of a tensor whose layout is not given: images for four dims, matrices otherwise; numbers are
-    row-major."""
-    if dtype not in _BYTES:
-        return CONTIGUOUS
-    return IMAGE if rank == 4 else MATRIX
-
-
-def extent_of(shape: Sequence[int], layout_name: str) -> tuple[int, int, int, int]:
-    """A logical shape as (n, c, h, w): 4-D as it is, others, and 4-D in the matrix layout, with all but the
-    last axis folded into rows. Rows are h, their elements w; in blocks of channels n and c."""
-    if len(shape) == 4 and layout_name != MATRIX:
-        n, c, h, w = shape
-        return (n, c, h, w)
-    rows, k = math.prod(shape[:-1]), shape[-1] if shape else 1
-    return (rows, k, 1, 1) if layout_name == BLOCKED else (1, 1, rows, k)
-
-
-def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
-    """Raises where dtype, layout and rank do not go together."""
-    if min(shape, default=0) < 0:
-        raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
-    if dtype not in _BYTES and dtype not in _NUMBERS:
-        raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
-    if (dtype in _BYTES) == (layout_name == CONTIGUOUS):
-        raise ArgumentError(
-            f"Tensor: dtype {dtype} cannot have layout {layout_name}; 8-bit data is packed, other data"
-            " contiguous"
-        )
-    if dtype in _BYTES:
-        dims = layout(layout_name).dims
-        if dims != ("n", "c", "h", "w"):
-            raise ArgumentError(
-                f"Tensor: {layout_name} has dims {dims}; activations need a layout of n, c, h, w"
-            )
-        if layout_name == IMAGE and len(shape) != 4:
-            raise ArgumentError(f"Tensor: {IMAGE} holds (N, C, H, W), the shape is {tuple(shape)}")
+def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
+    """An array as device memory holds it: *spec* says in which layout, by default that of its dtype and
+    rank."""
+    data = np.asarray(array)
+    spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
+    packed = spec.packed
+    if packed is None:
+        return np.ascontiguousarray(data, NUMBERS[spec.dtype])
+    signed = (
+        data.astype(np.int8, copy=False) if spec.dtype == "int8" else (data ^ np.uint8(0x80)).view(np.int8)
+    )
+    return packed.pack(signed.reshape(spec.extent))

@@ -48,8 +48,8 @@ TABLE = (
     Path("portable", "float"),
 )
 FORMS = {path.name: path.form for path in TABLE}
-MATRIX = "coopmat"  # matrix units for large products; the form is for everything that they do not take
-PATHS = ("auto", "dot", *FORMS, MATRIX)
+COOPMAT = "coopmat"  # matrix units for large products; the form is for everything that they do not take
+PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def _row(name: str) -> Path:
 def refusal(device: Device, path: str) -> str | None:
     """Why the device cannot take a path: the missing feature under its Vulkan name, or what the self-test
     found. None: it can."""
-    if path == MATRIX:
+    if path == COOPMAT:
         return lacking(device.capabilities) or _failed(device, selftest.OPENING, "matrices", "requantize")
     row = _row(path)
     if row.needs and not device.capabilities.features.get(row.needs):
@@ -97,16 +97,16 @@ def choose(device: Device, path: str = "auto") -> Choice:
     """
     if path not in PATHS:
         raise ArgumentError(f"path is {path!r}; it must be one of {', '.join(PATHS)}")
-    if path in FORMS or path == MATRIX:
+    if path in FORMS or path == COOPMAT:
         reason = refusal(device, path)
         if reason:
             raise PathError(
                 f"path {path} cannot run on {device.name}: {reason}; path='auto' chooses one that can"
             )
         return Choice(path, FORMS.get(path) or without_matrices(device).form, "asked for by name")
-    if path == "auto" and refusal(device, MATRIX) is None:
+    if path == "auto" and refusal(device, COOPMAT) is None:
         matrices = advertised(device.capabilities)[0]
-        return Choice(MATRIX, without_matrices(device).form, f"cooperative matrices of {matrices}")
+        return Choice(COOPMAT, without_matrices(device).form, f"cooperative matrices of {matrices}")
     return without_matrices(device, path)
 
 

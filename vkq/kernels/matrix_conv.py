@@ -1,0 +1,156 @@
+"""Convolutions on matrix units, without an im2col matrix: the input pixels of a tile in shared memory, images
+in kPackedInt8_16C."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..probe.matrices import Matrices, advertised
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .matrix_units import MatrixWeights, centred
+from .weights import Arithmetic, Int8
+
+CONV = "conv2d_q8ta_q8csw__coopmat"
+
+
+class MatrixConv:
+    """A convolution on matrix units. *p* is one of the problems whose weight is packed alike: see
+    `packing`."""
+
+    def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
+        self.device = device
+        shader, matrices = _shader(p, arithmetic, device.capabilities)
+        chunk, multiple = int(shader.defines["CH"]), turn(shader)
+
+        def packed() -> npt.NDArray[Any]:
+            return chunked(centred(weight(), arithmetic.w_zero_point), chunk, multiple).reshape(shape)
+
+        shape = (p.groups, p.oc // p.groups, chunked_k(p, chunk, multiple))
+        self.packed = MatrixWeights(device, shape, packed, arithmetic, matrices.form, p.oc)
+
+    @staticmethod
+    def packing(p: Conv2dProblem, arithmetic: Arithmetic, capabilities: Capabilities) -> Hashable:
+        """What the weights depend on: the channels of a chunk, to what its k is padded, and the form of the
+        product."""
+        shader, matrices = _shader(p, arithmetic, capabilities)
+        return shader.defines["CH"], turn(shader), matrices.form
+
+    def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
+        """The push constants."""
+        defines, w = {name: int(shader.defines[name]) for name in ("TH", "TW", "CH", "BK")}, self.packed
+        channels = p.ic // p.groups
+        return {
+            **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow,
+            "k16": -(-channels // 16),
+            "steps": w.k_padded // -(-channels // defines["CH"]) // defines["BK"], "taps": p.kh * p.kw,
+            "x_rows": p.n * p.h * p.w, "h": p.h, "w": p.w, "x_zero_point": w.arithmetic.x_zero_point,
+            "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],
+            "dilation_w": p.dilation[1], "tiles_h": -(-p.oh // defines["TH"]),
+            "tiles_w": -(-p.ow // defines["TW"]),
+        }  # fmt: skip
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        w = self.packed
+        shader, matrices = _shader(p, w.arithmetic, self.device.capabilities)
+        program = w.program(shader, matrices, **_constants(p, shader))
+        b.dispatch(program, w.slots(b, x, y), self.push(p, program.variant), w.macs(p.gemm_m))
+
+
+def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:
+    """The k of a weight after `chunked`."""
+    k = p.kh * p.kw * chunk
+    return -(-(p.ic // p.groups) // chunk) * (k + -k % multiple)
+
+
+def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[Any]:
+    """(OC, IC, KH, KW) as (OC, K) with k = (chunk of channels, kh, kw, channel).
+
+    The channels are padded with zeros to whole chunks, and so is the k of each chunk to a multiple of
+    *multiple*.
+    """
+    oc, ic, kh, kw = weight.shape
+    chunks, k = -(-ic // chunk), kh * kw * chunk
+    channels = np.pad(weight, ((0, 0), (0, chunks * chunk - ic), (0, 0), (0, 0)))
+    ordered = channels.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2).reshape(oc, chunks, k)
+    padded = np.pad(ordered, ((0, 0), (0, 0), (0, -k % multiple)))
+    return padded.reshape(oc, chunks * padded.shape[2])
+
+
+def turn(shader: Variant) -> int:
+    """The k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
+    return int(shader.defines["BK"]) * int(shader.defines["TURNS"])
+
+
+def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
+    """The input pixels under a tile of outputs: (lines, columns)."""
+    tile_h, tile_w = int(shader.defines["TH"]), int(shader.defines["TW"])
+    h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
+    return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
+
+
+# What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): 32 k of a workgroup take
+# as long as the square root of its tile's area, reading a chunk's pixels as long as a few times that, and
+# where there are fewer workgroups than a device holds at once, the rest of it is idle.
+CHUNK_STEPS = 6
+WORKGROUPS_AT_ONCE = 256
+
+
+def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
+    """The variant and matrices that should be the fastest, padding included, of those that the device has and
+    whose tile's input pixels fit.
+
+    Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
+    preferred matrices.
+    """
+    listed = advertised(capabilities)
+    found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
+    for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
+        if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not _whole(
+            variant, matrices
+        ):
+            continue
+        th, tw, bn, ch = (int(variant.defines[name]) for name in ("TH", "TW", "BN", "CH"))
+        chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
+        steps = chunks * (-(-k // turn(variant)) * turn(variant) / 32 + CHUNK_STEPS)
+        workgroups = (
+            p.n
+            * p.groups
+            * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
+        )
+        cost = max(workgroups, WORKGROUPS_AT_ONCE) * steps * math.sqrt(th * tw * bn)
+        found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
+    best_first = (pair for _, pair in sorted(found, key=lambda one: one[0]))
+    return next(
+        (pair for pair in best_first if pair[1].runs(pair[0], capabilities, **_constants(p, pair[0]))), None
+    )
+
+
+def _whole(variant: Variant, matrices: Matrices) -> bool:
+    """Whether a tile is whole matrices, and so is each of its lines."""
+    th, tw = int(variant.defines["TH"]), int(variant.defines["TW"])
+    return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
+
+
+def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
+    """The specialization constants that a problem has in a tile."""
+    h, w = halo(p, shader)
+    return {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
+
+
+def _shader(p: Conv2dProblem, a: Arithmetic, capabilities: Capabilities) -> tuple[Variant, Matrices]:
+    """The variant and matrices for a problem that they can take."""
+    shader = conv_shader(p, a.out, capabilities)
+    assert shader is not None
+    return shader

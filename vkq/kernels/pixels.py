@@ -1,0 +1,20 @@
+"""The output pixels of a convolution as rows of a matrix product, and how its filter moves over the input."""
+
+from __future__ import annotations
+
+from ..problem.conv2d import Conv2dProblem
+from .gemm import Rows
+
+
+def pixel_rows(p: Conv2dProblem, unit: int) -> Rows:
+    """The output pixels as rows of the product; every line is rounded up to whole units of so many."""
+    return Rows(p.n * p.oh, p.oh, p.ow, -(-p.ow // unit) * unit)
+
+
+def window(p: Conv2dProblem) -> dict[str, int | float]:
+    """The push constants that say how the filter moves over the input."""
+    return {
+        "c": p.ic, "h": p.h, "w": p.w, "kw": p.kw, "stride_h": p.stride[0], "stride_w": p.stride[1],
+        "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],
+        "dilation_w": p.dilation[1], "images": p.n,
+    }  # fmt: skip

@@ -1,0 +1,40 @@
+"""The same elements in another layout or shape, as a step of a plan; none where the bytes stay as they
+are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..layout.extent import CONTIGUOUS, Spec, layout_number
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+
+
+def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = None) -> Value:
+    """The elements of x in row-major order with another shape of as many elements."""
+    s = x.spec
+    if s.layout == CONTIGUOUS:
+        return b.view(x, Spec(shape, s.dtype, CONTIGUOUS, s.qparams))
+    to = Spec(shape, s.dtype, layout, s.qparams)
+    if to.layout == s.layout and to.extent == s.extent:
+        return b.view(x, to)
+    y = b.new(to)
+    repack_into(b, x, y)
+    return y
+
+
+def repack_into(b: Builder, x: Value, y: Value) -> None:
+    """Adds the dispatch that writes the elements of x in row-major order into y, in its layout."""
+    s, to = x.spec, y.spec
+    if s.size:
+        constants = {"X_LAYOUT": layout_number(s.layout), "Y_LAYOUT": layout_number(to.layout)}
+        program = b.device.program(catalog().find("repack_q8__word"), constants)
+        push: dict[str, int | float] = {"words": to.nbytes // 4}
+        push |= {f"x_{d}": v for d, v in zip("nchw", s.extent, strict=True)}
+        push |= {f"y_{d}": v for d, v in zip("nchw", to.extent, strict=True)}
+        b.dispatch(program, [x, y], push)
+
+
+def repacked(b: Builder, x: Value, layout: str) -> Value:
+    """x in another packed layout; x itself where it has it."""
+    return x if x.spec.layout == layout else reshaped(b, x, x.spec.shape, layout)

@@ -1,0 +1,139 @@
+"""What an array on a device is: its shape, type, layout and meaning; and how a shape becomes a layout's
+extent, here alone."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError
+from ..numerics.qparams import QParams
+from .pack import Layout, activation_layouts, layout
+
+CONTIGUOUS = "contiguous"
+MATRIX = "kPackedInt8_4H4W"
+IMAGE = "kPackedInt8_4W4C"
+BLOCKED = "kPackedInt8_16C"
+NUMBERS = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
+BYTES = ("int8", "uint8")
+Extent = tuple[int, int, int, int]
+
+
+class Spec:
+    """An array without its content: ``shape``, ``dtype``, ``layout`` and ``qparams``, as `vkq.Tensor` says
+    them.
+
+    Never changed, compared by value, and hashed once: what plans are kept by.
+
+    Raises ArgumentError or DTypeError where dtype, layout and rank do not go together.
+
+    >>> Spec((2, 5, 3, 3), "int8").layout, Spec((2, 5), "int8").nbytes
+    ('kPackedInt8_4W4C', 32)
+    """
+
+    __slots__ = ("_hash", "_key", "dtype", "layout", "qparams", "shape")
+
+    def __init__(
+        self, shape: Sequence[int], dtype: str, layout: str | None = None, qparams: QParams | None = None
+    ):
+        self.shape = tuple(int(d) for d in shape)
+        self.dtype = str(dtype)
+        self.layout = layout or default_layout(self.dtype, len(self.shape))
+        self.qparams = qparams
+        check_layout(self.dtype, self.layout, self.shape)
+        self._key = (self.shape, self.dtype, self.layout, self.qparams)
+        self._hash = hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Spec) and self._key == other._key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"{self.dtype} {self.shape} {self.layout}"
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def packed(self) -> Layout | None:
+        """The packed layout, or None for a row-major array."""
+        return None if self.layout == CONTIGUOUS else layout(self.layout)
+
+    @property
+    def extent(self) -> Extent:
+        """The shape as the layout's (n, c, h, w), see `extent_of`."""
+        return extent_of(self.shape, self.layout)
+
+    @property
+    def nbytes(self) -> int:
+        """Device bytes of the elements, with the layout's padding."""
+        packed = self.packed
+        return 4 * (self.size if packed is None else packed.words(self.extent))
+
+    @property
+    def folded(self) -> bool:
+        """Whether the extent is (1, 1, rows, last axis) instead of the array's own four axes."""
+        return len(self.shape) != 4 or self.layout == MATRIX
+
+    @property
+    def lanes_are_channels(self) -> bool:
+        """Whether a word holds four channels of one pixel."""
+        packed = self.packed
+        return packed is not None and packed.dims[packed.lane.dim] == "c"
+
+    @property
+    def image_layout(self) -> str:
+        """Its own layout where a word holds four channels of one pixel, else kPackedInt8_4W4C."""
+        return self.layout if self.lanes_are_channels else IMAGE
+
+
+def default_layout(dtype: str, rank: int) -> str:
+    """The layout of an array whose layout is not given: images for four dims, matrices otherwise; numbers are
+    row-major."""
+    if dtype not in BYTES:
+        return CONTIGUOUS
+    return IMAGE if rank == 4 else MATRIX
+
+
+def extent_of(shape: Sequence[int], layout_name: str) -> Extent:
+    """A logical shape as (n, c, h, w): 4-D as it is, others, and 4-D in the matrix layout, with all but the
+    last axis folded into rows. Rows are h, their elements w; in blocks of channels n and c."""
+    if len(shape) == 4 and layout_name != MATRIX:
+        n, c, h, w = shape
+        return (n, c, h, w)
+    rows, k = math.prod(shape[:-1]), shape[-1] if shape else 1
+    return (rows, k, 1, 1) if layout_name == BLOCKED else (1, 1, rows, k)
+
+
+@functools.cache
+def layout_number(name: str) -> int:
+    """A layout's number in the shaders' ``layout/any.glslh``."""
+    return next(i for i, one in enumerate(activation_layouts()) if one.name == name)
+
+
+def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
+    """Raises where dtype, layout and rank do not go together."""
+    if min(shape, default=0) < 0:
+        raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
+    if dtype not in BYTES and dtype not in NUMBERS:
+        raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
+    if (dtype in BYTES) == (layout_name == CONTIGUOUS):
+        raise ArgumentError(
+            f"Tensor: dtype {dtype} cannot have layout {layout_name}; 8-bit data is packed, other data"
+            " contiguous"
+        )
+    if dtype in BYTES:
+        dims = layout(layout_name).dims
+        if dims != ("n", "c", "h", "w"):
+            raise ArgumentError(
+                f"Tensor: {layout_name} has dims {dims}; activations need a layout of n, c, h, w"
+            )
+        if layout_name == IMAGE and len(shape) != 4:
+            raise ArgumentError(f"Tensor: {IMAGE} holds (N, C, H, W), the shape is {tuple(shape)}")

@@ -1,0 +1,108 @@
+"""Makes plans (`vkq.runtime.plan`): steps on numbered slots, for a device and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..layout.extent import Spec
+from .device import Device
+from .offsets import Lifetime, place
+from .plan import Plan, Resident, Step, step_of
+from .program import Program
+
+
+@dataclass(frozen=True)
+class Value:
+    """A slot of a plan that is being built, and what lies there."""
+
+    slot: int
+    spec: Spec
+    bytes: int
+
+
+class Builder:
+    """Makes a plan: inputs first, then steps in order, then `plan`."""
+
+    def __init__(self, device: Device):
+        self.device = device
+        self._inputs: list[Value] = []
+        self._bytes: list[int] = []
+        self._residents: dict[int, Resident] = {}
+        self._steps: list[Step] = []
+        self.reasons: dict[str, str] = {}
+
+    def input(self, spec: Spec) -> Value:
+        """The next input."""
+        value = self.new(spec)
+        self._inputs.append(value)
+        return value
+
+    def new(self, spec: Spec) -> Value:
+        """Room for an array that a step will write: the result, or something between."""
+        return self._slot(spec, max(spec.nbytes, 1))
+
+    def words(self, count: int) -> Value:
+        """Room for so many words that are no array of the caller's."""
+        return self.new(Spec((count,), "int32"))
+
+    def constant(self, resident: Resident) -> Value:
+        """Weights or a table, in one slot however often it is asked for."""
+        for slot, known in self._residents.items():
+            if known is resident:
+                return Value(slot, Spec((resident.bytes // 4,), "int32"), resident.bytes)
+        value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
+        self._residents[value.slot] = resident
+        return value
+
+    def view(self, value: Value, spec: Spec) -> Value:
+        """The same bytes under another name."""
+        return Value(value.slot, spec, value.bytes)
+
+    def why(self, topic: str, reason: str) -> None:
+        """Notes the reason of a choice."""
+        self.reasons[topic] = reason
+
+    def dispatch(
+        self, program: Program, slots: Sequence[Value], push: Mapping[str, int | float], macs: int = 0
+    ) -> None:
+        """Adds a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in
+        multiply-adds, where it may be enough for a watchdog to matter."""
+        sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
+        self._steps.append(step_of(self.device, program, sizes, push, macs, numbers))
+
+    def fill(self, value: Value, word: int) -> None:
+        """Adds a fill of every word."""
+        self._steps.append(Step((value.slot,), (), (value.slot,), value=word))
+
+    @property
+    def dispatches(self) -> int:
+        """How many have been added."""
+        return sum(step.program is not None for step in self._steps)
+
+    def plan(self, *results: Value) -> Plan:
+        """The plan with these results."""
+        taken = {v.slot for v in (*self._inputs, *results)} | self._residents.keys()
+        between = [slot for slot in range(len(self._bytes)) if slot not in taken]
+        offsets, total = place(self.lifetimes(between))
+        sizes = {s: (at, self._bytes[s]) for s, at in zip(between, offsets, strict=True)}
+        return Plan(
+            tuple(v.spec for v in self._inputs), tuple(v.spec for v in results),
+            tuple(v.slot for v in results), tuple(self._steps), self._residents, sizes, total,
+            len(self._bytes), self.reasons,
+        )  # fmt: skip
+
+    def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
+        """When each slot is in use, by the numbers of the steps."""
+        used: dict[int, list[int]] = {}
+        for i, step in enumerate(self._steps):
+            for slot in step.slots:
+                used.setdefault(slot, []).append(i)
+        return [
+            Lifetime(self._bytes[s], used[s][0], used[s][-1]) if s in used else Lifetime(0, 0, 0)
+            for s in slots
+        ]
+
+    def _slot(self, spec: Spec, size: int) -> Value:
+        self._bytes.append(size)
+        return Value(len(self._bytes) - 1, spec, size)

@@ -1,0 +1,45 @@
+"""Runs a plan on tensors: what an operator does when it is called."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ArgumentError
+from .plan import Plan
+from .tensor import Tensor
+
+
+def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str = "out") -> Tensor:
+    """The plan's result for these inputs, which are what the plan was made for; written into *out* where
+    given.
+
+    Raises ArgumentError where *out* is not what the plan makes.
+    """
+    device, buffers = inputs[0].device, [x.buffer for x in inputs]
+    if out is not None:
+        _check_out(plan, inputs, out, op)
+        y = out
+    elif plan.outputs[0] < len(inputs):  # nothing to do but to name an input anew
+        return Tensor.of(device, plan.result, buffers[plan.outputs[0]])
+    else:
+        y = Tensor.of(device, plan.result)
+    if plan.steps:
+        with device.operation() as recording:
+            recording.add(plan, buffers, (y.buffer,))
+    return y
+
+
+def _check_out(plan: Plan, inputs: Sequence[Tensor], out: Tensor, op: str) -> None:
+    if out.device is not inputs[0].device:
+        raise ArgumentError(
+            f"{op}: out is on {out.device!r} and x on {inputs[0].device!r}; they must be the same"
+        )
+    if out.spec != plan.result:
+        raise ArgumentError(
+            f"{op}: out is {out.spec!r} with {out.qparams}, the result {plan.result!r} with "
+            f"{plan.result.qparams}; they must be equal"
+        )
+    if any(out.buffer is x.buffer for x in inputs):
+        raise ArgumentError(
+            f"{op}: out is an input of the operation, which would be overwritten; give another tensor"
+        )

@@ -1,0 +1,171 @@
+"""Plans: what an operator does on a device, decided once and kept; making one runs nothing and needs no data.
+
+A plan is made by a `vkq.runtime.builder.Builder` and never changed. ``Recording.add`` records it on buffers,
+as often as wished: for an eager call, inside ``Device.record``, or as a part of a network.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..errors import ArgumentError
+from ..layout.extent import Spec
+from .buffer import Buffer
+from .program import Program
+
+
+@dataclass(frozen=True)
+class Step:
+    """One dispatch on slots (``program`` set), or a fill of the only slot with the word ``value``.
+
+    ``push`` are the packed push constants with first_group = 0; ``grids`` the (first workgroup, x, y) of the
+    dispatches that together run all workgroups; ``macs`` the multiply-adds.
+    """
+
+    slots: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    program: Program | None = None
+    push: bytes = b""
+    grids: tuple[tuple[int, int, int], ...] = ()
+    macs: int = 0
+    value: int = 0
+
+
+class Memory(Protocol):
+    """What a `Resident` needs of its device."""
+
+    def allocate(self, size: int) -> Buffer: ...
+    def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None: ...
+
+
+class Facts(Protocol):
+    """What `step_of` needs of a device."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+    def groups_per_dispatch(self, total: int, macs: int) -> int: ...
+
+
+def step_of(
+    device: Facts,
+    program: Program,
+    sizes: Sequence[int],
+    push: Mapping[str, int | float],
+    macs: int = 0,
+    slots: Sequence[int] | None = None,
+) -> Step:
+    """A dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
+
+    Raises ArgumentError where one is larger than the device's maxStorageBufferRange.
+    """
+    variant, limits = program.variant, device.capabilities
+    numbers = tuple(range(len(sizes)) if slots is None else slots)
+    most = limits.properties["maxStorageBufferRange"]
+    for size, binding in zip(sizes, variant.bindings, strict=True):
+        if size > most:
+            raise ArgumentError(
+                f"{variant.name}: buffer {binding.name} has {size} bytes, above this device's "
+                f"maxStorageBufferRange of {most}; use a smaller batch or split the tensor"
+            )
+    total = variant.workgroups(push, program.constants)
+    return Step(
+        numbers,
+        tuple(n for n, b in zip(numbers, variant.bindings, strict=True) if "read" in b.access),
+        tuple(n for n, b in zip(numbers, variant.bindings, strict=True) if "write" in b.access),
+        program,
+        variant.pack_push(first_group=0, **push),
+        tuple(grids(total, limits.max_workgroups, device.groups_per_dispatch(total, macs))),
+        macs,
+    )
+
+
+class Resident:
+    """Data that a plan reads and that outlives it: packed and uploaded when it is first used, and again where
+    its upload was lost."""
+
+    __slots__ = ("_buffer", "_device", "_lock", "_make", "bytes")
+
+    def __init__(self, device: Memory, size: int, make: Callable[[], npt.NDArray[Any]]):
+        self._device = device
+        self._make = make
+        self._lock = threading.Lock()
+        self._buffer: Buffer | None = None
+        self.bytes = size
+
+    @property
+    def buffer(self) -> Buffer:
+        """Where it is on the device."""
+        found = self._buffer
+        return found if found is not None and found.failure is None else self._upload()
+
+    def _upload(self) -> Buffer:
+        with self._lock:
+            if self._buffer is None or self._buffer.failure is not None:
+                data = np.ascontiguousarray(self._make())
+                if data.nbytes != self.bytes:
+                    raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
+                buffer = self._device.allocate(self.bytes)
+                self._device.upload(buffer, data)
+                self._buffer = buffer
+            return self._buffer
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an operator, or a whole network, does with inputs of known `Spec`. Slots: the inputs, then
+    everything else.
+
+    ``inputs``: what each input must be. ``results``: what comes out, each in its slot of ``outputs`` (an
+    input's own slot where nothing needs to be done but to name it anew). ``constants``: slot -> what lies
+    there. ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
+    meanwhile. ``reasons``: why it was chosen so, by topic ("path", "method", ...).
+    """
+
+    inputs: tuple[Spec, ...]
+    results: tuple[Spec, ...]
+    outputs: tuple[int, ...]
+    steps: tuple[Step, ...]
+    constants: Mapping[int, Resident]
+    scratch: Mapping[int, tuple[int, int]]
+    scratch_bytes: int
+    slots: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def result(self) -> Spec:
+        """What an operator gives: the only result."""
+        return self.results[0]
+
+    @property
+    def variants(self) -> tuple[str, ...]:
+        """The shader variants by name, in order of dispatch."""
+        return tuple(step.program.variant.name for step in self.steps if step.program is not None)
+
+    @property
+    def macs(self) -> int:
+        """The multiply-adds of all dispatches, padding included."""
+        return sum(step.macs for step in self.steps)
+
+
+def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
+    """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
+
+    x is at most the device's limit; more than that is folded into y, a remainder gets a dispatch of its own;
+    no dispatch has more than *most* workgroups, so that none runs into a watchdog.
+    """
+    most = max(1, min(most, limits[0] * limits[1]))
+    first = 0
+    while first < total:
+        count = min(most, total - first)
+        x = min(count, limits[0])
+        y = count // x
+        yield first, x, y
+        first += x * y

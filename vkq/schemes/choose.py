@@ -1,0 +1,60 @@
+"""Which scheme a layer's operands ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError
+from ..numerics.qparams import QParams, check_bias, check_scales, check_zero_points
+from ..numerics.requantize import Activation, activation_range
+from .base import Operands, Scheme, XParams
+from .dq8ca_q8csw import Dq8caQ8csw
+from .q8csw import Q8csw
+from .q8ta_q8csw import Q8taQ8csw
+
+SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw)
+
+
+def scheme_of(
+    op: str,
+    weight: npt.NDArray[Any],
+    w_scale: npt.ArrayLike,
+    *,
+    x_qparams: XParams,
+    y_qparams: QParams | None,
+    bias: npt.ArrayLike | None,
+    w_zero_point: npt.ArrayLike | None,
+    activation: Activation,
+    path: str,
+    by_rows: bool,
+) -> Scheme:
+    """The scheme of a layer, with its operands checked. weight: output channels first. by_rows: whether the
+    operator can quantize x by rows (x_qparams="dynamic").
+
+    Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
+    """
+    kind = _kind(op, x_qparams, by_rows)
+    if kind is Dq8caQ8csw:
+        Dq8caQ8csw.check(op, y_qparams)
+    channels = weight.shape[0]
+    scales = check_scales(w_scale, channels, f"{op}: w_scale")
+    zeros = check_zero_points(w_zero_point, channels, weight.dtype, f"{op}: w_zero_point")
+    checked = (
+        None if bias is None else check_bias(np.asarray(bias), channels, y_qparams is None, f"{op}: bias")
+    )
+    activation_range(activation)
+    return kind(Operands(op, weight, scales, zeros, checked, x_qparams, y_qparams, activation, path))
+
+
+def _kind(op: str, x: XParams, by_rows: bool) -> type[Scheme]:
+    if x is None:
+        return Q8csw
+    if isinstance(x, QParams):
+        return Q8taQ8csw
+    if x == "dynamic" and by_rows:
+        return Dq8caQ8csw
+    allowed = "a QParams, None or 'dynamic'" if by_rows else "a QParams or None"
+    raise ArgumentError(f"{op}: x_qparams is {x!r}; it must be {allowed}")

@@ -1,0 +1,78 @@
+"""What schemes of integer activations have in common: sums of products in int32, on every path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+
+from ..kernels.gemm import Gemm, Int8Gemm
+from ..kernels.weights import Int8, Int32
+from ..layout.extent import Spec
+from ..numerics.qparams import QParams
+from ..numerics.requantize import activation_bounds, activation_range
+from ..numerics.stored import signed_zero_point
+from ..runtime.device import Device
+from ..select.path import Choice, choose
+from .base import Scheme
+
+
+class Int8Scheme(Scheme):
+    """Integer activations: it is what `vkq.kernels.weights.Arithmetic` asks for, but for the folding of
+    weights."""
+
+    integer = True
+    family: str
+    axes: Mapping[str, str]
+    x_zero_point = 0
+
+    @property
+    def y(self) -> QParams | None:
+        """The parameters of an 8-bit result; None for float32."""
+        return self.operands.y
+
+    @property
+    def out(self) -> str:
+        """``q8to`` (8-bit results) or ``f32``: how variants and problems are named."""
+        return "f32" if self.y is None else "q8to"
+
+    @cached_property
+    def w_zero_point(self) -> Int32:
+        """Of each output channel's weights as they are stored."""
+        return self.operands.stored_zero_point
+
+    @cached_property
+    def epilogue(self) -> Mapping[str, int | float]:
+        """y's zero point and the bounds of the activation, for both kinds of result."""
+        low, high = activation_range(self.operands.activation)
+        if self.y is None:
+            return {"y_zero_point": 0, "y_min": 0, "y_max": 0, "y_low": low, "y_high": high}
+        q_low, q_high = activation_bounds(self.operands.activation, self.y)
+        zero = signed_zero_point(self.y)
+        moved = self.y.zero_point - zero
+        return {
+            "y_zero_point": zero, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low,
+            "y_high": high,
+        }  # fmt: skip
+
+    def choice(self, device: Device) -> Choice:
+        return choose(device, self.operands.path)
+
+    def result(self, shape: Sequence[int], layout: str) -> Spec:
+        if self.y is None:
+            return Spec(shape, "float32")
+        return Spec(shape, self.y.dtype, layout, self.y)
+
+    def product(
+        self,
+        device: Device,
+        shape: tuple[int, int, int],
+        weight: Callable[[], Int8],
+        zero_point: Int32,
+        form: str,
+        channels: int,
+    ) -> Gemm:
+        return Int8Gemm(device, shape, weight, zero_point, self, form, channels)
+
+    def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
+        """What the end of a kernel reads of each block of four channels: `vkq.kernels.weights.Arithmetic`."""
+        raise NotImplementedError

@@ -1,0 +1,92 @@
+"""q8ta_q8csw: activations quantized per tensor; results float32, or 8-bit (q8ta_q8csw_q8to)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError
+from ..kernels.quantize import quantized
+from ..kernels.repack import repacked
+from ..kernels.weights import Int8, Int32, by_group
+from ..numerics.qparams import QParams
+from ..numerics.requantize import check_accumulator, multipliers
+from ..numerics.stored import signed_zero_point
+from ..runtime.builder import Builder, Value
+from .base import Operands
+from .int8 import Int8Scheme
+
+
+class Q8taQ8csw(Int8Scheme):
+    """acc = sum_k (x - x_zero_point)(w - w_zero_point) + bias in int32, then one float32 multiplier a
+    channel."""
+
+    family = "q8ta_q8csw"
+
+    def __init__(self, operands: Operands):
+        super().__init__(operands)
+        x, bias = operands.x, operands.bias
+        assert isinstance(x, QParams)
+        self.x = x
+        self.inputs = (x.dtype, "float32")
+        self.name = self.family + ("" if self.y is None else "_q8to")
+        whole = bias if bias is not None and bias.dtype == np.int32 else None
+        check_accumulator(operands.weight, x, whole, operands.w_zero_point)
+        # Refuses what no float32 holds.
+        self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
+
+    @property
+    def axes(self) -> Mapping[str, str]:  # type: ignore[override]
+        return {"out": self.out}
+
+    @property
+    def x_zero_point(self) -> int:  # type: ignore[override]
+        return signed_zero_point(self.x)
+
+    def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
+        op, given = self.operands.op, x.spec
+        if given.dtype == "float32":
+            return quantized(b, x, self.x, layout), ()
+        if given.dtype != self.x.dtype:
+            raise DTypeError(
+                f"{op}: x has dtype {given.dtype} and x_qparams are for {self.x.dtype}; make them the same"
+            )
+        if given.qparams is not None and given.qparams != self.x:
+            raise ArgumentError(
+                f"{op}: x was quantized with {given.qparams} and the layer expects {self.x}; requantize it, "
+                "or give the layer before this one the same y_qparams"
+            )
+        return repacked(b, x, layout), ()
+
+    def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
+        """[block][offset, weight zero point, multiplier, bias][4].
+
+        With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved
+        alike,
+            sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
+        and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit.
+        """
+        groups, n_padded, k_padded = blocked.shape
+        n = zero_point.shape[1]
+        shift_x, shift_w = (128 if form in ("u8s8", "u8u8") else 0), (128 if form == "u8u8" else 0)
+        x_zero = self.x_zero_point + shift_x
+        w_zero = np.zeros((groups, n_padded), np.int64)
+        w_zero[:, :n] = zero_point
+        w_zero += shift_w
+        w_sums = blocked.sum(axis=2, dtype=np.int64) + shift_w * k_padded
+        offset = k_padded * x_zero * w_zero - x_zero * w_sums
+        scale = self._multipliers
+        if self.y is not None:
+            # A subnormal multiplier gives zero for every accumulator, and a device may flush it or not.
+            scale = np.where(scale < np.finfo(np.float32).tiny, np.float32(0), scale)
+        out = np.zeros((groups, n_padded, 4), np.int32)
+        bias = self.operands.bias
+        if bias is not None and bias.dtype == np.int32:
+            offset[:, :n] += by_group(bias, groups, n).astype(np.int64)
+        elif bias is not None:
+            out[:, :n, 3] = by_group(bias, groups, n).view(np.int32)
+        out[:, :, 0] = offset.astype(np.uint64).astype(np.uint32).view(np.int32)
+        out[:, :, 1] = w_zero
+        out[:, :n, 2] = by_group(scale.astype(np.float32), groups, n).view(np.int32)
+        return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))
