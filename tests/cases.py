@@ -1,6 +1,15 @@
 """The shapes and seeded data of `vkq check`, under the name that the tests know them by."""
 
-from vkq.check.cases import CASES, KNOWN, ODD, TRANSPOSED, Case, random_conv2d, random_linear
+from vkq.check.cases import (
+    CASES,
+    KNOWN,
+    ODD,
+    TRANSPOSED,
+    Case,
+    random_conv2d,
+    random_linear,
+    random_transposed,
+)
 from vkq.check.data import Data, random_data
 
 __all__ = [
@@ -13,4 +22,5 @@ __all__ = [
     "random_conv2d",
     "random_data",
     "random_linear",
+    "random_transposed",
 ]

@@ -18,6 +18,10 @@ class DTypeError(VkqError, TypeError):
     """An array or argument of a type that the operation cannot take."""
 
 
+class MethodError(ArgumentError):
+    """A method that was asked for by name cannot compute this problem; the message says what it lacks."""
+
+
 class AccumulatorOverflowError(VkqError, OverflowError):
     """The int32 accumulator of an int8 operation could overflow with the weights given."""
 

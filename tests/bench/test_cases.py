@@ -7,7 +7,8 @@ import pytest
 
 from tests import cases as shapes
 from vkq.bench import cases
-from vkq.bench.cases import Case, expand, load_list, select, swept
+from vkq.bench.cases import expand, load_list, select, swept
+from vkq.check.cases import SCHEMES, Case
 from vkq.errors import ArgumentError, SpecError
 from vkq.problem.names import parse
 
@@ -67,8 +68,8 @@ def test_every_list_of_the_folder_loads_and_its_cases_have_work() -> None:
 
 
 def test_the_lists_hold_the_shapes_of_the_tests() -> None:
-    listed = {case.name for name in ("linear", "conv2d") for case in select([name])}
-    assert {case.name for case in shapes.CASES if case.problem.macs} <= listed
+    listed = {case.name for name in ("linear", "conv2d", "conv_transpose2d") for case in select([name])}
+    assert {case.name for case in (*shapes.CASES, *shapes.TRANSPOSED) if case.problem.macs} <= listed
 
 
 @pytest.mark.parametrize(
@@ -77,10 +78,7 @@ def test_the_lists_hold_the_shapes_of_the_tests() -> None:
 def test_the_layers_of_a_network_add_up(name: str, macs: float) -> None:
     """Published multiply-adds of the whole network; a list holds each layer once and says how often it
     occurs."""
-    total = 0
-    for case in select([name]):
-        times = case.reason.rpartition(", ")[2]
-        total += case.problem.macs * (int(times.split()[0]) if times.endswith(" times") else 1)
+    total = sum(case.times * case.problem.macs for case in select([name]))
     assert total == pytest.approx(macs, rel=0.03)
 
 
@@ -98,9 +96,10 @@ def test_seed_and_gemv_are_what_they_say() -> None:
 
 def test_bytes_follow_the_scheme() -> None:
     problem = parse("linear[M=2,K=8,N=4]")
-    assert [Case(problem, scheme).bytes for scheme in cases.SCHEMES] == [
+    assert [Case(problem, scheme).bytes for scheme in SCHEMES] == [
         16 + 32 + 8,
         16 + 32 + 32,
+        64 + 32 + 32,
         64 + 32 + 32,
     ]
 

@@ -9,7 +9,8 @@ import pytest
 import vkq
 from tests.bench.test_compare import row, run
 from vkq.bench import plot
-from vkq.bench.cases import Case, expand
+from vkq.bench.cases import expand
+from vkq.check.cases import Case
 
 CASES = [Case(p) for p in expand("linear[M=8,1,64,K=4,N=4]")]
 

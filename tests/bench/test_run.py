@@ -13,10 +13,12 @@ import pytest
 import vkq
 from vkq import cli
 from vkq.bench import ceilings, data, peers, report, result, selftest, timer
-from vkq.bench.cases import Case, expand
+from vkq.bench.cases import expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.result import Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
+from vkq.check.cases import Case
+from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.select.path import FORMS, choose
 
@@ -84,7 +86,7 @@ def test_few_rows_share_one_answer(any_device: vkq.Device, monkeypatch: pytest.M
     asked: list[str] = []
     real = data.expected
 
-    def counted(case: Case, weights: data.Weights, x: data.Array) -> data.Expected:
+    def counted(case: Case, weights: data.Weights, x: data.Array) -> Expected:
         asked.append(case.name)
         return real(case, weights, x)
 
@@ -150,10 +152,10 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(
     """Wrong already when verified, and wrong only after the timed runs."""
     real = data.expected
 
-    def wrong(case: Case, weights: data.Weights, x: data.Array) -> data.Expected:
+    def wrong(case: Case, weights: data.Weights, x: data.Array) -> Expected:
         y = real(case, weights, x).y.copy()
         y[..., -1] ^= 1
-        return data.Expected(y, None)
+        return Expected(y, None)
 
     monkeypatch.setattr(data, "expected", wrong)
     found = measured(any_device, CASES)
@@ -198,9 +200,7 @@ class FakePeer:
     def __init__(self, name: str, change: int | None = 0):
         self.name, self.change, self.calls = name, change, 0
 
-    def arm(
-        self, case: Case, weights: Any, x: Any, expected: data.Expected, device: vkq.Device
-    ) -> peers.PeerArm:
+    def arm(self, case: Case, weights: Any, x: Any, expected: Expected, device: vkq.Device) -> peers.PeerArm:
         if self.change is None:
             raise NotImplementedError("this library has no such layer")
 
@@ -401,12 +401,14 @@ def test_command_line_refusals_and_json_alone(
     for words, message in (
         (["--path", "nonesuch"], "it must be all or one of auto"),
         (["--clock", "moon"], "some of gpu, submit, call"),
-        (["--samples", "0"], "--samples must be 1 or more"),
         (["--vs", "nonesuch"], "it must be all or one of"),
         (["--peer", "nonesuch"], "all or one of ort"),
     ):
         assert cli.main(["bench", case, "--device", "llvmpipe", *words]) == 2
         assert message in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["bench", case, "--samples", "0"])
+    assert "'0' is no whole number from 1 to" in capsys.readouterr().err
     quick = [
         "--samples",
         "3",
@@ -420,7 +422,7 @@ def test_command_line_refusals_and_json_alone(
     ]
     assert cli.main(["bench", case, "--device", "llvmpipe", *quick, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
-    monkeypatch.setattr(data.Expected, "mismatch", lambda self, got: "7 of 8 differ")
+    monkeypatch.setattr(Expected, "mismatch", lambda self, got: "7 of 8 differ")
     assert cli.main(["bench", case, "--device", "llvmpipe", "--path", "portable", *quick]) == 1
     out = capsys.readouterr().out
     assert "MISMATCH portable: 7 of 8 differ" in out

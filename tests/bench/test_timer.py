@@ -7,7 +7,8 @@ import pytest
 
 import vkq
 from vkq.bench import data, timer
-from vkq.bench.cases import Case
+from vkq.check.cases import Case
+from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.runtime.tensor import Tensor
 
@@ -18,7 +19,7 @@ CONV = Case(
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
 
-def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[timer.Work, data.Expected]:
+def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[timer.Work, Expected]:
     weights, x = data.weights(case), data.activations(case)
     layer = data.layer(case, weights, "auto", device)
     tensor = Tensor.from_numpy(x, device)

@@ -34,11 +34,12 @@ def test_random_checks_reach_every_option() -> None:
     checks = list(random_checks(400, seed=0))
     for key, values in catalogue._CHOICES.items():
         seen = {getattr(check, key) for check in checks}
-        assert seen == ({"auto", "im2col", "direct"} if key == "method" else set(values))
+        assert seen == set(values), key
     assert {check.extreme for check in checks} == {check.float_in for check in checks} == {True, False}
     problems = [check.problem for check in checks]
     convolutions = [p for p in problems if isinstance(p, Conv2dProblem)]
-    assert 0.5 < len(convolutions) / len(problems) < 0.8
+    assert 0.4 < len(convolutions) / len(problems) < 0.6
+    assert {problem.name.partition("[")[0] for problem in problems} == set(catalogue.METHODS)
     assert {p.groups for p in convolutions} >= {1, 2, 3, 5}
     assert any(p.padding[0] != p.padding[2] for p in convolutions)
     assert any(p.dilation != (1, 1) for p in convolutions)
@@ -57,9 +58,9 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
         "conv2d[N=1,IC=96,H=64,W=64,OC=96,KH=5,KW=5,stride=2,padding=2,groups=96]"
     }
     assert all(c.name.startswith("linear[M=9,") for c in select("linear[M=9,*"))
-    assert len(select("linear[M=9,K=9,N=9]")) == 5
-    assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,out=f32,act=relu") == [
-        Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", out="f32", act="relu")
+    assert len(select("linear[M=9,K=9,N=9]")) == 12
+    assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,scheme=q8ta_q8csw,act=relu") == [
+        Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", scheme="q8ta_q8csw", act="relu")
     ]
     assert select("linear[M=17,K=3,N=2]") == [Check(parse("linear[M=17,K=3,N=2]"))]  # a shape of one's own
     assert all(c.problem.name != "linear[M=1024,K=2048,N=2048]" for c in select(""))
@@ -72,6 +73,11 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
         "linear[M=1,K=1,N=1]/x=int4",
         "linear[M=1,K=1,N=1]/fast",
         "linear[M=1,K=1,N=1]/method=direct",
+        "linear[M=1,K=1,N=1]/scheme=q8csw,wz=tensor",
+        "linear[M=1,K=1,N=1]/scheme=dq8ca_q8csw,float_in",
+        "conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/scheme=dq8ca_q8csw",
+        "conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/method=gemv",
+        "conv_transpose2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/scheme=q8csw",
         "linear[M=1]",
     ],
 )

@@ -6,17 +6,20 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.check import compare
+from vkq.check import catalogue, compare
 from vkq.check.catalogue import Check, check_of, random_checks, select
+from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.runtime.device import Device
-from vkq.select.path import COOPMAT, FORMS
+from vkq.select.path import PATHS
 
 
 def test_random_checks_pass_on_every_path(device: Device) -> None:
     paths, refused = compare.usable_paths(device)
     assert not refused.keys() & {"dot_s8s8", "dot_u8s8", "dot_u8u8", "portable"}
-    assert [m for check in random_checks(12, seed=11) for m in compare.run_check(device, check, paths)] == []
+    found = [compare.run_check(device, check, paths) for check in random_checks(18, seed=11)]
+    assert [m for one in found for m in one.mismatches] == []
+    assert sum(one.compared for one in found) > 40
 
 
 @pytest.mark.parametrize(
@@ -30,12 +33,13 @@ def test_random_checks_pass_on_every_path(device: Device) -> None:
 def test_catalogue_checks_pass(name: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
     for check in select(name):
-        assert compare.run_check(device, check, paths) == []
+        assert compare.run_check(device, check, paths).mismatches == []
 
 
 def test_a_check_on_a_path_by_its_name_and_on_auto(any_device: Device) -> None:
     assert compare.usable_paths(any_device, ["auto", "portable"]) == (["auto", "portable"], {})
-    assert compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]/seed=3"), ["auto", "portable"]) == []
+    check = check_of("linear[M=9,K=9,N=9]/seed=3")
+    assert compare.run_check(any_device, check, ["auto", "portable"]) == compare.Outcome(2, [], {})
 
 
 def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(
@@ -50,7 +54,7 @@ def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(
         return out
 
     monkeypatch.setattr(vkq.Tensor, "numpy", wrong)
-    (found,) = compare.run_check(any_device, check, ["portable"])
+    (found,) = compare.run_check(any_device, check, ["portable"]).mismatches
     assert (found.case, found.path, found.wrong, found.total) == (check.name, "portable", 1, 81)
     assert found.first[0].startswith("y[8, 5] is ")
     assert found.map.splitlines()[1:] == ["...", "...", ".+."]
@@ -58,11 +62,58 @@ def test_one_wrong_bit_is_a_mismatch_with_its_place_and_a_map(
 
 
 def test_negative_zero_is_not_zero() -> None:
-    check = Check(parse("linear[M=1,K=1,N=1]"), out="f32")
-    assert (
-        compare.compare(check, "portable", np.array([[-0.0]], np.float32), np.array([[0.0]], np.float32))
-        is not None
+    check = Check(parse("linear[M=1,K=1,N=1]"), scheme="q8ta_q8csw")
+    want = Expected(np.array([[0.0]], np.float32))
+    assert compare.compare(check, "portable", np.array([[-0.0]], np.float32), want) is not None
+    assert compare.compare(check, "portable", np.array([[0.0]], np.float32), want) is None
+
+
+@pytest.mark.parametrize("op", catalogue.METHODS)
+def test_every_method_is_forced_and_taken(op: str, device: Device) -> None:
+    """By a check of the catalogue that names it, on every path of the device; but for matrix units, which no
+    software device has."""
+    paths, _ = compare.usable_paths(device)
+    for method in catalogue.METHODS[op]:
+        checks = [check for check in catalogue.catalogue() if (check.op, check.method) == (op, method)]
+        outcomes = (compare.run_check(device, check, paths) for check in checks)
+        taken = next((outcome for outcome in outcomes if outcome.compared), None)
+        if method == "matrix":
+            assert taken is None
+            continue
+        assert taken is not None, method
+        assert (taken.compared, taken.mismatches) == (len(paths), []), method
+
+
+@pytest.mark.parametrize(
+    "method", [name for name in catalogue.METHODS["conv2d"] if name not in ("auto", "matrix")]
+)
+def test_a_forced_method_is_the_one_that_runs(method: str, any_device: Device) -> None:
+    check = next(
+        check
+        for check in catalogue.catalogue()
+        if check.method == method and compare.run_check(any_device, check, ["portable"]).compared
     )
+    data = check.data()
+    said = compare.layer(any_device, check, data, "portable").explain(data.x.shape)
+    assert said.method == method
+
+
+@pytest.mark.parametrize("scheme", ["dq8ca_q8csw", "q8csw"])
+def test_schemes_of_float_activations(scheme: str, device: Device) -> None:
+    paths, _ = compare.usable_paths(device)
+    checks = [check for check in catalogue.catalogue() if check.scheme == scheme][:12]
+    assert len(checks) == 12
+    for check in checks:
+        outcome = compare.run_check(device, check, paths)
+        assert (outcome.compared, outcome.mismatches) == (1 if scheme == "q8csw" else len(paths), [])
+
+
+def test_a_float_sum_beyond_its_bound_is_wrong(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    check = check_of("linear[M=9,K=9,N=9]/seed=3,scheme=q8csw")
+    true = vkq.Tensor.numpy
+    monkeypatch.setattr(vkq.Tensor, "numpy", lambda self: true(self) * np.float32(1 + 1e-5))
+    (found,) = compare.run_check(any_device, check, ["portable"]).mismatches
+    assert found.wrong > 40
 
 
 def test_an_error_is_a_mismatch_that_says_so(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +121,7 @@ def test_an_error_is_a_mismatch_that_says_so(any_device: Device, monkeypatch: py
         raise vkq.PathError("no such luck")
 
     monkeypatch.setattr(compare, "layer", refuse)
-    (found,) = compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]"), ["portable"])
+    (found,) = compare.run_check(any_device, check_of("linear[M=9,K=9,N=9]"), ["portable"]).mismatches
     assert found.error == "PathError: no such luck"
 
 
@@ -86,4 +137,4 @@ def test_the_map_of_a_convolution_has_pixels_as_rows_and_shrinks_to_the_screen()
 
 def test_every_path_is_checked_unless_refused(any_device: Device) -> None:
     paths, refused = compare.usable_paths(any_device)
-    assert set(paths) | set(refused) == {*FORMS, COOPMAT}
+    assert set(paths) | set(refused) == set(PATHS) - {"auto", "dot"}

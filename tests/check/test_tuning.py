@@ -11,7 +11,7 @@ import pytest
 
 from vkq.check import tuning
 from vkq.check.catalogue import check_of
-from vkq.check.tuning import Result, winner
+from vkq.check.tuning import Trial, winner
 from vkq.cli import main
 from vkq.runtime.device import Device
 from vkq.select import tune
@@ -24,10 +24,10 @@ NAME = "linear[M=33,K=40,N=20]"
 
 
 def test_the_fastest_final_setting_wins_if_it_is_worth_it() -> None:
-    first = [Result(A, 10.0), Result(B, 5.0), Result(C, 1.0)]
-    assert winner([*first, Result(A, 10.0, final=True), Result(B, 8.0, final=True)], A) == B
-    assert winner([*first, Result(A, 10.0, final=True), Result(B, 9.9, final=True)], A) == A  # noise
-    assert winner([Result(A, None, "wrong"), Result(B, 99.0, final=True)], A) == B  # the default is out
+    first = [Trial(A, 10.0), Trial(B, 5.0), Trial(C, 1.0)]
+    assert winner([*first, Trial(A, 10.0, final=True), Trial(B, 8.0, final=True)], A) == B
+    assert winner([*first, Trial(A, 10.0, final=True), Trial(B, 9.9, final=True)], A) == A  # noise
+    assert winner([Trial(A, None, "wrong"), Trial(B, 99.0, final=True)], A) == B  # the default is out
     assert winner([], A) == A
 
 
@@ -59,7 +59,7 @@ def test_a_setting_that_is_not_exact_is_never_kept(
 ) -> None:
     true = tuning.compare
 
-    def compare(check: object, path: str, got: np.ndarray, want: np.ndarray) -> object:
+    def compare(check: object, path: str, got: np.ndarray, want: object) -> object:
         calls.append(1)
         return true(check, path, got ^ (len(calls) == 2), want)  # type: ignore[arg-type]
 

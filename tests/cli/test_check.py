@@ -10,6 +10,7 @@ import pytest
 from vkq import reference
 from vkq.check import compare
 from vkq.check.catalogue import check_of
+from vkq.check.expected import Expected
 from vkq.cli import main
 
 
@@ -17,21 +18,25 @@ def test_check_prints_json_with_a_summary(capsys: pytest.CaptureFixture[str]) ->
     assert main(["check", "linear[M=9,K=9,N=9]", "--device", "llvmpipe", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["schema"], said["mismatches"]) == (1, [])
-    assert said["summary"]["cases"] == 5
+    assert said["summary"]["cases"] == 12
     assert said["summary"]["mismatches"] == 0
-    assert said["summary"]["comparisons"] == 5 * len(said["summary"]["paths"])
+    # of twelve, two are weight-only and have no path to choose
+    assert said["summary"]["comparisons"] == 10 * len(said["summary"]["paths"]) + 2
+    assert said["summary"]["refused_by_method"] == 0
 
 
 def test_check_of_random_cases_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--count", "7", "--seed", "3", "--device", "llvmpipe", "--path", "portable"]) == 0
-    assert "7 cases on 1 paths (portable): 0 mismatches" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "7 cases on 1 paths (portable), " in said
+    assert ": 0 mismatches, " in said
 
 
 def test_a_mismatch_exits_1_and_says_how_to_see_it_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = compare.Check.expected
-    monkeypatch.setattr(compare.Check, "expected", lambda *arguments: true(*arguments) ^ 1)
+    monkeypatch.setattr(compare.Check, "expected", lambda *arguments: Expected(true(*arguments).y ^ 1))
     assert main(["check", "linear[M=9,K=9,N=9]/seed=2", "--device", "llvmpipe", "--path", "portable"]) == 1
     said = capsys.readouterr().out
     assert "MISMATCH linear[M=9,K=9,N=9]/seed=2 path=portable: 81 of 81 elements differ" in said

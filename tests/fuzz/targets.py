@@ -97,7 +97,7 @@ def include(data: bytes, folder: Path) -> None:
 
 def name(data: bytes, folder: Path) -> None:
     text = data.decode(errors="replace")
-    for function in (names.parse, names.parse_transposed, cases.expand, catalogue.check_of, Expression):
+    for function in (names.parse, cases.expand, catalogue.check_of, Expression):
         allowed(lambda function=function: function(text))
     allowed(lambda: Expression(text).evaluate({"m": 7, "n": -2, "TILE": 4}))
     allowed(lambda: cases.select([text]) if ".y" not in text else None)

@@ -8,12 +8,12 @@ import numpy.typing as npt
 import pytest
 
 import vkq
-from tests.cases import TRANSPOSED
+from tests.cases import TRANSPOSED, random_transposed
 from tests.referees import ort
 from vkq import reference
 from vkq.numerics.requantize import multipliers
 from vkq.ops.conv_transpose2d import Taps
-from vkq.problem.names import parse_transposed
+from vkq.problem.names import parse
 from vkq.problem.transposed import TransposedConv2dProblem
 
 PATHS = ("dot_s8s8", "dot_u8s8", "dot_u8u8", "portable")
@@ -54,24 +54,6 @@ def operands(
     return Operands(problem, x, w, options, y)
 
 
-def random_problem(rng: np.random.Generator) -> TransposedConv2dProblem:
-    groups = int(rng.choice([1, 1, 2, 3]))
-    n, icg, ocg = (int(v) for v in rng.integers(1, (3, 7, 7)))
-    h, w = (int(v) for v in rng.integers(1, 8, 2))
-    kh, kw = (int(v) for v in rng.integers(1, 6, 2))
-    stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
-    extra = [int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)]
-    room = [
-        (size - 1) * s + d * (k - 1) + e
-        for size, s, d, k, e in zip((h, w), stride, dilation, (kh, kw), extra, strict=True)
-    ]
-    padding = [int(rng.integers(0, min(4, r // 2 + 1))) for r in room + room]
-    shape = (n, icg * groups, h, w)
-    return TransposedConv2dProblem.of(
-        shape, (icg * groups, ocg, kh, kw), stride, padding, extra, dilation, groups
-    )
-
-
 def scattered(o: Operands) -> npt.NDArray[np.int64]:
     """The definition: every input pixel spread over the output."""
     p = o.problem
@@ -103,7 +85,7 @@ def check(o: Operands, device: vkq.Device, **options: Any) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_the_reference_is_the_definition(seed):
     rng = np.random.default_rng([1, seed])
-    problem = next(p for p in iter(lambda: random_problem(rng), None) if p.macs < 30_000)
+    problem = next(p for p in iter(lambda: random_transposed(rng), None) if p.macs < 30_000)
     o = operands(problem, rng, *[("int8", "int8"), ("uint8", "uint8")][seed % 2])
     multiplier = multipliers(o.options["x"].scale, o.options["w_scale"]).reshape(-1, 1, 1)
     got = reference.conv_transpose2d(o.x, o.w, y=None, **o.options, **o.sizes)
@@ -115,7 +97,7 @@ def test_onnx_runtime_agrees_with_the_reference(seed):
     """ConvTranspose of integers held in float32 is exact below 2**24."""
     rng = np.random.default_rng([2, seed])
     problems = iter(
-        lambda: random_problem(rng), None
+        lambda: random_transposed(rng), None
     )  # ONNX Runtime takes no output_padding of a stride or more
     p = next(
         p
@@ -145,11 +127,9 @@ def test_onnx_runtime_agrees_with_the_reference(seed):
     np.testing.assert_array_equal(got, want, strict=True)
 
 
-@pytest.mark.parametrize("case", TRANSPOSED, ids=str)
+@pytest.mark.parametrize("case", TRANSPOSED, ids=lambda case: case.name)
 def test_known_shapes(device, case):
-    n, ic, h, w, oc, k, groups, extra = case
-    p = TransposedConv2dProblem.of((n, ic, h, w), (ic, oc // groups, k, k), 2, 1, extra, 1, groups)
-    check(operands(p, np.random.default_rng(3)), device)
+    check(operands(case.problem, np.random.default_rng(3)), device)
 
 
 ODD = {
@@ -182,7 +162,7 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_shapes(device, name):
-    problem = parse_transposed(name)
+    problem = parse(name)
     assert problem.name == name
     check(operands(problem, np.random.default_rng(4), "uint8", "uint8"), device)
 
@@ -191,7 +171,9 @@ def test_odd_shapes(device, name):
 @pytest.mark.parametrize("seed", range(3))
 def test_random_problems_on_every_path(device, path, seed):
     rng = np.random.default_rng([5, seed])
-    o = operands(random_problem(rng), rng, *[("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")][seed])
+    o = operands(
+        random_transposed(rng), rng, *[("int8", "int8"), ("uint8", "uint8"), ("uint8", "int8")][seed]
+    )
     check(o, device, path=path, activation=[None, "relu", (-0.5, 0.5)][seed])
 
 

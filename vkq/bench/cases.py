@@ -10,71 +10,26 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from vkq.check.cases import CASES, SCALES, SCHEMES, TRANSPOSED, Case
 from vkq.errors import ArgumentError
-from vkq.problem.linear import LinearProblem
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "q8csw")
-SCALES = ("channel", "tensor")
 MAX_CASES = 10_000  # of one sweep, and of a list with all that it includes
 MAX_LISTS = 100  # that a list includes
 MAX_DEPTH = 16  # of lists that include each other
+# Lists that a file may include and that no file repeats: the shapes that `vkq check` and the tests use.
+CHECKED: Mapping[str, list[Case]] = {
+    f"checked_{op}": [case for case in (*CASES, *TRANSPOSED) if case.op == op and case.problem.macs]
+    for op in ("linear", "conv2d", "conv_transpose2d")
+}
 
 _NAME = re.compile(r"(\w+)\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per
-    channel.
-
-    ``method`` asks a layer for one of its ways by name; None leaves the choice to it.
-    """
-
-    problem: Problem
-    scheme: str = "q8ta_q8csw_q8to"
-    scale: str = "channel"
-    method: str | None = None
-    reason: str = ""
-
-    @property
-    def name(self) -> str:
-        """The problem's name."""
-        return self.problem.name
-
-    @property
-    def op(self) -> str:
-        """``linear`` or ``conv2d``."""
-        return "linear" if isinstance(self.problem, LinearProblem) else "conv2d"
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        """The command line's options that differ from the defaults."""
-        given = [
-            ("--scheme", self.scheme, SCHEMES[0]),
-            ("--scale", self.scale, SCALES[0]),
-            ("--method", self.method, None),
-        ]
-        return tuple(
-            word for option, value, default in given if value != default and value for word in (option, value)
-        )
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of x, weight and y, each counted once, in the types of the scheme."""
-        x, y = (4 if self.scheme == "q8csw" else 1), (1 if self.scheme == "q8ta_q8csw_q8to" else 4)
-        return self.problem.bytes(x, 1, y)
-
-    @property
-    def operations(self) -> int:
-        """Two for each multiply-add."""
-        return 2 * self.problem.macs
 
 
 def expand(text: str) -> list[Problem]:
@@ -156,9 +111,10 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 def load_list(path: Path) -> list[Case]:
     """The cases of a YAML file, each once, in its order.
 
-    Its keys: ``summary``; ``include``, other lists of the same folder; ``cases``, each a mapping of ``case``
-    (a problem, sizes may be swept), ``reason``, and where they differ from the default ``schemes``,
-    ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
+    Its keys: ``summary``; ``include``, other lists of the same folder, or of `CHECKED`; ``cases``, each a
+    mapping of ``case`` (a problem, sizes may be swept), ``reason``, ``times`` (how often a network has it),
+    and where they differ from the default ``schemes``, ``scales`` and ``methods`` (lists: all combinations
+    are measured). Raises SpecError with file and line.
     """
     found: list[Case] = []
     _load(path, (), set(), found)
@@ -171,6 +127,9 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
     top = _top(path)
     for node in top["include"].sequence() if "include" in top else []:
         name = node.str()
+        if name in CHECKED:
+            found += CHECKED[name]
+            continue
         inside = re.fullmatch(r"[\w-]{1,100}", name)  # of the same folder
         if not inside or name in (*including, path.stem) or not (path.parent / f"{name}.yaml").is_file():
             raise node.error(
@@ -191,7 +150,7 @@ def _top(path: Path) -> dict[str, Node]:
 
 
 def _cases(node: Node) -> list[Case]:
-    keys = node.mapping({"case", "reason"}, {"schemes", "scales", "methods"})
+    keys = node.mapping({"case", "reason"}, {"schemes", "scales", "methods", "times"})
     try:
         problems = expand(keys["case"].str())
     except ArgumentError as error:
@@ -206,9 +165,11 @@ def _cases(node: Node) -> list[Case]:
     count = len(problems) * len(schemes) * len(scales) * len(methods)
     if count > MAX_CASES:
         raise keys["case"].error(f"{count} cases are stated; at most {MAX_CASES} can be: use larger steps.")
-    reason = keys["reason"].str()
+    reason, times = keys["reason"].str(), keys["times"].int() if "times" in keys else 1
     # Problems inside schemes: neighbours then share their weights, which are slow to make.
-    return [Case(p, s, c, m, reason) for s in schemes for c in scales for p in problems for m in methods]
+    return [
+        Case(p, s, c, m, reason, times) for s in schemes for c in scales for p in problems for m in methods
+    ]
 
 
 def _choices(node: Node | None, known: Sequence[str]) -> list[str]:

@@ -13,16 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq import reference
-from vkq.bench.cases import Case
+from vkq.check.cases import Case
+from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.numerics.qparams import QParams
 from vkq.ops.conv2d import Conv2d
+from vkq.ops.conv_transpose2d import ConvTranspose2d
 from vkq.ops.linear import Linear
-from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 
 Array = npt.NDArray[Any]
-UNIT_ROUNDOFF = 2.0**-24  # of float32
+KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d": ConvTranspose2d}
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def weights(case: Case) -> Weights:
     rng = _rng("w", p.weight_shape, case.scheme, case.scale)
     w = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
     scale = rng.uniform(0.002, 0.008, p.gemm_n if case.scale == "channel" else 1).astype(np.float32)
-    if case.scheme == "q8csw":
+    if not case.scheme.startswith("q8ta"):
         return Weights(w, scale, rng.normal(0, 1, p.gemm_n).astype(np.float32), None, None)
     x = QParams(0.05, -3)
     typical = 73 * 73 * math.sqrt(p.gemm_k)  # the spread of the accumulators
@@ -55,7 +56,7 @@ def activations(case: Case) -> Array:
     """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of
     more."""
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
-    if case.scheme == "q8csw":
+    if not case.scheme.startswith("q8ta"):
         return rng.standard_normal(case.problem.x_shape, np.float32)
     return rng.integers(-128, 128, case.problem.x_shape, dtype=np.int8)
 
@@ -63,63 +64,29 @@ def activations(case: Case) -> Array:
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers
     have none."""
-    kind, options = (
-        (Conv2d, _window(case.problem)) if isinstance(case.problem, Conv2dProblem) else (Linear, {})
-    )
+    kind, options = KINDS[case.op], window(case)
     if case.method is not None:
         if not has_methods(case):
             raise ArgumentError(
                 f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods"
             )
         options["method"] = case.method
+    x_qparams = "dynamic" if case.scheme == "dq8ca_q8csw" else data.x
     return kind(
-        data.w, data.scale, x_qparams=data.x, y_qparams=data.y, bias=data.bias, path=path, device=device,
+        data.w, data.scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
         **options
     )  # fmt: skip
 
 
 def has_methods(case: Case) -> bool:
     """Whether the layer of a case can be asked for one of its ways by name."""
-    kind = Conv2d if isinstance(case.problem, Conv2dProblem) else Linear
-    return "method" in inspect.signature(kind).parameters
+    return "method" in inspect.signature(KINDS[case.op]).parameters
 
 
-def _window(p: Conv2dProblem) -> dict[str, Any]:
-    return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
-
-
-@dataclass(frozen=True)
-class Expected:
-    """The reference's answer; ``bound`` is how far a float32 accumulation may be from it, None where every
-    bit must agree."""
-
-    y: Array
-    bound: Array | None
-
-    def mismatch(self, got: Array) -> str | None:
-        """What is wrong with a result, with numbers; None where it is right."""
-        if got.shape != self.y.shape:
-            return f"the result has shape {got.shape}, must be {self.y.shape}"
-        if self.bound is None:
-            wrong = got.view(np.int32) != self.y.view(np.int32) if got.dtype == np.float32 else got != self.y
-        else:
-            wrong = ~(np.abs(got - self.y) <= self.bound)  # a NaN is wrong
-        if not wrong.any():
-            return None
-        first = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
-        return (
-            f"{int(wrong.sum())} of {wrong.size} differ; first at {first}: got {got[first]}, must be"
-            f" {self.y[first]}"
-        )
-
-    def first(self, rows: int) -> Expected:
-        """The answer for the first rows of the input alone."""
-        return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows])
-
-    @property
-    def how(self) -> str:
-        """How a result was compared, in words."""
-        return "bit for bit" if self.bound is None else "within the bound of a float32 sum"
+def window(case: Case) -> dict[str, Any]:
+    """stride, padding, ... as keyword arguments; none for a linear layer."""
+    names = ("stride", "padding", "output_padding", "dilation", "groups")
+    return {name: getattr(case.problem, name) for name in names if hasattr(case.problem, name)}
 
 
 def expected(case: Case, data: Weights, x: Array) -> Expected:
@@ -128,33 +95,35 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
     Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
     order of float32 additions stays within.
     """
-    if data.x is not None:
-        return Expected(_by_image(case, x, lambda part: _exact(case, data, part)), None)
+    if case.scheme != "q8csw":
+        return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
     y = _by_image(case, x, lambda part: _weight_only(case, data.w, data.scale, data.bias, part))
     size = _by_image(
         case, np.abs(x), lambda part: _weight_only(case, np.abs(data.w), data.scale, np.abs(data.bias), part)
     )
-    return Expected(y, (case.problem.gemm_k + 4) * UNIT_ROUNDOFF * size)
+    return Expected.of_sum(y, size, case.problem.gemm_k)
 
 
 def _by_image(case: Case, x: Array, answer: Any) -> Array:
-    if isinstance(case.problem, Conv2dProblem) and case.problem.n > 1:
-        return np.concatenate([answer(x[i : i + 1]) for i in range(case.problem.n)])
+    if case.op != "linear" and x.shape[0] > 1:
+        return np.concatenate([answer(x[i : i + 1]) for i in range(x.shape[0])])
     return np.asarray(answer(x))
 
 
 def _exact(case: Case, data: Weights, x: Array) -> Array:
-    assert data.x is not None
-    if isinstance(case.problem, Conv2dProblem):
-        window = _window(case.problem)
-        return reference.conv2d(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y, **window)
-    return reference.linear(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y)
+    if data.x is None:
+        return reference.linear_dynamic(x, data.w, data.scale, bias=data.bias)
+    op = {
+        "linear": reference.linear,
+        "conv2d": reference.conv2d,
+        "conv_transpose2d": reference.conv_transpose2d,
+    }[case.op]
+    return op(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y, **window(case))
 
 
 def _weight_only(case: Case, w: Array, scale: Array, bias: Array, x: Array) -> Array:
-    if isinstance(case.problem, Conv2dProblem):
-        return reference.conv2d_q8csw(x, w, scale, bias, **_window(case.problem))
-    return reference.linear_q8csw(x, w, scale, bias)
+    op = reference.linear_q8csw if case.op == "linear" else reference.conv2d_q8csw
+    return op(x, w, scale, bias, **window(case))
 
 
 def _rng(*key: object) -> np.random.Generator:

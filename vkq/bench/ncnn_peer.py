@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from vkq import reference
-from vkq.bench.cases import Case
 from vkq.bench.data import Array, Weights
+from vkq.check.cases import Case
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device
 

@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from vkq.bench import ncnn_peer
-from vkq.bench.cases import Case
-from vkq.bench.data import Array, Expected, Weights
+from vkq.bench.data import Array, Weights
+from vkq.check.cases import Case
+from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.runtime.device import Device

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vkq.bench.cases import Case, swept
+from vkq.bench.cases import swept
 from vkq.bench.result import Result, Row
+from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from vkq.bench import data, stats, timer
-from vkq.bench.cases import Case
 from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
+from vkq.check.cases import Case
+from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
@@ -148,9 +149,7 @@ class Runner:
             self._built = (key, data.weights(case), {})
         return self._built[1], self._built[2]
 
-    def _expected(
-        self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]
-    ) -> data.Expected:
+    def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """The reference's answer. What it costs with few rows is the weights, so it is asked once for
         `FEW_ROWS` of them."""
         if case.op != "linear" or case.problem.gemm_m > FEW_ROWS:
@@ -158,7 +157,7 @@ class Runner:
         if "expected" not in made:
             more = replace(case, problem=LinearProblem(FEW_ROWS, case.problem.gemm_n, case.problem.gemm_k))
             made["expected"] = data.expected(more, weights, data.activations(more))
-        found: data.Expected = made["expected"].first(case.problem.gemm_m)
+        found: Expected = made["expected"].first(case.problem.gemm_m)
         return found
 
     def _vkq_arm(
@@ -168,7 +167,7 @@ class Runner:
         weights: data.Weights,
         made: dict[Any, Any],
         x: data.Array,
-        expected: data.Expected,
+        expected: Expected,
     ) -> Measured | None:
         self.progress(f"{case.name}: verifying {path}")
         with self._failures(case, path, self._command(case, path)):
@@ -205,7 +204,7 @@ class Runner:
 
     def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> timer.WorkArm:
         tensor = Tensor.from_numpy(
-            x, self.device, None if case.scheme == "q8csw" else layer.input_layout(x.shape)
+            x, self.device, None if not case.scheme.startswith("q8ta") else layer.input_layout(x.shape)
         )
         ceiling, copy = of_path(path, self.result.ceilings), self.result.ceilings.get("copy")
         arithmetic_s = case.operations / ceiling[1] if ceiling else 0.0
@@ -214,11 +213,15 @@ class Runner:
         return timer.WorkArm(work, self.plan.settings, lambda: layer(x))
 
     def _peer_arm(
-        self, case: Case, peer: Peer, weights: data.Weights, x: data.Array, expected: data.Expected
+        self, case: Case, peer: Peer, weights: data.Weights, x: data.Array, expected: Expected
     ) -> Measured | None:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
+            if case.op not in ("linear", "conv2d") or case.scheme == "dq8ca_q8csw":
+                raise NotImplementedError(
+                    f"peers are not measured with {case.op} in the scheme {case.scheme}"
+                )
             found = peer.arm(case, weights, x, expected, self.device)
             return Measured(peer.name, "peer", timer.CallArm(found.call), found.ran, found.agreement, command)
         return None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vkq.bench import data, stats, timer
-from vkq.bench.cases import Case
+from vkq.check.cases import Case
 from vkq.problem.names import parse
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor

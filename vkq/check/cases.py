@@ -1,7 +1,8 @@
-"""The shapes that `vkq check` and the tests share, each with its reason, and seeded random problems.
+"""The one list of cases: shapes that `vkq check`, `vkq bench` and the tests share, each with its reason, and
+seeded random problems.
 
-A case is written as its problem's name (see `vkq.problem.parse`), so that the text here, the test id and the
-benchmark filter are the same string.
+A case is written as its problem's name (see `vkq.problem.names.parse`), so that the text here, the test id
+and the benchmark filter are the same string.
 """
 
 from __future__ import annotations
@@ -14,19 +15,62 @@ import numpy as np
 from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem, parse
+from ..problem.transposed import TransposedConv2dProblem
+
+Use = Literal["correctness", "performance"]
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw")
+SCALES = ("channel", "tensor")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A problem, what it is for, and why it is here."""
+    """A problem with what decides its arithmetic: the scheme, and whether the weight has one scale or one per
+    channel; and why it is in a list.
+
+    ``method`` asks a layer for one of its ways by name; None leaves the choice to it. ``times``: how often
+    the network of its list has it. ``use``: what it is for.
+    """
 
     problem: Problem
-    use: Literal["correctness", "performance"]
-    reason: str
+    scheme: str = SCHEMES[0]
+    scale: str = SCALES[0]
+    method: str | None = None
+    reason: str = ""
+    times: int = 1
+    use: Use = "correctness"
 
     @property
     def name(self) -> str:
+        """The problem's name."""
         return self.problem.name
+
+    @property
+    def op(self) -> str:
+        """``linear``, ``conv2d``, ...: what stands before the bracket."""
+        return self.name.partition("[")[0]
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The options of `vkq bench` that differ from the defaults."""
+        given = [
+            ("--scheme", self.scheme, SCHEMES[0]),
+            ("--scale", self.scale, SCALES[0]),
+            ("--method", self.method, None),
+        ]
+        return tuple(
+            word for option, value, default in given if value != default and value for word in (option, value)
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of x, weight and y, each counted once, in the types of the scheme."""
+        x = 1 if self.scheme.startswith("q8ta") else 4
+        return self.problem.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else 4)
+
+    @property
+    def operations(self) -> int:
+        """Two for each multiply-add."""
+        return 2 * self.problem.macs
 
 
 _CORRECTNESS = """
@@ -84,25 +128,23 @@ _PERFORMANCE = """
     conv2d[N=1,IC=1024,H=14,W=14,OC=2048,KH=1,KW=1,stride=2]
 """
 
-_LISTS: dict[Literal["correctness", "performance"], str] = {
-    "correctness": _CORRECTNESS,
-    "performance": _PERFORMANCE,
-}
+_LISTS: dict[Use, str] = {"correctness": _CORRECTNESS, "performance": _PERFORMANCE}
 KNOWN = [
-    Case(parse(name), use, "a shape of ExecuTorch's public Vulkan operator tests")
+    Case(parse(name), reason="a shape of ExecuTorch's public Vulkan operator tests", use=use)
     for use, names in _LISTS.items()
     for name in names.split()
 ]
 
-# Transposed convolutions: (N, IC, H, W, OC, KH=KW, groups, output_padding), all
-# with stride 2 and padding 1.
-TRANSPOSED = [
-    (1, 32, 8, 8, 16, 3, 1, 1),
-    (1, 64, 4, 4, 32, 3, 1, 1),
-    (1, 64, 8, 8, 32, 3, 2, 1),
-    (1, 128, 32, 32, 64, 3, 1, 1),
-    (1, 256, 16, 16, 128, 4, 1, 0),
-]
+_TRANSPOSED = {
+    "conv_transpose2d[N=1,IC=32,H=8,W=8,OC=16,KH=3,KW=3,stride=2,padding=1,output_padding=1]": "doubles 8x8",
+    "conv_transpose2d[N=1,IC=64,H=4,W=4,OC=32,KH=3,KW=3,stride=2,padding=1,output_padding=1]": "doubles 4x4",
+    "conv_transpose2d[N=1,IC=64,H=8,W=8,OC=32,KH=3,KW=3,stride=2,padding=1,output_padding=1,groups=2]": (
+        "doubles 8x8 in two groups"
+    ),
+    "conv_transpose2d[N=1,IC=128,H=32,W=32,OC=64,KH=3,KW=3,stride=2,padding=1,output_padding=1]": "larger",
+    "conv_transpose2d[N=1,IC=256,H=16,W=16,OC=128,KH=4,KW=4,stride=2,padding=1]": "no output padding: 4x4",
+    "conv_transpose2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]": "the smallest",
+}
 
 _ODD = {
     "linear[M=1,K=1,N=1]": "the smallest",
@@ -148,7 +190,8 @@ _ODD = {
     "conv2d[N=1,IC=0,H=6,W=6,OC=4,KH=3,KW=3]": "no input channel: the bias alone",
 }
 
-ODD = [Case(parse(name), "correctness", reason) for name, reason in _ODD.items()]
+ODD = [Case(parse(name), reason=reason) for name, reason in _ODD.items()]
+TRANSPOSED = [Case(parse(name), reason=reason) for name, reason in _TRANSPOSED.items()]
 
 CASES = KNOWN + ODD
 
@@ -173,3 +216,22 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
     right += max(0, dilation[1] * (kw - 1) + 1 - w - left - right)
     x_shape, w_shape = (n, icg * groups, h, w), (ocg * groups, icg, kh, kw)
     return Conv2dProblem.of(x_shape, w_shape, stride, (top, left, bottom, right), dilation, groups)
+
+
+def random_transposed(rng: np.random.Generator) -> TransposedConv2dProblem:
+    """A small transposed convolution with random batch, groups, kernel, stride, dilation and padding."""
+    groups = int(rng.choice([1, 1, 2, 3]))
+    n, icg, ocg = (int(v) for v in rng.integers(1, (3, 7, 7)))
+    h, w = (int(v) for v in rng.integers(1, 8, 2))
+    kh, kw = (int(v) for v in rng.integers(1, 6, 2))
+    stride, dilation = rng.integers(1, 4, 2).tolist(), rng.choice([1, 1, 2, 3], 2).tolist()
+    extra = [int(rng.integers(0, max(s, d))) for s, d in zip(stride, dilation, strict=True)]
+    room = [
+        (size - 1) * s + d * (k - 1) + e
+        for size, s, d, k, e in zip((h, w), stride, dilation, (kh, kw), extra, strict=True)
+    ]
+    padding = [int(rng.integers(0, min(4, r // 2 + 1))) for r in room + room]
+    weight = (icg * groups, ocg, kh, kw)
+    return TransposedConv2dProblem.of(
+        (n, icg * groups, h, w), weight, stride, padding, extra, dilation, groups
+    )

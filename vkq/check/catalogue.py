@@ -1,5 +1,5 @@
-"""The checks of `vkq check`: a problem with its types, data and output; the name says everything and is the
-filter.
+"""The checks of `vkq check`: a problem with its scheme, types, data and method; the name says everything and
+is the filter.
 
 ``linear[M=9,K=9,N=9]/seed=3,x=uint8,wz=channel`` is the problem, the seed of its data, and what differs from
 int8 data, weights without zero points, and an int8 result.
@@ -18,38 +18,50 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError
+from ..kernels.methods import names as conv_methods
 from ..numerics.qparams import QDType
 from ..numerics.quantize import dequantize, quantize
 from ..numerics.requantize import Activation
-from ..problem.conv2d import Conv2dProblem
-from ..problem.linear import LinearProblem
+from ..ops.linear import METHODS as LINEAR_METHODS
 from ..problem.names import MOST_LETTERS, Problem, check_work, parse
-from .cases import CASES, random_conv2d, random_linear
+from .cases import CASES, ODD, SCHEMES, TRANSPOSED, Case, random_conv2d, random_linear, random_transposed
 from .data import Data, random_data
+from .expected import Expected
 
 ZeroPoints = Literal["none", "tensor", "channel"]
+# Forced by name, one for each; the registries say which there are. A transposed convolution has no choice.
+METHODS: dict[str, tuple[str, ...]] = {
+    "linear": LINEAR_METHODS,
+    "conv2d": conv_methods(),
+    "conv_transpose2d": ("auto",),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One case. ``x``, ``w``: the types of the operands; ``x`` is the result's too. ``out``: "q8to" (8-bit)
-    or "f32".
+    """One case. ``x``, ``w``: the types of the operands; ``x`` is the 8-bit result's too.
 
-    ``wz``: weight zero points, "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6".
-    ``extreme``: data at the ends of its type. ``float_in``: x is float32 and quantized on the device.
-    ``method``: of a convolution, see `vkq.Conv2d`.
+    ``scheme``: one of `cases.SCHEMES`; dq8ca_q8csw (linear layers) and q8csw (int8 weights without zero
+    points) take float32 x, and q8csw is compared within a bound. ``wz``: weight zero points, "none",
+    "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its type.
+    ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
     """
 
     problem: Problem
     seed: int = 0
     x: QDType = "int8"
     w: QDType = "int8"
-    out: Literal["q8to", "f32"] = "q8to"
+    scheme: str = SCHEMES[0]
     wz: ZeroPoints = "none"
     act: Literal["none", "relu", "relu6"] = "none"
     extreme: bool = False
     float_in: bool = False
-    method: Literal["auto", "im2col", "direct", "depthwise", "pointwise"] = "auto"
+    method: str = "auto"
+
+    @property
+    def op(self) -> str:
+        """``linear``, ``conv2d`` or ``conv_transpose2d``."""
+        return self.problem.name.partition("[")[0]
 
     @property
     def name(self) -> str:
@@ -65,6 +77,11 @@ class Check:
     def activation(self) -> Activation:
         return None if self.act == "none" else self.act
 
+    @property
+    def integer(self) -> bool:
+        """Whether x is 8-bit to the kernels with parameters known beforehand."""
+        return self.scheme.startswith("q8ta")
+
     def data(self, w_range: tuple[int, int] | None = None) -> Data:
         """The operands, the same for the same name."""
         rng = np.random.default_rng([self.seed, zlib.crc32(self.problem.name.encode())])
@@ -74,17 +91,22 @@ class Check:
 
     def input(self, data: Data) -> npt.NDArray[Any]:
         """What the layer is given: x, or float32 numbers whose quantization is not exact."""
-        if not self.float_in:
+        if self.integer and not self.float_in:
             return data.x
         rng = np.random.default_rng(self.seed)
         noise = rng.uniform(-0.6, 0.6, data.x.shape) * data.x_q.scale
         return (dequantize(data.x, data.x_q) + noise).astype(np.float32)
 
-    def expected(self, data: Data, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def expected(self, data: Data, given: npt.NDArray[Any]) -> Expected:
         """The reference's answer to *given*."""
+        if self.scheme == "q8csw":
+            return data.expected_sum(given, self.activation)
+        if self.scheme == "dq8ca_q8csw":
+            return Expected(data.expected_dynamic(given, self.activation))
         if self.float_in:
             data = dataclasses.replace(data, x=quantize(given, data.x_q))
-        return data.expected(data.y_q if self.out == "q8to" else None, activation=self.activation)
+        y = data.y_q if self.scheme == "q8ta_q8csw_q8to" else None
+        return Expected(data.expected(y, activation=self.activation))
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -93,42 +115,80 @@ _DEFAULTS: dict[str, Any] = {
 _CHOICES: dict[str, tuple[str, ...]] = {
     "x": ("int8", "uint8"),
     "w": ("int8", "uint8"),
-    "out": ("q8to", "f32"),
+    "scheme": SCHEMES,
     "wz": ("none", "tensor", "channel"),
     "act": ("none", "relu", "relu6"),
-    "method": ("auto", "im2col", "direct", "depthwise", "pointwise"),
+    "method": tuple(dict.fromkeys(name for names in METHODS.values() for name in names)),
 }
-_EVERYWHERE = ("auto", "auto", "im2col", "direct")  # methods that take every convolution
 # Every problem is checked with each of these: together they reach every output, type and epilogue.
 _VARIATIONS: tuple[dict[str, Any], ...] = (
     {},
-    {"x": "uint8", "out": "f32", "act": "relu"},
+    {"x": "uint8", "scheme": "q8ta_q8csw", "act": "relu"},
     {"wz": "channel", "float_in": True},
     {"w": "uint8", "wz": "tensor", "act": "relu6", "extreme": True},
-    {"x": "uint8", "w": "uint8", "wz": "channel", "out": "f32"},
+    {"x": "uint8", "w": "uint8", "wz": "channel", "scheme": "q8ta_q8csw"},
 )
+_WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
+_DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 
 
 def catalogue(use: str | None = "correctness") -> Iterator[Check]:
     """Every check of the problems for a use ("correctness", "performance"; None: all)."""
-    for case in CASES:
+    for case in (*CASES, *TRANSPOSED):
         if use in (None, case.use):
-            for number, options in enumerate(_VARIATIONS if case.use == "correctness" else _VARIATIONS[:1]):
+            for number, options in enumerate(_options(case)):
                 yield Check(case.problem, seed=number, **options)
 
 
+def _options(case: Case) -> Iterator[dict[str, Any]]:
+    """The variations of a case; the odd shapes also in every scheme, and by every method that has a name."""
+    if case.use == "performance":
+        yield _VARIATIONS[0]
+        return
+    yield from _VARIATIONS
+    if case not in ODD:
+        return
+    yield _WEIGHT_ONLY
+    if case.op == "linear":
+        yield _DYNAMIC
+    yield from ({"method": name} for name in METHODS[case.op][1:])
+    if case.op == "linear":
+        yield {**_WEIGHT_ONLY, "method": "gemv"}
+        yield {**_DYNAMIC, "method": "gemv"}
+    else:
+        yield {**_WEIGHT_ONLY, "method": "im2col"}
+
+
 def random_checks(count: int, seed: int) -> Iterator[Check]:
-    """Seeded random checks: two convolutions for each linear layer, every option at random."""
+    """Seeded random checks: of six, three convolutions, two linear layers and a transposed convolution; every
+    option at random, as far as it goes with the others."""
+    makers = (random_linear, random_conv2d, random_conv2d, random_linear, random_conv2d, random_transposed)
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        problem = random_linear(rng) if number % 3 == 0 else random_conv2d(rng)
+        check = Check(parse(makers[number % 6](rng).name), seed=seed * 1_000_000 + number)
         options: dict[str, Any] = {
-            key: str(rng.choice(values)) for key, values in _CHOICES.items() if key != "method"
+            key: str(rng.choice(values))
+            for key, values in _CHOICES.items()
+            if key not in ("method", "scheme")
         }
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
-        if isinstance(problem, Conv2dProblem):
-            options["method"] = str(rng.choice(_EVERYWHERE))
-        yield Check(parse(problem.name), seed=seed * 1_000_000 + number, **options)
+        options["method"] = str(rng.choice(METHODS[check.op])) if rng.integers(2) else "auto"
+        options["scheme"] = str(rng.choice(SCHEMES[:2])) if rng.integers(4) else str(rng.choice(SCHEMES))
+        yield _fitting(dataclasses.replace(check, **options))
+
+
+def _fitting(check: Check) -> Check:
+    """The check with what its scheme cannot take replaced."""
+    if check.scheme == "dq8ca_q8csw" and check.op != "linear":
+        check = dataclasses.replace(check, scheme="q8csw")
+    if check.scheme == "q8csw" and check.op == "conv_transpose2d":
+        check = dataclasses.replace(check, scheme="q8ta_q8csw")
+    if check.integer:
+        return check
+    check = dataclasses.replace(check, float_in=False)
+    if check.method not in ("auto", "gemv", "tiled", "im2col"):  # the others are of known 8-bit activations
+        check = dataclasses.replace(check, method="auto")
+    return dataclasses.replace(check, w="int8", wz="none") if check.scheme == "q8csw" else check
 
 
 def select(pattern: str) -> list[Check]:
@@ -141,7 +201,7 @@ def select(pattern: str) -> list[Check]:
         return list(catalogue())
     if len(pattern) > MOST_LETTERS:
         raise ArgumentError(f"the filter has {len(pattern)} letters; at most {MOST_LETTERS} are taken.")
-    if re.fullmatch(r"(linear|conv2d)\[[^]]*\](/.*)?", pattern) and not set(pattern) & set("*?"):
+    if re.fullmatch(rf"({'|'.join(METHODS)})\[[^]]*\](/.*)?", pattern) and not set(pattern) & set("*?"):
         exact = _exact(pattern)
         return exact if exact else [check_of(pattern)]
     glob = pattern if set(pattern) & set("*?") else f"*{pattern}*"
@@ -179,6 +239,12 @@ def check_of(name: str) -> Check:
             )
     check = Check(parse(problem), **values)
     check_work(check.problem)
-    if check.method != "auto" and isinstance(check.problem, LinearProblem):
-        raise ArgumentError(f"check {name!r}: method={check.method} is for convolutions; leave it out.")
+    if check.method not in METHODS[check.op]:
+        known = ", ".join(METHODS[check.op])
+        raise ArgumentError(f"check {name!r}: method={check.method} is unknown; {check.op} has {known}.")
+    if not check.integer and _fitting(check) != check:
+        raise ArgumentError(
+            f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in), and as methods auto, gemv,"
+            " tiled and im2col; q8csw int8 weights without zero points, and dq8ca_q8csw linear layers alone."
+        )
     return check

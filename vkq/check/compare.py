@@ -9,17 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DeviceLostError, VkqError
+from ..errors import DeviceLostError, MethodError, VkqError
 from ..ops.conv2d import Conv2d
+from ..ops.conv_transpose2d import ConvTranspose2d
 from ..ops.linear import Linear
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
-from ..select.path import COOPMAT, FORMS, refusal
+from ..select.path import PATHS, refusal
 from .catalogue import Check
 from .data import Data
+from .expected import Expected
 
+FIXED = PATHS[2:]  # without auto and dot, which stand for one of the others
 Array = npt.NDArray[Any]
 TILE = 4  # rows and columns of one character of the map, where it need not shrink
 MAP_ROWS, MAP_COLUMNS = 32, 64
@@ -47,70 +50,83 @@ class Mismatch:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a check came to: on how many paths its result was compared, what differed, and the paths on which
+    its method cannot compute the problem."""
+
+    compared: int
+    mismatches: list[Mismatch]
+    refused: dict[str, str]
+
+
 def usable_paths(device: Device, asked: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
     """(paths that the device can take, the others with the reason); *asked* narrows them, "auto" and "dot" as
     they are."""
-    wanted = list(asked) or [*FORMS, COOPMAT]
-    refused = {path: refusal(device, path) for path in wanted if path in FORMS or path == COOPMAT}
+    wanted = list(asked) or list(FIXED)
+    refused = {path: refusal(device, path) for path in wanted if path in FIXED}
     return [p for p in wanted if refused.get(p) is None], {p: why for p, why in refused.items() if why}
 
 
-def run_check(device: Device, check: Check, paths: Iterable[str]) -> list[Mismatch]:
+def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
     """One check on several paths: all are asked for first and read afterwards, so that they are one
-    submission."""
+    submission. Float activations have no path to choose: they are checked once."""
     data = check.data()
     given = check.input(data)
     want = check.expected(data, given)
     found: list[Mismatch] = []
+    refused: dict[str, str] = {}
     results: list[tuple[str, Tensor]] = []
     x = Tensor.from_numpy(given, device)
-    for path in paths:
+    for path in paths if check.scheme != "q8csw" else ("auto",):
         try:
             results.append((path, layer(device, check, data, path)(x)))
         except DeviceLostError:
             raise
+        except MethodError as error:
+            refused[path] = str(error)
         except VkqError as error:
-            found.append(
-                Mismatch(check.name, path, want.size, want.size, error=f"{type(error).__name__}: {error}")
-            )
-    for path, y in results:
-        wrong = compare(check, path, y.numpy(), want)
-        if wrong:
-            found.append(wrong)
-    return found
+            found.append(_failed(check, path, want, f"{type(error).__name__}: {error}"))
+    compared = len(results) + len(found)
+    found += [wrong for path, y in results if (wrong := compare(check, path, y.numpy(), want))]
+    return Outcome(compared, found, refused)
 
 
-def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d:
+def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d | ConvTranspose2d:
     """The layer of a check."""
     options: dict[str, Any] = {
-        "x_qparams": data.x_q, "y_qparams": data.y_q if check.out == "q8to" else None, "bias": data.bias,
-        "w_zero_point": data.w_zero_point, "activation": check.activation, "path": path, "device": device,
+        "x_qparams": data.x_q if check.integer else "dynamic" if check.scheme == "dq8ca_q8csw" else None,
+        "y_qparams": data.y_q if check.scheme == "q8ta_q8csw_q8to" else None,
+        "bias": data.bias if check.integer else data.float_bias, "w_zero_point": data.w_zero_point,
+        "activation": check.activation, "path": path, "device": device,
     }  # fmt: skip
-    if isinstance(check.problem, LinearProblem):
-        return Linear(data.w, data.w_scale, **options)
-    return Conv2d(data.w, data.w_scale, method=check.method, **data.options, **options)
+    if check.op == "conv_transpose2d":
+        return ConvTranspose2d(data.w, data.w_scale, **data.options, **options)
+    kind = Linear if check.op == "linear" else Conv2d
+    return kind(data.w, data.w_scale, method=check.method, **data.options, **options)
 
 
-def compare(check: Check, path: str, got: Array, want: Array) -> Mismatch | None:
-    """None where every bit is the same."""
-    if got.shape != want.shape or got.dtype != want.dtype:
-        said = f"the result is {got.dtype} {got.shape}, it must be {want.dtype} {want.shape}"
-        return Mismatch(check.name, path, want.size, want.size, error=said)
-    bits = {1: np.uint8, 4: np.uint32}[want.dtype.itemsize]
-    wrong = np.asarray(got).view(bits) != np.ascontiguousarray(want).view(bits)
+def compare(check: Check, path: str, got: Array, want: Expected) -> Mismatch | None:
+    """None where every bit is right, or, of a float32 sum, every element within its bound."""
+    if said := want.unlike(got):
+        return _failed(check, path, want, said)
+    wrong = want.wrong(got)
     if not wrong.any():
         return None
     places = [tuple(int(i) for i in place) for place in np.argwhere(wrong)[:FIRST]]
-    first = tuple(f"y{list(place)} is {got[place]}, must be {want[place]}" for place in places)
-    return Mismatch(check.name, path, int(wrong.sum()), want.size, first, draw(check.problem, wrong))
+    first = tuple(f"y{list(place)} is {got[place]}, must be {want.y[place]}" for place in places)
+    return Mismatch(check.name, path, int(wrong.sum()), wrong.size, first, draw(check.problem, wrong))
+
+
+def _failed(check: Check, path: str, want: Expected, error: str) -> Mismatch:
+    return Mismatch(check.name, path, want.y.size, want.y.size, error=error)
 
 
 def draw(problem: Problem, wrong: npt.NDArray[np.bool_]) -> str:
     """The result as a matrix (rows: output pixels; columns: channels), a character for each tile: . right, +
     partly, # wrong."""
-    matrix = wrong.reshape(problem.gemm_m, problem.gemm_n)
-    if not isinstance(problem, LinearProblem):
-        matrix = np.moveaxis(wrong, 1, -1).reshape(problem.gemm_m, problem.gemm_n)
+    last = wrong if isinstance(problem, LinearProblem) else np.moveaxis(wrong, 1, -1)
+    matrix = last.reshape(-1, problem.gemm_n)
     rows, columns = (
         TILE * max(1, -(-size // (TILE * most)))
         for size, most in zip(matrix.shape, (MAP_ROWS, MAP_COLUMNS), strict=True)

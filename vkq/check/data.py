@@ -11,8 +11,12 @@ import numpy.typing as npt
 
 from .. import reference
 from ..numerics.qparams import QDType, QParams
+from ..numerics.requantize import Activation
+from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem
+from ..problem.transposed import TransposedConv2dProblem
+from .expected import Expected
 
 Array = npt.NDArray[Any]
 
@@ -32,11 +36,14 @@ class Data:
 
     @property
     def options(self) -> dict[str, Any]:
-        """stride, padding, dilation and groups as keyword arguments; none for a linear layer."""
-        if isinstance(self.problem, LinearProblem):
-            return {}
-        p = self.problem
-        return {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
+        """stride, padding, ... as keyword arguments; none for a linear layer."""
+        names = ("stride", "padding", "output_padding", "dilation", "groups")
+        return {name: getattr(self.problem, name) for name in names if hasattr(self.problem, name)}
+
+    @property
+    def float_bias(self) -> npt.NDArray[np.float32]:
+        """The bias as real numbers, for schemes of float activations."""
+        return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:
         """The reference's answer with output parameters y (None: float32); other arguments may be
@@ -46,8 +53,31 @@ class Data:
             "bias": self.bias,
             "w_zero_point": self.w_zero_point,
         }
-        op = reference.linear if isinstance(self.problem, LinearProblem) else reference.conv2d
+        op = {
+            LinearProblem: reference.linear,
+            Conv2dProblem: reference.conv2d,
+            TransposedConv2dProblem: reference.conv_transpose2d,
+        }[type(self.problem)]
         return op(self.x, self.w, x=self.x_q, y=y, **self.options, **(arguments | changes))
+
+    def expected_dynamic(self, x: Array, activation: Activation) -> Array:
+        """The reference's answer to float32 x (..., K) in the scheme dq8ca_q8csw."""
+        return reference.linear_dynamic(
+            x,
+            self.w,
+            self.w_scale,
+            bias=self.float_bias,
+            w_zero_point=self.w_zero_point,
+            activation=activation,
+        )
+
+    def expected_sum(self, x: Array, activation: Activation) -> Expected:
+        """The reference's answer to float32 x in the scheme q8csw, with its bound."""
+        op = reference.linear_q8csw if isinstance(self.problem, LinearProblem) else reference.conv2d_q8csw
+        y = op(x, self.w, self.w_scale, self.float_bias, activation, **self.options)
+        least = np.where(self.w > 0, -self.w, self.w)  # -|w|, which int8 holds also for -128
+        size = op(-np.abs(x), least, self.w_scale, np.abs(self.float_bias), **self.options)
+        return Expected.of_sum(y, size, self.problem.gemm_k)
 
 
 def random_data(

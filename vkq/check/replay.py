@@ -22,12 +22,14 @@ GARBAGE = 0xA5A5A5A5  # what a result's memory holds before each run, so that a 
 # Every kind of operator, with ragged sizes: tiles are cut at every edge.
 REPLAYED = (
     "linear[M=33,K=75,N=37]/seed=1",
-    "linear[M=33,K=75,N=37]/seed=2,x=uint8,out=f32,wz=channel",
+    "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
     "linear[M=1,K=130,N=37]/seed=3",
     "conv2d[N=1,IC=5,H=9,W=11,OC=6,KH=3,KW=3,padding=1]/seed=4,wz=channel",
     "conv2d[N=2,IC=8,H=7,W=7,OC=9,KH=1,KW=1]/seed=5,act=relu",
     "conv2d[N=1,IC=6,H=9,W=7,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]/seed=6",
-    "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,out=f32",
+    "linear[M=33,K=75,N=37]/seed=8,scheme=dq8ca_q8csw",
+    "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
+    "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
 )
 
 
@@ -48,7 +50,7 @@ def replays(device: Device, paths: Sequence[str], times: int = TIMES) -> Iterato
         check = check_of(name)
         data = check.data()
         given = check.input(data)
-        want, x = check.expected(data, given), Tensor.from_numpy(given, device)
+        want, x = check.expected(data, given).y, Tensor.from_numpy(given, device)
         for path in paths:
             call = partial(layer(device, check, data, path), x)
             yield Replay(name, path, times, _wrong(device, call, want, times))

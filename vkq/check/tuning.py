@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from ..ops.conv2d import Conv2d
+from ..ops.conv_transpose2d import ConvTranspose2d
 from ..ops.linear import Linear
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -25,7 +26,7 @@ WORTH = 1.03  # a setting this much faster than the default replaces it
 
 
 @dataclasses.dataclass(frozen=True)
-class Result:
+class Trial:
     """A setting's time of the whole call on the device (the lower quartile of its samples), or why it is out.
 
     ``final``: it was among the fastest, and measured again in turn with them.
@@ -40,7 +41,9 @@ class Result:
 class Candidate:
     """A setting with its samples."""
 
-    def __init__(self, device: Device, setting: Setting, subject: Linear | Conv2d, x: Tensor):
+    def __init__(
+        self, device: Device, setting: Setting, subject: Linear | Conv2d | ConvTranspose2d, x: Tensor
+    ):
         self.device, self.setting = device, setting
         with tune.forced(setting), device.record() as probe:
             subject(x)
@@ -88,7 +91,7 @@ def shapes_of(device: Device, check: Check, path: str) -> list[Shape]:
     return list(dict.fromkeys(recorder.shapes))
 
 
-def tuned(device: Device, check: Check, path: str) -> Iterator[Result]:
+def tuned(device: Device, check: Check, path: str) -> Iterator[Trial]:
     """Every setting that the device can run, the first one the default, as it is measured; then the finalists
     again."""
     data = check.data()
@@ -104,21 +107,21 @@ def tuned(device: Device, check: Check, path: str) -> Iterator[Result]:
         candidate.recording.run()
         wrong = compare(check, path, candidate.y.numpy(), want)
         if wrong:
-            yield Result(setting, None, f"{wrong.wrong} of {wrong.total} elements differ")
+            yield Trial(setting, None, f"{wrong.wrong} of {wrong.total} elements differ")
             continue
         candidate.sample()
         exact.append(candidate)
-        yield Result(setting, candidate.time_us)
+        yield Trial(setting, candidate.time_us)
     best = sorted(exact, key=lambda c: c.time_us)[:FINALISTS]
     finalists = dict.fromkeys([*exact[:1], *best])
     for _ in range(ROUNDS):
         for candidate in finalists:
             candidate.sample()
     for candidate in finalists:
-        yield Result(candidate.setting, candidate.time_us, final=True)
+        yield Trial(candidate.setting, candidate.time_us, final=True)
 
 
-def winner(results: Iterable[Result], standard: Setting) -> Setting:
+def winner(results: Iterable[Trial], standard: Setting) -> Setting:
     """The setting to keep: the fastest of the final ones, where it is worth leaving the default."""
     times = {
         result.setting: result.time_us for result in results if result.final and result.time_us is not None

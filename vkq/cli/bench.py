@@ -17,6 +17,7 @@ from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import MOST_SAMPLES, Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
+from vkq.check.cases import SCALES, SCHEMES, Case
 from vkq.cli.common import Parsers, add_command, number, status_line, whole
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
@@ -63,9 +64,9 @@ def register(commands: Parsers) -> None:
         help=f"measure another library too, where installed: {', '.join(PEERS)}, or all",
     )
     what.add_argument(
-        "--scheme", choices=cases.SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
+        "--scheme", choices=SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
     )
-    what.add_argument("--scale", choices=cases.SCALES, help="one weight scale per channel or per tensor")
+    what.add_argument("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
     what.add_argument("--method", help="a way of the layer, by name (see vkq.Conv2d)")
     how = parser.add_argument_group("how")
     how.add_argument(
@@ -165,7 +166,7 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
     )
 
 
-def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[cases.Case]) -> Result:
+def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case]) -> Result:
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
     with status_line() as status:

@@ -92,12 +92,12 @@ def run(options: argparse.Namespace) -> int:
                 f"no path can be checked on {device.name}:"
                 f" {'; '.join(f'{p}: {why}' for p, why in refused.items())}"
             )
-        mismatches: list[Mismatch] = []
-        for check in progress(checks, len(checks), "checking"):
-            mismatches += run_check(device, check, paths)
+        found = [run_check(device, check, paths) for check in progress(checks, len(checks), "checking")]
+        mismatches = [mismatch for outcome in found for mismatch in outcome.mismatches]
         summary: dict[str, Any] = {
             "cases": len(checks),
-            "comparisons": len(checks) * len(paths),
+            "comparisons": sum(outcome.compared for outcome in found),
+            "refused_by_method": sum(len(outcome.refused) for outcome in found),
             "mismatches": len(mismatches),
             "paths": paths,
             "refused_paths": refused,
@@ -143,7 +143,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
         paths, _ = usable_paths(device, options.path or ())
         for check, path in ((check, path) for check in checks for path in paths):
             before = len(vulkan.validation_messages())
-            mismatches = run_check(device, check, [path])
+            mismatches = run_check(device, check, [path]).mismatches
             print(f"{check.name} path={path}: {'MISMATCH' if mismatches else 'equal'}")
             for message in vulkan.validation_messages()[before:]:
                 print(f"  {_MESSAGE_HEAD.sub('', message)}")
@@ -164,6 +164,7 @@ def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:
         print(f"not checked: {path}: {why}")
     print(f"device {summary['device']} ({summary['driver']})")
     print(
-        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}): "
-        f"{summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
+        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}),"
+        f" {summary['comparisons']} comparisons, {summary['refused_by_method']} that a method cannot compute:"
+        f" {summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
     )

@@ -64,9 +64,10 @@ class Digits:
 def digits_for(low: int, high: int, bits: int = 8) -> Digits:
     """The fewest digits that write every number of [low, high] and 0.
 
-    >>> digits_for(-128, 127), digits_for(0, 255), digits_for(-5, 4000)
-    (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8), Digits(count=2, offset=0,
-    bits=8))
+    >>> digits_for(-128, 127), digits_for(0, 255)
+    (Digits(count=1, offset=0, bits=8), Digits(count=1, offset=128, bits=8))
+    >>> digits_for(-5, 4000)
+    Digits(count=2, offset=0, bits=8)
     """
     low, high = min(low, 0), max(high, 0)
     count = 1

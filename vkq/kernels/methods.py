@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, MethodError
 from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -247,7 +247,7 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
             if merit := method.merit(c, p):
                 return method, merit if name == "auto" else "asked for by name"
     if not able:
-        raise ArgumentError(
+        raise MethodError(
             f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can"
         )
     return able[0], "asked for by name"

@@ -12,54 +12,47 @@ from vkq.problem.linear import LinearProblem
 from vkq.problem.options import conv_padding, pair
 from vkq.problem.transposed import TransposedConv2dProblem
 
-Problem = LinearProblem | Conv2dProblem
+Problem = LinearProblem | Conv2dProblem | TransposedConv2dProblem
 
 _NUMBERS = r"\w+=[0-9]{1,18}(?:x[0-9]{1,18}){0,3}"
+_NAME = re.compile(rf"(\w+)\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
 MOST_LETTERS = 500  # of a name
 MOST_BYTES = 1 << 33  # of a problem whose operands are made: x, weight and y
 MOST_MACS = 1 << 42  # of a problem that is computed: minutes on the slowest device
-_SIZES = ("N", "IC", "H", "W", "OC", "KH", "KW")
-_CONV_EXAMPLE = "conv2d[N=1,IC=3,H=8,W=8,OC=8,KH=3,KW=3,stride=2,padding=1]"
+_IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
+_TAKES = {  # operation: its sizes, and its options, which may stand in any order and be left out
+    "linear": (("M", "K", "N"), ()),
+    "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),
+    "conv_transpose2d": (_IMAGE, ("stride", "padding", "output_padding", "dilation", "groups")),
+}
+_EXAMPLE = "conv2d[N=1,IC=3,H=8,W=8,OC=8,KH=3,KW=3,stride=2,padding=1]"
 
 
 def parse(name: str) -> Problem:
-    """The problem that a name states; the inverse of ``.name``. Options of a conv2d may stand in any order.
+    """The problem that a name states; the inverse of ``.name``.
 
     >>> parse("linear[M=1,K=64,N=32]")
     LinearProblem(m=1, n=32, k=64, lead=(1,))
     >>> parse("conv2d[N=1,IC=3,H=8,W=9,OC=4,KH=3,KW=3,stride=2x1,padding=1]").y_shape
     (1, 4, 4, 9)
-    """
-    _check_length(name)
-    match = re.fullmatch(rf"(linear|conv2d)\[({_NUMBERS}(?:,{_NUMBERS})*)\]", name)
-    if match is None:
-        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_CONV_EXAMPLE}.")
-    if match[1] == "linear":
-        m, k, n = _read(name, match, ("M", "K", "N"), ())[0]
-        return LinearProblem(m=m, k=k, n=n)
-    (n, ic, h, w, oc, kh, kw), given = _read(name, match, _SIZES, ("stride", "padding", "dilation"))
-    stride, dilation = (pair("conv2d", key, given.get(key, 1), 1) for key in ("stride", "dilation"))
-    padding = conv_padding("conv2d", given.get("padding", 0), (kh, kw), stride, dilation)
-    return Conv2dProblem(n, ic, h, w, oc, kh, kw, stride, padding, dilation, given.get("groups", 1))
-
-
-def parse_transposed(name: str) -> TransposedConv2dProblem:
-    """The transposed convolution that a name states; the inverse of ``.name``.
-
-    >>> parse_transposed("conv_transpose2d[N=1,IC=4,H=5,W=6,OC=2,KH=3,KW=3,stride=2]").y_shape
+    >>> parse("conv_transpose2d[N=1,IC=4,H=5,W=6,OC=2,KH=3,KW=3,stride=2]").y_shape
     (1, 2, 11, 13)
     """
     _check_length(name)
-    match = re.fullmatch(rf"(conv_transpose2d)\[({_NUMBERS}(?:,{_NUMBERS})*)\]", name)
-    if match is None:
-        raise ArgumentError(
-            f"{name!r} is not a transposed convolution; write"
-            f" conv_transpose2d[{'=1,'.join(_SIZES)}=1,stride=2,...]."
-        )
-    options = ("stride", "padding", "output_padding", "dilation")
-    (n, ic, h, w, oc, kh, kw), given = _read(name, match, _SIZES, options)
-    weight = (ic, oc // max(1, given.get("groups", 1)), kh, kw)
-    return TransposedConv2dProblem.of((n, ic, h, w), weight, **given)
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in _TAKES:
+        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_EXAMPLE}.")
+    sizes, given = _read(name, match)
+    if match[1] == "linear":
+        m, k, n = sizes
+        return LinearProblem(m=m, k=k, n=n)
+    n, ic, h, w, oc, kh, kw = sizes
+    if match[1] == "conv_transpose2d":
+        weight = (ic, oc // max(1, given.get("groups", 1)), kh, kw)
+        return TransposedConv2dProblem.of((n, ic, h, w), weight, **given)
+    stride, dilation = (pair("conv2d", key, given.get(key, 1), 1) for key in ("stride", "dilation"))
+    padding = conv_padding("conv2d", given.get("padding", 0), (kh, kw), stride, dilation)
+    return Conv2dProblem(n, ic, h, w, oc, kh, kw, stride, padding, dilation, given.get("groups", 1))
 
 
 def check_work(problem: Problem) -> None:
@@ -79,19 +72,17 @@ def _check_length(name: str) -> None:
         )
 
 
-def _read(
-    name: str, match: re.Match[str], sizes: tuple[str, ...], options: tuple[str, ...]
-) -> tuple[list[int], dict[str, Any]]:
+def _read(name: str, match: re.Match[str]) -> tuple[list[int], dict[str, Any]]:
     """The sizes in their order, and the options that the name gives: a number, or several as a tuple."""
+    sizes, options = _TAKES[match[1]]
     pairs = [item.split("=") for item in match[2].split(",")]
     values = {key: tuple(int(number) for number in text.split("x")) for key, text in pairs}
-    optional = (*options, "groups") if options else ()
-    missing, unknown = [key for key in sizes if key not in values], sorted(set(values) - {*sizes, *optional})
+    missing, unknown = [key for key in sizes if key not in values], sorted(set(values) - {*sizes, *options})
     plural = [key for key in (*sizes, "groups") if len(values.get(key, (0,))) != 1]
     if len(values) != len(pairs) or missing or unknown or plural:
         raise ArgumentError(
             f"{name!r}: missing {missing}, unknown {unknown}, not a single number {plural}, "
-            f"written twice {len(pairs) - len(values)}; {match[1]} takes {', '.join((*sizes, *optional))}."
+            f"written twice {len(pairs) - len(values)}; {match[1]} takes {', '.join((*sizes, *options))}."
         )
-    given = {key: values[key] for key in optional if key in values}
+    given = {key: values[key] for key in options if key in values}
     return [values[key][0] for key in sizes], {k: v[0] if len(v) == 1 else v for k, v in given.items()}

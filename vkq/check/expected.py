@@ -1,0 +1,62 @@
+"""What a result must be: every bit of it, or, where a float32 sum may be made in any order, within a proven
+bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+UNIT_ROUNDOFF = 2.0**-24  # of float32
+
+
+@dataclass(frozen=True)
+class Expected:
+    """The reference's answer; ``bound`` is how far a float32 accumulation may be from it, None where every
+    bit must agree."""
+
+    y: Array
+    bound: Array | None = None
+
+    @classmethod
+    def of_sum(cls, y: Array, size: Array, k: int) -> Expected:
+        """A weight-only result: within (K + 4) roundoffs of *size* = sum |x| |w| scale + |bias|, which
+        any order of float32 additions stays within."""
+        return cls(y, (k + 4) * UNIT_ROUNDOFF * size)
+
+    def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
+        """Which elements of a result of this shape are wrong; -0.0 is not 0.0, and a NaN is wrong."""
+        if self.bound is not None:
+            return np.asarray(~(np.abs(got - self.y) <= self.bound))
+        bits = {1: np.uint8, 4: np.uint32}[self.y.dtype.itemsize]
+        return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))
+
+    def unlike(self, got: Array) -> str | None:
+        """What is wrong with a result's type or shape; None where they are right."""
+        dtype = np.dtype(np.float32) if self.bound is not None else self.y.dtype
+        if got.shape == self.y.shape and got.dtype == dtype:
+            return None
+        return f"the result is {got.dtype} {got.shape}, it must be {dtype} {self.y.shape}"
+
+    def mismatch(self, got: Array) -> str | None:
+        """What is wrong with a result, with numbers; None where it is right."""
+        if said := self.unlike(got):
+            return said
+        wrong = self.wrong(got)
+        if not wrong.any():
+            return None
+        first = tuple(int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+        count = f"{int(wrong.sum())} of {wrong.size} differ"
+        return f"{count}; first at {first}: got {got[first]}, must be {self.y[first]}"
+
+    def first(self, rows: int) -> Expected:
+        """The answer for the first rows of the input alone."""
+        return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows])
+
+    @property
+    def how(self) -> str:
+        """How a result was compared, in words."""
+        return "bit for bit" if self.bound is None else "within the bound of a float32 sum"
