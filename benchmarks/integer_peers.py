@@ -25,6 +25,7 @@ import vkq
 from vkq.integer import correlation as op
 from vkq.integer.api import accumulator
 from vkq.integer.digits import digits_for
+from vkq.integer.work import Arithmetic, arithmetic
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.select.path import choose
 
@@ -97,9 +98,9 @@ def vkq_rows(
     ranges = [(min(int(v.min()), 0), max(int(v.max()), 0)) for v in (x, w)]
     bias = np.zeros(len(w), np.int64)
     wide = accumulator("", ranges[0], w, bias, "auto") == np.int64
-    ways = {path: op.arithmetic(*ranges, wide, choose(device, path).form) for path in ("auto", "portable")}
+    ways = {path: arithmetic(*ranges, wide, choose(device, path).form) for path in ("auto", "portable")}
     if x.dtype.itemsize == 2 and not wide:
-        ways["mul32"] = op.Arithmetic(
+        ways["mul32"] = Arithmetic(
             "mul32", digits_for(*ranges[0], bits=16), digits_for(*ranges[1], bits=16), False
         )
     for name, how in ways.items():

@@ -32,6 +32,7 @@ from ..problem.options import Padding
 from ..runtime.device import Device, default_device
 from ..select.path import choose
 from . import correlation as op
+from .work import arithmetic
 
 Accumulate = Literal["int32", "int64", "auto"]
 Array = npt.NDArray[Any]
@@ -290,8 +291,8 @@ def _correlate(
         return np.zeros(p.y_shape, dtype)
     if p.gemm_k == 0:
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
-    how = op.arithmetic(x_range, w_range, dtype == np.int64, choice.form)
-    return op.run(device, choice, how, p, x, w, bias)
+    how = arithmetic(x_range, w_range, dtype == np.int64, choice.form)
+    return op.correlate(device, choice, how, p, x, w, bias)
 
 
 def accumulator(

@@ -4,171 +4,27 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.program import Program
+from ..runtime.plan import Plan, Resident
 from ..runtime.recording import Recording
+from ..runtime.tensor import Tensor
 from ..select.path import Choice
 from ..shader.catalog import catalog
-from ..shader.spec import Value
-from .digits import Digits, digits_for
+from ..shader.spec import Value as Constant
+from .digits import Digits
 from .phases import Axis, pack_image, pack_taps, unpack_result
+from .work import TEMPLATES, Arithmetic, Shape, Stored, Work
 
-INVOCATIONS = 64
 CHUNK_BYTES = 32 << 20  # of the packed image and of the result on the device; larger ones are made in parts
-TILE_WORDS = 2048  # of the image tile, and of the template tile, in shared memory
-STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
-# Workgroups that keep a device busy: the reduction is split until there are so many.
-BUSY_WORKGROUPS = {"discrete": 1024, "virtual": 1024, "cpu": 8}
-BUSY_WORKGROUPS_DEFAULT = 256
-FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
-    4096,
-    256,
-    2**32 - 1,
-)  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
-LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
-TEMPLATES = {"one": 1, "four": 4, "eight": 8}
-
-
-@dataclasses.dataclass(frozen=True)
-class Arithmetic:
-    """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64
-    bits or 32."""
-
-    form: str
-    x: Digits
-    w: Digits
-    wide: bool
-
-    @property
-    def lanes(self) -> int:
-        """Image elements in a word of device memory."""
-        return 32 // self.x.bits
-
-    @property
-    def word_taps(self) -> int:
-        """Taps in a word of a template."""
-        return 1 if self.form == "mul32" else 4
-
-    @property
-    def x_shift(self) -> int:
-        """What the form adds to x: 128 to each digit of its unsigned operand."""
-        return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
-
-    @property
-    def w_offset(self) -> int:
-        """What the window sums of the shifted x are multiplied by."""
-        return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
-
-    @property
-    def flush_words(self) -> int:
-        return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
-
-    def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Per template: bias + (x_offset - x_shift) * sum w, as (low, high) words of the number modulo
-        2**64."""
-        sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
-        factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
-        return np.asarray(
-            (bias.astype(np.uint64) + sums.astype(np.uint64) * factor)
-            .astype("<u8")
-            .view("<i4")
-            .reshape(-1, 2)
-        )
-
-
-def arithmetic(x_range: tuple[int, int], w_range: tuple[int, int], wide: bool, form: str) -> Arithmetic:
-    """The cheapest exact arithmetic for numbers of these ranges.
-
-    Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
-    multiply, which is exact modulo 2**32 but not in 64 bits.
-    """
-    x, w = digits_for(*x_range), digits_for(*w_range)
-    if form == "float" and not wide and x.count * w.count > 1 and max(x.count, w.count) <= 2:
-        return Arithmetic("mul32", digits_for(*x_range, bits=16), digits_for(*w_range, bits=16), wide)
-    return Arithmetic(form, x, w, wide)
-
-
-@dataclasses.dataclass(frozen=True)
-class Shape:
-    """A plain correlation as the shader does it, after `integer_phases`: sizes by group, result and tile."""
-
-    images: int
-    groups: int
-    templates: int  # of a group
-    channels: int  # of a group
-    kh: int
-    kwords: int
-    oh: int
-    ow: int
-
-    @property
-    def column(self) -> bool:
-        """Results one pixel wide: an invocation's four pixels lie below each other."""
-        return self.ow == 1
-
-    @property
-    def block(self) -> str:
-        """How many templates an invocation has: the cheapest, an image word counting like two templates."""
-        return min(
-            TEMPLATES,
-            key=lambda name: (
-                -(-self.templates // TEMPLATES[name]) * (TEMPLATES[name] + 2),
-                -TEMPLATES[name],
-            ),
-        )
-
-    @property
-    def blocks(self) -> int:
-        return -(-self.templates // TEMPLATES[self.block])
-
-    @property
-    def local(self) -> tuple[int, int]:
-        """Invocations across and down: as few surplus pixels as can be."""
-        if self.column:
-            return 1, INVOCATIONS
-        return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
-
-    def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
-        """Workgroups across and down."""
-        width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
-        return -(-self.ow // width), -(-self.oh // height)
-
-
-def step_size(shape: Shape, form: str, most_words: int) -> tuple[int, int, int]:
-    """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
-    allow."""
-    local = shape.local
-    rows = 4 * local[1] if shape.column else local[1]
-    across = local[0] * (4 if form == "mul32" else 1)
-    words_max = min(most_words, TILE_WORDS // (TEMPLATES[shape.block] * (4 if form == "float" else 1)))
-
-    def fits(channels: int, kh: int, words: int) -> bool:
-        line = words | 1 if shape.column else across + words
-        return channels * kh * words <= words_max and channels * (rows + kh - 1) * line <= TILE_WORDS
-
-    words = _even(
-        shape.kwords, next(n for n in range(min(shape.kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n))
-    )
-    kh = _even(
-        shape.kh, next(n for n in range(min(shape.kh, STEP_WORDS), 0, -1) if n == 1 or fits(1, n, words))
-    )
-    if (kh, words) != (shape.kh, shape.kwords):
-        return 1, kh, words
-    most = next(n for n in range(min(shape.channels, STEP_WORDS), 0, -1) if n == 1 or fits(n, kh, words))
-    return _even(shape.channels, most), kh, words
-
-
-def _even(total: int, most: int) -> int:
-    """Parts of at most *most*, as equal as can be."""
-    return -(-total // -(-total // most))
 
 
 class Correlation:
@@ -191,8 +47,11 @@ class Correlation:
             "kwords": -(-taps.shape[4] // how.word_taps), "ow": columns.plain_out,
         }  # fmt: skip
         shape = self.shape(1, rows)
-        self._weights = _upload(device, _template_words(taps, how, TEMPLATES[shape.block], shape))
-        self._constants = _upload(device, how.constants(w, bias))
+        words = _template_words(taps, how, TEMPLATES[shape.block], shape)
+        self._weights = Resident(device, words.nbytes, lambda: words)
+        constants = how.constants(w, bias)
+        self._constants = Resident(device, constants.nbytes, lambda: constants)
+        self._plans: dict[tuple[Spec, Shape, Stored], Plan] = {}
 
     def shape(self, images: int, rows: Axis) -> Shape:
         """The plain correlation for so many images and these rows."""
@@ -215,17 +74,43 @@ class Correlation:
             pack_image(
                 how.x.of(x[image]), packed[:, image], rows, columns, (first_row, first_word * how.lanes)
             )
-        buffer = _upload(self.device, packed)
-        y = self.device.allocate(
-            shape.images * shape.groups * shape.templates * shape.oh * shape.ow * (8 if how.wide else 4)
-        )
-        stored = {
-            "x_rows": size[0],
-            "x_words": size[1] // how.lanes,
-            "x_first_row": first_row,
-            "x_first_word": first_word,
-        }
-        return Job(self, shape, rows, buffer, y, stored)
+        words = Tensor.from_numpy(np.ascontiguousarray(packed).view("<i4").reshape(-1), self.device)
+        stored = Stored(size[0], size[1] // how.lanes, first_row, first_word)
+        plan = self.plan(words.spec, shape, stored)
+        return Job(self, shape, rows, plan, words, Tensor.of(self.device, plan.result))
+
+    def plan(self, x: Spec, shape: Shape, stored: Stored) -> Plan:
+        """The dispatch for packed images, and the clearing of the result where workgroups add to it; made
+        once for each shape."""
+        key = x, shape, stored
+        if key not in self._plans:
+            b = Builder(self.device)
+            self._plans[key] = b.plan(self.build(b, b.input(x), shape, stored))
+        return self._plans[key]
+
+    def build(self, b: Builder, x: Value, s: Shape, stored: Stored) -> Value:
+        """Adds the correlation to a plan."""
+        how = self.how
+        work = Work.of(s, how, self.device.capabilities.device_type)
+        y = b.words(s.images * s.groups * s.templates * s.oh * s.ow * (2 if how.wide else 1))
+        offset = how.w_offset % 2**64
+        push: dict[str, int | float] = {
+            **work.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh, "ow": s.ow,
+            "group_templates": s.templates, "group_channels": s.channels, "kh": s.kh, "kwords": s.kwords,
+            **dataclasses.asdict(stored), "x_digits": how.x.count, "w_digits": how.w.count,
+            "fill": _fill(how.x), "flush_words": how.flush_words,
+            "w_offset_low": _signed(offset & 0xFFFFFFFF), "w_offset_high": _signed(offset >> 32),
+        }  # fmt: skip
+        constants: dict[str, Constant] = {
+            "LOCAL_X": s.local[0], "LOCAL_Y": s.local[1], "COLUMN": s.column, "WIDE": how.wide,
+            "WINDOW_SUMS": how.w_offset != 0,
+        }  # fmt: skip
+        variant = catalog().find("integer_correlate__tiled", dot=how.form, templates=s.block)
+        if work.splits > 1:
+            b.fill(y, 0)
+        slots = [x, b.constant(self._weights), b.constant(self._constants), y]
+        b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
+        return y
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,55 +120,18 @@ class Job:
     owner: Correlation
     shape: Shape
     rows: Axis
-    x: Any
-    y: Any
-    stored: dict[str, int]
+    plan: Plan
+    x: Tensor
+    y: Tensor
 
     def record(self, recording: Recording) -> None:
-        """Records the dispatch, and the clearing of the result where workgroups add to it."""
-        how, s, device = self.owner.how, self.shape, self.owner.device
-        local = s.local
-        tiles = s.tiles(local)
-        alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
-        busy = BUSY_WORKGROUPS.get(device.capabilities.device_type, BUSY_WORKGROUPS_DEFAULT)
-        pairs = how.x.count * how.w.count
-        words = s.channels * s.kh * s.kwords
-        wanted = max(1, busy // alone)
-        block = step_size(s, how.form, max(8, min(STEP_WORDS, pairs * words // wanted)))
-        steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.kwords // block[2])
-        per_split = max(1, steps // wanted)
-        splits = -(-steps // per_split)
-        offset = how.w_offset % 2**64
-        push: dict[str, int | float] = {
-            "tiles_x": tiles[0], "tiles_y": tiles[1], "blocks": s.blocks, "groups": s.groups,
-            "images": s.images, "splits": splits, "steps": steps, "steps_per_split": per_split, "oh": s.oh,
-            "ow": s.ow, "group_templates": s.templates, "group_channels": s.channels, "kh": s.kh,
-            "kwords": s.kwords, "channel_block": block[0], "row_block": block[1], "word_block": block[2],
-            **self.stored, "x_digits": how.x.count, "w_digits": how.w.count, "fill": _fill(how.x),
-            "flush_words": how.flush_words, "w_offset_low": _signed(offset & 0xFFFFFFFF),
-            "w_offset_high": _signed(offset >> 32),
-        }  # fmt: skip
-        constants: dict[str, Value] = {"LOCAL_X": local[0], "LOCAL_Y": local[1], "COLUMN": s.column}
-        program = self._program(constants)
-        if splits > 1:
-            recording.fill(self.y, 0)
-        buffers = [self.x, self.owner._weights, self.owner._constants, self.y]
-        macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        recording.dispatch(program, buffers, push, macs)
-
-    def _program(self, constants: dict[str, Value]) -> Program:
-        how = self.owner.how
-        variant = catalog().find("integer_correlate__tiled", dot=how.form, templates=self.shape.block)
-        return self.owner.device.program(
-            variant, {**constants, "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0}
-        )
+        """Asks for the result."""
+        recording.add(self.plan, [self.x.buffer], [self.y.buffer])
 
     def read(self, out: npt.NDArray[Any]) -> None:
         """The result into out (N, OC, OH, OW), after everything recorded so far has run."""
         s, columns = self.shape, self.owner.columns
-        dtype = "<i8" if self.owner.how.wide else "<i4"
-        count = s.images * s.groups * s.templates * s.oh * s.ow
-        raw = self.owner.device.download(self.y, count * np.dtype(dtype).itemsize).view(dtype)
+        raw = self.y.numpy().view("<i8" if self.owner.how.wide else "<i4")
         split = (-1, self.rows.residues, columns.residues, s.groups * s.templates, s.oh, s.ow)
         unpack_result(raw.reshape(split), self.rows, columns, out)
 
@@ -312,19 +160,13 @@ def _template_words(
     return np.ascontiguousarray(split.transpose(1, 2, 0, 4, 5, 6, 3))
 
 
-def _upload(device: Device, data: npt.NDArray[Any]) -> Any:
-    buffer = device.allocate(data.nbytes)
-    device.upload(buffer, np.ascontiguousarray(data))
-    return buffer
-
-
 def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
     """The problem's vertical and horizontal axis."""
     rows = Axis(p.h, p.kh, p.oh, p.stride[0], p.dilation[0], p.padding[0])
     return rows, Axis(p.w, p.kw, p.ow, p.stride[1], p.dilation[1], p.padding[1])
 
 
-def run(
+def correlate(
     device: Device, choice: Choice, how: Arithmetic, p: Conv2dProblem, x: npt.NDArray[Any],
     w: npt.NDArray[Any], bias: npt.NDArray[np.int64]
 ) -> npt.NDArray[Any]:  # fmt: skip

@@ -1,0 +1,211 @@
+"""How an integer correlation is computed: its arithmetic, its sizes, and how the reduction is divided among
+workgroups."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .digits import Digits, digits_for
+
+INVOCATIONS = 64
+TILE_WORDS = 2048  # of the image tile, and of the template tile, in shared memory
+STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
+# Workgroups that keep a device busy: the reduction is split until there are so many.
+BUSY_WORKGROUPS = {"discrete": 1024, "virtual": 1024, "cpu": 8}
+BUSY_WORKGROUPS_DEFAULT = 256
+FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
+    4096,
+    256,
+    2**32 - 1,
+)  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
+LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
+TEMPLATES = {"one": 1, "four": 4, "eight": 8}
+
+
+@dataclasses.dataclass(frozen=True)
+class Arithmetic:
+    """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64
+    bits or 32."""
+
+    form: str
+    x: Digits
+    w: Digits
+    wide: bool
+
+    @property
+    def lanes(self) -> int:
+        """Image elements in a word of device memory."""
+        return 32 // self.x.bits
+
+    @property
+    def word_taps(self) -> int:
+        """Taps in a word of a template."""
+        return 1 if self.form == "mul32" else 4
+
+    @property
+    def x_shift(self) -> int:
+        """What the form adds to x: 128 to each digit of its unsigned operand."""
+        return 128 * self.x.ones if self.form in ("u8s8", "u8u8") else 0
+
+    @property
+    def w_offset(self) -> int:
+        """What the window sums of the shifted x are multiplied by."""
+        return self.w.offset - (128 * self.w.ones if self.form == "u8u8" else 0)
+
+    @property
+    def flush_words(self) -> int:
+        return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
+
+    def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+        """Per template: bias + (x_offset - x_shift) * sum w, as (low, high) words of the number modulo
+        2**64."""
+        sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
+        factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
+        return np.asarray(
+            (bias.astype(np.uint64) + sums.astype(np.uint64) * factor)
+            .astype("<u8")
+            .view("<i4")
+            .reshape(-1, 2)
+        )
+
+
+def arithmetic(x_range: tuple[int, int], w_range: tuple[int, int], wide: bool, form: str) -> Arithmetic:
+    """The cheapest exact arithmetic for numbers of these ranges.
+
+    Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
+    multiply, which is exact modulo 2**32 but not in 64 bits.
+    """
+    x, w = digits_for(*x_range), digits_for(*w_range)
+    if form == "float" and not wide and x.count * w.count > 1 and max(x.count, w.count) <= 2:
+        return Arithmetic("mul32", digits_for(*x_range, bits=16), digits_for(*w_range, bits=16), wide)
+    return Arithmetic(form, x, w, wide)
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """A plain correlation as the shader does it, after `integer_phases`: sizes by group, result and tile."""
+
+    images: int
+    groups: int
+    templates: int  # of a group
+    channels: int  # of a group
+    kh: int
+    kwords: int
+    oh: int
+    ow: int
+
+    @property
+    def column(self) -> bool:
+        """Results one pixel wide: an invocation's four pixels lie below each other."""
+        return self.ow == 1
+
+    @property
+    def block(self) -> str:
+        """How many templates an invocation has: the cheapest, an image word counting like two templates."""
+        return min(
+            TEMPLATES,
+            key=lambda name: (
+                -(-self.templates // TEMPLATES[name]) * (TEMPLATES[name] + 2),
+                -TEMPLATES[name],
+            ),
+        )
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.templates // TEMPLATES[self.block])
+
+    @property
+    def local(self) -> tuple[int, int]:
+        """Invocations across and down: as few surplus pixels as can be."""
+        if self.column:
+            return 1, INVOCATIONS
+        return min(LOCAL_SIZES, key=lambda size: math.prod(self.tiles(size)))
+
+    def tiles(self, local: tuple[int, int]) -> tuple[int, int]:
+        """Workgroups across and down."""
+        width, height = (1, 4 * local[1]) if self.column else (4 * local[0], local[1])
+        return -(-self.ow // width), -(-self.oh // height)
+
+
+def step_size(shape: Shape, form: str, most_words: int) -> tuple[int, int, int]:
+    """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
+    allow."""
+    local = shape.local
+    rows = 4 * local[1] if shape.column else local[1]
+    across = local[0] * (4 if form == "mul32" else 1)
+    words_max = min(most_words, TILE_WORDS // (TEMPLATES[shape.block] * (4 if form == "float" else 1)))
+
+    def fits(channels: int, kh: int, words: int) -> bool:
+        line = words | 1 if shape.column else across + words
+        return channels * kh * words <= words_max and channels * (rows + kh - 1) * line <= TILE_WORDS
+
+    words = _even(
+        shape.kwords, next(n for n in range(min(shape.kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n))
+    )
+    kh = _even(
+        shape.kh, next(n for n in range(min(shape.kh, STEP_WORDS), 0, -1) if n == 1 or fits(1, n, words))
+    )
+    if (kh, words) != (shape.kh, shape.kwords):
+        return 1, kh, words
+    most = next(n for n in range(min(shape.channels, STEP_WORDS), 0, -1) if n == 1 or fits(n, kh, words))
+    return _even(shape.channels, most), kh, words
+
+
+def _even(total: int, most: int) -> int:
+    """Parts of at most *most*, as equal as can be."""
+    return -(-total // -(-total // most))
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """The part of the images that is on the device: its size, and where it begins in the whole."""
+
+    x_rows: int
+    x_words: int
+    x_first_row: int
+    x_first_word: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """How the reduction is divided: steps of a *block* (channels, rows, words), so many to a workgroup, so
+    that the device has enough workgroups."""
+
+    tiles: tuple[int, int]
+    block: tuple[int, int, int]
+    steps: int
+    per_split: int
+    macs: int
+
+    @classmethod
+    def of(cls, s: Shape, how: Arithmetic, device_type: str) -> Work:
+        """For a device of this type."""
+        tiles = s.tiles(s.local)
+        alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
+        busy = BUSY_WORKGROUPS.get(device_type, BUSY_WORKGROUPS_DEFAULT)
+        pairs = how.x.count * how.w.count
+        words = s.channels * s.kh * s.kwords
+        wanted = max(1, busy // alone)
+        block = step_size(s, how.form, max(8, min(STEP_WORDS, pairs * words // wanted)))
+        steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.kwords // block[2])
+        macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
+        return cls(tiles, block, steps, max(1, steps // wanted), macs)
+
+    @property
+    def splits(self) -> int:
+        """Workgroups that share a result, and add to it."""
+        return -(-self.steps // self.per_split)
+
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants."""
+        return {
+            "tiles_x": self.tiles[0], "tiles_y": self.tiles[1], "splits": self.splits, "steps": self.steps,
+            "steps_per_split": self.per_split, "channel_block": self.block[0], "row_block": self.block[1],
+            "word_block": self.block[2],
+        }  # fmt: skip
