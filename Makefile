@@ -9,7 +9,7 @@ PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
-.PHONY: demo test fuzz lint wheel clean help
+.PHONY: demo test fuzz sanitize lint wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 
@@ -18,6 +18,22 @@ test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, 
 
 fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+# The extension alone is instrumented; Python, the drivers and the layer are not, and tests/sanitize names what they keep.
+# A process that forks is left out under TSan, which does not survive it.
+SANITIZED = VKQ_REQUIRE_DEVICE=1 PYTHONPATH=tests/sanitize VKQ_SANITIZED_EXTENSION=$$(ls $(CURDIR)/build/sanitize-$(1)/_kompute*.so)
+PRELOAD = LD_PRELOAD="$(foreach lib,$(1) stdc++,$$(gcc -print-file-name=lib$(lib).so))"
+sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extension under ASan + UBSan, then under TSan
+	$(BIN)/pip install -q nanobind
+	for kind in address,undefined thread; do \
+	  cmake -S . -B build/sanitize-$${kind%%,*} -G Ninja -DVKQ_SANITIZE=$$kind -DPython_EXECUTABLE=$(CURDIR)/$(BIN)/python && \
+	  ninja -C build/sanitize-$${kind%%,*} _kompute || exit 1; done
+	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \
+	  ASAN_OPTIONS=detect_leaks=1:handle_segv=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not statistics" --deselect tests/runtime/test_process.py
+	$(call SANITIZED,thread) $(call PRELOAD,tsan) TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66 \
+	  setarch -R $(BIN)/python -m pytest -q tests/runtime/test_threads.py tests/runtime/test_transfer.py tests/runtime/test_recording.py \
+	  tests/runtime/test_buffer.py tests/runtime/test_packing.py -k "not swiftshader"
 
 lint: $(VENV)/.test  ## ruff and mypy
 	$(BIN)/ruff check .

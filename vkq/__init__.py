@@ -40,6 +40,7 @@ from .ops.take import slice_ as slice
 from .ops.take import split, take
 from .runtime.device import Device, default_device
 from .runtime.tensor import Tensor
+from .runtime.transfer import empty_pinned
 
 __all__ = [
     "AccumulatorOverflowError",
@@ -75,6 +76,7 @@ __all__ = [
     "default_device",
     "dequantize",
     "devices",
+    "empty_pinned",
     "explain",
     "flatten",
     "global_avg_pool2d",

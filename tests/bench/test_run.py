@@ -54,6 +54,9 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
         assert 0 < row.p20_us <= row.median_us <= row.p80_us
         assert len(row.samples_us) >= 3
         assert ("im2col" in row.variant) == row.case.startswith("conv2d")
+        if row.clock == "host":  # measures no work of the device
+            assert (row.copy_share, row.compute_share) == (None, None)
+            continue
         assert row.copy_share == pytest.approx(row.bytes / row.median_us / 1e3 / 2.0)
         rate = {"dot_s8s8": 8.0, "portable": 4.0}.get(row.path)
         assert row.compute_share == (
@@ -73,7 +76,7 @@ def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
     blind = dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0, timestamp_period_ns=0.0)
     monkeypatch.setattr(any_device, "capabilities", blind)
     found = measured(any_device, CASES[:1])
-    assert [r.clock for r in found.rows] == ["submit", "call"]
+    assert [r.clock for r in found.rows] == ["submit", "call", "host"]
     assert any("no timestamps: there is no gpu clock" in w for w in found.rows[0].warnings)
     assert found.rows[0].overhead_us is None
     assert all(value for value in ceilings.measure(any_device).values())
@@ -108,7 +111,7 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
     any_device.upload(any_device.allocate(1 << 20), np.full(1 << 20, 77, np.uint8))
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
-    assert [(r.clock, r.sets > 1) for r in found.rows] == [(clock, clock != "call")]
+    assert [(r.clock, r.sets > 1) for r in found.rows] == [(clock, clock in ("gpu", "submit"))]
 
 
 def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
@@ -277,7 +280,7 @@ def test_json_has_its_schema_and_is_read_back(any_device: vkq.Device, tmp_path: 
     assert {"name", "type", "software", "driver", "driver_version", "uuid", "vulkan"} <= top["device"].keys()
     assert top["device"]["software"] is True
     assert top["vkq"]
-    assert len(top["rows"]) == 6
+    assert len(top["rows"]) == 2 * len(timer.CLOCKS)
     for row in top["rows"]:
         assert {
             "case",

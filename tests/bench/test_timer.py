@@ -148,3 +148,17 @@ def test_sampling_goes_on_until_the_ratio_is_known_and_ends_with_the_time() -> N
     assert short.warm == [True]  # a pass of 1 us is longer than the time for the warm-up
     noisy = timer.measure([Fake("a", [1.0, 2.0] * 100_000, log)], "call", timer.Settings(time_s=0.01))
     assert noisy.warm == [False]
+
+
+def test_the_host_clock_leaves_the_device_out(any_device: vkq.Device) -> None:
+    """Work that takes the device long takes Python no longer, and nothing is submitted in a sample."""
+    large = Case(parse("linear[M=512,K=512,N=512]"))
+    times = {}
+    for case in (CASE, large):
+        one, _ = work(any_device, case, rotate=False)
+        arm = timer.WorkArm(one, QUICK)
+        times[case] = min(arm.sample("host") for _ in range(5))
+        arm.prepare("submit")
+        if case is large:
+            assert times[case] < 0.2 * arm.sample("submit")
+    assert all(0 < t < 1000 for t in times.values())

@@ -31,7 +31,7 @@ def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
 def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A loop that reads no result: chains are submitted, and at most a few are kept in flight with their
     memory."""
-    monkeypatch.setattr(runtime_device, "OPERATIONS_BEFORE_SUBMIT", 8)
+    monkeypatch.setattr(device.queue, "operations_per_chain", 8)
     x = vkq.Tensor.from_numpy(np.ones((4, 256), np.float32), device)  # 1024 bytes as int8
     device.synchronize()
     gc.collect()

@@ -82,5 +82,6 @@ def test_staging_is_taken_or_refused(any_device: vkq.Device) -> None:
 def test_a_type_that_buffers_cannot_have_is_refused_natively(device: vkq.Device) -> None:
     assert device.context.buffer_memory_types() & 1
     for wrong in (31, 32, 200):
+        arena = device.context.arena(wrong, False, 16, 1024, 1 << 62, 0)
         with pytest.raises(vkq.DeviceError, match="cannot hold storage buffers"):
-            device.context.allocate(1024, wrong, False)
+            arena.allocate(1024)

@@ -38,9 +38,9 @@ def long_work():
 """
 
 
-def python(code: str, device: vkq.Device, **environment: str) -> subprocess.Popen[str]:
+def python(code: str, device: vkq.Device, *arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + code, device.name],
+        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + code, device.name, *arguments],
         env={**os.environ, "VKQ_VALIDATION": "0", **environment},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -49,7 +49,11 @@ def python(code: str, device: vkq.Device, **environment: str) -> subprocess.Pope
 
 
 def ends(process: subprocess.Popen[str], output: str = "", code: int = 0) -> None:
-    out, err = process.communicate(timeout=60)
+    try:
+        out, err = process.communicate(timeout=90)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        pytest.fail(f"the process hangs: {process.communicate()}")
     assert (process.returncode, out, err) == (code, output, "")
 
 
@@ -84,6 +88,24 @@ def test_the_process_ends_quietly(any_device: vkq.Device, code: str) -> None:
 @pytest.mark.parametrize("validation", ["0", "1"])
 def test_the_process_ends_quietly_on_each_driver(device: vkq.Device, validation: str) -> None:
     ends(python("r = long_work(); r.submit(); z = layer(small)", device, VKQ_VALIDATION=validation))
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_daemon_threads_at_the_end_neither_abort_nor_hang(device: vkq.Device, threads: int) -> None:
+    """CPython unwinds a thread that wants the GIL while it ends; C++ destructors would end the process."""
+    code = """
+threading.excepthook = lambda _: None
+def work():
+    while True:
+        layer(x)
+        vkq.Tensor.from_numpy(x, device).numpy()
+for _ in range(int(sys.argv[2])):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+"""
+    many = [python(code, device, str(threads)) for _ in range(3)] + [python(code, device, str(threads))]
+    for process in many:
+        ends(process)
 
 
 def test_a_forked_child_is_told_to_spawn(device: vkq.Device) -> None:
@@ -127,23 +149,30 @@ with context.Pool(1) as pool:
 
 
 def test_ctrl_c_while_waiting_is_raised_when_the_work_has_ended(device: vkq.Device) -> None:
+    """Not before: nothing is in flight when the interrupt arrives, and the whole time of the work is over."""
     code = """
 recording = long_work()
+start = time.monotonic()
+recording.run()
+alone = time.monotonic() - start
 print('waiting', flush=True)
+start = time.monotonic()
 try:
     recording.run()
     print('not interrupted')
 except KeyboardInterrupt:
-    print('interrupted', flush=True)
+    waited = time.monotonic() - start
+    flying = device.queue.in_flight()
+    print('interrupted', recording._native.running, flying, waited > 0.6 * alone, flush=True)
 recording.wait()
 assert (layer(tensor).numpy() == layer(x)).all()
 """
     process = python(code, device)
     assert process.stdout is not None
     assert process.stdout.readline() == "waiting\n"
-    time.sleep(0.3)
+    time.sleep(0.2)
     process.send_signal(signal.SIGINT)
-    ends(process, "interrupted\n")
+    ends(process, "interrupted False [] True\n")
 
 
 def test_ctrl_c_ends_a_script(any_device: vkq.Device) -> None:

@@ -46,7 +46,7 @@ def draw(result: Result, cases: Sequence[Case], path: Path) -> None:
 def _clock(result: Result) -> str:
     """The first clock that was measured: gpu where there are timestamps."""
     measured = {row.clock for row in result.rows}
-    return next((clock for clock in ("gpu", "submit", "call") if clock in measured), "gpu")
+    return next((clock for clock in ("gpu", "submit", "call", "host") if clock in measured), "gpu")
 
 
 def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Sequence
 from vkq.bench.result import Comparison, Failure, Result, Row
 
 Cells = list[str]
-_COLUMNS = ("gpu us", "p20..p80", "submit us", "call us", "GOP/s", "of ceiling", "GB/s", "of copy", "ratio")
+_COLUMNS = (
+    "gpu us", "p20..p80", "submit us", "call us", "host us", "GOP/s", "of ceiling", "GB/s", "of copy",
+    "ratio",
+)  # fmt: skip
 CSV_COLUMNS = (
     "case", "scheme", "scale", "method", "path", "arm", "variant", "clock", "median_us", "p20_us", "p80_us",
     "samples", "dispatches", "passes", "sets", "gops", "gbps", "compute_ceiling", "compute_share",
@@ -41,7 +44,7 @@ def case_lines(
     rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
 ) -> list[str]:
     """The table's lines for some cases: one for each arm, ending with the command that measures it again."""
-    widths = [11, 19, 11, 11, 10, 18, 9, 8, 24]
+    widths = [11, 19, 11, 11, 9, 10, 18, 9, 8, 24]
     lines = []
     for arm in _arms(rows):
         cells = _cells(arm, comparisons)
@@ -60,7 +63,7 @@ def columns() -> str:
     return (
         " ".join(
             name.rjust(width)
-            for name, width in zip(_COLUMNS, [11, 19, 11, 11, 10, 18, 9, 8, 24], strict=True)
+            for name, width in zip(_COLUMNS, [11, 19, 11, 11, 9, 10, 18, 9, 8, 24], strict=True)
         )
         + "  command"
     )
@@ -95,13 +98,15 @@ def _arms(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 
 def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
-    gpu, submit, call = (arm.get(clock) for clock in ("gpu", "submit", "call"))
-    main = gpu or submit or call
+    gpu, submit, call, host = (arm.get(clock) for clock in ("gpu", "submit", "call", "host"))
+    main = gpu or submit or call or host
     assert main is not None
     return [
-        _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), _rate(main.gops),
+        _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), _time(host),
+        _rate(main.gops) if main is not host else "-",
         f"{main.compute_share:.0%} {main.compute_ceiling}" if main.compute_share else "-",
-        _rate(main.gbps), f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
+        _rate(main.gbps) if main is not host else "-",
+        f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
     ]  # fmt: skip
 
 

@@ -272,10 +272,10 @@ class Runner:
         row = Row(
             case.name, case.scheme, case.scale, case.method, one.path, one.kind, one.variant, clock,
             one.verified, found.median, found.p20, found.p80, samples, one.dispatches, passes,
-            one.sets if clock != "call" else 1, case.operations, case.bytes, None, None, None,
+            one.sets if clock not in ("call", "host") else 1, case.operations, case.bytes, None, None, None,
             float(np.median(overheads)) if overheads else None, [], one.command,
         )  # fmt: skip
-        if one.kind == "vkq":
+        if one.kind == "vkq" and clock != "host":  # which measures no work of the device
             ceiling, copy = of_path(one.path, self.result.ceilings), self.result.ceilings.get("copy")
             if ceiling:
                 row.compute_ceiling, row.compute_share = ceiling[0], row.gops / ceiling[1]

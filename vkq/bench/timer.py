@@ -13,12 +13,14 @@ from typing import Any, Protocol
 from vkq.bench import stats
 from vkq.runtime.buffer import Buffer
 from vkq.runtime.device import Device
-from vkq.runtime.recording import AnyBuffer, Recording
+from vkq.runtime.recording import Recording
 from vkq.runtime.tensor import Tensor
 
 # gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one
-# unstacked pass. call: the Python call, arrays in and out.
-CLOCKS = ("gpu", "submit", "call")
+# unstacked pass. call: the Python call, arrays in and out. host: the time that Python needs for the call on
+# tensors in a chain that is not submitted meanwhile, so without the device's.
+CLOCKS = ("gpu", "submit", "call", "host")
+HOST_CHAIN = 64  # calls of a host sample; a chain is submitted after more operations
 MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
 MAX_SETS = 64
 SET_BYTES = 1 << 30  # of all rotating copies together
@@ -67,11 +69,12 @@ class Work:
 
     def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
         self.device = device
+        self.run = run
         with device.record() as once:
             self.y = run()
         self.steps = list(once.steps)
-        self.dispatches = sum(step.program is not None for step in self.steps)
-        self.sets: list[dict[AnyBuffer, Buffer]] = [{}]
+        self.dispatches = sum(step.dispatches for step in self.steps)
+        self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
 
@@ -95,7 +98,7 @@ class Work:
             for one in self.sets
         ]
 
-    def record(self, sets: Sequence[dict[AnyBuffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
+    def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
         """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around
         it all."""
         with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
@@ -113,7 +116,7 @@ class Work:
                 recording.mark()
         return recording
 
-    def _pass(self, recording: Recording, buffers: dict[AnyBuffer, Buffer], times: int = 1) -> None:
+    def _pass(self, recording: Recording, buffers: dict[Buffer, Buffer], times: int = 1) -> None:
         first = recording.position
         for step in self.steps:
             recording.again(step, buffers)
@@ -214,8 +217,25 @@ class WorkArm:
             if self.work.device.capabilities.timestamp_valid_bits:
                 self.overhead_us.append(elapsed - lasted)
             return elapsed
+        if clock == "host":
+            return self._host_us()
         assert self._call is not None
         return _elapsed_us(self._call)
+
+    def _host_us(self) -> float:
+        """Of one call in a chain that begins empty."""
+        device = self.work.device
+        most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
+        calls = max(1, min(HOST_CHAIN, most))
+        device.synchronize()
+
+        def chain() -> None:
+            for _ in range(calls):
+                self.work.run()
+
+        elapsed = _elapsed_us(chain)
+        device.synchronize()
+        return elapsed / calls
 
 
 class CallArm:

@@ -70,7 +70,9 @@ def register(commands: Parsers) -> None:
     what.add_argument("--method", help="a way of the layer, by name (see vkq.Conv2d)")
     how = parser.add_argument_group("how")
     how.add_argument(
-        "--clock", default=",".join(CLOCKS), help="some of gpu, submit, call, with commas (default: all)"
+        "--clock",
+        default=",".join(CLOCKS),
+        help="some of gpu, submit, call, host (default: all)",
     )
     how.add_argument(
         "--samples",

@@ -97,6 +97,16 @@ def error_for(result: int, call: str) -> VkqError:
     return DeviceError(text, result, call)
 
 
+def never_computed(result: int, call: str) -> VkqError:
+    """The error of reading what a failed submission should have computed."""
+    cause = error_for(result, call)
+    return type(cause)(
+        f"this tensor was never computed, because its submission failed ({cause}); compute it again",
+        result,
+        call,
+    )
+
+
 def check(result: int, call: str) -> None:
     """Raises the typed error of a negative VkResult."""
     if result < 0:

@@ -24,7 +24,7 @@ from ..ops.linear import Linear
 from ..ops.matmul import multiplied
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
-from ..runtime.tensor import stored
+from ..runtime.transfer import stored
 from .graph import Array, Graph, Node
 from .operators.movement import margins, permutation, resize_of, slices, window
 from .operators.quantized import CONV, TRANSPOSED, options

@@ -70,9 +70,8 @@ class Executable:
 
     def shaders(self) -> list[tuple[str, ...]]:
         """The shader variants of each node, in order of dispatch."""
-        programs = [step.program for step in self.recording.steps if step.program is not None]
-        names = [program.variant.name for program in programs]
-        return [tuple(names[first:end]) for _, first, end in self.steps]
+        names = self.plan.variants
+        return [names[first:end] for _, first, end in self.steps]
 
     def times_us(self) -> list[float]:
         """The time of each node on the device in the last run, in microseconds (with timestamps)."""
@@ -80,17 +79,13 @@ class Executable:
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def lives(self) -> list[Life]:
-        """When each intermediate value of the recording is alive, by the recording's steps."""
-        kept = {id(tensor.buffer) for tensor in (*self.inputs.values(), *self.outputs.values())}
-        found: dict[int, tuple[int, int, int]] = {}
-        written = set()
-        for number, step in enumerate(self.recording.steps):
-            for i, buffer in enumerate(step.buffers):
-                first, _, _ = found.get(id(buffer), (number, number, 0))
-                found[id(buffer)] = (first, number, buffer.bytes)
-                if step.program is None or "write" in step.program.variant.bindings[i].access:
-                    written.add(id(buffer))
-        return [Life(*life) for key, life in found.items() if key in written and key not in kept]
+        """When each intermediate value of the recording is alive, by the plan's steps."""
+        found: dict[int, tuple[int, int]] = {}
+        for number, step in enumerate(self.plan.steps):
+            for slot in step.slots:
+                first, _ = found.get(slot, (number, number))
+                found[slot] = (first, number)
+        return [Life(*found[slot], size) for slot, (_, size) in self.plan.scratch.items() if slot in found]
 
     def memory(self) -> str:
         """How much memory intermediate values take, beside a plan and the least that must be alive at
@@ -107,12 +102,12 @@ class Executable:
         """Uploads the inputs and submits the work, without waiting for it."""
         for name, tensor in self.inputs.items():
             tensor.write(inputs[name])
-        if self.recording.operations:
+        if self.plan.steps:
             self.recording.submit()
 
     def finish(self) -> dict[str, Array]:
         """Waits for the work of the last `start`; the results by name."""
-        if self.recording.operations:
+        if self.plan.steps:
             self.recording.wait()
         known = {name: array.copy() for name, array in self.known.items()}
         return known | {name: tensor.numpy() for name, tensor in self.outputs.items()}

@@ -42,9 +42,9 @@ def explain(
     first = [Tensor.from_numpy(a, chosen) if isinstance(a, np.ndarray) else a for a in arguments[:1]]
     with chosen.record() as recording:
         operator(*first, *arguments[1:], **options)
-    programs = [step for step in recording.steps if step.program is not None]
+    steps = [step for one in recording.steps for step in one.steps]
     return Steps(
         chosen.name,
-        tuple(step.program.variant.name for step in programs if step.program is not None),
-        sum(step.macs for step in programs),
+        tuple(step.program.variant.name for step in steps if step.program is not None),
+        sum(step.macs for step in steps),
     )

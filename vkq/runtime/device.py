@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
+import math
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -22,15 +22,18 @@ from ..device.profiles import profile
 from ..errors import DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
 from . import pipeline_cache
-from .buffer import Arena, Buffer, Memory
+from .buffer import Arena, Buffer
 from .memory import plan_memory
-from .plan import Resident
+from .plan import Plan, Resident
 from .program import Program, code, require
 from .recording import Recording, native_module
 
 BLOCK_BYTES = 16 << 20
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+STAGING_BYTES = 64 << 20  # of host memory for copies, at most, where the host does not see the device's
+STAGING_CHUNK = 8 << 20  # the host fills one while the device empties another
+UNUSED_BYTES = 256 << 20  # of large blocks of memory that nothing uses, kept for what comes next
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 PLANS_KEPT = 1024  # of operators without weights; layers keep their own
 SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
@@ -87,16 +90,12 @@ class Device:
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
-        self._pid = os.getpid()
-        self._lock = threading.RLock()
+        self._lock = threading.RLock()  # of what is made once; not held while the queue works
         self._local = threading.local()
-        self._pending: Recording | None = None
-        self._operations = 0  # that are being recorded by the thread that holds the lock
-        self._in_flight: list[Recording] = []
         self._programs: dict[tuple[Any, ...], Program] = {}
         self._constants: OrderedDict[Hashable, Resident] = OrderedDict()
         self._plans: OrderedDict[Hashable, Any] = OrderedDict()
-        self._scratch: Buffer | None = None
+        self._making: dict[tuple[Any, ...], threading.Lock] = {}
         self._soft_float: bool | None = None
         handle, queue = vulkan.open_device(
             physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
@@ -105,8 +104,12 @@ class Device:
         handles = (loader, vulkan.instance().handle, physical, handle, queue)
         self.handle = handle  # the VkDevice, for queries that the extension does not make
         self.context = extension.Context(
-            *(vulkan.handle_int(h) for h in handles), family, profile(self.capabilities).wide_barriers
-        )
+            *(vulkan.handle_int(h) for h in handles), family, profile(self.capabilities).wide_barriers,
+            self.capabilities.properties["maxStorageBufferRange"], self.name,
+        )  # fmt: skip
+        self.queue = self.context.queue  # who records and submits; a plan is added to it directly
+        self.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
+        self.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT
         try:
             self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
             self._make_arenas(staging)
@@ -124,6 +127,11 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<vkq.Device {self.capabilities.index}: {self.name}{' (closed)' if self.closed else ''}>"
+
+    @property
+    def shares_processor(self) -> bool:
+        """Whether the device is the host's own processor, so that work moves nowhere by being left to it."""
+        return self.capabilities.device_type == "cpu"
 
     @property
     def closed(self) -> bool:
@@ -147,30 +155,20 @@ class Device:
 
     def allocate(self, size: int) -> Buffer:
         """Device memory of at least *size* bytes; its content is undefined."""
-        return self._allocate(self._arena, size)
+        if size <= self._largest:
+            with contextlib.suppress(OutOfMemoryError):
+                return self._arena.allocate(size)
+        return self._allocate_late(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
         """Copies a contiguous array to the beginning of *target*, before what is asked for later and after
-        what was before.
+        what was before. The array may be changed as soon as this returns.
 
         Never part of a ``record`` block: replaying it does not copy again.
         """
-        flat = data.reshape(-1).view(np.uint8)
-        if flat.size == 0:
+        if data.nbytes == 0:
             return self.check_usable()
-        if target.mapped:
-            if self._in_use(target):
-                self.synchronize()
-            with self._lock:  # keeps the device open
-                self.check_usable()
-                target.view()[: flat.size] = flat
-        else:
-            staging = self._allocate(self._staging, flat.size)
-            with self._lock:
-                self.check_usable()
-                staging.view()[: flat.size] = flat
-                self._chain().copy(staging, target, flat.size)
-        target.failure = None
+        self.queue.upload(target, data.reshape(-1).view(np.uint8))
 
     def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
         """An array of *size* bytes for plans, made and uploaded once for each key when it is first used; the
@@ -196,16 +194,6 @@ class Device:
                     self._plans.popitem(last=False)
         return found
 
-    def scratch(self, size: int) -> Buffer:
-        """Memory for what lies between the steps of plans. All share it, ordered by barriers; large ones have
-        their own. Call it inside ``operation()``, which keeps other threads out."""
-        if size > SCRATCH_KEPT_BYTES:
-            return self.allocate(size)
-        if self._scratch is None or self._scratch.bytes < size:
-            self._scratch = None
-            self._scratch = self.allocate(size)
-        return self._scratch
-
     @property
     def soft_float(self) -> bool:
         """Whether shaders round floats in integers on this device (SOFT_FLOAT), because it rounds them
@@ -214,46 +202,45 @@ class Device:
             self._soft_float = rounds_otherwise(self)
         return self._soft_float
 
-    def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
-        """The first *size* bytes of *source* as a new array, after everything asked for so far has run."""
+    def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
+        """Fills *out* with the first bytes of *source*, after everything asked for so far has run."""
+        self.check_readable()
+        if out.size:
+            self.queue.download(source, out)
+
+    def check_readable(self) -> None:
+        """Raises where the device is not usable, or this thread is in a ``record`` block."""
         self.check_usable()
         if getattr(self._local, "explicit", None) is not None:
             raise DeviceError(
                 "a tensor cannot be read while its operations are only being recorded; run the recording"
                 " first"
             )
-        if size == 0:
-            return np.empty(0, np.uint8)
-        if not source.mapped:
-            staging = self._allocate(self._staging, size)
-            with self._lock:
-                source.check()
-                self._chain().copy(source, staging, size)
-                source = staging
-        self.synchronize()
-        with self._lock:
-            self.check_usable()
-            source.check()
-            return np.array(source.view()[:size])
 
-    def _in_use(self, buffer: Buffer) -> bool:
-        with self._lock:
-            return any(buffer in r.buffers for r in (self._pending, *self._in_flight) if r is not None)
+    def download(self, source: Buffer, size: int) -> npt.NDArray[np.uint8]:
+        """The first *size* bytes of *source* as a new array."""
+        out = np.empty(size, np.uint8)
+        self.download_into(source, out)
+        return out
 
-    def _allocate(self, arena: Arena, size: int) -> Buffer:
+    def empty_pinned(self, shape: Sequence[int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+        """An array in host memory that the device copies from and to by itself (`vkq.empty_pinned`)."""
+        kind = np.dtype(dtype)
+        size = kind.itemsize * math.prod(shape)
+        data: npt.NDArray[np.uint8] = self.queue.pin(size).view()
+        return data[:size].view(kind).reshape(shape)
+
+    def _allocate_late(self, size: int) -> Buffer:
+        """Where the first try found no memory: what has run lets go of its own, and there is a second."""
         self.check_usable()
-        if size > arena.largest:
+        if size > self._largest:
             raise OutOfMemoryError(
-                f"{self.name}: {size} bytes asked for at once, above {arena.rule}; use smaller tensors"
+                f"{self.name}: {size} bytes asked for at once, above {self._largest_rule}; use smaller"
+                " tensors"
             )
+        self.queue.trim()
         try:
-            return arena.allocate(size)
-        except OutOfMemoryError:
-            self.synchronize()  # what has run lets go of its buffers
-            for one in (self._arena, self._staging):
-                one.trim()
-        try:
-            return arena.allocate(size)
+            return self._arena.allocate(size)
         except OutOfMemoryError as error:
             raise OutOfMemoryError(
                 f"{self.name}: no memory for {size} bytes more ({self._arena.allocated_bytes} bytes are"
@@ -263,25 +250,28 @@ class Device:
             ) from error
 
     def _make_arenas(self, staging: bool | None) -> None:
-        context, facts = self.context, self.capabilities.properties
-        plan = plan_memory(self.capabilities, context.buffer_memory_types(), staging)
+        facts, types = self.capabilities.properties, self.capabilities.memory_types
+        plan = plan_memory(self.capabilities, self.context.buffer_memory_types(), staging)
 
-        def arena(memory_type: int, mapped: bool) -> Arena:
-            def block(size: int) -> Memory:  # refers to no Device: an arena does not keep its device alive
-                memory: Memory = context.allocate(size, memory_type, mapped)
-                return memory
-
+        def largest(memory_type: int) -> tuple[int, str]:
             limits = {
                 f"this device's {name}": facts[name] for name in ("maxMemoryAllocationSize", "maxBufferSize")
             }
-            limits["the size of the memory heap"] = self.capabilities.memory_types[memory_type].heap_bytes
-            largest, rule = min((limit, name) for name, limit in limits.items() if limit)
-            return Arena(
-                block, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES, largest, f"{rule} of {largest}"
-            )
+            limits["the size of the memory heap"] = types[memory_type].heap_bytes
+            return min((limit, name) for name, limit in limits.items() if limit)
 
-        self._arena = arena(plan.own, plan.mapped)
-        self._staging = arena(plan.staging, True)
+        def arena(memory_type: int, mapped: bool, keep: int) -> Any:
+            return self.context.arena(
+                memory_type, mapped, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES,
+                largest(memory_type)[0], keep,
+            )  # fmt: skip
+
+        self._largest, rule = largest(plan.own)
+        self._largest_rule = f"{rule} of {self._largest}"
+        self._arena: Arena = arena(plan.own, plan.mapped, min(UNUSED_BYTES, types[plan.own].heap_bytes // 16))
+        self._staging: Arena = arena(plan.staging, True, 0)
+        limit = min(STAGING_BYTES, max(BLOCK_BYTES, types[plan.staging].heap_bytes // 16))
+        self.context.set_arenas(self._arena, SCRATCH_KEPT_BYTES, self._staging, limit, STAGING_CHUNK)
 
     # ----------------------------------------------------------------------------------------------- programs
 
@@ -296,11 +286,15 @@ class Device:
             given["SOFT_FLOAT"] = self.soft_float
         values = variant.constants(given)
         key = (variant, tuple(values.items()), subgroup_size)
-        with self._lock:
-            found = self._programs.get(key)
-            if found is None:
-                found = self._programs[key] = self._make_program(variant, values, subgroup_size)
-            return found
+        found = self._programs.get(key)
+        if found is None:
+            with self._lock:
+                turn = self._making.setdefault(key, threading.Lock())
+            with turn:  # other programs are made meanwhile: the driver compiles without the GIL
+                found = self._programs.get(key)
+                if found is None:
+                    found = self._programs[key] = self._make_program(variant, values, subgroup_size)
+        return found
 
     def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
         require(variant, values, self.capabilities)
@@ -308,8 +302,8 @@ class Device:
             (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
         ]
         native = self.context.program(
-            code(variant, self.capabilities), len(variant.bindings), 4 * len(variant.push_constants), packed,
-            subgroup_size, 0,
+            variant.name, code(variant, self.capabilities), len(variant.bindings),
+            4 * len(variant.push_constants), packed, subgroup_size, 0,
         )  # fmt: skip
         return Program(variant, values, native)
 
@@ -318,31 +312,21 @@ class Device:
 
     def recording(self) -> Recording:
         """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
-        self.check_usable()
         explicit: Recording | None = getattr(self._local, "explicit", None)
-        return explicit if explicit is not None else self._chain()
+        return explicit if explicit is not None else Recording(self, chain=self.queue.chain())
 
-    def _chain(self) -> Recording:
-        with self._lock:
-            pending = self._pending
-            if pending is not None and (pending.sealed or pending.operations >= OPERATIONS_BEFORE_SUBMIT):
-                self._submit_pending()
-            if self._pending is None:
-                self._pending = Recording(self)
-            return self._pending
+    def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        """Records a plan's steps where operations go."""
+        explicit: Recording | None = getattr(self._local, "explicit", None)
+        if explicit is not None:
+            return explicit.add(plan, inputs, outputs)
+        self.queue.add(plan.native, inputs, outputs)
 
-    @contextlib.contextmanager
-    def operation(self) -> Iterator[Recording]:
+    def operation(self) -> contextlib.AbstractContextManager[Recording]:
         """The recording, held by this thread alone for one operation's dispatches, and not submitted before
         its end."""
-        self.check_usable()
-        with self._lock:
-            recording = self.recording()
-            self._operations += 1
-            try:
-                yield recording
-            finally:
-                self._operations -= 1
+        operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
+        return operation
 
     @contextlib.contextmanager
     def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
@@ -354,7 +338,7 @@ class Device:
         (``Recording.gpu_times_us``); *marks* the number of points in time that the block takes itself
         (``Recording.mark``).
         """
-        with self._recording_into(Recording(self, timestamps, marks, replays=True)) as recording:
+        with self._recording_into(Recording(self, timestamps, marks)) as recording:
             assert recording is not None
             yield recording
 
@@ -381,78 +365,31 @@ class Device:
     def flush(self) -> None:
         """Submits what was asked for so far, without waiting."""
         self.check_usable()
-        with self._lock:
-            self._submit_pending()
+        self.queue.flush()
 
     def synchronize(self) -> None:
         """Submits what was asked for so far and waits until the device has done it."""
-        self.flush()
-        with self._lock:
-            submitted = list(self._in_flight)
-        for recording in submitted:
-            self.finish(recording)
-
-    def submit(self, recording: Recording) -> None:
-        """Hands a recording to the device (``Recording.submit``)."""
-        with self._lock:
-            recording.submit_native()
-            self._in_flight.append(recording)
-
-    def finish(self, recording: Recording) -> None:
-        """Waits for a recording (``Recording.wait``); its buffers are then no longer in use."""
-        try:
-            recording.wait_native()
-        finally:
-            with self._lock:
-                if recording in self._in_flight:
-                    self._in_flight.remove(recording)
-                    recording.release()
-
-    def _submit_pending(self) -> None:
-        pending = self._pending
-        if pending is None or self._operations:  # an operation's dispatches stay together
-            return
-        try:
-            self.submit(pending)
-        except DeviceError:
-            if pending.broken:  # else nothing is lost: the next call submits it again
-                self._pending = None
-            raise
-        self._pending = None
-        if len(self._in_flight) > SUBMISSIONS_IN_FLIGHT:
-            self.finish(self._in_flight[0])
+        self.check_usable()
+        self.queue.synchronize()
 
     def check_usable(self) -> None:
         """Raises where the device is closed, lost, or was inherited through a fork."""
-        if os.getpid() != self._pid:
-            raise DeviceError(
-                "this vkq.Device was opened before the process was forked, and Vulkan does not survive a"
-                " fork; open it in the child, started with multiprocessing's 'spawn' method"
-            )
-        if self.closed:
-            raise DeviceError(f"{self.name}: this vkq.Device is closed; open a new one")
-        if self.context.lost:
-            raise vulkan.error_for(vulkan.VK_ERROR_DEVICE_LOST, "an earlier call")
+        self.context.check()
 
     def close(self) -> None:
         """Waits for the device, writes the pipeline cache, frees everything. Further use raises; closing
         again does nothing."""
-        if os.getpid() != self._pid:
+        if self.context.forked:
             return  # a forked child owns nothing
-        with self._lock:
-            if self.closed:
-                return
-            try:
-                if self._programs and not self.context.lost:
-                    pipeline_cache.save(self.context, self.capabilities, self._cached_bytes)
-            finally:
-                self._pending = None
-                self._in_flight.clear()
+        try:
+            if self._programs and not self.closed and not self.context.lost:
+                pipeline_cache.save(self.context, self.capabilities, self._cached_bytes)
+        finally:
+            self.context.close()  # not under the lock, which a thread may want that holds the queue
+            with self._lock:
                 self._programs.clear()
                 self._constants.clear()
                 self._plans.clear()
-                self._scratch = None
-                self.context.close()
 
     def __enter__(self) -> Device:
         return self
@@ -479,6 +416,9 @@ def default_device() -> Device:
 @atexit.register
 def _close_all() -> None:
     """Devices left open are closed before the interpreter tears down what they use."""
+    if not _open:
+        return
+    native_module().begin_exit()
     for device in list(_open):
         with contextlib.suppress(Exception):
             device.close()

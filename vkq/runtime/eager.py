@@ -24,8 +24,7 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
     else:
         y = Tensor.of(device, plan.result)
     if plan.steps:
-        with device.operation() as recording:
-            recording.add(plan, buffers, (y.buffer,))
+        device.add(plan, buffers, (y.buffer,))
     return y
 
 

@@ -6,7 +6,8 @@ as often as wished: for an eager call, inside ``Device.record``, or as a part of
 
 from __future__ import annotations
 
-import threading
+import functools
+import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -91,12 +92,11 @@ class Resident:
     """Data that a plan reads and that outlives it: packed and uploaded when it is first used, and again where
     its upload was lost."""
 
-    __slots__ = ("_buffer", "_device", "_lock", "_make", "bytes")
+    __slots__ = ("_buffer", "_device", "_make", "bytes")
 
     def __init__(self, device: Memory, size: int, make: Callable[[], npt.NDArray[Any]]):
         self._device = device
         self._make = make
-        self._lock = threading.Lock()
         self._buffer: Buffer | None = None
         self.bytes = size
 
@@ -107,15 +107,14 @@ class Resident:
         return found if found is not None and found.failure is None else self._upload()
 
     def _upload(self) -> Buffer:
-        with self._lock:
-            if self._buffer is None or self._buffer.failure is not None:
-                data = np.ascontiguousarray(self._make())
-                if data.nbytes != self.bytes:
-                    raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
-                buffer = self._device.allocate(self.bytes)
-                self._device.upload(buffer, data)
-                self._buffer = buffer
-            return self._buffer
+        # No lock: a thread that holds the device's queue may come here. Two that come at once both upload it.
+        data = np.ascontiguousarray(self._make())
+        if data.nbytes != self.bytes:
+            raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
+        buffer = self._device.allocate(self.bytes)
+        self._device.upload(buffer, data)
+        self._buffer = buffer
+        return buffer
 
 
 @dataclass(frozen=True)
@@ -139,6 +138,16 @@ class Plan:
     slots: int
     reasons: Mapping[str, str] = field(default_factory=dict)
 
+    @functools.cached_property
+    def native(self) -> Any:
+        """The plan as the extension records it, with its constants on the device."""
+        native = native_plan(
+            self.steps, self.slots, len(self.inputs), self.outputs, self.scratch, self.scratch_bytes
+        )
+        for slot, resident in self.constants.items():
+            native.bind(slot, resident.buffer)
+        return native
+
     @property
     def result(self) -> Spec:
         """What an operator gives: the only result."""
@@ -155,6 +164,39 @@ class Plan:
         return sum(step.macs for step in self.steps)
 
 
+READ, WRITE = 1, 2  # a slot's access, as the extension takes it
+
+
+def native_plan(
+    steps: Sequence[Step],
+    slots: int,
+    inputs: int,
+    outputs: Sequence[int],
+    scratch: Mapping[int, tuple[int, int]],
+    scratch_bytes: int,
+) -> Any:
+    """Steps as the extension records them."""
+    return native_module().Plan(
+        [
+            (
+                step.program and step.program.native,
+                step.slots,
+                [READ * (slot in step.reads) + WRITE * (slot in step.writes) for slot in step.slots],
+                step.push,
+                step.program.first_group_at if step.program else -1,
+                step.grids,
+                step.value,
+            )
+            for step in steps
+        ],
+        slots,
+        inputs,
+        outputs,
+        [(slot, offset, size) for slot, (offset, size) in scratch.items()],
+        scratch_bytes,
+    )
+
+
 def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple[int, int, int]]:
     """(first workgroup, x, y) of the dispatches that together run exactly *total* workgroups.
 
@@ -169,3 +211,8 @@ def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple
         y = count // x
         yield first, x, y
         first += x * y
+
+
+def native_module() -> Any:
+    """The compiled extension, imported late so that the shader tools work without it."""
+    return importlib.import_module("vkq._kompute")

@@ -22,8 +22,8 @@ class Program:
 
     @property
     def first_group_at(self) -> int:
-        """Where first_group lies in the push constants, in bytes."""
-        return next(c.offset for c in self.variant.push_constants if c.name == "first_group")
+        """Where first_group lies in the push constants, in bytes; -1 where the shader has none."""
+        return next((c.offset for c in self.variant.push_constants if c.name == "first_group"), -1)
 
 
 def code(variant: Variant, capabilities: Capabilities) -> bytes:

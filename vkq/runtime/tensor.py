@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError
 from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
 from .device import Device
+from .transfer import CPU, as_array, check_dtype, get, put, snapshot
 
 
 class Tensor:
@@ -82,13 +85,8 @@ class Tensor:
         Raises DTypeError for other dtypes than int8, uint8, float32 and int32 (float16 and float64 are not
         narrowed silently).
         """
-        data = np.asarray(array)
-        name = data.dtype.newbyteorder("=").name
-        if name not in BYTES and name not in NUMBERS:
-            raise DTypeError(
-                f"Tensor: dtype {data.dtype} is not one of int8, uint8, float32, int32; convert the array"
-                " first"
-            )
+        data = as_array(array, "Tensor.from_numpy")
+        name = check_dtype(data, (*BYTES, *NUMBERS))
         tensor = cls(device, data.shape, name, layout, qparams)
         tensor.write(data)
         return tensor
@@ -117,36 +115,63 @@ class Tensor:
     def write(self, array: npt.ArrayLike) -> None:
         """Replaces the content by an array of the same shape and dtype. What was asked for before still sees
         the old content."""
-        data = np.asarray(array)
+        data = as_array(array, "Tensor.write")
         if data.shape != self.shape or data.dtype.newbyteorder("=").name != self.dtype:
             raise ArgumentError(
                 f"Tensor.write: the array is {data.dtype} {data.shape}, the tensor {self.dtype} {self.shape};"
                 " they must be equal"
             )
-        self.device.upload(self.buffer, stored(data, self.spec))
+        put(self.device, self.buffer, self.spec, data)
 
-    def numpy(self) -> npt.NDArray[Any]:
-        """The content as a new NumPy array, after everything that it depends on has run."""
-        raw = self.device.download(self.buffer, self.nbytes)
-        packed = self.packed
-        if packed is None:
-            return raw.view(NUMBERS[self.dtype]).reshape(self.shape)
-        out = packed.unpack(raw.view(np.int32), self.extent).reshape(self.shape)
-        return out if self.dtype == "int8" else out.view(np.uint8) ^ np.uint8(0x80)
+    def numpy(self, out: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+        """The content as a new NumPy array, or in *out* (of the same shape and dtype, any strides), after
+        everything that it depends on has run.
+
+        Raises ArgumentError where *out* is something else or read-only.
+        """
+        dtype = np.dtype(NUMBERS.get(self.dtype, self.dtype))
+        if out is None:
+            out = np.empty(self.shape, dtype)
+        elif out.shape != self.shape or out.dtype.newbyteorder("=") != dtype or not out.flags.writeable:
+            frozen = "" if out.flags.writeable else " (read-only)"
+            raise ArgumentError(
+                f"Tensor.numpy: out is {out.dtype} {out.shape}{frozen}, the tensor {self.dtype} {self.shape};"
+                " they must be equal, and out writable"
+            )
+        direct = out.dtype == dtype and out.flags.c_contiguous
+        into = out if direct else np.empty(self.shape, dtype)
+        get(self.device, self.buffer, self.spec, into)
+        if not direct:
+            out[...] = into
+        return out
+
+    def numpy_async(self) -> Future[npt.NDArray[Any]]:
+        """A future of `numpy`: of what the content is now, whatever is written later. The device begins at
+        once; ``result()`` waits."""
+        now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
+        self.device.flush()
+        return _readers().submit(now.numpy)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which cannot be."""
+        if copy is False:
+            raise ValueError("Tensor: its content is on a device; copy=False cannot be")
+        data = self.numpy()
+        return data if dtype is None else data.astype(dtype, copy=False)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """`numpy` for other libraries."""
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Host memory: it is copied there."""
+        return (CPU, 0)
 
     def __repr__(self) -> str:
         return f"<vkq.Tensor {self.dtype} {self.shape} {self.layout} on {self.device.name}>"
 
 
-def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
-    """An array as device memory holds it: *spec* says in which layout, by default that of its dtype and
-    rank."""
-    data = np.asarray(array)
-    spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
-    packed = spec.packed
-    if packed is None:
-        return np.ascontiguousarray(data, NUMBERS[spec.dtype])
-    signed = (
-        data.astype(np.int8, copy=False) if spec.dtype == "int8" else (data ^ np.uint8(0x80)).view(np.int8)
-    )
-    return packed.pack(signed.reshape(spec.extent))
+@functools.cache
+def _readers() -> ThreadPoolExecutor:
+    """Threads that wait for the device in place of the caller."""
+    return ThreadPoolExecutor(2, "vkq-read")

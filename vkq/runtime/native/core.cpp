@@ -39,10 +39,13 @@ void Core::close() {
 
 Use::Use(Core &core) : lock(core.life, std::defer_lock) {
   if (core.forked())
-    throw UsageError("the device was opened before the process was forked; start processes with 'spawn'");
+    throw UsageError(
+        "this vkq.Device was opened before the process was forked, and Vulkan does not survive a fork; open "
+        "it in "
+        "the child, started with multiprocessing's 'spawn' method");
   lockPolitely(lock);
+  if (core.closed) throw UsageError(core.name + ": this vkq.Device is closed; open a new one");
   if (core.lost) throw VulkanError(VK_ERROR_DEVICE_LOST, "an earlier call");
-  if (core.closed) throw UsageError("the device is closed");
   pending = {};
 }
 

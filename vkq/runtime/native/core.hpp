@@ -1,13 +1,12 @@
 // An open device: what it is made of, who uses it, and the order in which everything of it is released.
 #pragma once
-#include <nanobind/nanobind.h>
-
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <set>
 #include <shared_mutex>
 
+#include "gil.hpp"
 #include "seam.hpp"
 #ifdef _WIN32
 #include <process.h>
@@ -17,18 +16,6 @@
 #endif
 
 namespace vkq {
-
-namespace nb = nanobind;
-
-// Takes a lock without keeping the GIL from whoever holds it: the validation layer calls into Python from
-// inside Vulkan.
-template <typename Lock>
-void lockPolitely(Lock &lock) {
-  if (lock.try_lock()) return;
-  if (!PyGILState_Check()) return lock.lock();
-  nb::gil_scoped_release release;
-  lock.lock();
-}
 
 struct Core;
 
@@ -49,6 +36,8 @@ struct Core {
   std::shared_ptr<vk::Queue> queue;
   uint32_t family = 0;
   bool wideBarriers = false;
+  uint64_t maxBinding = 0;  // maxStorageBufferRange, in bytes
+  std::string name;         // for errors
   VkPipelineCache cache = VK_NULL_HANDLE;
   FencePool fences;
   std::set<Resource *> resources;
@@ -56,6 +45,7 @@ struct Core {
   std::mutex mutex;        // resources
   std::mutex queueMutex;   // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+
   // A device that only compiles may be one without hardware, whose driver cannot wait.
   std::atomic<bool> submitted{false};
   const int pid = static_cast<int>(getpid());

@@ -7,7 +7,7 @@ namespace vkq {
 // A storage buffer without memory, and what memory it needs.
 VkMemoryRequirements makeBuffer(Core &core, uint64_t bytes, VkBuffer *buffer);
 
-struct Memory : Resource {
+struct Memory : Resource, std::enable_shared_from_this<Memory> {
   VkBuffer buffer = VK_NULL_HANDLE;
   VkDeviceMemory memory = VK_NULL_HANDLE;
   void *mapped = nullptr;

@@ -2,14 +2,17 @@
 
 #include <cstring>
 
+#include "gil.hpp"
+
 namespace vkq {
 
-Program::Program(std::shared_ptr<Core> c, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
-                 const Constants &constants, uint32_t subgroupSize, uint32_t flags)
-    : Resource(std::move(c)), bindings(bindingCount), pushBytes(push) {
+Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32_t bindingCount,
+                 uint32_t push, const Constants &constants, uint32_t subgroupSize, uint32_t flags)
+    : Resource(std::move(c)), name(std::move(n)), bindings(bindingCount), pushBytes(push) {
+  if (bindings > MOST_BINDINGS) throw std::invalid_argument("Program: more bindings than can be recorded");
   std::vector<uint32_t> code(spirv.size() / 4);
   std::memcpy(code.data(), spirv.c_str(), code.size() * 4);
-  nb::gil_scoped_release unlocked;
+  Unlocked unlocked;
   Use use(*core);
   try {
     create(code, constants, subgroupSize, flags);

@@ -8,14 +8,16 @@ namespace vkq {
 
 using Constants = std::vector<std::pair<uint32_t, uint32_t>>;  // specialization constants: id, bits
 
-struct Program : Resource {
+struct Program : Resource, std::enable_shared_from_this<Program> {
+  static constexpr uint32_t MOST_BINDINGS = 16;
+  const std::string name;
   VkShaderModule module = VK_NULL_HANDLE;
   VkDescriptorSetLayout setLayout = VK_NULL_HANDLE;
   VkPipelineLayout layout = VK_NULL_HANDLE;
   VkPipeline pipeline = VK_NULL_HANDLE;
   uint32_t bindings, pushBytes;
 
-  Program(std::shared_ptr<Core> c, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
+  Program(std::shared_ptr<Core> c, std::string name, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
           const Constants &constants, uint32_t subgroupSize, uint32_t flags);
   ~Program() override { dispose(); }
   void release() override;

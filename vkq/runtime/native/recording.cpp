@@ -1,14 +1,26 @@
 #include "recording.hpp"
 
 #include <chrono>
+#include <cstring>
 #include <thread>
+
+#include "gil.hpp"
 
 namespace vkq {
 
 using Clock = std::chrono::steady_clock;
 
-Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps)
-    : Resource(std::move(c)), queryCount(timestamps) {
+static uint64_t nextSerial() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t marks, bool again)
+    : Resource(std::move(c)),
+      queryCount(timestamps ? 2 * timestamps : marks),
+      timesSteps(timestamps != 0),
+      replays(again),
+      serial(nextSerial()) {
   Use use(*core);
   try {
     sequence = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
@@ -19,13 +31,18 @@ Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps)
       q.queryCount = queryCount;
       vkTable.vkCreateQueryPool(core->handle(), &q, nullptr, &queries);
       core->check();
-      record<ResetQueries>(queries, queryCount);
     }
+    begin();
   } catch (...) {
     release();
     throw;
   }
   adopt();
+}
+
+void Recording::begin() {
+  if (queryCount) record<ResetQueries>(queries, queryCount);
+  record<Barrier>(core->wideBarriers);  // against everything submitted before
 }
 
 Recording::~Recording() {
@@ -35,7 +52,7 @@ Recording::~Recording() {
     return;
   }
   {
-    nb::gil_scoped_release unlocked;
+    MaybeUnlocked unlocked;
     std::shared_lock<std::shared_mutex> life(core->life);
     if (running) {  // nothing may be freed under it
       core->waitIdle();
@@ -60,7 +77,7 @@ Recording::Held::Held(Recording &r) : own(r.mutex, std::defer_lock) {
   use.emplace(*r.core);
 }
 
-// ------------------------------------------------------------------------------------------------ recording
+// ------------------------------------------------------------------------------------------------- recording
 
 void Recording::checkOpen() const {
   if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
@@ -75,7 +92,6 @@ void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
 
 template <typename Op, typename... A>
 void Recording::record(A &&...arguments) {
-  checkOpen();
   operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
   recordAgain(operations.back());
   core->check();
@@ -93,32 +109,106 @@ void Recording::repeat(size_t first, uint32_t times) {
   core->check();
 }
 
-Range Recording::range(const Binding &b) {
-  auto &[memory, offset, bytes] = b;
-  if (offset > memory->bytes || bytes > memory->bytes - offset)
-    throw std::out_of_range("a range outside its memory");
-  keep.push_back(memory);
-  return {memory->buffer, offset, bytes};
+Recording::Kept &Recording::keep(const PiecePtr &piece) {
+  if (piece->keptBy != serial) {
+    piece->keptBy = serial;
+    piece->keptAt = kept.size();
+    kept.push_back({piece, State::UNTOUCHED});
+  }
+  return kept[piece->keptAt];
 }
 
-void Recording::copy(const Binding &from, const Binding &to) {
-  Held held(*this);
-  record<Copy>(range(from), range(to));
+template <typename Spans, typename Span>
+static bool meets(const Span *some, size_t count, const Spans &others) {
+  for (size_t i = 0; i < count; i++)
+    for (const auto &other : others)
+      if (some[i].buffer == other.buffer && some[i].begin < other.end && other.begin < some[i].end)
+        return true;
+  return false;
 }
 
-void Recording::fill(const Binding &to, uint32_t value) {
+// A barrier where one of the ranges meets an earlier write, or a write meets an earlier read.
+void Recording::order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount) {
+  if (meets(reading, readCount, writes) || meets(writing, writeCount, writes) ||
+      meets(writing, writeCount, reads)) {
+    record<Barrier>(core->wideBarriers);
+    reads.clear();
+    writes.clear();
+  }
+  reads.insert(reads.end(), reading, reading + readCount);
+  writes.insert(writes.end(), writing, writing + writeCount);
+}
+
+// What is written now is computed again, whatever was lost of it before.
+void Recording::noteWrite(const PiecePtr &piece) {
+  keep(piece).state = State::WRITTEN;
+  piece->failure.reset();
+}
+
+void Recording::copy(const PiecePtr &from, uint64_t fromOffset, const PiecePtr &to, uint64_t toOffset,
+                     uint64_t bytes) {
   Held held(*this);
-  record<Fill>(range(to), value);
+  checkOpen();
+  if (fromOffset > from->bytes || bytes > from->bytes - fromOffset || toOffset > to->bytes ||
+      bytes > to->bytes - toOffset)
+    throw std::out_of_range("copy: a range outside its buffer");
+  if (from->failure) throw NeverComputed(*from->failure);
+  const Range source{from->memory->buffer, from->offset + fromOffset, bytes};
+  const Range target{to->memory->buffer, to->offset + toOffset, bytes};
+  const Span reading{source.buffer, source.offset, source.offset + bytes};
+  const Span writing{target.buffer, target.offset, target.offset + bytes};
+  order(&reading, 1, &writing, 1);
+  keep(from);
+  record<Copy>(source, target);
+  noteWrite(to);
+  recorded++;
+}
+
+void Recording::upload(const Upload &u) {
+  Held held(*this);
+  checkOpen();
+  const uint64_t at = u.to->offset + u.offset;
+  Span reading{u.from->memory->buffer, u.from->offset, u.from->offset + u.bytes};
+  Span writing{u.to->memory->buffer, at, at + u.bytes};
+  order(&reading, 1, &writing, 1);
+  keep(u.from);
+  record<Copy>(Range{u.from->memory->buffer, u.from->offset, u.bytes},
+               Range{u.to->memory->buffer, at, u.bytes});
+  uploads.push_back(u);
+  Kept &entry = keep(u.to);
+  if (u.whole) {
+    entry.state = State::UPLOADED;
+    u.to->failure.reset();
+  }
+  recorded++;
+}
+
+void Recording::fill(const PiecePtr &to, uint32_t value) {
+  Held held(*this);
+  checkOpen();
+  Span writing{to->memory->buffer, to->offset, to->offset + to->bytes};
+  order(nullptr, 0, &writing, 1);
+  record<Fill>(to->range(), value);
+  noteWrite(to);
+  recorded++;
 }
 
 void Recording::barrier() {
   Held held(*this);
+  checkOpen();
   record<Barrier>(core->wideBarriers);
+  reads.clear();
+  writes.clear();
 }
 
 void Recording::timestamp() {
   Held held(*this);
+  checkOpen();
   if (queriesUsed >= queryCount) throw std::out_of_range("no timestamp left in this recording");
+  writeTimestamp();
+}
+
+void Recording::writeTimestamp() {
   record<Timestamp>(queries, queriesUsed);
   queriesUsed++;
 }
@@ -127,19 +217,22 @@ VkDescriptorSet Recording::descriptorSet(const Program &program) {
   constexpr uint32_t setsPerPool = 64;
   VkDevice d = core->handle();
   if (setsLeft == 0) {
-    VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, setsPerPool * 8};
-    VkDescriptorPoolCreateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
-    info.maxSets = setsPerPool;
-    info.poolSizeCount = 1;
-    info.pPoolSizes = &size;
-    VkDescriptorPool pool = VK_NULL_HANDLE;
-    vkTable.vkCreateDescriptorPool(d, &info, nullptr, &pool);
-    core->check();
-    pools.push_back(pool);
+    if (poolsUsed == pools.size()) {
+      VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, setsPerPool * Program::MOST_BINDINGS};
+      VkDescriptorPoolCreateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+      info.maxSets = setsPerPool;
+      info.poolSizeCount = 1;
+      info.pPoolSizes = &size;
+      VkDescriptorPool pool = VK_NULL_HANDLE;
+      vkTable.vkCreateDescriptorPool(d, &info, nullptr, &pool);
+      core->check();
+      pools.push_back(pool);
+    }
+    poolsUsed++;
     setsLeft = setsPerPool;
   }
   VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
-  info.descriptorPool = pools.back();
+  info.descriptorPool = pools[poolsUsed - 1];
   info.descriptorSetCount = 1;
   info.pSetLayouts = &program.setLayout;
   VkDescriptorSet set = VK_NULL_HANDLE;
@@ -149,30 +242,90 @@ VkDescriptorSet Recording::descriptorSet(const Program &program) {
   return set;
 }
 
-void Recording::dispatch(std::shared_ptr<Program> program, const std::vector<Binding> &bindings,
-                         nb::bytes push, uint32_t x, uint32_t y, uint32_t z) {
+void Recording::add(const std::shared_ptr<Plan> &plan, const Slot *slots) {
   Held held(*this);
-  if (bindings.size() != program->bindings || bindings.size() > 8 || push.size() != program->pushBytes)
-    throw std::invalid_argument(
-        "dispatch: the number of bindings or the size of the push constants differs from the program's");
-  VkDescriptorSet set = descriptorSet(*program);
-  VkDescriptorBufferInfo infos[8];
-  VkWriteDescriptorSet writes[8];
-  for (uint32_t i = 0; i < bindings.size(); i++) {
-    Range r = range(bindings[i]);
-    infos[i] = {r.buffer, r.offset, r.bytes};
-    writes[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set,       i,      0, 1,
-                 VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,      nullptr, &infos[i], nullptr};
+  checkOpen();
+  plan->check(slots, core->maxBinding);
+  plans.push_back(plan);
+  recorded += static_cast<uint32_t>(plan->steps.size());
+  try {
+    for (const PlanStep &step : plan->steps) addStep(step, slots);
+  } catch (const VulkanError &error) {  // some steps are recorded and some are not
+    for (const PlanStep &step : plan->steps)
+      for (size_t i = 0; i < step.slots.size(); i++) {
+        Piece &piece = **slots[step.slots[i]].piece;
+        if (step.access[i] & WRITE && !piece.scratch) piece.failure = {error.result, error.call};
+      }
+    throw;
   }
-  vkTable.vkUpdateDescriptorSets(core->handle(), static_cast<uint32_t>(bindings.size()), writes, 0, nullptr);
-  record<Dispatch>(*program, set, std::string(push.c_str(), push.size()), x, y, z);
-  keep.push_back(program);
 }
 
-// ----------------------------------------------------------------------------------------------- submission
+void Recording::addStep(const PlanStep &step, const Slot *slots) {
+  orderSlots(step, slots);
+  const Slot &first = slots[step.slots[0]];
+  if (step.program)
+    dispatch(step, slots);
+  else
+    record<Fill>(Range{first.buffer(), first.offset, first.bytes}, step.value);
+}
+
+void Recording::orderSlots(const PlanStep &step, const Slot *slots) {
+  Span reading[Program::MOST_BINDINGS], writing[Program::MOST_BINDINGS];
+  size_t readCount = 0, writeCount = 0;
+  for (size_t i = 0; i < step.slots.size(); i++) {
+    const Slot &slot = slots[step.slots[i]];
+    const Span span{slot.buffer(), slot.offset, slot.offset + slot.bytes};
+    if (step.access[i] & READ) reading[readCount++] = span;
+    if (step.access[i] & WRITE) writing[writeCount++] = span;
+    keep(*slot.piece);
+  }
+  order(reading, readCount, writing, writeCount);
+  for (size_t i = 0; i < step.slots.size(); i++)
+    if (step.access[i] & WRITE) noteWrite(*slots[step.slots[i]].piece);
+}
+
+void Recording::dispatch(const PlanStep &step, const Slot *slots) {
+  const Program &program = *step.program;
+  const auto count = static_cast<uint32_t>(step.slots.size());
+  VkDescriptorSet set = descriptorSet(program);
+  VkDescriptorBufferInfo infos[Program::MOST_BINDINGS];
+  VkWriteDescriptorSet updates[Program::MOST_BINDINGS];
+  for (uint32_t i = 0; i < count; i++) {
+    const Slot &slot = slots[step.slots[i]];
+    infos[i] = {slot.buffer(), slot.offset, slot.bytes};
+    updates[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set,       i,      0, 1,
+                  VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,      nullptr, &infos[i], nullptr};
+  }
+  vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
+  const bool timed = timesSteps && queriesUsed + 2 <= queryCount;
+  if (timed) writeTimestamp();
+  for (const auto &[first, x, y] : step.grids) {
+    std::string push = step.push;
+    if (step.firstGroupAt >= 0) std::memcpy(push.data() + step.firstGroupAt, &first, 4);
+    record<Dispatch>(program, set, std::move(push), x, y, 1);
+  }
+  if (timed) writeTimestamp();
+}
+
+// ------------------------------------------------------------------------------------------------ submission
+
+bool Recording::uses(const PiecePtr &piece) const {
+  std::lock_guard<std::mutex> lock(mutex);
+  for (const Kept &one : kept)
+    if (one.piece == piece) return true;
+  return false;
+}
+
+// Marks what was not computed. What the host had uploaded last is uploaded again instead (Queue).
+void Recording::tell(const Failure &failure) {
+  for (const Kept &one : kept) {
+    if (one.piece->scratch || one.state == State::UNTOUCHED) continue;
+    if (one.state == State::WRITTEN) one.piece->failure = failure;
+    if (one.state == State::UPLOADED) one.piece->failure.reset();
+  }
+}
 
 void Recording::submit() {
-  nb::gil_scoped_release unlocked;
   Held held(*this);
   if (broken)
     throw UsageError(
@@ -188,9 +341,10 @@ void Recording::submit() {
   } catch (
       const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
     broken = true;
+    tell({pending.result, pending.call});
   }
   if (pending.result !=
-      VK_SUCCESS) {  // nothing is in flight: this takes Kompute out of its running state without waiting
+      VK_SUCCESS) {  // nothing is in flight: Kompute leaves its running state without waiting
     sequence->evalAwait(0);
     core->check();
   }
@@ -204,16 +358,22 @@ void Recording::finish() {
   sequence->evalAwait(0);
   running = false;
   finished = true;
+  if (!replays) letGo();
 }
 
-// Waits for a while; true when there is nothing more to wait for. A short work is polled: a blocking wait
-// costs tens of us.
+void Recording::letGo() {
+  kept.clear();
+  uploads.clear();
+  plans.clear();
+}
+
+// A short work is polled: a blocking wait costs tens of us.
 bool Recording::waitBriefly(bool poll) {
   Held held(*this);
   if (!running) return true;
   VkResult result = VK_NOT_READY;
-  for (auto start = Clock::now();
-       poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::milliseconds(1);) {
+  const auto start = Clock::now();
+  while (poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::milliseconds(1)) {
     result = vkTable.vkGetFenceStatus(core->handle(), fence);
     if (result == VK_NOT_READY) std::this_thread::yield();
   }
@@ -229,18 +389,26 @@ bool Recording::waitBriefly(bool poll) {
   return true;
 }
 
-// In slices, so that Ctrl-C is seen, and with no lock held while Python's signal handlers run. The work still
-// ends before anything is freed: the interrupt is raised at the end.
-void Recording::wait() {
-  std::optional<nb::python_error> interrupt;
-  for (bool first = true, done = false; !done; first = false) {
-    {
-      nb::gil_scoped_release unlocked;
-      done = waitBriefly(first);
-    }
-    if (!interrupt && PyErr_CheckSignals() != 0) interrupt.emplace();
+void Recording::waitUninterrupted() {
+  for (bool first = true; !waitBriefly(first); first = false) {
   }
-  if (interrupt) throw nb::python_error(*interrupt);
+}
+
+bool Recording::reuse() {
+  Held held(*this);
+  if (replays || running || broken || queryCount) return false;
+  sequence->clear();
+  operations.clear();
+  letGo();
+  reads.clear();
+  writes.clear();
+  for (size_t i = 0; i < poolsUsed; i++) vkTable.vkResetDescriptorPool(core->handle(), pools[i], 0);
+  poolsUsed = setsLeft = 0;
+  recorded = 0;
+  serial = nextSerial();
+  sealed = finished = false;
+  begin();
+  return true;
 }
 
 std::vector<uint64_t> Recording::timestamps() {

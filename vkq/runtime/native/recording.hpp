@@ -1,61 +1,105 @@
 // A chain of operations recorded once through kp::Sequence and submitted as often as wished.
 #pragma once
 #include <optional>
-#include <tuple>
 
 #include "operations.hpp"
+#include "plan.hpp"
 
 namespace vkq {
 
-using Binding = std::tuple<std::shared_ptr<Memory>, uint64_t, uint64_t>;  // memory, offset, bytes
+// A copy from the host's memory that must not get lost: were its chain lost, it is recorded again.
+struct Upload {
+  PiecePtr from, to;
+  uint64_t offset, bytes;  // in `to`
+  bool whole;              // the first of the copies that together replace all that matters of `to`
+};
 
-struct Recording : Resource {
-  std::shared_ptr<kp::Sequence> sequence;
-  std::vector<VkDescriptorPool> pools;
-  std::vector<std::shared_ptr<void>> keep;  // what the recorded commands use
-  std::vector<std::shared_ptr<Operation>> operations;
-  VkQueryPool queries = VK_NULL_HANDLE;
-  uint32_t queryCount, queriesUsed = 0, setsLeft = 0;
-  VkFence fence = VK_NULL_HANDLE;
-  bool sealed = false;    // recorded to the end
-  bool broken = false;    // the end could not be recorded; it can never run
-  bool running = false;   // submitted, and not found to be finished yet
-  bool finished = false;  // ran once, so that there are timestamps
-  std::mutex mutex;
-
-  Recording(std::shared_ptr<Core> c, uint32_t timestamps);
+// The members that record are called under the lock of the device's queue (queue.hpp); `wait` and what
+// follows it are not.
+struct Recording : Resource, std::enable_shared_from_this<Recording> {
+  // `timestamps`: of how many steps the time is taken, or (`marks`) how often `timestamp` may be called.
+  Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t marks, bool replays);
   ~Recording() override;
   void release() override;
 
-  void copy(const Binding &from, const Binding &to);
-  void fill(const Binding &to, uint32_t value);
+  // Each waits, on the device, for what it depends on.
+  void add(const std::shared_ptr<Plan> &plan, const Slot *slots);
+  void copy(const PiecePtr &from, uint64_t fromOffset, const PiecePtr &to, uint64_t toOffset, uint64_t bytes);
+  void upload(const Upload &upload);
+  void fill(const PiecePtr &to, uint32_t value);
   void barrier();
   void timestamp();
-  void dispatch(std::shared_ptr<Program> program, const std::vector<Binding> &bindings, nb::bytes push,
-                uint32_t x, uint32_t y, uint32_t z);
   // Records the operations from number `first` on again, `times` more times; a query is written once, so none
   // may be among them.
   void repeat(size_t first, uint32_t times);
+  size_t position() const { return operations.size(); }
 
-  void submit();
-  void wait();
+  void submit();  // with the queue's lock held
+  bool uses(const PiecePtr &piece) const;
+  // Waits for a while; true when there is nothing more to wait for.
+  bool waitBriefly(bool poll);
+  void waitUninterrupted();
+  // Makes a finished chain ready to be recorded anew; false where that cannot be.
+  bool reuse();
   std::vector<uint64_t> timestamps();
 
+  const uint32_t queryCount;
+  const bool timesSteps;
+  const bool replays;                // is submitted again and again, and keeps what it uses
+  uint32_t recorded = 0;             // operations of the caller's
+  bool sealed = false;               // recorded to the end
+  bool broken = false;               // the end could not be recorded; it can never run
+  std::atomic<bool> running{false};  // submitted, and not found to be finished yet
+  std::vector<Upload> uploads;
+
  private:
+  enum class State : uint8_t { UNTOUCHED, WRITTEN, UPLOADED };
+  struct Kept {
+    PiecePtr piece;
+    State state;
+  };
+  struct Span {
+    VkBuffer buffer;
+    uint64_t begin, end;
+  };
   // Held by each call: one thread at a time, and the device stays open.
   struct Held {
     std::unique_lock<std::mutex> own;
     std::optional<Use> use;
     explicit Held(Recording &r);
   };
+
+  std::shared_ptr<kp::Sequence> sequence;
+  std::vector<VkDescriptorPool> pools;
+  size_t poolsUsed = 0;
+  uint32_t setsLeft = 0;
+  uint64_t serial;
+  std::vector<Kept> kept;  // what the recorded commands use
+  std::vector<std::shared_ptr<Plan>> plans;
+  std::vector<std::shared_ptr<Operation>> operations;
+  std::vector<Span> reads, writes;  // since the last barrier
+  VkQueryPool queries = VK_NULL_HANDLE;
+  uint32_t queriesUsed = 0;
+  VkFence fence = VK_NULL_HANDLE;
+  bool finished = false;  // ran once, so that there are timestamps
+  mutable std::mutex mutex;
+
   template <typename Op, typename... A>
   void record(A &&...arguments);
   void recordAgain(const std::shared_ptr<Operation> &operation);
+  void begin();
   void checkOpen() const;
-  Range range(const Binding &binding);
+  Kept &keep(const PiecePtr &piece);
+  void order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount);
+  void addStep(const PlanStep &step, const Slot *slots);
+  void orderSlots(const PlanStep &step, const Slot *slots);
+  void noteWrite(const PiecePtr &piece);
+  void writeTimestamp();
+  void dispatch(const PlanStep &step, const Slot *slots);
   VkDescriptorSet descriptorSet(const Program &program);
   void finish();
-  bool waitBriefly(bool poll);
+  void letGo();
+  void tell(const Failure &failure);
 };
 
 }  // namespace vkq

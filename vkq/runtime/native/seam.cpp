@@ -52,20 +52,23 @@ uint64_t injectedCalls() {
 // ----------------------------------------------------------------------------------------- the dispatch
 // table
 
-#define CHECKED_CALLS(X)                                                                                     \
-  X(vkAllocateMemory)                                                                                        \
-  X(vkCreateBuffer) X(vkBindBufferMemory) X(vkMapMemory) X(vkCreateCommandPool) X(vkAllocateCommandBuffers)  \
-      X(vkBeginCommandBuffer) X(vkEndCommandBuffer) X(vkQueueSubmit) X(vkWaitForFences)                      \
-          X(vkCreateDescriptorPool) X(vkAllocateDescriptorSets) X(vkCreateShaderModule)                      \
-              X(vkCreateDescriptorSetLayout) X(vkCreatePipelineLayout) X(vkCreatePipelineCache)              \
-                  X(vkCreateComputePipelines) X(vkCreateQueryPool) X(vkResetFences) X(vkGetQueryPoolResults) \
-                      X(vkGetPipelineCacheData) X(vkDeviceWaitIdle)
+#define CHECKED_CALLS(X)                                                                                   \
+  X(vkAllocateMemory)                                                                                      \
+  X(vkCreateBuffer)                                                                                        \
+  X(vkBindBufferMemory)                                                                                    \
+  X(vkMapMemory) X(vkCreateCommandPool) X(vkAllocateCommandBuffers) X(vkBeginCommandBuffer)                \
+      X(vkEndCommandBuffer) X(vkQueueSubmit) X(vkWaitForFences) X(vkCreateDescriptorPool)                  \
+          X(vkAllocateDescriptorSets) X(vkCreateShaderModule) X(vkCreateDescriptorSetLayout)               \
+              X(vkCreatePipelineLayout) X(vkCreatePipelineCache) X(vkCreateComputePipelines)               \
+                  X(vkCreateQueryPool) X(vkResetFences) X(vkGetQueryPoolResults) X(vkGetPipelineCacheData) \
+                      X(vkDeviceWaitIdle)
 
 #define REAL(f) static PFN_##f real_##f = nullptr;
 CHECKED_CALLS(REAL)
 REAL(vkCreateFence)
 REAL(vkDestroyFence)
 REAL(vkFreeCommandBuffers)
+static PFN_vkCreateCommandPool checkedCreateCommandPool = nullptr;
 
 static thread_local FencePool *activePool = nullptr;
 static thread_local VkFence activeFence = VK_NULL_HANDLE;
@@ -109,6 +112,14 @@ static VkResult VKAPI_CALL pooledCreateFence(VkDevice d, const VkFenceCreateInfo
   return VK_SUCCESS;
 }
 
+// Kompute's pools do not let a command buffer be recorded anew; a chain that has run is (Recording::reuse).
+static VkResult VKAPI_CALL createCommandPool(VkDevice d, const VkCommandPoolCreateInfo *given,
+                                             const VkAllocationCallbacks *a, VkCommandPool *pool) {
+  VkCommandPoolCreateInfo info = *given;
+  info.flags |= VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT;
+  return checkedCreateCommandPool(d, &info, a, pool);
+}
+
 // Kompute frees a command buffer of the pool that could not be made.
 static void VKAPI_CALL freeCommandBuffers(VkDevice d, VkCommandPool pool, uint32_t n,
                                           const VkCommandBuffer *buffers) {
@@ -133,6 +144,8 @@ void fillTable(uint64_t getInstanceProcAddr, uint64_t instance) {
   real_vkDestroyFence = vkTable.vkDestroyFence;
   real_vkFreeCommandBuffers = vkTable.vkFreeCommandBuffers;
   vkTable.vkFreeCommandBuffers = freeCommandBuffers;
+  checkedCreateCommandPool = vkTable.vkCreateCommandPool;
+  vkTable.vkCreateCommandPool = createCommandPool;
   vkTable.vkCreateFence = pooledCreateFence;
   vkTable.vkDestroyFence = pooledDestroyFence;
 }

@@ -1,0 +1,343 @@
+"""Arrays to the device and back: every kind of array, ordering, chunks, faults, and no allocation in the
+steady state."""
+
+import array as stdarray
+import gc
+import mmap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.runtime import work
+from tests.runtime.work import DEVICE_LOST, counted, failing
+from vkq.runtime import device as runtime_device
+
+RNG = np.random.default_rng(5)
+SMALL_RING = 1 << 16
+
+
+@pytest.fixture(params=["mapped", "staging", "small ring"])
+def mine(
+    device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[vkq.Device]:
+    """A device without staging, with it, and with so little of it that arrays are larger than all of it."""
+    if request.param == "small ring":
+        monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
+        monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
+        monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+    with work.opened(device, request.param != "mapped") as opened:
+        yield opened
+
+
+def values(dtype: str, shape: tuple[int, ...]) -> Any:
+    if dtype == "float32":
+        return RNG.standard_normal(shape).astype(np.float32)
+    return RNG.integers(*((0, 256) if dtype == "uint8" else (-128, 128)), shape).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float32", "int32"])
+@pytest.mark.parametrize("shape", [(3, 5, 7, 9), (1, 4, 8, 8), (33, 21), (7,), (2, 130, 31, 33), (0, 4), ()])
+def test_what_goes_up_comes_down(mine: vkq.Device, dtype: str, shape: tuple[int, ...]) -> None:
+    data = values(dtype, shape)
+    for layout in (None, "kPackedInt8_16C") if dtype in ("int8", "uint8") and shape else (None,):
+        tensor = vkq.Tensor.from_numpy(data, mine, layout)
+        got = tensor.numpy()
+        assert got.dtype == data.dtype
+        np.testing.assert_array_equal(got, data)
+        out = np.empty(shape[::-1], dtype).T  # not contiguous
+        assert tensor.numpy(out=out) is out
+        np.testing.assert_array_equal(out, data)
+        np.testing.assert_array_equal(tensor.numpy_async().result(20), data)
+
+
+@pytest.mark.parametrize(
+    "layout", ["kPackedInt8_4W4C", "kPackedInt8_4H4W", "kPackedInt8_16C", "kPackedInt8_4C"]
+)
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_the_words_are_the_oracles(mine: vkq.Device, layout: str, dtype: str) -> None:
+    data = values(dtype, (2, 7, 5, 6))
+    tensor = vkq.Tensor.from_numpy(data, mine, layout)
+    packed = tensor.packed
+    assert packed is not None
+    signed = data if dtype == "int8" else (data ^ 0x80).view(np.int8)
+    words = mine.download(tensor.buffer, tensor.nbytes).view("<i4")
+    np.testing.assert_array_equal(words, packed.pack(signed.reshape(tensor.extent)))
+
+
+def odd_arrays(tmp_path: Path) -> dict[str, Any]:
+    base = values("int8", (12, 20))
+    frozen = base.copy()
+    frozen.flags.writeable = False
+    path = tmp_path / "mapped.bin"
+    base.tofile(path)
+    wide = values("int32", (6, 10))
+    return {
+        "strided": base[::3, 1::2], "reversed": base[::-1, ::-1], "transposed": base.T,
+        "fortran": np.asfortranarray(base), "read-only": frozen, "big-endian": wide.astype(">i4"),
+        "memory-mapped": np.memmap(path, np.int8, "r", shape=(12, 20)),
+        "broadcast": np.broadcast_to(base[:1], (5, 20)), "zero-size": base[:0], "a scalar": np.int8(7),
+        "float big-endian": values("float32", (4, 4)).astype(">f4"),
+    }  # fmt: skip
+
+
+def test_odd_arrays_give_what_they_hold_and_stay_as_they_are(mine: vkq.Device, tmp_path: Path) -> None:
+    for name, data in odd_arrays(tmp_path).items():
+        before = np.array(data)
+        tensor = vkq.Tensor.from_numpy(data, mine)
+        np.testing.assert_array_equal(tensor.numpy(), before, err_msg=name)
+        np.testing.assert_array_equal(data, before, err_msg=name)
+
+
+class Holder:
+    """Numbers behind `__array__` alone."""
+
+    def __init__(self, data: Any):
+        self.data = data
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return self.data
+
+
+class Capsule:
+    """Numbers behind DLPack alone."""
+
+    def __init__(self, data: Any, kind: int = 1):
+        self.data, self.kind = data, kind
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.data.__dlpack__()
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (self.kind, 0)
+
+
+def test_arrays_of_every_kind_go_up(any_device: vkq.Device) -> None:
+    data = values("float32", (3, 5))
+    kinds = {
+        "__array__": Holder(data), "DLPack": Capsule(data), "lists": data, "memoryview": memoryview(data),
+        "array.array": stdarray.array("f", data.reshape(-1)),
+        "a tensor": vkq.Tensor.from_numpy(data, any_device),
+    }  # fmt: skip
+    for name, one in kinds.items():
+        got = vkq.Tensor.from_numpy(one, any_device).numpy()
+        np.testing.assert_array_equal(got.reshape(3, 5), data, err_msg=name)
+    with pytest.raises(vkq.ArgumentError, match=r"DLPack device type 2; it must be in host memory \(1\)"):
+        vkq.Tensor.from_numpy(Capsule(data, 2), any_device)
+
+
+def test_tensors_go_to_other_libraries(any_device: vkq.Device) -> None:
+    data = values("int8", (3, 5))
+    tensor = vkq.Tensor.from_numpy(data, any_device)
+    np.testing.assert_array_equal(np.asarray(tensor), data)
+    np.testing.assert_array_equal(np.asarray(tensor, np.float64), data.astype(np.float64))
+    np.testing.assert_array_equal(np.from_dlpack(tensor), data)
+    with pytest.raises(ValueError, match="copy=False cannot be"):
+        tensor.__array__(copy=False)
+
+
+def test_out_must_be_what_the_tensor_is(any_device: vkq.Device) -> None:
+    tensor = vkq.Tensor.from_numpy(values("int8", (3, 5)), any_device)
+    frozen = np.empty((3, 5), np.int8)
+    frozen.flags.writeable = False
+    for out in (np.empty((5, 3), np.int8), np.empty((3, 5), np.uint8), frozen):
+        with pytest.raises(vkq.ArgumentError, match=r"out is .* must be equal, and out writable"):
+            tensor.numpy(out=out)
+
+
+def test_the_callers_array_may_be_changed_at_once(mine: vkq.Device) -> None:
+    for size in (10, 100_000):
+        data = values("int32", (size,))
+        want = data.copy()
+        tensor = vkq.Tensor.from_numpy(data, mine)
+        data[:] = 0
+        np.testing.assert_array_equal(tensor.numpy(), want)
+
+
+@pytest.mark.parametrize("size", [100, 70_000])
+def test_a_write_is_seen_after_it_and_not_before(mine: vkq.Device, size: int) -> None:
+    q = vkq.QParams(1.0)
+    old, new = np.full((1, size), 3, np.int8), np.full((1, size), 9, np.int8)
+    x = vkq.Tensor.from_numpy(old, mine, qparams=q)
+    before = vkq.dequantize(x)
+    future = x.numpy_async()
+    x.write(new)
+    after = vkq.dequantize(x)
+    assert (after.numpy() == 9).all()
+    assert (before.numpy() == 3).all()
+    assert (future.result(20) == 3).all()
+    with mine.record() as recording:
+        y = vkq.dequantize(x)
+    recording.submit()
+    x.write(old)
+    recording.wait()
+    assert (y.numpy() == 9).all()
+
+
+def test_uploads_in_a_record_block_are_made_once(mine: vkq.Device) -> None:
+    q = vkq.QParams(1.0)
+    with mine.record() as recording:
+        x = vkq.Tensor.from_numpy(np.full((2, 50), 4, np.int8), mine, qparams=q)
+        y = vkq.dequantize(x)
+    recording.run()
+    assert (y.numpy() == 4).all()
+    x.write(np.full((2, 50), 5, np.int8))
+    recording.run()
+    assert (y.numpy() == 5).all()
+    with mine.record(), pytest.raises(vkq.DeviceError, match="only being recorded"):
+        x.numpy()
+    with mine.record(), pytest.raises(vkq.DeviceError, match="only being recorded"):
+        x.numpy_async()
+
+
+def test_pinned_arrays_need_no_copy_on_the_host(mine: vkq.Device) -> None:
+    for dtype in ("int8", "float32"):
+        data = mine.empty_pinned((40, 1001), dtype)
+        data[:] = values(dtype, data.shape)
+        want = data.copy()
+        tensor = vkq.Tensor.from_numpy(data[1:], mine)
+        data[:] = 0  # at once
+        np.testing.assert_array_equal(tensor.numpy(), want[1:])
+        back = mine.empty_pinned((39, 1001), dtype)
+        tensor.numpy(out=back)
+        np.testing.assert_array_equal(back, want[1:])
+    used = mine._staging.used_bytes
+    del data, back
+    gc.collect()
+    assert mine._staging.used_bytes < used, "pinned memory goes with its last array"
+
+
+def test_nothing_is_allocated_in_the_steady_state(mine: vkq.Device) -> None:
+    one = work.linear(mine)
+    big = values("int8", (40, 3000))
+    for _ in range(3):
+        one.check()
+        vkq.Tensor.from_numpy(big, mine).numpy()
+    with failing("vkAllocateMemory", 0):
+        for i in range(1000):
+            np.testing.assert_array_equal(one.layer(one.x), one.want)
+            if i % 20 == 0:
+                vkq.Tensor.from_numpy(big, mine).numpy()
+        assert counted() == 0
+
+
+def test_changing_sizes_do_not_grow(device: vkq.Device) -> None:
+    with work.opened(device, True) as mine:
+        sizes = RNG.integers(1, 30_000, 64)
+
+        def some(count: int) -> None:
+            for i in range(count):
+                data = np.full(sizes[i % 64], i, np.int32)
+                assert (vkq.Tensor.from_numpy(data, mine).numpy() == i).all()
+
+        some(200)
+        before = mine._arena.allocated_bytes, mine._staging.allocated_bytes
+        some(2000)
+        assert (mine._arena.allocated_bytes, mine._staging.allocated_bytes) == before
+
+
+def test_the_ring_is_bounded(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
+    monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
+    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+    with work.opened(device, True) as mine:
+        data = values("int32", (500_000,))
+        for _ in range(3):
+            tensors = [vkq.Tensor.from_numpy(data + i, mine) for i in range(3)]
+            for i, tensor in enumerate(tensors):
+                np.testing.assert_array_equal(tensor.numpy(), data + i)
+        assert mine._staging.allocated_bytes <= SMALL_RING
+
+
+RETRIED = ("vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory")
+RING_CALLS = [
+    "vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory", "vkCreateCommandPool",
+    "vkAllocateCommandBuffers", "vkBeginCommandBuffer", "vkEndCommandBuffer", "vkQueueSubmit",
+    "vkCreateFence", "vkResetFences", "vkWaitForFences", "vkAllocateDescriptorSets", "vkCreateDescriptorPool",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", RING_CALLS)
+def test_a_fault_at_every_call_of_the_ring_loses_no_number(
+    any_device: vkq.Device, call: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The n-th call fails, for every n: the error of that call or the right numbers, and the right numbers
+    after."""
+    monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
+    monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
+    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+    data = values("int8", (3, 5, 70, 130))  # 136,500 bytes: chunks, and more than the ring
+
+    def there_and_back(device: vkq.Device) -> Any:
+        return vkq.Tensor.from_numpy(data, device).numpy()
+
+    with work.opened(any_device, True) as mine, failing(call, 0):
+        there_and_back(mine)
+        many = counted()
+    told: list[vkq.OutOfMemoryError] = []
+
+    def tried(step: Callable[[], Any]) -> Any:
+        try:
+            return step()
+        except vkq.OutOfMemoryError as error:
+            told.append(error)
+            return None
+
+    for nth in range(1, min(many, 40) + 2):
+        with work.opened(any_device, True) as mine:
+            with failing(call, nth):
+                got = tried(lambda mine=mine: there_and_back(mine))  # type: ignore[misc]
+            assert got is None or np.array_equal(got, data)
+            np.testing.assert_array_equal(there_and_back(mine), data)
+            assert all(error.call == call for error in told)
+            tensor = vkq.Tensor.from_numpy(data, mine)
+            with failing(call, nth):
+                tried(lambda tensor=tensor: tensor.write(data[::-1]))  # type: ignore[misc]
+                tried(tensor.numpy)
+            got = tried(tensor.numpy)  # a half that was written is told, and no number is mixed
+            assert got is None or np.array_equal(got, data[::-1]) or np.array_equal(got, data)
+            tensor.write(data)
+            np.testing.assert_array_equal(tensor.numpy(), data)
+            told = [error for error in told if "never computed" not in str(error)]
+    assert told or call in RETRIED or (call, many) == ("vkWaitForFences", 0)
+
+
+def test_a_loss_in_the_middle_of_an_upload_is_told(any_device: vkq.Device) -> None:
+    with work.opened(any_device, True) as mine:
+        data = values("int32", (1 << 22,))
+        with failing("vkQueueSubmit", 2, DEVICE_LOST), pytest.raises(vkq.DeviceLostError):
+            vkq.Tensor.from_numpy(data, mine).numpy()
+        with pytest.raises(vkq.DeviceLostError):
+            vkq.Tensor.from_numpy(data, mine)
+
+
+def test_threads_go_up_and_down_at_once(mine: vkq.Device) -> None:
+    from tests.runtime.test_threads import together
+
+    arrays = [values("int8", (3, 40, 17, 60 + i)) for i in range(8)]
+
+    def body(number: int) -> None:
+        for _ in range(4):
+            tensor = vkq.Tensor.from_numpy(arrays[number], mine)
+            future = tensor.numpy_async()
+            np.testing.assert_array_equal(tensor.numpy(), arrays[number])
+            np.testing.assert_array_equal(future.result(30), arrays[number])
+
+    assert together(body) == []
+
+
+def test_an_array_larger_than_a_shader_may_bind_goes_up_too(any_device: vkq.Device) -> None:
+    small = work.doctored(any_device.capabilities, maxStorageBufferRange=4096)
+    data = values("uint8", (2, 5, 40, 30))
+    with vkq.Device(capabilities=small, staging=True) as mine:
+        np.testing.assert_array_equal(vkq.Tensor.from_numpy(data, mine).numpy(), data)
+
+
+def test_files_in_memory_are_read_where_they_are(any_device: vkq.Device) -> None:
+    with mmap.mmap(-1, 4096) as memory:
+        memory[:] = bytes(range(256)) * 16
+        tensor = vkq.Tensor.from_numpy(np.frombuffer(memory, np.uint8).reshape(16, 256), any_device)
+        assert (tensor.numpy() == np.arange(256)).all()

@@ -1,0 +1,80 @@
+#include "copying.hpp"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+namespace vkq {
+
+// One thread copies about 5 to 12 GB/s; a few reach what the memory gives, and more only wait for each other.
+static constexpr uint64_t MOST_THREADS = 8;
+static constexpr uint64_t BYTES_PER_THREAD = 1 << 20;
+
+// The helpers live as long as the process: they are detached and the pool is never destroyed, so that no
+// order of destruction at the process's end matters.
+class Pool {
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<std::function<void()>> work;
+
+ public:
+  const uint64_t helpers =
+      std::min<uint64_t>(MOST_THREADS, std::max(1u, std::thread::hardware_concurrency())) - 1;
+
+  Pool() {
+    for (uint64_t i = 0; i < helpers; i++) std::thread([this] { serve(); }).detach();
+  }
+  void push(std::function<void()> one) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      work.push_back(std::move(one));
+    }
+    wake.notify_one();
+  }
+  [[noreturn]] void serve() {
+    for (;;) {
+      std::unique_lock<std::mutex> lock(mutex);
+      wake.wait(lock, [this] { return !work.empty(); });
+      auto one = std::move(work.front());
+      work.pop_front();
+      lock.unlock();
+      one();
+    }
+  }
+};
+
+// What the helpers of one call share; the last of them to end tells the caller.
+struct Ended {
+  std::mutex mutex;
+  std::condition_variable all;
+  uint64_t left;
+};
+
+void inParallel(uint64_t total, uint64_t least, const std::function<void(uint64_t, uint64_t)> &body) {
+  if (total < 2 * least) {
+    if (total) body(0, total);
+    return;
+  }
+  static Pool &pool = *new Pool;
+  const uint64_t parts = std::min(pool.helpers + 1, total / least);
+  Ended ended{{}, {}, parts - 1};
+  for (uint64_t i = 1; i < parts; i++)
+    pool.push([&ended, &body, begin = total * i / parts, end = total * (i + 1) / parts] {
+      body(begin, end);
+      std::lock_guard<std::mutex> lock(ended.mutex);
+      if (--ended.left == 0) ended.all.notify_one();
+    });
+  body(0, total / parts);
+  std::unique_lock<std::mutex> lock(ended.mutex);
+  ended.all.wait(lock, [&] { return ended.left == 0; });
+}
+
+void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes) {
+  inParallel(bytes, BYTES_PER_THREAD,
+             [&](uint64_t begin, uint64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
+}
+
+}  // namespace vkq

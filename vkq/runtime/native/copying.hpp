@@ -1,0 +1,14 @@
+// Work on host memory, divided among several threads where there is enough of it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace vkq {
+
+// Calls `body(begin, end)` for parts of [0, total) that together are all of it, each at least `least` long.
+void inParallel(uint64_t total, uint64_t least, const std::function<void(uint64_t, uint64_t)> &body);
+
+void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes);
+
+}  // namespace vkq

@@ -1,0 +1,61 @@
+// The GIL, let go of and taken again so that a process can end.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <chrono>
+#include <thread>
+
+namespace vkq {
+
+namespace nb = nanobind;
+
+// A thread that may not go on while the interpreter ends. It dies with the process.
+[[noreturn]] inline void park() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+// Lets go of the GIL while it lives. A daemon thread that takes it again while the interpreter ends is
+// unwound by CPython (pthread_exit), which C++ destructors do not survive: such a thread is parked instead.
+class Unlocked {
+  PyThreadState *state;
+
+ public:
+  Unlocked() : state(PyEval_SaveThread()) {}
+  ~Unlocked() {
+    try {
+      PyEval_RestoreThread(state);
+    } catch (...) {  // never left: the unwinding stops here
+      park();
+    }
+  }
+  Unlocked(const Unlocked &) = delete;
+};
+
+// Lets go of the GIL where the calling thread has it.
+class MaybeUnlocked {
+  alignas(Unlocked) unsigned char place[sizeof(Unlocked)];
+  bool held = PyGILState_Check();
+
+ public:
+  MaybeUnlocked() {
+    if (held) new (place) Unlocked;
+  }
+  ~MaybeUnlocked() {
+    if (held) reinterpret_cast<Unlocked *>(place)->~Unlocked();
+  }
+};
+
+// The thread that the process ends in goes on; every other is parked, without the GIL.
+void parkUnlessMain();
+void noteMain();  // called by the thread that ends the process
+
+// Takes a lock without keeping the GIL from whoever holds it: the validation layer calls into Python from
+// inside Vulkan.
+template <typename Lock>
+void lockPolitely(Lock &lock) {
+  if (lock.try_lock()) return;
+  MaybeUnlocked unlocked;
+  lock.lock();
+}
+
+}  // namespace vkq

@@ -1,0 +1,135 @@
+#include "packing.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "copying.hpp"
+
+namespace vkq {
+
+static uint32_t groups(uint32_t size) { return (size + 3) / 4; }
+
+static uint32_t broadcast(uint8_t byte) { return byte * 0x01010101u; }
+
+Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>, 4> tables, int laneAxis,
+                 uint64_t wordCount)
+    : extent(sizes), table(std::move(tables)), lane(laneAxis), words(wordCount) {
+  if (lane < 0 || lane > 3) throw std::invalid_argument("Packing: the lane is not one of four axes");
+  uint64_t last = 0;
+  for (int axis = 0; axis < 4; axis++) {
+    if (table[axis].size() != (axis == lane ? groups(extent[axis]) : extent[axis]))
+      throw std::invalid_argument("Packing: a table has another length than its axis");
+    last += table[axis].empty() ? 0 : *std::max_element(table[axis].begin(), table[axis].end());
+  }
+  if (elements() && last >= words) throw std::invalid_argument("Packing: a word lies beyond the last");
+}
+
+uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }
+
+// A line: what varies with the last axis alone. `rows` are where the elements of the four lanes begin (one,
+// where the last axis is the lane), `valid` how many of them there are.
+struct Line {
+  uint64_t row[4];
+  uint32_t valid;
+  uint32_t word;
+};
+
+template <typename Visit>
+void Packing::lines(Visit visit) const {
+  uint32_t counts[3];
+  for (int axis = 0; axis < 3; axis++) counts[axis] = axis == lane ? groups(extent[axis]) : extent[axis];
+  const uint64_t total = uint64_t{counts[0]} * counts[1] * counts[2];
+  const uint64_t strides[3] = {uint64_t{extent[1]} * extent[2] * extent[3], uint64_t{extent[2]} * extent[3],
+                               extent[3]};
+  inParallel(total, std::max<uint64_t>(1, (1 << 18) / (4 * uint64_t{extent[3]} + 1)),
+             [&](uint64_t begin, uint64_t end) {
+               for (uint64_t i = begin; i < end; i++) {
+                 const uint64_t at[3] = {i / counts[2] / counts[1], i / counts[2] % counts[1], i % counts[2]};
+                 Line line{{}, 1, 0};
+                 uint64_t row = 0;
+                 for (int axis = 0; axis < 3; axis++) {
+                   line.word += table[axis][at[axis]];
+                   row += at[axis] * strides[axis] * (axis == lane ? 4 : 1);
+                 }
+                 line.row[0] = row;
+                 if (lane < 3) {
+                   line.valid = std::min<uint32_t>(4, extent[lane] - 4 * static_cast<uint32_t>(at[lane]));
+                   for (uint32_t k = 1; k < 4; k++)
+                     line.row[k] = row + std::min(k, line.valid - 1) * strides[lane];
+                 }
+                 visit(line);
+               }
+             });
+}
+
+void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fill) const {
+  if (words != elements() / 4 || elements() % 4) {  // some words or lanes hold no element
+    inParallel(words, 1 << 16,
+               [&](uint64_t begin, uint64_t end) { std::fill(out + begin, out + end, broadcast(fill)); });
+  }
+  const uint32_t width = extent[3], flips = broadcast(flip), fills = broadcast(fill);
+  const uint32_t *last = table[3].data();
+  lines([&](const Line &line) {
+    uint32_t *to = out + line.word;
+    if (lane == 3) {
+      const uint8_t *from = array + line.row[0];
+      for (uint32_t g = 0; g < width / 4; g++) {
+        uint32_t word;
+        std::memcpy(&word, from + 4 * g, 4);
+        to[last[g]] = word ^ flips;
+      }
+      if (const uint32_t rest = width % 4) {
+        uint32_t word = 0;
+        std::memcpy(&word, from + width - rest, rest);
+        const uint32_t mask = (1u << 8 * rest) - 1;
+        to[last[width / 4]] = ((word ^ flips) & mask) | (fills & ~mask);
+      }
+      return;
+    }
+    const uint8_t *a = array + line.row[0], *b = array + line.row[1], *c = array + line.row[2],
+                  *d = array + line.row[3];
+    const uint32_t mask = line.valid == 4 ? ~0u : (1u << 8 * line.valid) - 1;
+    for (uint32_t w = 0; w < width; w++) {
+      const uint32_t word = a[w] | b[w] << 8 | c[w] << 16 | static_cast<uint32_t>(d[w]) << 24;
+      to[last[w]] = ((word ^ flips) & mask) | (fills & ~mask);
+    }
+  });
+}
+
+void Packing::unpack(uint8_t *array, const uint32_t *in, uint8_t flip) const {
+  const uint32_t width = extent[3], flips = broadcast(flip);
+  const uint32_t *last = table[3].data();
+  lines([&](const Line &line) {
+    const uint32_t *from = in + line.word;
+    if (lane == 3) {
+      uint8_t *to = array + line.row[0];
+      for (uint32_t g = 0; g < width / 4; g++) {
+        const uint32_t word = from[last[g]] ^ flips;
+        std::memcpy(to + 4 * g, &word, 4);
+      }
+      if (const uint32_t rest = width % 4) {
+        const uint32_t word = from[last[width / 4]] ^ flips;
+        std::memcpy(to + width - rest, &word, rest);
+      }
+      return;
+    }
+    uint8_t *a = array + line.row[0], *b = array + line.row[1], *c = array + line.row[2],
+            *d = array + line.row[3];
+    if (line.valid == 4) {
+      for (uint32_t w = 0; w < width; w++) {
+        const uint32_t word = from[last[w]] ^ flips;
+        a[w] = static_cast<uint8_t>(word);
+        b[w] = static_cast<uint8_t>(word >> 8);
+        c[w] = static_cast<uint8_t>(word >> 16);
+        d[w] = static_cast<uint8_t>(word >> 24);
+      }
+      return;
+    }
+    for (uint32_t k = 0; k < line.valid; k++)
+      for (uint32_t w = 0; w < width; w++)
+        array[line.row[k] + w] = static_cast<uint8_t>((from[last[w]] ^ flips) >> 8 * k);
+  });
+}
+
+}  // namespace vkq

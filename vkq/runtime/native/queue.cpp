@@ -1,0 +1,188 @@
+#include "queue.hpp"
+
+#include <algorithm>
+
+namespace vkq {
+
+void Queue::setStaging(std::shared_ptr<Arena> arena, uint64_t limit, uint64_t chunk) {
+  staging = std::move(arena);
+  stagingLimit = limit;
+  chunkBytes = std::max<uint64_t>(chunk, 1);
+}
+
+void Queue::setScratch(std::shared_ptr<Arena> arena, uint64_t keep) {
+  scratchArena = std::move(arena);
+  scratchKeep = keep;
+}
+
+// ------------------------------------------------------------------------------------------------- recording
+
+std::shared_ptr<Recording> Queue::newChain() {
+  std::shared_ptr<Recording> found;
+  while (!idle.empty() && !found) {
+    auto one = std::move(idle.back());
+    idle.pop_back();
+    // Whoever still waits for it must not find another's work in it.
+    if (one.use_count() == 1 && one->reuse()) found = std::move(one);
+  }
+  if (!found) found = std::make_shared<Recording>(core, 0, 0, false);
+  for (const Upload &one : lost) found->upload(one);
+  lost.clear();
+  return found;
+}
+
+std::shared_ptr<Recording> Queue::chain() {
+  if (pendingChain && (pendingChain->sealed || pendingChain->recorded >= operationsPerChain)) flush();
+  if (!pendingChain) pendingChain = newChain();
+  return pendingChain;
+}
+
+void Queue::enter() {
+  Lock lock = locked(mutex);
+  Use use(*core);
+  chain();
+  entered++;
+  lock.release();  // until leave()
+}
+
+void Queue::leave() {
+  entered--;
+  mutex.unlock();
+}
+
+PiecePtr Queue::scratchOf(uint64_t bytes) {
+  if (bytes <= scratchKeep && sharedScratch && sharedScratch->bytes >= bytes) return sharedScratch;
+  PiecePtr found;
+  if (bytes <= scratchKeep) sharedScratch.reset();
+  try {
+    found = scratchArena->allocate(bytes);
+  } catch (const VulkanError &) {
+    trim();
+    found = scratchArena->allocate(bytes);
+  }
+  found->scratch = true;
+  if (bytes <= scratchKeep) sharedScratch = found;
+  return found;
+}
+
+void Queue::add(Recording *into, const std::shared_ptr<Plan> &plan, const PiecePtr *given, size_t count,
+                const PiecePtr *outputs, size_t outputCount, const PiecePtr &scratch) {
+  constexpr size_t FEW = 32;
+  Slot few[FEW];
+  std::vector<Slot> many(plan->slots > FEW ? plan->slots : 0);
+  Slot *slots = many.empty() ? few : many.data();
+  if (count > plan->slots) throw std::invalid_argument("add: more buffers than the plan has slots");
+  if (outputCount && outputCount != plan->outputs.size())
+    throw std::invalid_argument("add: another number of outputs than the plan has");
+  Lock lock = locked(mutex);
+  for (const auto &[slot, piece] : plan->constants) slots[slot] = Slot(piece);
+  PiecePtr own = scratch;
+  if (plan->scratchBytes) {
+    if (!own) own = scratchOf(plan->scratchBytes);
+    if (own->bytes < plan->scratchBytes) throw std::invalid_argument("add: the scratch memory is too small");
+    for (const ScratchSlot &part : plan->scratch) slots[part.slot] = Slot(own, part.offset, part.bytes);
+  }
+  for (size_t i = 0; i < count; i++)
+    if (given[i]) slots[i] = Slot(given[i]);
+  for (size_t i = 0; i < outputCount; i++) slots[plan->outputs[i]] = Slot(outputs[i]);
+  (into ? *into : *chain()).add(plan, slots);
+}
+
+// ------------------------------------------------------------------------------------------------ submission
+
+void Queue::flush() {
+  Lock lock = locked(mutex);
+  if (!pendingChain || entered) return;
+  try {
+    MaybeUnlocked unlocked;
+    pendingChain->submit();
+  } catch (...) {
+    if (pendingChain->broken) {  // else nothing is lost: the next call submits it again
+      lost.insert(lost.end(), pendingChain->uploads.begin(), pendingChain->uploads.end());
+      pendingChain.reset();
+    }
+    throw;
+  }
+  flying.push_back(std::move(pendingChain));
+  pendingChain.reset();
+  if (flying.size() > chainsInFlight) waitUnlocked(flying.front());
+}
+
+void Queue::submit(const std::shared_ptr<Recording> &recording) {
+  Lock lock = locked(mutex);
+  flush();
+  {
+    MaybeUnlocked unlocked;
+    recording->submit();
+  }
+  flying.push_back(recording);
+}
+
+std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
+  Lock lock = locked(mutex);
+  return {flying.begin(), flying.end()};
+}
+
+void Queue::landed(const std::shared_ptr<Recording> &recording) {
+  Lock lock = locked(mutex);
+  auto found = std::find(flying.begin(), flying.end(), recording);
+  if (found == flying.end() || recording->running) return;
+  flying.erase(found);
+  if (!recording->replays && idle.size() < chainsInFlight + 2) idle.push_back(recording);
+}
+
+void Queue::waitUnlocked(const std::shared_ptr<Recording> &recording) {
+  const auto kept = recording;  // the caller's may be a reference into `flying`
+  try {
+    MaybeUnlocked unlocked;
+    kept->waitUninterrupted();
+  } catch (...) {
+    landed(kept);
+    throw;
+  }
+  landed(kept);
+}
+
+void Queue::wait(const std::shared_ptr<Recording> &recording) {
+  std::optional<nb::python_error> interrupt;
+  try {
+    for (bool first = true, done = false; !done; first = false) {
+      {
+        Unlocked unlocked;
+        done = recording->waitBriefly(first);
+      }
+      if (!interrupt && PyErr_CheckSignals() != 0) interrupt.emplace();
+    }
+  } catch (...) {
+    landed(recording);
+    throw;
+  }
+  landed(recording);
+  if (interrupt) throw nb::python_error(*interrupt);
+}
+
+void Queue::synchronize() {
+  flush();
+  for (const auto &one : inFlight()) wait(one);
+}
+
+void Queue::trim() {
+  Lock lock = locked(mutex);
+  flush();
+  while (!flying.empty()) waitUnlocked(flying.front());
+  idle.clear();
+  if (!entered) sharedScratch.reset();
+  scratchArena->trim();
+  staging->trim();
+}
+
+void Queue::close() {
+  Lock lock = locked(mutex);
+  pendingChain.reset();
+  flying.clear();
+  idle.clear();
+  lost.clear();
+  sharedScratch.reset();
+}
+
+}  // namespace vkq

@@ -1,0 +1,177 @@
+// Queue's copies between host and device.
+#include <algorithm>
+
+#include "copying.hpp"
+#include "queue.hpp"
+
+namespace vkq {
+
+std::vector<std::shared_ptr<Recording>> Queue::users(const PiecePtr &piece) {
+  std::vector<std::shared_ptr<Recording>> found;
+  for (const auto &one : flying)
+    if (one->uses(piece)) found.push_back(one);
+  return found;
+}
+
+PiecePtr Queue::tryStaging(uint64_t bytes) { return staging->allocate(bytes, stagingLimit); }
+
+PiecePtr Queue::takeStaging(uint64_t bytes) {
+  for (;;) {
+    if (PiecePtr found = tryStaging(bytes)) return found;
+    if (!flying.empty())
+      waitUnlocked(flying.front());
+    else if (pendingChain && !entered)
+      flush();
+    else
+      return staging->allocate(bytes);  // inside an operation that has taken all of it
+  }
+}
+
+void Queue::write(const PiecePtr &target, const std::function<void(uint8_t *)> &access) {
+  for (;;) {
+    Lock lock = locked(mutex);
+    if (pendingChain && pendingChain->uses(target)) flush();
+    const auto busy = users(target);
+    if (busy.empty()) {
+      Use use(*core);
+      MaybeUnlocked unlocked;
+      access(target->host());
+      target->failure.reset();
+      return;
+    }
+    lock.unlock();
+    for (const auto &one : busy) wait(one);
+  }
+}
+
+void Queue::read(const PiecePtr &source, const std::function<void(const uint8_t *)> &access) {
+  std::vector<std::shared_ptr<Recording>> busy;
+  {
+    Lock lock = locked(mutex);
+    flush();
+    busy = users(source);
+  }
+  for (const auto &one : busy) wait(one);
+  Use use(*core);
+  if (source->failure) throw NeverComputed(*source->failure);
+  MaybeUnlocked unlocked;
+  access(source->host());
+}
+
+PiecePtr Queue::pin(uint64_t bytes) {
+  PiecePtr piece = staging->allocate(bytes);
+  Lock lock = locked(mutex);
+  for (auto it = pinned.begin(); it != pinned.end();)
+    it = it->second.expired() ? pinned.erase(it) : std::next(it);
+  pinned[piece->host()] = piece;
+  return piece;
+}
+
+// The pinned memory that holds these bytes, or null.
+PiecePtr Queue::pinnedAt(const uint8_t *data, uint64_t bytes) {
+  auto next = pinned.upper_bound(data);
+  if (next == pinned.begin()) return nullptr;
+  PiecePtr piece = std::prev(next)->second.lock();
+  return piece && data + bytes <= piece->host() + piece->bytes ? piece : nullptr;
+}
+
+void Queue::upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
+  if (bytes > target->bytes) throw std::out_of_range("upload: more bytes than the buffer has");
+  if (target->mapped()) return write(target, [&](uint8_t *to) { copyBytes(to, data, bytes); });
+  std::shared_ptr<Recording> copying;
+  {
+    Lock lock = locked(mutex);
+    {
+      Use use(*core);
+    }
+    const PiecePtr piece = entered ? nullptr : pinnedAt(data, bytes);
+    if (!piece) return uploadStaged(target, data, bytes);
+    copying = chain();
+    copying->copy(piece, data - piece->host(), target, 0, bytes);
+    flush();
+  }
+  wait(copying);  // the caller may change the array now
+}
+
+// With the lock held: chunks of another thread's upload do not come between.
+void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
+  if (bytes <= chunkBytes) {
+    PiecePtr piece = takeStaging(bytes);
+    {
+      Use use(*core);
+      copyBytes(piece->host(), data, bytes);
+    }
+    chain()->upload({piece, target, 0, bytes, true});
+    return;
+  }
+  try {
+    for (uint64_t at = 0; at < bytes; at += chunkBytes) {
+      const uint64_t size = std::min(chunkBytes, bytes - at);
+      PiecePtr piece = takeStaging(size);
+      {
+        Use use(*core);
+        MaybeUnlocked unlocked;
+        copyBytes(piece->host(), data + at, size);
+      }
+      chain()->upload({piece, target, at, size, at == 0});
+      flush();  // the device copies this chunk while the host copies the next
+    }
+  } catch (const VulkanError &error) {  // some of it is there and some is not
+    target->failure = {error.result, error.call};
+    lost.erase(std::remove_if(lost.begin(), lost.end(), [&](const Upload &u) { return u.to == target; }),
+               lost.end());
+    throw;
+  }
+}
+
+void Queue::download(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
+  if (bytes > source->bytes) throw std::out_of_range("download: more bytes than the buffer has");
+  if (source->mapped()) return read(source, [&](const uint8_t *from) { copyBytes(data, from, bytes); });
+  std::shared_ptr<Recording> copying;
+  {
+    Lock lock = locked(mutex);
+    if (const PiecePtr piece = entered ? nullptr : pinnedAt(data, bytes)) {
+      copying = chain();
+      copying->copy(source, 0, piece, data - piece->host(), bytes);
+      flush();
+    }
+  }
+  if (copying) return wait(copying);
+  downloadStaged(source, data, bytes);
+}
+
+// All copies are in the chains before another thread's work can come between; what is more than the staging
+// memory is drained meanwhile.
+void Queue::downloadStaged(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
+  std::deque<Chunk> chunks;
+  {
+    Lock lock = locked(mutex);
+    for (uint64_t at = 0; at < bytes; at += chunkBytes) {
+      {
+        Use use(*core);
+      }
+      const uint64_t size = std::min(chunkBytes, bytes - at);
+      PiecePtr piece = tryStaging(size);
+      while (!piece && !chunks.empty()) {
+        drain(chunks.front(), data);
+        chunks.pop_front();
+        piece = tryStaging(size);
+      }
+      if (!piece) piece = takeStaging(size);
+      const auto into = chain();
+      into->copy(source, at, piece, 0, size);
+      chunks.push_back({piece, into, at, size});
+      flush();
+    }
+  }
+  for (const Chunk &one : chunks) drain(one, data);
+}
+
+void Queue::drain(const Chunk &chunk, uint8_t *data) {
+  wait(chunk.chain);
+  Use use(*core);
+  MaybeUnlocked unlocked;
+  copyBytes(data + chunk.offset, chunk.staging->host(), chunk.bytes);
+}
+
+}  // namespace vkq

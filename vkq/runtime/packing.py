@@ -1,0 +1,56 @@
+"""Packed layouts on the host, at the speed of memory: what `vkq.layout.pack` says, done by the extension."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..layout.pack import Layout
+from .plan import native_module
+
+UINT8 = 0x80  # exclusive-or'ed into uint8, which is stored as int8 moved by 128
+
+
+@functools.lru_cache(maxsize=256)
+def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
+    """The extension's form of a layout for arrays of *shape* (``vkq._kompute.Packing``)."""
+    axes = [np.zeros(size, np.uint32) for size in shape]
+    stride = 1
+    for part in reversed(layout.order):
+        position = np.arange(shape[part.dim], dtype=np.uint32)
+        digit = position if part.modulus is None else position % part.modulus
+        axes[part.dim] += digit // part.divisor * np.uint32(stride)
+        stride *= part.extent(shape)
+    lane = layout.lane.dim
+    axes[lane] = np.ascontiguousarray(axes[lane][::4])
+    # Axes of one element go to the front: the last one is what is walked along.
+    long = [dim for dim in range(len(shape)) if shape[dim] != 1 or dim == lane]
+    missing = 4 - len(long)
+    tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
+    extent = (1,) * missing + tuple(shape[dim] for dim in long)
+    return native_module().Packing(extent, tables, long.index(lane) + missing, stride)
+
+
+def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:
+    """``layout.pack(array, fill)``."""
+    data = np.ascontiguousarray(array, np.int8)
+    words = np.empty(layout.words(data.shape), "<i4")
+    if data.size:
+        packing(layout, data.shape).pack(
+            words.view(np.uint8), data.reshape(-1).view(np.uint8), 0, fill & 0xFF
+        )
+    else:
+        words[:] = np.int32(np.frombuffer(bytes([fill & 0xFF] * 4), "<i4")[0])
+    return words
+
+
+def unpack(layout: Layout, words: npt.NDArray[np.int32], shape: tuple[int, ...]) -> npt.NDArray[np.int8]:
+    """``layout.unpack(words, shape)``."""
+    array = np.empty(shape, np.int8)
+    if array.size:
+        data = np.ascontiguousarray(words, "<i4").view(np.uint8)
+        packing(layout, tuple(shape)).unpack(array.reshape(-1).view(np.uint8), data, 0)
+    return array

@@ -1,0 +1,162 @@
+"""Arrays to the device and back, in the layout of a tensor.
+
+The host's bytes go up and down as they are; a shader packs and unpacks them. Where the device is the host's
+own processor, the extension does it on the way instead, which saves a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError
+from ..layout.extent import NUMBERS, Spec, layout_number
+from ..shader.catalog import catalog
+from .buffer import Buffer
+from .builder import Builder
+from .device import Device, default_device
+from .packing import UINT8, pack, packing, unpack
+from .plan import Plan
+
+CPU = 1  # kDLCPU
+
+
+def as_array(x: Any, what: str) -> npt.NDArray[Any]:
+    """Anything that holds numbers in host memory as a NumPy array, without a copy where that can be: arrays,
+    ``__array__``, the buffer protocol, DLPack, nested lists.
+
+    Raises ArgumentError for memory of another device.
+    """
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "__dlpack_device__"):
+        kind = int(x.__dlpack_device__()[0])
+        if kind != CPU:
+            raise ArgumentError(
+                f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)"
+            )
+        if not hasattr(x, "__array__"):
+            return np.from_dlpack(x)
+    return np.asarray(x)
+
+
+def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
+    """An array as device memory holds it: *spec* says in which layout, by default that of its dtype and
+    rank."""
+    data = np.asarray(array)
+    spec = spec or Spec(data.shape, data.dtype.newbyteorder("=").name)
+    layout = spec.packed
+    if layout is None:
+        return np.ascontiguousarray(data, NUMBERS[spec.dtype])
+    signed = (
+        data.astype(np.int8, copy=False) if spec.dtype == "int8" else (data ^ np.uint8(0x80)).view(np.int8)
+    )
+    return pack(layout, signed.reshape(spec.extent))
+
+
+def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> None:
+    """Replaces what *buffer* holds by an array of the spec's shape and type (any strides and byte order)."""
+    layout = spec.packed
+    if layout is None:
+        return device.upload(buffer, stored(data, spec))
+    raw, flip = np.ascontiguousarray(data).reshape(-1).view(np.uint8), _flip(spec)
+    if raw.size == 0:
+        return device.check_usable()
+    if buffer.mapped and device.shares_processor:
+        return device.queue.upload_packed(buffer, packing(layout, spec.extent), raw, flip)  # type: ignore[no-any-return]
+    if _too_large(device, raw.nbytes, spec):
+        return device.upload(buffer, stored(data, spec))
+    staged = device.allocate(raw.nbytes)
+    device.upload(staged, raw)
+    device.queue.add(_plan(device, spec, "pack").native, (staged,), (buffer,))
+
+
+def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> None:
+    """Fills a C-contiguous array of the spec's shape and type with what *buffer* holds, after everything that
+    it depends on has run."""
+    layout, flat = spec.packed, out.reshape(-1).view(np.uint8)
+    if layout is None or flat.size == 0:
+        return device.download_into(buffer, flat)
+    if buffer.mapped and device.shares_processor:
+        device.check_readable()
+        return device.queue.download_unpacked(buffer, packing(layout, spec.extent), flat, _flip(spec))  # type: ignore[no-any-return]
+    if _too_large(device, flat.nbytes, spec):
+        words = np.empty(spec.nbytes // 4, "<i4")
+        device.download_into(buffer, words.view(np.uint8))
+        np.bitwise_xor(
+            unpack(layout, words, spec.extent).reshape(-1).view(np.uint8), np.uint8(_flip(spec)), out=flat
+        )
+        return None
+    staged = device.allocate(flat.nbytes)
+    device.check_readable()
+    device.queue.add(_plan(device, spec, "unpack").native, (buffer,), (staged,))
+    return device.download_into(staged, flat)
+
+
+def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
+    """The first *size* bytes that *buffer* holds now, on the device, whatever is written to it later."""
+    device.check_readable()
+    copy = device.allocate(size)
+    if size:
+        with device.immediate(), device.operation() as recording:
+            recording.copy(buffer, copy, size)
+    return copy
+
+
+def _too_large(device: Device, size: int, spec: Spec) -> bool:
+    """For a shader: the host does it, as slowly as it can."""
+    return max(size, spec.nbytes) > device.capabilities.properties["maxStorageBufferRange"]
+
+
+def _flip(spec: Spec) -> int:
+    return UINT8 if spec.dtype == "uint8" else 0
+
+
+def _plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
+    """Row-major bytes to the spec's layout, or back."""
+    bare = Spec(spec.shape, spec.dtype, spec.layout)
+
+    def make() -> Plan:
+        b = Builder(device)
+        raw, packed = Spec((math.ceil(spec.size / 4),), "int32"), bare
+        x = b.input(raw if what == "pack" else packed)
+        y = b.new(packed if what == "pack" else raw)
+        constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
+        n, c, h, w = spec.extent
+        count = {"words": packed.nbytes // 4} if what == "pack" else {"elements": spec.size}
+        program = device.program(catalog().find(f"{what}_q8__word"), constants)
+        b.dispatch(program, [x, y], {**count, "n": n, "c": c, "h": h, "w": w})
+        return b.plan(y)
+
+    found: Plan = device.plan((what, bare), make)
+    return found
+
+
+def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
+    """The name of an array's type, whatever its byte order. Raises DTypeError where no tensor has it."""
+    name: str = data.dtype.newbyteorder("=").name
+    if name not in known:
+        raise DTypeError(
+            f"Tensor: dtype {data.dtype} is not one of int8, uint8, float32, int32; convert the array first"
+        )
+    return name
+
+
+def empty_pinned(
+    shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None
+) -> Any:
+    """An array in host memory that the device copies from and to by itself.
+
+    What lies in it goes up (``Tensor.from_numpy``, layers) and comes down (``Tensor.numpy(out=...)``) at the
+    speed of the bus, without a copy on the host. Its content is undefined. The memory is freed with the last
+    array that shows it; it may be used with other devices too, as any array.
+
+    >>> x = empty_pinned((2, 3), np.int8)
+    >>> x.shape, x.dtype
+    ((2, 3), dtype('int8'))
+    """
+    return (device or default_device()).empty_pinned(shape, dtype)
