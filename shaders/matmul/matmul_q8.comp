@@ -1,5 +1,6 @@
 // y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, of two int8 activations: ONNX QLinearMatMul without a constant.
 //   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) * multiplier) + y_zero)
+//   OUT_I32   acc, row-major
 //
 // Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in kPackedInt8_4H4W.
 // Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold anything.
@@ -8,6 +9,7 @@
 
 #define OUT_F32 0
 #define OUT_Q8 1
+#define OUT_I32 2
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
@@ -51,6 +53,10 @@ void main() {
 #if OUT == OUT_F32
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
       if (column + j < p.n) y[row * p.n + column + j] = multiply(int_to_float(acc[j]), p.multiplier);
+    }
+#elif OUT == OUT_I32
+    [[unroll]] for (uint j = 0u; j < 4u; j++) {
+      if (column + j < p.n) y[row * p.n + column + j] = acc[j];
     }
 #else
     ivec4 q;

@@ -16,7 +16,8 @@ from ..runtime.builder import Builder
 from ..runtime.device import Device
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
-from .device import ROWS, Context, refusal
+from .device.context import Context
+from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .memory import Life, plan
 
@@ -48,7 +49,8 @@ class Executable:
         context = Context(graph, builder, layers, values)
         for node in graph.nodes:
             first = builder.dispatches
-            values[node.outputs[0]] = ROWS[node.op].record(context, node)
+            made = ROWS[node.op].record(context, node)
+            values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
             self.steps.append((node, first, builder.dispatches))
         constants = graph.constants
         self.known = {name: constants[name] for name in graph.outputs if name in constants}

@@ -20,12 +20,20 @@ class Prepared:
     """A model that is ready to run."""
 
     def __init__(self, model: Any, device: str | None = None, **options: Any):
-        which = None if device in (None, "CPU", "VULKAN") else device
+        self._given = model, None if device in (None, "CPU", "VULKAN") else device, options
+        self._bound = False
         try:
-            self.session = InferenceSession(model, which, **options)
-        except ModelError:  # perhaps because weights or scales are inputs, as in ONNX's tests of single nodes
-            names = [argument.name for argument in read(model).inputs]
-            self.session = InferenceSession(model, which, constant_inputs=names[1:], **options)
+            self.session = InferenceSession(*self._given[:2], **options)
+        except ModelError:
+            self._bind()
+
+    def _bind(self) -> None:
+        """All inputs but the first count as constants: in ONNX's tests of single nodes, weights and scales
+        are inputs."""
+        model, device, options = self._given
+        names = [argument.name for argument in read(model).inputs]
+        self.session = InferenceSession(model, device, constant_inputs=names[1:], **options)
+        self._bound = True
 
     def run(self, inputs: Any, **options: Any) -> tuple[Array, ...]:
         """All outputs. inputs: one array for each input in order, a single array, or arrays by name."""
@@ -33,6 +41,12 @@ class Prepared:
         if not isinstance(inputs, Mapping):
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
             inputs = dict(zip(names, given, strict=True))
+        try:
+            return tuple(self.session.run(None, inputs))
+        except ModelError:
+            if self._bound:
+                raise
+        self._bind()
         return tuple(self.session.run(None, inputs))
 
 

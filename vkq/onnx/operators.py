@@ -125,11 +125,13 @@ def _normalization(reading: Reading, node: Node) -> None:
 
 
 def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> str:
-    return reading.emit(node, "DequantizeLinear", [x, scale, zero], **attributes)
+    single = reading.emit(node, "Cast", [scale], to="float32")  # float16 scales mean the same numbers
+    return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
 
 def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str) -> None:
-    reading.emit(node, "QuantizeLinear", [x, scale, zero], node.outputs[0])
+    single = reading.emit(node, "Cast", [scale], to="float32")
+    reading.emit(node, "QuantizeLinear", [x, single, zero], node.outputs[0])
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:

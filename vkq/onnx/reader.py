@@ -145,7 +145,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     if graph.sparse_initializer:
         raise ModelError(f"{len(graph.sparse_initializer)} sparse initializers; store them as dense tensors")
     inputs = tuple(_argument(v) for v in graph.input if v.name not in constants)
-    outputs = tuple(_argument(v) for v in graph.output)
+    outputs = tuple(_argument(v) if v.HasField("type") else Argument(v.name, "", ()) for v in graph.output)
     names = {name for node in graph.node for name in (*node.input, *node.output)}
     reading = Reading(opset, constants, names | {a.name for a in inputs} | set(constants))
     nodes = [_node(reading, node, i, folder) for i, node in enumerate(graph.node)]

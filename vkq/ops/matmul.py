@@ -67,20 +67,32 @@ def multiplied(
     )
     if yq is not None and yq.dtype != x.spec.dtype:
         raise DTypeError(f"matmul: a is {x.spec.dtype} and y_qparams are for {yq.dtype}; make them the same")
-    leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
     multiplier = float(multipliers(xq.scale, zq.scale, yq.scale if yq else None)[0])
+    return _product(b, x, z, xq, zq, yq, multiplier, "q8" if yq else "f32")
+
+
+def summed(b: Builder, x: Value, z: Value, xq: QParams, zq: QParams) -> Value:
+    """Adds the product's int32 sums themselves to a plan: ONNX MatMulInteger."""
+    return _product(b, x, z, xq, zq, None, 1.0, "i32")
+
+
+def _product(
+    b: Builder, x: Value, z: Value, xq: QParams, zq: QParams, yq: QParams | None, multiplier: float, out: str
+) -> Value:
+    leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
     batch = math.prod(leading)
     columns = list(range(len(z.spec.shape)))
     columns[-2:] = columns[:-3:-1]
     x, z = _rows(b, x, leading, (m, k)), _rows(b, transposed(b, z, columns), leading, (n, k))
-    y = b.new(Spec((batch * m, n), yq.dtype, MATRIX, yq) if yq else Spec((batch * m, n), "float32"))
+    word = "int32" if out == "i32" else "float32"
+    y = b.new(Spec((batch * m, n), yq.dtype, MATRIX, yq) if yq else Spec((batch * m, n), word))
     if y.spec.size:
         push: dict[str, int | float] = {
             "batch": batch, "m": m, "n": n, "k": k, "a_zero": signed_zero_point(xq),
             "b_zero": signed_zero_point(zq), "y_zero": signed_zero_point(yq) if yq else 0,
             "multiplier": multiplier,
         }  # fmt: skip
-        variant = catalog().find("matmul_q8__row", out="q8" if yq else "f32")
+        variant = catalog().find("matmul_q8__row", out=out)
         b.dispatch(b.device.program(variant), [x, z, y], push, y.spec.size * k)
     return reshaped(b, y, (*leading, m, n))
 

@@ -115,7 +115,7 @@ def _binary(f: Callable[[Array, Array], Any], dtype: str | None = None) -> Opera
         with np.errstate(all="ignore"):
             for other in given[1:]:
                 total = np.asarray(f(total, other))
-        return one(total.astype(dtype or given[0].dtype))
+            return one(total.astype(dtype or given[0].dtype))
 
     return Operator("elementwise", lambda x: broadcast(x, dtype), compute)
 

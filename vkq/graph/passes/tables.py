@@ -129,7 +129,11 @@ def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
     for node in cone:
         if node.op == "lookup" and "axis" in node.attributes:
             axes.add(node.attributes["axis"])
-        if node.op == "DequantizeLinear":
+        if node.op in ("QuantizeLinear", "DequantizeLinear"):
+            if node.inputs[0] not in sweep.constants and np.prod(sweep.specs[node.inputs[1]].shape) > 1:
+                if node.attributes.get("block_size", 0):
+                    return None
+                axes.add(int(node.attributes.get("axis", 1)) % max(rank, 1))
             continue
         for name in node.inputs:
             constant = name in sweep.constants or sweep.producer(name, "DequantizeLinear") is not None

@@ -1,0 +1,160 @@
+"""ONNX's own tests of single nodes: through the backend on a device, and through the oracle.
+
+Tests of operators that are quantized, or move 8-bit numbers, must pass by name. Of all others that vkq takes,
+none may be wrong; the totals are stated, and must not shrink.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.check import graph as oracle
+from vkq.onnx import ModelError, backend
+from vkq.onnx.reader import fixed
+
+FOLDER = Path(onnx.__file__).parent / "backend" / "test" / "data" / "node"
+QUANTIZED = [
+    "convinteger_with_padding",
+    "convinteger_without_padding",
+    "matmulinteger",
+    "qlinearconv",
+    "quantizelinear",
+    "quantizelinear_axis",
+    "quantizelinear_blocked_asymmetric",
+    "dequantizelinear",
+    "dequantizelinear_axis",
+    "dequantizelinear_blocked",
+    "dynamicquantizelinear",
+    "dynamicquantizelinear_max_adjusted",
+    "dynamicquantizelinear_min_adjusted",
+    "qlinearmatmul_2D_int8_float16",
+    "qlinearmatmul_2D_int8_float32",
+    "qlinearmatmul_2D_uint8_float16",
+    "qlinearmatmul_2D_uint8_float32",
+    "qlinearmatmul_3D_int8_float16",
+    "qlinearmatmul_3D_int8_float32",
+    "qlinearmatmul_3D_uint8_float16",
+    "qlinearmatmul_3D_uint8_float32",
+    "maxpool_2d_uint8",
+    "add_int8",
+    "add_uint8",
+    "sub_int8",
+    "sub_uint8",
+    "mul_int8",
+    "mul_uint8",
+    "div_int8",
+    "div_uint8",
+    "max_int8",
+    "max_uint8",
+    "min_int8",
+    "min_uint8",
+    "clip_default_int8_min",
+    "clip_default_int8_max",
+    "clip_default_int8_inbounds",
+]
+TAKEN = 230  # of ONNX 1.22.0's tests, at least so many run on a device; and so many in NumPy:
+COMPUTED = 590
+
+
+def arrays(folder: Path, kind: str, count: int) -> list[Any]:
+    found = []
+    for i in range(count):
+        tensor = onnx.TensorProto()
+        tensor.ParseFromString((folder / f"{kind}_{i}.pb").read_bytes())
+        found.append(numpy_helper.to_array(tensor))
+    return found
+
+
+def cases(name: str) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """(model, inputs, expected outputs) of a test; none where they are no tensors."""
+    model = onnx.load(FOLDER / f"test_{name}" / "model.onnx")
+    values = [*model.graph.input, *model.graph.output]
+    if not all(value.type.HasField("tensor_type") for value in values):
+        return
+    for data in sorted((FOLDER / f"test_{name}").glob("test_data_set_*")):
+        yield (
+            model,
+            arrays(data, "input", len(model.graph.input)),
+            arrays(data, "output", len(model.graph.output)),
+        )
+
+
+def same(got: Any, want: Any) -> None:
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    if want.dtype.kind == "f":
+        np.testing.assert_allclose(got, want, rtol=1e-3, atol=1e-6)  # the rtol of ONNX's own runner
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+NAMES = sorted(path.name.removeprefix("test_") for path in FOLDER.iterdir())
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_quantized(device: vkq.Device, name: str) -> None:
+    for model, inputs, outputs in cases(name):
+        for got, want in zip(backend.prepare(model, device).run(inputs), outputs, strict=True):
+            same(got, want)
+
+
+def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
+    """What the device does not take is refused by a ModelError, and nothing that it takes is wrong."""
+    count: Counter[str] = Counter()
+    for name in NAMES:
+        for model, inputs, outputs in cases(name):
+            try:
+                results = backend.prepare(model, any_device).run(inputs)
+            except ModelError:
+                count["refused"] += 1
+                continue
+            for got, want in zip(results, outputs, strict=True):
+                same(got, want)
+            count["taken"] += 1
+    assert count["taken"] >= TAKEN, count
+
+
+def test_every_node_in_numpy() -> None:
+    """The oracle computes what ONNX says, also of the real operators around quantized ones."""
+    count: Counter[str] = Counter()
+    for name in NAMES:
+        for model, inputs, outputs in cases(name):
+            try:
+                read = vkq.onnx.read(model)
+                feed = {value.name: array for value, array in zip(model.graph.input, inputs, strict=True)}
+                kinds = ("int8", "uint8", "float32")
+                read = fixed(read, {n: v for n, v in feed.items() if v.dtype.name not in kinds})
+                graph = read.at({a.name: feed[a.name].shape for a in read.inputs})
+                results = oracle.run(graph, {a.name: feed[a.name] for a in read.inputs})
+            except ModelError:
+                count["refused"] += 1
+                continue
+            for value, want in zip(model.graph.output, outputs, strict=True):
+                same(results[value.name], want)
+            count["computed"] += 1
+    assert count["computed"] >= COMPUTED, count
+
+
+def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    (y,) = backend.run_node(onnx.helper.make_node("Transpose", ["x"], ["y"]), [x])
+    np.testing.assert_array_equal(y, x.T)
+    (y,) = backend.run_model(_identity(), [x])
+    np.testing.assert_array_equal(y, x)
+    assert backend.supports_device("CPU")
+    assert not backend.supports_device("no such device")
+
+
+def _identity() -> Any:
+    info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, (2, 3))
+    result = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, (2, 3))
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    return onnx.helper.make_model(onnx.helper.make_graph([node], "g", [info], [result]))

@@ -1,0 +1,1 @@
+"""How each operator of a graph runs on a device."""

@@ -1,0 +1,90 @@
+"""A graph that is being planned for a device: what the rows of the table share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from ...layout.extent import Spec
+from ...runtime.builder import Builder, Value
+from ...runtime.plan import Resident
+from ...runtime.transfer import stored
+from ..graph import Graph, Node
+
+BYTES, WORDS = ("int8", "uint8"), ("float32", "int32")
+
+
+@dataclasses.dataclass
+class Context:
+    """A graph that is being planned for a device. ``layers`` keeps what is made of weights, also for other
+    shapes."""
+
+    graph: Graph
+    builder: Builder
+    layers: dict[Hashable, Any]
+    values: dict[str, Value]
+
+    def value(self, name: str) -> Value:
+        """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""
+        found = self.values.get(name)
+        if found is None:
+            found = self.values[name] = self._constant(name)
+        return found
+
+    def _constant(self, name: str) -> Value:
+        array, b = self.graph.constants[name], self.builder
+        spec = Spec(array.shape, array.dtype.name)
+        resident = self.keep(
+            ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array))
+        )
+        return b.view(b.constant(resident), spec)
+
+    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """Something that is made once for all shapes of the inputs."""
+        if key not in self.layers:
+            self.layers[key] = make()
+        return self.layers[key]
+
+
+Record = Callable[[Context, Node], "Value | tuple[Value, ...]"]
+Check = Callable[[Graph, Node], "str | None"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    check: Check
+    record: Record
+
+
+def unnamed(context: Context, x: Value) -> Value:
+    """The same numbers without parameters."""
+    s = x.spec
+    return x if s.qparams is None else context.builder.view(x, Spec(s.shape, s.dtype, s.layout))
+
+
+def anything(graph: Graph, node: Node) -> str | None:
+    return None
+
+
+def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
+    """All inputs 8-bit, of one type."""
+    dtypes = {graph.specs[name].dtype for name in node.inputs if name}
+    return (
+        None
+        if len(dtypes) == 1 and dtypes <= set(BYTES)
+        else f"takes {', '.join(sorted(dtypes))}; both must be 8-bit numbers of one type"
+    )
+
+
+def first_is_bytes(graph: Graph, node: Node) -> str | None:
+    dtype = graph.specs[node.inputs[0]].dtype
+    return None if dtype in BYTES else f"takes {dtype}; it must be int8 or uint8"
+
+
+def places_are_known(graph: Graph, node: Node) -> str | None:
+    """Where things go must be known now."""
+    unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
+    return (
+        f"where its elements go depends on {unknown[0]!r}, which is computed at run time" if unknown else None
+    )

@@ -1,0 +1,106 @@
+"""Movement on a device: by an operator's own way, or by the place that each element comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ...kernels.repack import reshaped
+from ...ops import resize, shape, take
+from ...runtime.builder import Value
+from ..graph import Array, Graph, Node
+from ..operators.movement import margins, permutation, resize_of, slices
+from ..operators.table import compute
+from .context import BYTES, Context, Record, Row, anything, first_is_bytes, places_are_known, unnamed
+
+def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
+    """8-bit numbers by the operator's own way; wider ones, and more than four axes, element by element."""
+
+    def record(context: Context, node: Node) -> Value:
+        spec = context.graph.specs[node.inputs[0]]
+        if spec.dtype in BYTES and len(spec.shape) <= 4:
+            return direct(context, node)
+        return _taken(context, node)
+
+    return record
+
+
+def _reshape(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    return reshaped(context.builder, x, context.graph.specs[node.outputs[0]].shape)
+
+
+def _transpose(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    return unnamed(context, shape.transposed(context.builder, x, permutation(node, len(x.spec.shape))))
+
+
+def _slice(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
+    lists = [[int(v) for v in constants[name].reshape(-1)] if name else None for name in node.inputs[1:]]
+    dims = x.spec.shape
+    parts = [range(*s.indices(d)) for s, d in zip(slices(node, dims, lists), dims, strict=True)]
+    return take.sliced(context.builder, x, parts)
+
+
+def _concat(context: Context, node: Node) -> Value:
+    xs = [context.value(name) for name in node.inputs]
+    if len(xs) == 1:
+        return xs[0]
+    if xs[0].spec.dtype in BYTES:
+        return unnamed(context, shape.concatenated(context.builder, xs, node.attributes["axis"]))
+    return take.concatenated_words(context.builder, xs, node.attributes["axis"])
+
+
+def _pad(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
+    axes = [int(v) for v in constants[node.inputs[3]]] if node.input(3) else None
+    around = margins(node, len(x.spec.shape), [int(v) for v in constants[node.inputs[1]]], axes)
+    if node.attributes.get("mode", "constant") != "constant" or min(min(pair) for pair in around) < 0:
+        return _taken(context, node)
+    fill = int(constants[node.inputs[2]].reshape(())) if node.input(2) else 0
+    return unnamed(context, shape.padded(context.builder, x, around, fill, None))
+
+
+def _resize(context: Context, node: Node) -> Value:
+    x, constants = context.value(node.inputs[0]), context.graph.constants
+    how = resize_of(
+        node, x.spec.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])]
+    )
+    return unnamed(context, resize.resized_as(context.builder, x, how))
+
+
+def _places(graph: Graph, node: Node) -> tuple[Array, float]:
+    """Where each element of a movement's result comes from, and the fill."""
+    spec = graph.specs[node.inputs[0]]
+    numbers = np.arange(math.prod(spec.shape), dtype=np.int64).reshape(spec.shape)
+    arrays: list[Array | None] = [
+        numbers,
+        *(graph.constants[name] if name else None for name in node.inputs[1:]),
+    ]
+    fill = 0.0
+    if node.op == "Pad" and len(arrays) > 2:
+        fill = float(there.reshape(())) if (there := arrays[2]) is not None else 0.0
+        arrays[2] = np.array(-1, np.int64)
+    elif node.op == "Pad":
+        arrays += [np.array(-1, np.int64)]
+    return compute(node, arrays)[0], fill
+
+
+def _taken(context: Context, node: Node) -> Value:
+    """Any movement, by the place that each element comes from."""
+    places, fill = _places(context.graph, node)
+    return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
+
+
+ROWS: dict[str, Row] = {
+    "Resize": Row(first_is_bytes, _resize),
+    "Reshape": Row(anything, _reshape),
+    "Transpose": Row(places_are_known, _bytes_or_words(_transpose)),
+    "Slice": Row(places_are_known, _slice),
+    "Concat": Row(anything, _concat),
+    "Pad": Row(places_are_known, _bytes_or_words(_pad)),
+    **{name: Row(places_are_known, _taken) for name in ("Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")},
+}

@@ -1,0 +1,179 @@
+"""The table: how each operator of a graph runs on a device, as steps of one plan.
+
+A row says which nodes it takes (or why not, for the list of refusals), and adds one. A node without a row, or
+that its row refuses, cannot run on a device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...kernels.quantize import quantized
+from ...numerics.qparams import QParams
+from ...ops import elementwise, pool, quantize, softmax, table, tables
+from ...ops.conv2d import Conv2d
+from ...ops.conv_transpose2d import ConvTranspose2d
+from ...ops.linear import Linear
+from ...ops.matmul import multiplied
+from ...runtime.builder import Value
+from ..graph import Graph, Node
+from ..operators.movement import window
+from ..operators.quantized import CONV, TRANSPOSED, options
+from . import movement, quantization
+from .context import BYTES, WORDS, Context, Record, Row, anything, bytes_of_one_type, first_is_bytes, unnamed
+
+
+def refusal(graph: Graph, node: Node) -> str | None:
+    """Why a node cannot run on a device; None where it can."""
+    row = ROWS.get(node.op)
+    if row is None:
+        return _why_float(graph, node)
+    types = [graph.specs[name].dtype for name in (*node.inputs[:1], *node.outputs[:1]) if name]
+    for dtype in types:
+        if dtype not in (*BYTES, *WORDS):
+            return f"{dtype} has no form on the device"
+    return row.check(graph, node)
+
+
+def _why_float(graph: Graph, node: Node) -> str:
+    if node.op == "foreign":
+        return (
+            f"vkq does not know the operator {node.attributes['domain'] or 'ai.onnx'}.{node.attributes['op']}"
+        )
+    dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
+    return (
+        f"works on {dtypes or 'constants'}: it does not stand between DequantizeLinear and"
+        " QuantizeLinear in a form that vkq has"
+    )
+
+
+# ------------------------------------------------------------------------------------------- layers
+
+
+def _same_type(graph: Graph, node: Node) -> str | None:
+    x: QParams = node.attributes["x"]
+    y: QParams | None = node.attributes["y"]
+    if y is not None and y.dtype != x.dtype:
+        return f"takes {x.dtype} and gives {y.dtype}; both must be of one type"
+    return None
+
+
+def _layer(kind: Any, names: tuple[str, ...]) -> Record:
+    def record(context: Context, node: Node) -> Value:
+        a, constants = node.attributes, context.graph.constants
+
+        def make() -> Any:
+            bias = constants[node.inputs[2]] if node.input(2) else None
+            return kind(
+                constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
+                w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
+                **options(node, names),
+            )  # fmt: skip
+
+        layer = context.keep((node.op, node.outputs[0], a["x"], a["y"]), make)
+        return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
+
+    return record
+
+
+def _matmul(context: Context, node: Node) -> Value:
+    a, b = (context.value(name) for name in node.inputs)
+    at = node.attributes
+    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"]))
+
+
+# ------------------------------------------------------------------------------------- element-wise
+
+
+def _binary(context: Context, node: Node) -> Value:
+    a = node.attributes
+    x, z = (context.value(name) for name in node.inputs)
+    op: Any = node.op
+    y = elementwise.combined(context.builder, x, z, op, a["a"], a["b"], a["y"], a.get("activation"))
+    return unnamed(context, y)
+
+
+def _lookup(context: Context, node: Node) -> Value:
+    a, x = node.attributes, context.value(node.inputs[0])
+    if a["table"].ndim == 1 and a["table"].dtype.name in BYTES:
+        return table.looked_up(context.builder, x, a["table"], None)
+    return tables.looked_up_along(context.builder, x, a["table"], a.get("axis", 0))
+
+
+def _lookup2(context: Context, node: Node) -> Value:
+    a, b = (context.value(name) for name in node.inputs)
+    return unnamed(context, elementwise.paired(context.builder, a, b, node.attributes["table"]))
+
+
+# ---------------------------------------------------------------------------- images, probabilities
+
+
+def _avg_pool(context: Context, node: Node) -> Value:
+    a = node.attributes
+    y = pool.averaged(
+        context.builder, context.value(node.inputs[0]), a["kernel"], a["stride"], a["padding"],
+        a["ceil_mode"], a["count_include_pad"], a["y"], a["x"],
+    )  # fmt: skip
+    return unnamed(context, y)
+
+
+def _global_avg_pool(context: Context, node: Node) -> Value:
+    a = node.attributes
+    x = context.value(node.inputs[0])
+    return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"]))
+
+
+def _max_pool(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    how = window(node, x.spec.shape)
+    y = pool.max_pooled(context.builder, x, how.kernel, how.stride, how.padding, how.dilation, how.ceil_mode)
+    return unnamed(context, y)
+
+
+def _softmax(context: Context, node: Node) -> Value:
+    a = node.attributes
+    x = context.value(node.inputs[0])
+    y = softmax.softmaxed(context.builder, x, a["axis"], a["y"], a["x"], a["onnxruntime"])
+    return unnamed(context, y)
+
+
+def _softmax_check(graph: Graph, node: Node) -> str | None:
+    rank = len(graph.specs[node.inputs[0]].shape)
+    if node.attributes["y"] is None and node.attributes["axis"] not in (1 if rank == 4 else -1, rank - 1):
+        return f"softmax to float32 along axis {node.attributes['axis']} of {rank}; transpose first"
+    return _same_type(graph, node)
+
+
+def _quantize(context: Context, node: Node) -> Value:
+    y = quantized(context.builder, context.value(node.inputs[0]), node.attributes["y"])
+    return unnamed(context, y)
+
+
+# ----------------------------------------------------------------------------------------------- the table
+
+
+ROWS: dict[str, Row] = {
+    "Identity": Row(anything, lambda context, node: context.value(node.inputs[0])),
+    "quantize": Row(anything, _quantize),
+    "dequantize": Row(
+        anything,
+        lambda context, node: quantize.dequantized(
+            context.builder, context.value(node.inputs[0]), node.attributes["x"]
+        ),
+    ),
+    "conv2d": Row(_same_type, _layer(Conv2d, CONV)),
+    "conv_transpose2d": Row(_same_type, _layer(ConvTranspose2d, TRANSPOSED)),
+    "linear": Row(_same_type, _layer(Linear, ())),
+    "matmul": Row(anything, _matmul),
+    "add": Row(bytes_of_one_type, _binary),
+    "sub": Row(bytes_of_one_type, _binary),
+    "mul": Row(bytes_of_one_type, _binary),
+    "lookup": Row(anything, _lookup),
+    "lookup2": Row(bytes_of_one_type, _lookup2),
+    "avg_pool2d": Row(_same_type, _avg_pool),
+    "global_avg_pool2d": Row(_same_type, _global_avg_pool),
+    "softmax": Row(_softmax_check, _softmax),
+    "MaxPool": Row(first_is_bytes, _max_pool),
+    **movement.ROWS,
+    **quantization.ROWS,
+}
