@@ -8,6 +8,8 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import FORMS, KINDS, Net, onnxruntime_results, quantized
 from vkq.check import graph as oracle
+from vkq.runtime.buffer import Slice
+from vkq.runtime.offsets import lower_bound
 
 
 @pytest.fixture(scope="session")
@@ -48,3 +50,21 @@ def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
     want = onnxruntime_results(model, feed)
     for got, expected in zip(oracle.run(graph, feed).values(), want, strict=True):
         np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -> None:
+    """Intermediate values take at most 1.3 times what must be in use at one step; and what others left in
+    that memory changes nothing."""
+    session = vkq.onnx.InferenceSession(model_of(models, kind, "qdq_int8", tmp_path), any_device)
+    feed = feed_of()
+    want = session.run(None, feed)
+    (executable,) = session._executables.values()
+    assert executable.plan.scratch_bytes <= 1.3 * lower_bound(executable.lifetimes)
+    for poison in (0x00, 0x7F, 0xFF):
+        for step in executable.recording.steps:
+            for buffer in step.buffers:
+                if isinstance(buffer, Slice):
+                    any_device.upload(buffer._whole, np.full(buffer._whole.bytes, poison, np.uint8))
+        for got, expected in zip(session.run(None, feed), want, strict=True):
+            np.testing.assert_array_equal(got, expected)

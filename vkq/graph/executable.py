@@ -14,12 +14,12 @@ from ..errors import UnsupportedModelError
 from ..layout.extent import Spec
 from ..runtime.builder import Builder
 from ..runtime.device import Device
+from ..runtime.offsets import lower_bound
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device.context import Context
 from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
-from .memory import Life, plan
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
@@ -56,6 +56,7 @@ class Executable:
         self.known = {name: constants[name] for name in graph.outputs if name in constants}
         names = [name for name in graph.outputs if name not in constants]
         self.plan = builder.plan(*(values[name] for name in names))
+        self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
         given = [Tensor.of(device, spec) for spec in self.plan.inputs]
         self.inputs = dict(zip(graph.inputs, given, strict=True))
         slots = dict(enumerate(tensor.buffer for tensor in given))
@@ -80,24 +81,13 @@ class Executable:
         times = self.recording.gpu_times_us()
         return [sum(times[first:end]) for _, first, end in self.steps]
 
-    def lives(self) -> list[Life]:
-        """When each intermediate value of the recording is alive, by the plan's steps."""
-        found: dict[int, tuple[int, int]] = {}
-        for number, step in enumerate(self.plan.steps):
-            for slot in step.slots:
-                first, _ = found.get(slot, (number, number))
-                found[slot] = (first, number)
-        return [Life(*found[slot], size) for slot, (_, size) in self.plan.scratch.items() if slot in found]
-
     def memory(self) -> str:
-        """How much memory intermediate values take, beside a plan and the least that must be alive at
-        once."""
-        lives = self.lives()
-        found = plan(lives, 256)
+        """How much memory intermediate values share, beside the sum of them and the least that any plan
+        needs."""
+        total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
         return (
-            f"intermediate values: {sum(life.size for life in lives)} bytes; sharing memory where they"
-            " are not alive"
-            f" together {found.peak}, at least {found.bound}"
+            f"intermediate values: {total} bytes, in {shared} bytes of shared memory; at least"
+            f" {lower_bound(self.lifetimes)} are in use at one step"
         )
 
     def start(self, inputs: Mapping[str, Array]) -> None:

@@ -1,5 +1,5 @@
-"""Quantization with other parameters than one pair for the whole tensor: along an axis, in blocks, or found at run
-time; as steps of plans."""
+"""Quantization with other parameters than one pair for the whole tensor: along an axis, in blocks, or found
+at run time; as steps of plans."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Array = npt.NDArray[Any]
 
 
 def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Adds ``saturate(round_half_even(x / scale) + zero_point)`` with scale and zero point broadcast against float32 x:
-    one for each channel (shaped (C, 1, 1)), or for each element. The zero point's type is the result's. As ONNX
-    QuantizeLinear with an axis or blocks."""
+    """Adds ``saturate(round_half_even(x / scale) + zero_point)`` with scale and zero point broadcast against
+    float32 x: one for each channel (shaped (C, 1, 1)), or for each element. The zero point's type is the
+    result's. As ONNX QuantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, zero_point.dtype.name))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)
@@ -34,8 +34,8 @@ def quantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Val
 
 
 def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> Value:
-    """Adds ``(x - zero_point) * scale``, float32, with scale and zero point broadcast against 8-bit x. As ONNX
-    DequantizeLinear with an axis or blocks."""
+    """Adds ``(x - zero_point) * scale``, float32, with scale and zero point broadcast against 8-bit x. As
+    ONNX DequantizeLinear with an axis or blocks."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
         scales, zeros = _parameters(b, x.spec.shape, scale, zero_point)

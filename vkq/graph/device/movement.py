@@ -15,6 +15,7 @@ from ..operators.movement import margins, permutation, resize_of, slices
 from ..operators.table import compute
 from .context import BYTES, Context, Record, Row, anything, first_is_bytes, places_are_known, unnamed
 
+
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
     """8-bit numbers by the operator's own way; wider ones, and more than four axes, element by element."""
 
@@ -102,5 +103,8 @@ ROWS: dict[str, Row] = {
     "Slice": Row(places_are_known, _slice),
     "Concat": Row(anything, _concat),
     "Pad": Row(places_are_known, _bytes_or_words(_pad)),
-    **{name: Row(places_are_known, _taken) for name in ("Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")},
+    **{
+        name: Row(places_are_known, _taken)
+        for name in ("Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")
+    },
 }

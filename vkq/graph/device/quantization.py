@@ -71,8 +71,8 @@ def _matmul_integer(context: Context, node: Node) -> Value:
 
 
 def _conv_integer(context: Context, node: Node) -> Value:
-    """A product of the pixels under the kernel, which are gathered, with the weight, for each group, and for each
-    zero point that channels have."""
+    """A product of the pixels under the kernel, which are gathered, with the weight, for each group, and for
+    each zero point that channels have."""
     b = context.builder
     (x, xq), (w, wq) = (_with_zero(context, node, i) for i in (0, 1))
     p = Conv2dProblem.of(x.spec.shape, w.spec.shape, **conv_options(node, x.spec.shape, w.spec.shape))
