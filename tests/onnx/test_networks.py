@@ -8,7 +8,6 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import FORMS, KINDS, Net, onnxruntime_results, quantized
 from vkq.check import graph as oracle
-from vkq.runtime.buffer import Slice
 from vkq.runtime.offsets import lower_bound
 
 
@@ -62,9 +61,8 @@ def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -
     (executable,) = session._executables.values()
     assert executable.plan.scratch_bytes <= 1.3 * lower_bound(executable.lifetimes)
     for poison in (0x00, 0x7F, 0xFF):
-        for step in executable.recording.steps:
-            for buffer in step.buffers:
-                if isinstance(buffer, Slice):
-                    any_device.upload(buffer._whole, np.full(buffer._whole.bytes, poison, np.uint8))
+        for recorded in executable.recording.steps:
+            if recorded.scratch is not None:
+                any_device.upload(recorded.scratch, np.full(recorded.scratch.bytes, poison, np.uint8))
         for got, expected in zip(session.run(None, feed), want, strict=True):
             np.testing.assert_array_equal(got, expected)
