@@ -46,30 +46,52 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
-int from_table(int va, int vb) {
-  uint i = uint(vb + 128) * 256u + uint(va + 128);
-  return int8x4_lane(table[i >> 2], i & 3u);
+// A lane of a word after the other, from the lowest; the words as unsigned with their signs turned.
+uint next_lane(uint result, uint ua, uint ub) {
+  uint i = (ub & 255u) * 256u + (ua & 255u), byte_ = uint(table[i >> 2]) >> (8u * (i & 3u));
+  return (result >> 8) | (byte_ << 24);
 }
 
-int combine(int va, int vb) {
+Int8x4 word_from_table(Int8x4 word_a, Int8x4 word_b) {
+  uint ua = uint(word_a) ^ 0x80808080u, ub = uint(word_b) ^ 0x80808080u, result = 0u;
 #if OP == OP_TABLE
-  return from_table(va, vb);
+  [[unroll]]
 #else
-#if OP == OP_ADD
-  float value = float(va) * p.ra + (float(vb) * p.rb + p.offset);
-#else
-  float value = float((va - p.a_zero) * (vb - p.b_zero)) * p.ra + p.offset;
+  [[dont_unroll]]
 #endif
-  float rounded = roundEven(value);
-  if (abs(value - rounded) > p.safe) return from_table(va, vb);
-  return clamp(int(clamp(rounded, -512.0, 512.0)), p.y_min, p.y_max);
-#endif
+  for (int i = 0; i < 4; i++) {
+    result = next_lane(result, ua, ub);
+    ua >>= 8;
+    ub >>= 8;
+  }
+  return int(result);
 }
 
-Int8x4 combine_word(ivec4 va, ivec4 vb) {
-  ivec4 q;
-  [[unroll]] for (int i = 0; i < 4; i++) q[i] = combine(va[i], vb[i]);
-  return int8x4_pack(q);
+#if OP == OP_TABLE
+Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) { return word_from_table(a, b); }
+#else
+const float MAGIC = 12582912.0;  // 1.5 * 2^23: a float's last bit counts ones there, its low byte is the integer's
+
+// The word of four results, right where `farthest` is at most `safe`: how far a value lies from its integer.
+// The bounds hold before the rounding too, being integers.
+Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) {
+  vec4 va = int8x4_unpack_float(a), vb = int8x4_unpack_float(b);
+#if OP == OP_ADD
+  vec4 exact = va * p.ra + (vb * p.rb + p.offset);
+#else
+  vec4 exact = (va - float(p.a_zero)) * (vb - float(p.b_zero)) * p.ra + p.offset;
+#endif
+  vec4 value = clamp(exact, vec4(p.y_min), vec4(p.y_max));
+  precise vec4 shifted = value + MAGIC;
+  precise vec4 rounded = shifted - MAGIC;
+  farthest = max(farthest, abs(value - rounded));
+  return int8x4_pack(floatBitsToInt(shifted));
+}
+#endif
+
+bool undecided(vec4 farthest) {
+  vec2 two = max(farthest.xy, farthest.zw);
+  return max(two.x, two.y) > p.safe;
 }
 
 #if !SAME
@@ -84,18 +106,38 @@ uvec2 place(uvec4 e, uvec4 dims) {
   return uvec2(any_layout_word(LAYOUT, e, extent), any_layout_lane(LAYOUT, e));
 }
 
-ivec4 lanes(Int8x4 word, uint lane, bool one) { return one ? ivec4(int8x4_lane(word, lane)) : int8x4_unpack(word); }
+// The word, or one of its lanes in all four.
+Int8x4 lanes(Int8x4 word, uint lane, bool one) {
+  return one ? int8x4_broadcast(int8x4_lane(word, lane)) : word;
+}
 #endif
+
+#if SAME
+// Four words, looked up: one at a time, the words going round.
+ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
+  ivec4 result = ivec4(0);
+  [[dont_unroll]] for (int i = 0; i < 4; i++) {
+    result = ivec4(result.yzw, word_from_table(words_a.x, words_b.x));
+    words_a = words_a.yzwx;
+    words_b = words_b.yzwx;
+  }
+  return result;
+}
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-#if SAME
   if (i < p.count) {
     ivec4 words_a = a[i], words_b = b[i], result;
-    [[unroll]] for (int w = 0; w < 4; w++) result[w] = combine_word(int8x4_unpack(words_a[w]), int8x4_unpack(words_b[w]));
+    vec4 farthest = vec4(0.0);
+    [[unroll]] for (int w = 0; w < 4; w++)
+      result[w] = combine_word(words_a[w], words_b[w], farthest);
+    if (undecided(farthest)) result = vector_from_table(words_a, words_b);
     y[i] = result;
   }
+}
 #else
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
     uvec4 y_dims = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_dims = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_dims = uvec4(p.b_n, p.b_c, p.b_h, p.b_w), extent = extent_of(y_dims);
@@ -103,8 +145,13 @@ void main() {
     uvec4 e = min(any_layout_element(LAYOUT, i, 0u, extent), extent - 1u);
     if (FOLDED) e = from_row_major(row_major(e, extent), y_dims);
     uvec2 at_a = place(e, a_dims), at_b = place(e, b_dims);
-    bool one_a = LANE_AXIS == 1u ? p.a_c == 1u : p.a_w == 1u, one_b = LANE_AXIS == 1u ? p.b_c == 1u : p.b_w == 1u;
-    y[i] = combine_word(lanes(a[at_a.x], at_a.y, one_a), lanes(b[at_b.x], at_b.y, one_b));
+    bool one_a = LANE_AXIS == 1u ? p.a_c == 1u : p.a_w == 1u;
+    bool one_b = LANE_AXIS == 1u ? p.b_c == 1u : p.b_w == 1u;
+    Int8x4 word_a = lanes(a[at_a.x], at_a.y, one_a), word_b = lanes(b[at_b.x], at_b.y, one_b);
+    vec4 farthest = vec4(0.0);
+    Int8x4 result = combine_word(word_a, word_b, farthest);
+    if (undecided(farthest)) result = word_from_table(word_a, word_b);
+    y[i] = result;
   }
-#endif
 }
+#endif

@@ -2,15 +2,17 @@
 // (IC/groups = 1), with any number of outputs for an input channel, and any kernel, stride, dilation and
 // padding.
 //
-// There is no sum over channels for a dot product to make, so this multiplies int32 lanes; it is the same
-// under every path.
+// There is no sum over channels for a dot product to make, so this multiplies float lanes, exact for 1024 taps;
+// it is the same under every path.
 //
-// Memory    x: kPackedInt8_4W4C words; w: words [kh][kw][c4], lane = output channel; channels: gemm_output.glslh;
-//           y: kPackedInt8_4W4C words or float32 NCHW.
-// Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4 channels.
+// Memory    x: kPackedInt8_4W4C words; w: words [kh][kw][c4], lane = output channel; channels:
+//           gemm_output.glslh; y: kPackedInt8_4W4C words or float32 NCHW.
+// Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
+//           channels.
 // Needs     no shared memory and no barrier.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
@@ -30,48 +32,100 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
-#include "int8x4.glslh"
+#define DOT 3  // sums in float lanes
+#define INVOCATIONS (LOCAL_X * LOCAL_Y)
+#define LONG_SUMS 8
+#define LONG_SUMS_IN_REGISTERS
+#include "dot4x8.glslh"
 #include "conv_block.glslh"
+#include "long_sum.glslh"
 
-// by output channel: 1 where its input is in the first of two words, else 0; the bit where it begins
-ivec4 from_low, shifts;
+const uint TAPS_PER_FLUSH = 4u * WORDS_PER_FLUSH;
 
-// The inputs of four output channels, out of the two words that hold them.
-ivec4 lanes(Int8x4 low, Int8x4 high) {
-  if (ONE_TO_ONE) return int8x4_unpack(low);
-  ivec4 result;
-  [[unroll]] for (int c = 0; c < 4; c++) result[c] = bitfieldExtract(from_low[c] == 1 ? low : high, shifts[c], 8);
+// Where the inputs of four output channels are: in one word or two, `shift` bits from its beginning.
+struct Inputs {
+  uint first, second;  // channel blocks
+  ivec4 from_low, shift;  // by output channel; from_low: 1 where it is in the first, else 0
+};
+
+Inputs inputs_of(Block b) {
+  Inputs s;
+  s.first = ONE_TO_ONE ? b.c4 : 4u * b.c4 / p.group_oc / 4u;
+  s.second = min(s.first + 1u, p.x_c4 - 1u);
+  if (!ONE_TO_ONE) {
+    [[unroll]] for (uint c = 0u; c < 4u; c++) {
+      uint lane = min(4u * b.c4 + c, p.channels - 1u) / p.group_oc - 4u * s.first;
+      s.from_low[c] = int(lane < 4u);
+      s.shift[c] = int(8u * (lane % 4u));
+    }
+  }
+  return s;
+}
+
+vec4 inputs_at(Line line, int column, Inputs s) {
+  Int8x4 low = input_word(line, column, s.first);
+  vec4 result = int8x4_unpack_float(low);
+  if (!ONE_TO_ONE) {
+    Int8x4 high = input_word(line, column, s.second);
+    [[unroll]] for (int c = 0; c < 4; c++)
+      result[c] = float(bitfieldExtract(s.from_low[c] == 1 ? low : high, s.shift[c], 8));
+  }
   return result;
+}
+
+mat4 sums = mat4(0.0), x_sums = mat4(0.0);  // a column for each pixel
+
+void flush_sums() {
+  [[unroll]] for (int r = 0; r < 4; r++) {
+    flush_sum(sums[r], r);
+    flush_sum(x_sums[r], 4 + r);
+  }
+}
+
+// The four pixels under the first tap less one: only the last three are used.
+mat4 window_before(Line line, Block b, Inputs s) {
+  mat4 window = mat4(0.0);
+  if (SLIDE) {
+    window[1] = inputs_at(line, b.w, s);
+    window[2] = inputs_at(line, b.w + 1, s);
+    window[3] = inputs_at(line, b.w + 2, s);
+  }
+  return window;
+}
+
+// Neighbouring pixels and taps are neighbours in the input where SLIDE is set: the window moves by one.
+mat4 window_at(mat4 before, Line line, Block b, uint kw, Inputs s) {
+  mat4 window;
+  if (SLIDE) {
+    window = mat4(before[1], before[2], before[3], inputs_at(line, b.w + int(kw) + 3, s));
+  } else {
+    window = mat4(inputs_at(line, column_at(b, 0u, kw), s), inputs_at(line, column_at(b, 1u, kw), s),
+                  inputs_at(line, column_at(b, 2u, kw), s), inputs_at(line, column_at(b, 3u, kw), s));
+  }
+  return window;
 }
 
 void main() {
   Block b = this_block();
-  uint y_c4 = ceil_div(p.channels, 4u), first = ONE_TO_ONE ? b.c4 : 4u * b.c4 / p.group_oc / 4u, at = b.c4;
-  uint second = min(first + 1u, p.x_c4 - 1u);
-  [[unroll]] for (uint c = 0u; c < 4u; c++) {
-    uint lane = min(4u * b.c4 + c, p.channels - 1u) / p.group_oc - 4u * first;
-    from_low[c] = int(lane < 4u);
-    shifts[c] = int(8u * (lane % 4u));
-  }
-  ivec4 acc[4], x_sums[4];
-  [[unroll]] for (int r = 0; r < 4; r++) { acc[r] = ivec4(0); x_sums[r] = ivec4(0); }
+  Inputs s = inputs_of(b);
+  uint y_c4 = ceil_div(p.channels, 4u), at = b.c4;
   for (uint kh = 0u; kh < p.kh; kh++) {
     Line line = input_line(b, kh);
-    ivec4 low = window_before(line, b, first), high = ivec4(0);
-    if (!ONE_TO_ONE) high = window_before(line, b, second);
-    for (uint kw = 0u; kw < p.kw; kw++) {
-      low = window_at(low, line, b, kw, first);
-      if (!ONE_TO_ONE) high = window_at(high, line, b, kw, second);
-      ivec4 ws = int8x4_unpack(w[at]);
+    mat4 window = window_before(line, b, s);
+    [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
+      window = window_at(window, line, b, kw, s);
+      vec4 ws = int8x4_unpack_float(w[at]);
       at += y_c4;
-      [[unroll]] for (int r = 0; r < 4; r++) {
-        ivec4 xs = lanes(low[r], high[r]);
-        acc[r] += xs * ws;
-        if (ROW_SUMS) x_sums[r] += xs;
-      }
+      [[unroll]] for (int r = 0; r < 4; r++) sums[r] += window[r] * ws;
+      x_sums += window;  // dropped by the compiler where ROW_SUMS is false
+      if (LONG_K && kw % TAPS_PER_FLUSH == TAPS_PER_FLUSH - 1u) flush_sums();
     }
+    if (LONG_K) flush_sums();
   }
-  ivec4 offset = channel_block(b.c4, OFFSET), w_zero_point = channel_block(b.c4, W_ZERO_POINT);
-  [[unroll]] for (int r = 0; r < 4; r++) acc[r] += offset - w_zero_point * x_sums[r];
+  ivec4 offset = channel_block(b.c4, OFFSET), w_zero_point = channel_block(b.c4, W_ZERO_POINT), acc[4];
+  [[unroll]] for (int r = 0; r < 4; r++) {
+    acc[r] = total(sums[r], r) + offset;
+    if (ROW_SUMS) acc[r] -= w_zero_point * total(x_sums[r], 4 + r);
+  }
   store_pixels(b, acc);
 }

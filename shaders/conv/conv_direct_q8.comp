@@ -6,12 +6,14 @@
 // counts as zero) in the lanes that are not its own. So no byte is ever shifted, and groups of any size use
 // whole dot products.
 //
-// Memory    x: kPackedInt8_4W4C words; w: blocks [kh][span][kw][c4] of 4 output channels x 4 lanes; channels: gemm_output.glslh;
-//           y: kPackedInt8_4W4C words or float32 NCHW.
-// Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4 channels.
-// Needs     no shared memory and no barrier.
+// Memory    x: kPackedInt8_4W4C words; w: blocks [kh][span][kw][c4] of 4 output channels x 4 lanes; channels:
+//           gemm_output.glslh; y: kPackedInt8_4W4C words or float32 NCHW.
+// Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
+//           channels.
+// Needs     no barrier, and shared memory for a long k of the float form alone.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
 #if DOT != 3
 #extension GL_EXT_integer_dot_product : require
 #endif
@@ -33,50 +35,82 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#define INVOCATIONS (LOCAL_X * LOCAL_Y)
+#define LONG_SUMS 5
 #include "dot4x8.glslh"
 #include "conv_block.glslh"
+#include "long_sum.glslh"
 
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
-ivec4 acc[4];
-ivec4 row_sums = ivec4(0);
-Sum4 sums[4];
-Sum4 x_sums = Sum4(0);
+#define X_SUM 4  // where the sums of x come among the long sums
+Sum4 sums[4] = {}, x_sums = Sum4(0);
 
-// From the dot form's type to int32: for float lanes often enough that they stay exact.
 void flush_sums() {
-  [[unroll]] for (int r = 0; r < 4; r++) {
-    acc[r] += ivec4(sums[r]);
-    sums[r] = Sum4(0);
+  [[unroll]] for (int r = 0; r < 4; r++) flush_sum(sums[r], r);
+  flush_sum(x_sums, X_SUM);
+}
+
+struct Window { XOperand pixels[4]; };
+
+XOperand operand_at(Line line, int column, uint c4) { return x_operand(input_word(line, column, c4)); }
+
+// The four pixels under the first tap less one: only the last three are used.
+Window window_before(Line line, Block b, uint c4) {
+  Window window;
+  window.pixels[0] = XOperand(0);
+  window.pixels[1] = SLIDE ? operand_at(line, b.w, c4) : XOperand(0);
+  window.pixels[2] = SLIDE ? operand_at(line, b.w + 1, c4) : XOperand(0);
+  window.pixels[3] = SLIDE ? operand_at(line, b.w + 2, c4) : XOperand(0);
+  return window;
+}
+
+// Neighbouring pixels and taps are neighbours in the input where SLIDE is set: the window moves by one.
+Window window_at(Window before, Line line, Block b, uint kw, uint c4) {
+  Window window;
+  if (SLIDE) {
+    window.pixels[0] = before.pixels[1];
+    window.pixels[1] = before.pixels[2];
+    window.pixels[2] = before.pixels[3];
+    window.pixels[3] = operand_at(line, b.w + int(kw) + 3, c4);
+  } else {
+    window.pixels[0] = operand_at(line, column_at(b, 0u, kw), c4);
+    window.pixels[1] = operand_at(line, column_at(b, 1u, kw), c4);
+    window.pixels[2] = operand_at(line, column_at(b, 2u, kw), c4);
+    window.pixels[3] = operand_at(line, column_at(b, 3u, kw), c4);
   }
-  row_sums += ivec4(x_sums);
-  x_sums = Sum4(0);
+  return window;
+}
+
+void multiply_tap(Window window, ivec4 words) {
+  WOperand ws[4];
+  [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
+  [[unroll]] for (int r = 0; r < 4; r++) {
+    XOperand xr = window.pixels[r];
+    [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(xr, ws[c]);
+    x_sums[r] += lane_sum(xr);  // dropped by the compiler where SUM_ROWS is false
+  }
 }
 
 void main() {
   Block b = this_block();
-  uint y_c4 = ceil_div(p.channels, 4u), first_word = 4u * b.c4 / p.group_oc * p.group_ic / 4u, at = b.c4, pending = 0u;
-  [[unroll]] for (int r = 0; r < 4; r++) { acc[r] = ivec4(0); sums[r] = Sum4(0); }
+  uint y_c4 = ceil_div(p.channels, 4u), first_word = 4u * b.c4 / p.group_oc * p.group_ic / 4u, at = b.c4;
+  uint pending = 0u;
+  clear_long_sums();
   for (uint kh = 0u; kh < p.kh; kh++) {
     Line line = input_line(b, kh);
     for (uint s = 0u; s < p.span; s++) {
       uint word = min(first_word + s, p.x_c4 - 1u);  // beyond the last word the weights count as zero
-      ivec4 window = window_before(line, b, word);
-      for (uint kw = 0u; kw < p.kw; kw++) {
+      Window window = window_before(line, b, word);
+      for (uint kw = 0u; kw < taps_of_line(); kw++) {
         window = window_at(window, line, b, kw, word);
-        ivec4 words = w[at];
+        multiply_tap(window, w[at]);
         at += y_c4;
-        WOperand ws[4];
-        [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
-        [[unroll]] for (int r = 0; r < 4; r++) {
-          XOperand xr = x_operand(window[r]);
-          [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(xr, ws[c]);
-          if (SUM_ROWS) x_sums[r] += lane_sum(xr);
-        }
-        if (++pending == WORDS_PER_FLUSH) { flush_sums(); pending = 0u; }
+        if (LONG_K && ++pending == WORDS_PER_FLUSH) { flush_sums(); pending = 0u; }
       }
     }
   }
-  flush_sums();
-  [[unroll]] for (int r = 0; r < 4; r++) acc[r] = corrected(acc[r], row_sums[r], b.c4);
+  if (LONG_K) flush_sums();
+  ivec4 acc[4], row_sums = SUM_ROWS ? total(x_sums, X_SUM) : ivec4(0);
+  [[unroll]] for (int r = 0; r < 4; r++) acc[r] = corrected(total(sums[r], r), row_sums[r], b.c4);
   store_pixels(b, acc);
 }

@@ -37,6 +37,7 @@ layout(push_constant) uniform Push {
 #include "int8x4.glslh"
 #include "layout/any.glslh"
 #if KIND == KIND_AVERAGE
+#define RARE_QUOTIENTS
 #include "exact_sum.glslh"
 #endif
 
@@ -64,9 +65,12 @@ ivec4 exact_mean(uvec4 e, Span rows, Span columns, float count) {
       [[unroll]] for (int i = 0; i < 4; i++) total[i] = sum(total[i], multiply(centred[i], p.x_scale));
     }
   }
-  ivec4 q;
-  [[unroll]] for (int i = 0; i < 4; i++) q[i] = int(clamp(roundEven(mean_steps(total[i], count)), -512.0, 512.0)) - p.y_shift;
-  return q;
+  vec4 q = vec4(0.0);
+  [[dont_unroll]] for (int i = 0; i < 4; i++) {  // the lanes going round: this is rare, and its code long
+    q = vec4(q.yzw, clamp(roundEven(mean_steps(total.x, count)), -512.0, 512.0));
+    total = total.yzwx;
+  }
+  return ivec4(q) - p.y_shift;
 }
 
 ivec4 result(uvec4 e, Span rows, Span columns) {

@@ -18,9 +18,10 @@ from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .gemm import INVOCATIONS
+from .gemm import FLOAT_WORDS, INVOCATIONS
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
+UNROLLED_TAPS = 7  # of a line: wider kernels are rare
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
 
@@ -50,6 +51,11 @@ class Sweep:
     def slides(self) -> bool:
         """Neighbouring pixels and taps are neighbours in the input."""
         return self.stride[1] == self.dilation[1] == 1
+
+    @property
+    def spread(self) -> bool:
+        """The pixels lie apart in the output, or begin beside its corner."""
+        return self.out_stride != (1, 1) or self.out_first != (0, 0) or self.out != (self.oh, self.ow)
 
 
 class Direct:
@@ -95,14 +101,16 @@ class Direct:
         flat = self._aligned().reshape(1, 4 * ceil4(self.oc), -1)
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
-    def program(self, slides: bool) -> Program:
-        """The pipeline for one kind of window."""
+    def program(self, v: Sweep) -> Program:
+        """The pipeline for sweeps like this one."""
         wide = 1
         while wide < LOCAL_CHANNEL_BLOCKS and 4 * wide < self.oc:
             wide *= 2
         across, down = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
         local: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down}
-        constants = {**local, "ROW_SUMS": self.row_sums, "SLIDE": slides, **self._constants()}
+        taps = self.kw if self.kw <= UNROLLED_TAPS else 0
+        kind: dict[str, Constant] = {"SLIDE": v.slides, "SPREAD": v.spread, "KW": taps}
+        constants = {**local, **kind, "ROW_SUMS": self.row_sums, **self._constants()}
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
@@ -118,7 +126,7 @@ class Direct:
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(self.program(v.slides), slots, push, macs)
+        b.dispatch(self.program(v), slots, push, macs)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.sweep(b, Sweep.of(p), x, y)
@@ -127,7 +135,7 @@ class Direct:
         return catalog().find("conv2d_q8ta_q8csw__direct", dot=self.form, **self.arithmetic.axes)
 
     def _constants(self) -> dict[str, Constant]:
-        return {}
+        return {"LONG_K": self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS}
 
 
 class Depthwise(Direct):
@@ -153,7 +161,7 @@ class Depthwise(Direct):
         return catalog().find("conv2d_q8ta_q8csw__depthwise", **self.arithmetic.axes)
 
     def _constants(self) -> dict[str, Constant]:
-        return {"ONE_TO_ONE": self.group_oc == 1}
+        return {"ONE_TO_ONE": self.group_oc == 1, "LONG_K": self.kh * self.kw > 4 * FLOAT_WORDS}
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
