@@ -127,7 +127,8 @@ def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], com
     number = len(variant.bindings)
     code = _compiled(variant, tuple(values.items()), number, "llvmpipe" in device.name, computes)
     packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-    native = device.context.program(code, number + 1, 4 * len(variant.push_constants), packed, 0, 0)
+    pushed = 4 * len(variant.push_constants)
+    native = device.context.program(variant.name, code, number + 1, pushed, packed, 0, 0)
     tile = Binding(number, "tile", "read_write", "uvec4")
     return Program(dataclasses.replace(variant, bindings=(*variant.bindings, tile)), values, native)
 

@@ -14,6 +14,7 @@ from ..device.profiles import profile
 from ..layout.pack import layout
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select import tune
@@ -81,7 +82,7 @@ class Int8Gemm:
             return block_weights(weight(), zero_point)
 
         size = self.groups * self.n4 * self.k4 * 16
-        self.weights = Resident(device, size, lambda: layout(WEIGHT_LAYOUT).pack(blocked()))
+        self.weights = Resident(device, size, lambda: pack(layout(WEIGHT_LAYOUT), blocked()))
         self.parameters = Resident(
             device,
             self.groups * self.n4 * PARAMETER_BYTES,
@@ -210,7 +211,7 @@ class FloatGemm:
         zeros = np.zeros(shape[:2], np.int32)
         size = self.groups * self.n4 * self.k4 * 16
         self.weights = Resident(
-            device, size, lambda: layout(WEIGHT_LAYOUT).pack(block_weights(weight(), zeros))
+            device, size, lambda: pack(layout(WEIGHT_LAYOUT), block_weights(weight(), zeros))
         )
 
         def packed() -> npt.NDArray[np.float32]:

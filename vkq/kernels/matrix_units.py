@@ -18,6 +18,7 @@ from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select import tune
@@ -129,7 +130,7 @@ class MatrixWeights:
             return block_weights(plus(weight(), zero_point), zero_point)
 
         def packed() -> npt.NDArray[Any]:
-            found = layout("kPackedInt8_16K").pack(blocked())
+            found = pack(layout("kPackedInt8_16K"), blocked())
             return found.view(np.uint32) ^ SIGN_BITS if form == "u8u8" else found
 
         size = 4 * layout("kPackedInt8_16K").words((self.groups, self.n, 4 * ceil4(self.k_padded)))

@@ -119,7 +119,10 @@ def check_accumulator(
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """
     reach = max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
-    flat = weight.reshape(weight.shape[0], prod(weight.shape[1:])).astype(np.int64)
+    length = prod(weight.shape[1:])
+    if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
+        return
+    flat = weight.reshape(weight.shape[0], length).astype(np.int64)
     if w_zero_point is not None:
         flat -= np.asarray(w_zero_point, np.int64).reshape(-1, 1)
     bounds = reach * np.abs(flat).sum(axis=1)
@@ -132,3 +135,14 @@ def check_accumulator(
             f"({reach} * sum|w - w_zero_point| + |bias|), and int32 holds less than 2**31 = {2**31}; "
             f"use smaller weights or bias, or split the reduction (its length is {flat.shape[1]})."
         )
+
+
+def _cannot_overflow(
+    weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
+) -> bool:
+    """Whether even weights that were all as large as the largest would do. Much cheaper than their sums."""
+    zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
+    low, high = int(weight.min()), int(weight.max())
+    largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))
+    most = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max())
+    return steps * largest + most < 2**31
