@@ -10,8 +10,9 @@ SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
 .PHONY: demo test fuzz sanitize lint wheel clean help
-demo: $(VENV)/.demo  ## quantized layers on a photograph, compared with ONNX Runtime byte for byte
+demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
+	$(BIN)/python examples/03_digits.py
 
 test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, under the validation layer
 	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest

@@ -124,7 +124,7 @@ def mobilenet_v3(net: Net) -> list[str]:
     three, six = net.constant(np.float32(3)), net.constant(np.float32(6))
     clipped = net.op("Clip", net.op("Add", y, three), net.constant(np.float32(0)), six)
     y = net.op("Div", net.op("Mul", y, clipped), six)
-    y = net.relu(net.conv(net.op("HardSwish", net.conv(y, 16, 1)), 16, 5, 1, groups=16))
+    y = net.op("HardSwish", net.conv(net.relu(net.conv(y, 16, 1)), 16, 5, 1, groups=16))
     squeezed = net.relu(net.conv(net.op("GlobalAveragePool", y), 4, 1))
     y = net.op("Mul", y, net.op("HardSigmoid", net.conv(squeezed, 16, 1), alpha=1 / 6))
     x = net.op("Add", net.conv(y, 8, 1), x)

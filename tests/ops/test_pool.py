@@ -10,9 +10,14 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor, reference
+from vkq.layout.extent import Spec
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
+from vkq.ops.pool import averaged_by_table
 from vkq.problem.window import Window
+from vkq.reference.operators import mean_of_table
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 
 WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
     ((1, 3, 8, 8), 2, 2, 0, 1, False): "the usual halving, three channels",
@@ -156,3 +161,27 @@ def test_refusals(device: vkq.Device) -> None:
         vkq.avg_pool2d(x, 2, x_qparams=q, y_qparams=QParams(1e-37), device=device)
     with pytest.raises(vkq.ArgumentError, match="0 x 8 pixels"):
         vkq.global_avg_pool2d(x[:, :, :0], x_qparams=q, device=device)
+
+
+@pytest.mark.parametrize("count", [1, 6])
+@pytest.mark.parametrize("size", [(1, 1), (7, 9), (200, 300)], ids=str)
+def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) -> None:
+    """Sums of both signs, small and above 2**31, against exact arithmetic."""
+    rng = np.random.default_rng(3)
+    x = rng.integers(-128, 128, (2, 6, *size)).astype(np.int8)
+    for scale in (1.0, 1e-20, 3e30):
+        table = (scale * rng.normal(0.2, 1, (count, 256))).astype(np.float32)
+        table = table[0] if count == 1 else table
+        yq = QParams(scale / 100, 3)
+        want = mean_of_table(x, table, yq)
+        builder = Builder(device)
+        value = builder.input(Spec(x.shape, "int8"))
+        plan = builder.plan(averaged_by_table(builder, value, table, yq))
+        got = run(plan, [Tensor.from_numpy(x, device)]).numpy()
+        np.testing.assert_array_equal(got, want)
+        index = x.astype(int) + 128
+        channel = np.arange(6).reshape(1, -1, 1, 1) if count > 1 else 0
+        exact = table.reshape(count, 256).astype(np.float64)[channel, index].mean((2, 3), keepdims=True)
+        near = np.clip(np.rint(exact / yq.scale) + 3, -128, 127)
+        assert (want == near).mean() > 0.9
+        assert np.abs(want - near).max() <= 1

@@ -141,6 +141,10 @@ def _softmax(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(function(there(x[0]), a["x"], a["axis"], a["y"]))
 
 
+def _mean_lookup(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    return one(reference_ops.mean_of_table(there(x[0]), node.attributes["table"], node.attributes["y"]))
+
+
 COMPUTE: dict[str, Compute] = {
     "Conv": _conv_compute,
     "ConvTranspose": _transposed_compute,
@@ -155,5 +159,6 @@ COMPUTE: dict[str, Compute] = {
     "matmul": _matmul_compute,
     "avg_pool2d": _avg_pool,
     "global_avg_pool2d": _global_avg_pool,
+    "mean_lookup": _mean_lookup,
     "softmax": _softmax,
 }

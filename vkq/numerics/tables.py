@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.errors import ArgumentError
-from vkq.numerics.qparams import QParams
+from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import dequantize, quantize
 
 Array = npt.NDArray[Any]
@@ -113,3 +113,29 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
     table = np.array([factor * math.exp((i - 255) * scale) for i in range(256)]).astype(np.float32)
     table.flags.writeable = False
     return table
+
+
+MEAN_BITS = 29  # of the largest number of a fixed-point table
+
+
+def fixed_point(table: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int32], int]:
+    """(whole numbers, exponent): a float32 table times ``2**exponent``, rounded, so that none is above 2**29.
+
+    >>> numbers, exponent = fixed_point(np.array([0.5, -1.0], np.float32))
+    >>> numbers.tolist(), exponent
+    ([268435456, -536870912], 29)
+    """
+    largest = float(np.abs(table).max(initial=0.0))
+    if not np.isfinite(largest):
+        raise ArgumentError(f"the table's largest number is {largest}; all must be finite")
+    exponent = MEAN_BITS - math.frexp(largest)[1] + (math.frexp(largest)[0] == 0.5) if largest else 0
+    return np.rint(np.ldexp(table.astype(np.float64), exponent)).astype(np.int32), exponent
+
+
+def mean_multiplier(exponent: int, pixels: int, y: QParams) -> float:
+    """``2**-exponent / (pixels * y_scale)`` as float32; 0 where it is subnormal (every result is y_zp
+    then)."""
+    exact = math.ldexp(1.0, -exponent) / (pixels * y.scale)
+    if exact > float(np.finfo(np.float32).max):
+        raise ArgumentError(f"the mean's scale over that of {y} is {exact}, above the largest float32")
+    return float(np.float32(exact)) if exact >= SMALLEST_SCALE else 0.0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import ArgumentError
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
@@ -11,6 +14,7 @@ from ..layout.extent import Spec, layout_number
 from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
+from ..numerics.tables import fixed_point, mean_multiplier
 from ..problem.options import Ints
 from ..problem.window import Window
 from ..runtime.builder import Builder, Value
@@ -22,6 +26,7 @@ from .elementwise import FLOAT_STEP, TIE
 from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
+MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -179,6 +184,34 @@ def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
         }  # fmt: skip
         b.dispatch(program, [x, y], push, x.spec.size)
+    return y
+
+
+def averaged_by_table(b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams) -> Value:
+    """Adds the mean over each channel's pixels of a function of 8-bit x, given as a float32 table of (256,)
+    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`."""
+    operand.check_image("mean", x.spec.shape)
+    n, c, h, w = x.spec.shape
+    if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):
+        raise ArgumentError(
+            f"mean: x is {x.spec.shape} and the table {table.shape}; there must be 1 to"
+            f" {MOST_TABLE_PIXELS} pixels, and"
+            " one table or one for each channel"
+        )
+    numbers, exponent = fixed_point(table)
+    key = ("mean", numbers.shape, numbers.tobytes())
+    x = repacked(b, x, x.spec.image_layout)
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, x.spec.layout, yq))
+    if y.spec.size:
+        program = b.device.program(
+            catalog().find("mean_table_q8__reduce"), {"LAYOUT": layout_number(y.spec.layout)}
+        )
+        push: dict[str, int | float] = {
+            "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "count": numbers.size // 256,
+            "y_zero": signed_zero_point(yq), "multiplier": mean_multiplier(exponent, h * w, yq),
+        }  # fmt: skip
+        resident = b.device.constant(key, numbers.nbytes, lambda: numbers)
+        b.dispatch(program, [x, b.constant(resident), y], push, x.spec.size)
     return y
 
 

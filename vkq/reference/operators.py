@@ -17,6 +17,7 @@ from vkq.numerics.elementwise import global_multiplier
 from vkq.numerics.qparams import QParams
 from vkq.numerics.quantize import dequantize
 from vkq.numerics.requantize import requantize
+from vkq.numerics.tables import fixed_point, mean_multiplier
 from vkq.problem.window import Window
 
 Array = npt.NDArray[Any]
@@ -104,3 +105,17 @@ def taps(window: Window) -> list[tuple[slice, ...]]:
             )
         )
     return found
+
+
+def mean_of_table(x: Array, table: npt.NDArray[np.float32], yq: QParams) -> Array:
+    """The mean over each channel's pixels of ``table[x - qmin]``, (N, C, 1, 1), 8-bit.
+
+    table: float32, (256,) or (C, 256). ``y_q = saturate(round_half_even(float32(sum) * m) + y_zp)``, the sum
+    exact, of the table's numbers rounded to 2**-29 of the largest; ``m`` is
+    `vkq.numerics.tables.mean_multiplier`.
+    """
+    numbers, exponent = fixed_point(table)
+    which = np.arange(len(numbers) if table.ndim == 2 else 1).reshape(1, -1, 1, 1)
+    index = x.astype(np.int32) - int(np.iinfo(x.dtype).min)
+    total = numbers.reshape(-1, 256)[which, index].astype(np.int64).sum(axis=(2, 3), keepdims=True)
+    return requantize(total, mean_multiplier(exponent, x.shape[2] * x.shape[3], yq), yq)

@@ -123,6 +123,11 @@ def _global_avg_pool(context: Context, node: Node) -> Value:
     return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"]))
 
 
+def _mean_lookup(context: Context, node: Node) -> Value:
+    a, x = node.attributes, context.value(node.inputs[0])
+    return unnamed(context, pool.averaged_by_table(context.builder, x, a["table"], a["y"]))
+
+
 def _max_pool(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     how = window(node, x.spec.shape)
@@ -172,6 +177,7 @@ ROWS: dict[str, Row] = {
     "lookup2": Row(bytes_of_one_type, _lookup2),
     "avg_pool2d": Row(_same_type, _avg_pool),
     "global_avg_pool2d": Row(_same_type, _global_avg_pool),
+    "mean_lookup": Row(first_is_bytes, _mean_lookup),
     "softmax": Row(_softmax_check, _softmax),
     "MaxPool": Row(first_is_bytes, _max_pool),
     **movement.ROWS,

@@ -193,6 +193,7 @@ OPERATORS: dict[str, Operator] = {
     "where": Operator("elementwise", lambda x: broadcast(x, x.node.attributes["y"].dtype), _where),
     "avg_pool2d": Operator("quantized", lambda x: _result(x, pool_window(x.node, x.spec(0).shape).y_shape)),
     "global_avg_pool2d": Operator("quantized", lambda x: _result(x, (*x.spec(0).shape[:2], 1, 1))),
+    "mean_lookup": Operator("quantized", lambda x: _result(x, (*x.spec(0).shape[:2], 1, 1))),
     "softmax": Operator("quantized", lambda x: _result(x, x.spec(0).shape)),
     "lookup": Operator("elementwise", _lookup_infer, _lookup),
     "lookup2": Operator(

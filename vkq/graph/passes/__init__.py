@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..graph import Graph
 from .constants import fold_constants, fold_weights
 from .integers import to_integers
+from .means import to_means
 from .movement import move_in_8_bits
 from .simplify import simplify
 from .tables import to_tables
@@ -18,6 +19,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     move_in_8_bits,
     to_integers,
     to_tables,
+    to_means,
     fold_weights,
     join_transposes,
     simplify,

@@ -3,7 +3,8 @@ function of 256 numbers.
 
 HardSwish, SiLU, GELU, BatchNormalization, chains with constants: whatever stands there is computed once for
 all 256 inputs, in NumPy, step by step. One constant a channel makes one table a channel. What begins at two
-8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256.
+8-bit values (a - b, a / b, max(a, b)) is a table of 256 x 256. A real value that is needed as such, by a
+result or an operator that sums, is a table of 256 float32.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ MOST_CHANNELS = 1 << 14
 
 def to_tables(graph: Graph) -> Graph:
     """The graph with tables for what is element-wise."""
-    return Sweep(graph).run(Tables().visit)
+    rows = [node for node in graph.nodes if node.op not in TABLE or TABLE[node.op].kind != "elementwise"]
+    needed = {*graph.outputs, *(name for node in rows for name in node.inputs)}
+    return Sweep(graph).run(Tables(needed).visit)
 
 
 @dataclasses.dataclass
 class Tables:
-    """``roots``: the 8-bit values of which each value is an element-wise function (none for a constant)."""
+    """``needed``: values that something else than an element-wise operator reads. ``roots``: the 8-bit values
+    of which each value is an element-wise function (none for a constant)."""
 
+    needed: set[str]
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
@@ -44,7 +49,11 @@ class Tables:
             return False
         sweep.keep(node)
         self.roots[name] = roots
-        if sweep.specs[name].dtype not in BYTES:
+        dtype = sweep.specs[name].dtype
+        real = dtype == "float32" and name in self.needed and node.op not in ("dequantize", "lookup")
+        if dtype not in BYTES:
+            if real and len(roots) == 1:
+                self._one(sweep, node, *roots)
             return True
         done = self._one(sweep, node, *roots) if len(roots) == 1 else self._two(sweep, node, *sorted(roots))
         if not done:

@@ -1,0 +1,30 @@
+"""Means of functions: GlobalAveragePool of what is a table of an 8-bit value, then quantize, in one operator.
+
+MobileNetV3's HardSwish before its squeeze, and DenseNet's last BatchNormalization, come without a
+QuantizeLinear between. The sum is exact; ONNX Runtime adds floats.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Graph, Node
+from .sweep import Sweep
+
+
+def to_means(graph: Graph) -> Graph:
+    """The graph with ``mean_lookup``."""
+    return Sweep(graph).run(_visit)
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    mean = sweep.producer(node.inputs[0], "GlobalAveragePool") if node.op == "quantize" else None
+    table = sweep.producer(mean.inputs[0], "lookup") if mean is not None else None
+    if table is None or len(sweep.specs[table.inputs[0]].shape) != 4 or table.attributes.get("axis", 1) != 1:
+        return False
+    entries = table.attributes["table"]
+    if entries.dtype != np.float32 or not np.isfinite(entries).all():
+        return False
+    y = node.attributes["y"]
+    sweep.emit("mean_lookup", table.inputs, node.outputs[0], node.source, table=entries, y=y)
+    return True
