@@ -6,10 +6,12 @@ import argparse
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from vkq import cache
+from vkq.cli import shader_table
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.errors import ArgumentError, CompileError
 from vkq.runtime.program import refusals
@@ -20,6 +22,7 @@ from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.rules import check_sources
 from vkq.shader.spec import Variant
 
+COMPILE_SECONDS = 10.0  # above which a default is as good as missing
 _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 
@@ -64,6 +67,8 @@ def register(commands: Parsers) -> None:
         "what the device's compiler makes of the variants: registers, spills, occupancy, instructions;"
         " nothing is run",
         [
+            "vkq shaders stats",
+            "vkq shaders stats --compare benchmarks/results/compiled-radv-gfx1030.json",
             "vkq shaders stats gemm_q8ta_q8csw__tiled",
             "vkq shaders stats '*:s8s8.q8to.4x4' --text",
             (
@@ -72,7 +77,17 @@ def register(commands: Parsers) -> None:
             ),
         ],
     )
-    stats.add_argument("pattern", nargs="?", default="", help=pattern)
+    stats.add_argument(
+        "pattern",
+        nargs="?",
+        default="",
+        help=f"{pattern.split(' (')[0]} (default: a table of what auto takes)",
+    )
+    stats.add_argument(
+        "--compare", type=Path, metavar="FILE",
+        help="a kept result (--json) beside the table; exit code 1 where a default spills more, runs fewer at"
+        f" once, has more instructions or takes above {COMPILE_SECONDS:g} s to compile",
+    )  # fmt: skip
     device_argument(stats)
     stats.add_argument(
         "--text", action="store_true", help="print the last of the compiler's forms too: usually machine code"
@@ -151,6 +166,8 @@ def shaders_check(options: argparse.Namespace) -> int:
 
 
 def shaders_stats(options: argparse.Namespace) -> int:
+    if not options.pattern:
+        return _stats_of_taken(options)
     variants = _matching(options.pattern)
     found: list[dict[str, Any]] = []
     with Compiler(options.device) as device:
@@ -171,6 +188,21 @@ def shaders_stats(options: argparse.Namespace) -> int:
             lines += [program["text"]] if options.text else []
         print(f"{each['name']:{width}}  " + "\n".join(lines))
     return 0
+
+
+def _stats_of_taken(options: argparse.Namespace) -> int:
+    """What ``auto`` takes; exit code 1 where something is worse than in the kept file."""
+    kept = json.loads(options.compare.read_text()) if options.compare else None
+    now = shader_table.measure(options.device)
+    if options.json:
+        print(json.dumps(now, indent=1))
+    else:
+        print(f"{now['device']}, {now['driver']}: what auto takes")
+        print("\n".join(shader_table.lines(now, kept)))
+    problems = shader_table.worse(now, kept, COMPILE_SECONDS) if kept else []
+    for problem in problems:
+        print(f"worse: {problem}", file=sys.stderr)
+    return 1 if problems else 0
 
 
 def _program(program: Executable) -> dict[str, Any]:

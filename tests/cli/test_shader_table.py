@@ -1,0 +1,57 @@
+"""The table of ``vkq shaders stats``, and what counts as worse."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from vkq.cli.shader_table import lines, loop_cost, worse
+
+KEPT: dict[str, Any] = {
+    "device": "a",
+    "driver": "b",
+    "kernels": {
+        "linear": {
+            "variant": "gemm", "instructions": 100, "for_each_mac": 0.5, "registers": 8, "running": 16,
+            "spills": 0, "dots": 16, "seconds": 0.1,
+        }
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spills": 4}, "spills 4, kept is 0"),
+        ({"instructions": 103}, "instructions 103, kept is 100"),
+        ({"for_each_mac": 0.6}, "for_each_mac 0.6, kept is 0.5"),
+        ({"running": 8}, "8 run at once, kept is 16"),
+        ({"seconds": 11.0}, "took 11.0 s to compile, above 10"),
+    ],
+)
+def test_worse_is_said_with_both_numbers(change: dict[str, Any], said: str) -> None:
+    now = copy.deepcopy(KEPT)
+    now["kernels"]["linear"] |= change
+    (problem,) = worse(now, KEPT, 10)
+    assert said in problem
+    assert f"({KEPT['kernels']['linear'][next(iter(change))]})" in lines(now, KEPT)[1] or "seconds" in change
+
+
+def test_the_same_and_better_are_not_worse() -> None:
+    now = copy.deepcopy(KEPT)
+    now["kernels"]["linear"] |= {"instructions": 90, "running": 20, "spills": 0}
+    assert worse(now, KEPT, 10) == []
+    assert worse(KEPT, KEPT, 10) == []
+
+
+def test_a_kernel_that_cannot_run_is_worse() -> None:
+    now = {**KEPT, "kernels": {"linear": {"variant": "gemm", "refused": "no room"}}}
+    assert worse(now, KEPT, 10) == ["linear: gemm cannot run: no room"]
+
+
+def test_the_loop_is_the_innermost_with_most_multiply_adds() -> None:
+    adreno = "l1:\nadd.u r0.x\nl2:\n(nop) dp4acc.mixed r1.x\nmad.f32 r2.x\njump #l2\nbr p0.x, #l1\n"
+    assert loop_cost(adreno) == round(3 / 5, 2)
+    assert loop_cost("v_dot4_i32_i8 v0") is None

@@ -1,0 +1,38 @@
+"""That what is asked of compilers is what layers take."""
+
+from __future__ import annotations
+
+import pytest
+
+from vkq.kernels.taken import form, taken
+
+from ..device.reported import NAMES, reported
+
+FORMS = {
+    "adreno-640": "float", "adreno-650": "u8s8", "adreno-740": "u8s8", "adreno-750": "u8s8",
+    "mali-g52": "float", "videocore-4.2": "float", "videocore-7.1": "float", "radv-gfx1030": "s8s8",
+    "radv-gfx1100": "s8s8", "nvidia-h200": "s8s8", "lavapipe": "float", "swiftshader": "float",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_device_has_a_program_for_every_layer(name: str) -> None:
+    c = reported(name)
+    found = {each.layer: each for each in taken(c)}
+    assert form(c) == FORMS[name]
+    staged = any("staged" in each.variant.name for each in found.values())
+    assert staged == (name in {"radv-gfx1030", "radv-gfx1100", "nvidia-h200"})
+    assert not any(each.variant.missing(c.facts) for each in found.values())
+    assert {"add", "average pool", "linear 1x1000x2048", "depthwise 3x3 C32 112x112 stride 1"} <= found.keys()
+
+
+def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
+    found = {each.layer: each.variant.name for each in taken(reported("videocore-7.1"))}
+    assert found["linear 1x1000x2048"] == "gemv_q8ta_q8csw__split:float.1.q8to"
+    assert found["linear 4x1000x2048"] == "gemm_q8ta_q8csw__tiled:float.q8to.4x4"
+
+
+def test_a_long_k_is_known_before_compiling() -> None:
+    found = {each.layer: each.constants for each in taken(reported("mali-g52"))}
+    assert found["conv 3x3 C512 7x7"]["LONG_K"] is True
+    assert found["conv 3x3 C64 56x56"]["LONG_K"] is False

@@ -1,0 +1,123 @@
+"""The table of ``vkq shaders stats``: what a compiler makes of the kernels that ``auto`` takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from vkq.cli.common import progress
+from vkq.kernels.taken import taken
+from vkq.runtime.program import refusals
+from vkq.runtime.statistics import Compiler, Executable
+
+# The drivers' names of one quantity: RADV, turnip, v3dv, panvk.
+INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
+REGISTERS = ("VGPRs", "Registers used")
+RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads")
+# What multiplies and adds, in the machine code of AMD and Adreno, and how many times.
+MULTIPLY_ADDS = (
+    (r"v_dot4\w*|dp4acc", 4),
+    (r"dp2acc", 2),
+    (r"v_fmac?_f32\w*|v_mac_f32\w*|v_mad_f32\w*|mad\.f32", 1),
+)
+DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
+LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
+JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
+SLACK = 1.02  # more instructions than this are worse
+
+
+def measure(which: int | str | None) -> dict[str, Any]:
+    """``{device, driver, kernels: {layer: figures}}`` of a device."""
+    with Compiler(which) as device:
+        c, kernels = device.capabilities, {}
+        layers = taken(c)
+        for each in progress(layers, len(layers), "compiling"):
+            reasons = refusals(each.variant, dict(each.constants), c)
+            if reasons:
+                kernels[each.layer] = {"variant": each.variant.name, "refused": "; ".join(reasons)}
+                continue
+            found = device.executables(each.variant, each.constants)[0]
+            kernels[each.layer] = {"variant": each.variant.name, **figures(found)}
+        return {"device": c.name, "driver": c.driver, "kernels": kernels}
+
+
+def figures(e: Executable) -> dict[str, Any]:
+    """Instructions, registers, how many run at once, spills, native dot products, instructions of the inner
+    loop for each multiply-add, and the seconds of the compilation; None where the driver does not say."""
+    text = list(e.texts.values())[-1] if e.texts else ""
+    return {
+        "instructions": _first(e.statistics, INSTRUCTIONS),
+        "for_each_mac": loop_cost(text),
+        "registers": _first(e.statistics, REGISTERS),
+        "running": _first(e.statistics, RUNNING),
+        "spills": e.spills,
+        "dots": len(DOTS.findall(text)) if text else None,
+        "seconds": round(e.seconds, 1),
+    }
+
+
+def _first(statistics: Mapping[str, int | float | bool], names: Iterable[str]) -> int | None:
+    return next((int(statistics[name]) for name in names if name in statistics), None)
+
+
+def loop_cost(text: str) -> float | None:
+    """Instructions for each multiply-add of the innermost loop that has most of them; None without one.
+
+    >>> loop_cost("BB1:\\n v_dot4c_i32_i8 v0\\n v_add v1\\n s_branch BB1\\n")
+    0.75
+    """
+    lines = text.splitlines()
+    at = {m[1]: i for i, line in enumerate(lines) if (m := LABEL.match(line))}
+    ends = {}  # of loops, by their first line
+    for i, line in enumerate(lines):
+        if (found := JUMP.search(line)) and (start := at.get(found[1] or found[2], i)) < i:
+            ends[start] = i
+    best, cost = 0, None
+    for start, end in ends.items():
+        if any(start < other and ends[other] <= end for other in ends):
+            continue  # it has a loop inside
+        body = [one for one in lines[start : end + 1] if one.strip() and not LABEL.match(one)]
+        macs = sum(count * len(re.findall(pattern, one)) for one in body for pattern, count in MULTIPLY_ADDS)
+        if macs > best:
+            best, cost = macs, round(len(body) / macs, 2)
+    return cost
+
+
+def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
+    """In words, where a kernel spills, takes long to compile, or is worse than it was."""
+    out = []
+    for layer, figure in now["kernels"].items():
+        old = kept["kernels"].get(layer, {})
+        if "refused" in figure:
+            out.append(f"{layer}: {figure['variant']} cannot run: {figure['refused']}")
+            continue
+        if figure["spills"] and figure["spills"] > (old.get("spills") or 0):
+            out.append(f"{layer}: {figure['variant']} spills {figure['spills']}, kept is {old.get('spills')}")
+        if figure["seconds"] > most_seconds:
+            out.append(
+                f"{layer}: {figure['variant']} took {figure['seconds']} s to compile, above {most_seconds:g}"
+            )
+        for name in ("instructions", "for_each_mac"):
+            if figure[name] and old.get(name) and figure[name] > SLACK * old[name]:
+                out.append(f"{layer}: {name} {figure[name]}, kept is {old[name]}")
+        if figure["running"] and old.get("running") and figure["running"] < old["running"]:
+            out.append(f"{layer}: {figure['running']} run at once, kept is {old['running']}")
+    return out
+
+
+def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None) -> list[str]:
+    """The table, with what was kept in brackets where it differs."""
+    head = ("layer", "kernel", "instructions", "for a MAC", "registers", "running", "spills", "dots", "s")
+    names = ("instructions", "for_each_mac", "registers", "running", "spills", "dots", "seconds")
+    rows = [head]
+    for layer, figure in now["kernels"].items():
+        old = kept["kernels"].get(layer, {}) if kept else {}
+        cells = [layer, figure["variant"]]
+        for name in names:
+            text = "-" if figure.get(name) is None else str(figure[name])
+            changed = name != "seconds" and kept is not None and old.get(name) != figure.get(name)
+            cells.append(f"{text} ({old.get(name)})" if changed else text)
+        rows.append(tuple(cells))
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    return ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]

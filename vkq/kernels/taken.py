@@ -1,0 +1,109 @@
+"""What ``auto`` takes on a device, from its capabilities alone: the programs of typical layers, so that a
+compiler can be asked what it makes of them without running anything.
+
+The shapes are those of ResNet-50 and MobileNetV2 on one image of 224x224, and of one row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..device.capabilities import Capabilities
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.program import Program
+from ..select.path import TABLE
+from ..shader.catalog import catalog
+from ..shader.spec import Value, Variant
+from .direct import Depthwise, Direct, Sweep
+from .gemm import Int8Gemm, Rows
+from .implicit import Implicit
+from .pixels import pixel_rows
+
+FORM_WITHOUT = "float"
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """A kernel of a layer: what the layer is, and the variant with its constants."""
+
+    layer: str
+    variant: Variant
+    constants: Mapping[str, Value]
+
+
+class _Asked:
+    """Stands for a device where kernels ask for one: it has capabilities, and makes no pipelines."""
+
+    def __init__(self, capabilities: Capabilities):
+        self.capabilities = capabilities
+
+    def program(
+        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        return Program(variant, variant.constants(constants or {}), None)
+
+
+class _Int8Results:
+    """The scheme of int8 activations and results: all that kernels ask of it before they run."""
+
+    family, axes, out = "q8ta_q8csw", {"out": "q8to"}, "q8to"
+
+
+SCHEME: Any = _Int8Results()
+
+
+def form(c: Capabilities) -> str:
+    """The dot form that a device gets where no rate is measured: the first whose flag is set."""
+    able = (row for row in TABLE if row.needs and c.features.get(row.needs))
+    return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
+
+
+def taken(c: Capabilities) -> list[Taken]:
+    """The programs, in the order of the layers."""
+    return [Taken(layer, p.variant, p.constants) for layer, p in _programs(_Asked(c), form(c))]
+
+
+def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
+    for m, n, k in ((3136, 256, 64), (49, 2048, 512), (1, 1000, 2048), (1, 4096, 4096), (4, 1000, 2048)):
+        rows = Rows(m)
+        yield f"linear {m}x{n}x{k}", _gemm(device, dot, n, k).chosen(rows, rows.blocks)
+    for channels, size in ((64, 56), (512, 7)):
+        p = Conv2dProblem.of((1, channels, size, size), (channels, channels, 3, 3), padding=1)
+        gemm, rows = _gemm(device, dot, channels, 9 * channels), pixel_rows(p, 4)
+        if Implicit.fits(device.capabilities, p):
+            yield f"conv 3x3 C{channels} {size}x{size}", Implicit(gemm).program(p)
+        else:
+            yield f"conv 3x3 C{channels} {size}x{size}: im2col", gemm.gather(channels)
+            yield f"conv 3x3 C{channels} {size}x{size}", gemm.chosen(rows, rows.blocks)
+    for channels, size, stride in ((32, 112, 1), (96, 112, 2)):
+        shape = (channels, 1, 3, 3)
+        p = Conv2dProblem.of((1, channels, size, size), shape, stride=stride, padding=1, groups=channels)
+        kernel = Depthwise(device, _zeros(*shape), _points(channels), SCHEME, dot, channels)
+        yield f"depthwise 3x3 C{channels} {size}x{size} stride {stride}", kernel.program(Sweep.of(p))
+    p = Conv2dProblem.of((1, 128, 56, 56), (128, 4, 3, 3), padding=1, groups=32)
+    direct = Direct(device, _zeros(128, 4, 3, 3), _points(128), SCHEME, dot, 32)
+    yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
+    for layer, name, axes in (
+        ("add", "binary_q8__word", {"op": "add", "shape": "same"}),
+        ("average pool", "avg_pool_q8__word", {}),
+        ("global average pool", "global_avg_pool_q8__reduce", {}),
+        ("quantize", "quantize_q8ta__word", {}),
+    ):
+        yield layer, device.program(catalog().find(name, **axes))
+
+
+def _zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.int8)
+
+
+def _points(n: int) -> Any:
+    return np.zeros(n, np.int32)
+
+
+def _gemm(device: Any, dot: str, n: int, k: int) -> Int8Gemm:
+    shape = (1, n, k)
+    return Int8Gemm(device, shape, lambda: _zeros(*shape), _points(n)[None], SCHEME, dot, n)
