@@ -9,7 +9,7 @@ PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
-.PHONY: demo test fuzz sanitize lint wheel clean help
+.PHONY: demo test fuzz mutants sanitize lint wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -19,6 +19,9 @@ test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, 
 
 fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time: a test must see each (run nothing else meanwhile)
+	$(BIN)/python -m tests.mutants
 
 # The extension alone is instrumented; Python, the drivers and the layer are not, and tests/sanitize names what they keep.
 # A process that forks is left out under TSan, which does not survive it.

@@ -137,7 +137,9 @@ def test_ctrl_c_in_the_parent_ends_the_child(tmp_path: Path) -> None:
         f"open({str(note)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     )
     code = f"spawn.run([sys.executable, '-c', {child!r}], 600)"
-    parent = subprocess.Popen(python(code), stderr=subprocess.DEVNULL)
+    # A background job of a shell ignores SIGINT.
+    usual = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    parent = subprocess.Popen(python(usual + code), stderr=subprocess.DEVNULL)
     end = time.monotonic() + 30
     while not (note.exists() and note.read_text()) and time.monotonic() < end:
         time.sleep(0.05)

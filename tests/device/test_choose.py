@@ -167,3 +167,9 @@ def test_validation_without_its_layer_says_what_to_install(tmp_path: os.PathLike
     run = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, timeout=60)
     assert run.stdout.count("VK_ERROR_LAYER_NOT_PRESENT (-6); is a Vulkan driver installed") == 3
     assert "vulkan-validationlayers" in run.stdout
+
+
+def test_an_index_of_many_digits_is_no_device() -> None:
+    for which in (2**31, -(2**31), 10**5000):
+        with pytest.raises(vkq.NoDeviceError, match=r"no device has an index of \d+ bits"):
+            choose(which)

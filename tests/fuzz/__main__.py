@@ -11,7 +11,7 @@ import traceback
 from .engine import fuzz
 from .targets import TARGETS
 
-BATCH = 2000  # inputs of one seed
+BATCH = 500  # inputs of one seed
 
 
 def main() -> int:

@@ -74,10 +74,14 @@ def fuzz(name: str, target: Target, examples: int, seed: int | None = None) -> i
     def check(data: bytes) -> None:
         nonlocal tried
         tried += 1
-        begun = time.process_time()
-        once(target, data)
-        took = time.process_time() - begun
-        assert took < SECONDS, f"{took:.1f} s for {len(data)} bytes"
+        took = []
+        while len(took) < 3 and (
+            not took or took[-1] >= SECONDS
+        ):  # a collection of garbage may fall into one
+            begun = time.process_time()
+            once(target, data)
+            took.append(time.process_time() - begun)
+        assert min(took) < SECONDS, f"{min(took):.1f} s for {len(data)} bytes"
 
     corpus = target.corpus(name)
     with bounded_memory():

@@ -85,3 +85,12 @@ def test_a_type_that_buffers_cannot_have_is_refused_natively(device: vkq.Device)
         arena = device.context.arena(wrong, False, 16, 1024, 1 << 62, 0)
         with pytest.raises(vkq.DeviceError, match="cannot hold storage buffers"):
             arena.allocate(1024)
+
+
+def test_no_buffer_is_larger_than_the_heap(any_device: vkq.Device) -> None:
+    """Some drivers crash, or swap for minutes, instead of refusing it."""
+    small = tuple(dataclasses.replace(t, heap_bytes=1 << 20) for t in any_device.capabilities.memory_types)
+    with vkq.Device(capabilities=having(small, any_device)) as device:
+        device.allocate(1 << 20)
+        with pytest.raises(vkq.OutOfMemoryError, match="above the size of the memory heap of 1048576"):
+            device.allocate((1 << 20) + 1)

@@ -111,7 +111,7 @@ def test_too_many_variants_and_push_constants(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "source", ["../scale/scale.comp", "/etc/hostname", "..", "sub/scale.comp", ".hidden", ""]
+    "source", ["../scale/scale.comp", "/etc/hostname", "..", "sub/scale.comp", ".hidden", "", "a" * 300]
 )
 def test_a_source_stands_beside_its_yaml(tmp_path: Path, source: str) -> None:
     with pytest.raises(

@@ -26,6 +26,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Padding
@@ -41,6 +42,7 @@ DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
 _LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 
 
+@checked
 def conv2d(
     x: npt.ArrayLike,
     w: npt.ArrayLike,
@@ -92,6 +94,7 @@ def conv2d(
     return _correlate("conv2d", problem, image, taps, offsets, accumulate, path, device)
 
 
+@checked
 def correlate2d(
     image: npt.ArrayLike,
     templates: npt.ArrayLike,
@@ -134,6 +137,7 @@ def correlate2d(
     return scores
 
 
+@checked
 def matmul(
     a: npt.ArrayLike,
     b: npt.ArrayLike,
@@ -172,6 +176,7 @@ def matmul(
     return np.ascontiguousarray(y[0, :, :, 0].T).reshape(*lead, n)
 
 
+@checked
 def match_template(
     image: npt.ArrayLike,
     templates: npt.ArrayLike,

@@ -13,6 +13,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
+from vkq.arguments import RULES, Rule, of, optional, sequence, shown
 from vkq.errors import ArgumentError, DTypeError
 
 QDType = Literal["int8", "uint8"]
@@ -42,8 +43,8 @@ class QParams:
     dtype: QDType = "int8"
 
     def __post_init__(self) -> None:
-        if self.dtype not in get_args(QDType):
-            raise DTypeError(f'QParams: dtype is {self.dtype!r}; it must be "int8" or "uint8".')
+        if not isinstance(self.dtype, str) or self.dtype not in get_args(QDType):
+            raise DTypeError(f'QParams: dtype is {shown(self.dtype)}; it must be "int8" or "uint8".')
         object.__setattr__(self, "scale", _scale(self.scale))
         object.__setattr__(self, "zero_point", _zero_point(self.zero_point, self.dtype))
 
@@ -107,6 +108,16 @@ class QParams:
             return cls(float(scale), 0 if dtype == "int8" else 128, dtype)
         zero_point = np.rint(np.float32(qmin) - low / scale)
         return cls(float(scale), int(min(max(zero_point, qmin), qmax)), dtype)
+
+
+RULES |= {
+    "QParams": Rule(of(QParams), "a QParams"),
+    "QParams | None": Rule(optional(of(QParams)), "a QParams or None"),
+    "QParams | Literal['dynamic'] | None": Rule(optional(of(QParams, str)), "a QParams, 'dynamic' or None"),
+    "Sequence[QParams | None] | None": Rule(
+        optional(sequence(optional(of(QParams)))), "a sequence of QParams, or None"
+    ),
+}
 
 
 def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[np.float32]:
@@ -213,15 +224,16 @@ def _single(value: Any, what: str) -> Any:
 
 def _scale(scale: Any) -> float:
     if isinstance(scale, (bool, np.bool_)) or not isinstance(scale, (int, float, np.floating, np.integer)):
-        raise DTypeError(f"QParams: scale is {scale!r} ({type(scale).__name__}); it must be a real number.")
+        kind = type(scale).__name__
+        raise DTypeError(f"QParams: scale is {shown(scale)} ({kind}); it must be a real number.")
     try:
         rounded = _as_float32(np.asarray(float(scale)))
     except OverflowError:  # a Python int beyond float64
         rounded = np.asarray(np.float32(np.inf))
     if not _is_good_scale(rounded):
         raise ArgumentError(
-            f"QParams: scale is {scale}; it must be positive, finite and at least 2**-126 (1.18e-38) as a"
-            " float32."
+            f"QParams: scale is {shown(scale)}; it must be positive, finite and at least 2**-126 (1.18e-38)"
+            " as a float32."
         )
     return float(rounded)
 
@@ -229,7 +241,7 @@ def _scale(scale: Any) -> float:
 def _zero_point(zero_point: Any, dtype: QDType) -> int:
     if isinstance(zero_point, (bool, np.bool_)) or not isinstance(zero_point, (int, np.integer)):
         kind = type(zero_point).__name__
-        raise DTypeError(f"QParams: zero_point is {zero_point!r} ({kind}); it must be an integer.")
+        raise DTypeError(f"QParams: zero_point is {shown(zero_point)} ({kind}); it must be an integer.")
     if isinstance(zero_point, (np.int8, np.uint8)) and zero_point.dtype.name != dtype:
         raise DTypeError(
             f"QParams: zero_point has dtype {zero_point.dtype} but the tensor is {dtype}; they must be the"
@@ -237,5 +249,7 @@ def _zero_point(zero_point: Any, dtype: QDType) -> int:
         )
     qmin, qmax = _RANGES[dtype]
     if not qmin <= zero_point <= qmax:
-        raise ArgumentError(f"QParams: zero_point is {zero_point}; {dtype} holds {qmin} to {qmax}.")
+        raise ArgumentError(
+            f"QParams: zero_point is {shown(int(zero_point))}; {dtype} holds {qmin} to {qmax}."
+        )
     return int(zero_point)

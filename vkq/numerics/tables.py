@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkq.arguments import checked
 from vkq.errors import ArgumentError
 from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import dequantize, quantize
@@ -35,6 +36,7 @@ UNARY: dict[str, Function] = {
 }
 
 
+@checked
 def leaky_relu(alpha: float) -> Function:
     """The function ``x if x >= 0 else alpha * x``, for `table_of` and `unary`; alpha is rounded to float32,
     as in an ONNX file.
@@ -46,6 +48,7 @@ def leaky_relu(alpha: float) -> Function:
     return lambda x: np.where(x >= 0, x, slope * x)
 
 
+@checked
 def clamp(low: float, high: float) -> Function:
     """The function ``min(max(x, low), high)``, for `table_of` and `unary`. Raises ArgumentError where not low
     <= high.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..kernels import methods
 from ..kernels.methods import Convolution, Kernel, Method
 from ..numerics.qparams import QParams
@@ -48,6 +49,7 @@ class Conv2d(Layer[Conv2dProblem]):
     _op = "conv2d"
     _rank = 4
 
+    @checked
     def __init__(
         self,
         weight: npt.ArrayLike,
@@ -109,6 +111,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return y
 
 
+@checked
 def conv2d(
     x: npt.ArrayLike | Tensor,
     weight: npt.ArrayLike,

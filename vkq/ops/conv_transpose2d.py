@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.direct import Direct, Sweep
 from ..kernels.weights import Arithmetic
@@ -80,6 +81,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     _op = "conv_transpose2d"
     _rank = 4
 
+    @checked
     def __init__(
         self,
         weight: npt.ArrayLike,
@@ -164,6 +166,7 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(oc * groups, ic // groups, kh, kw))
 
 
+@checked
 def conv_transpose2d(
     x: npt.ArrayLike | Tensor,
     weight: npt.ArrayLike,

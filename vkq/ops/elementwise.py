@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
@@ -34,6 +35,7 @@ FLOAT_STEP = 2.0**-23  # the relative error of one float32 operation, rounded in
 LARGEST_PRODUCT = 255.0 * 255.0
 
 
+@checked
 def add(
     a: Operand,
     b: Operand,
@@ -63,6 +65,7 @@ def add(
     return _binary("add", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
+@checked
 def sub(
     a: Operand,
     b: Operand,
@@ -84,6 +87,7 @@ def sub(
     return _binary("sub", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
+@checked
 def mul(
     a: Operand,
     b: Operand,

@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.gemm import Rows
 from ..kernels.matrix_units import MatrixGemm, Pixels
@@ -71,6 +72,7 @@ class Linear(Layer[LinearProblem]):
     _rank = 2
     _by_rows = True
 
+    @checked
     def __init__(
         self,
         weight: npt.ArrayLike,
@@ -128,6 +130,7 @@ class Linear(Layer[LinearProblem]):
         return reshaped(b, y, p.y_shape, MATRIX if y.spec.dtype in BYTES else None) if image else y
 
 
+@checked
 def linear(
     x: npt.ArrayLike | Tensor,
     weight: npt.ArrayLike,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.repack import reshaped
 from ..layout.extent import MATRIX, Spec
@@ -25,6 +26,7 @@ from .take import taken
 MOST_K = (2**31 - 1) // (255 * 255)  # of an accumulator that int32 holds whatever the numbers
 
 
+@checked
 def matmul(
     a: Operand,
     b: Operand,

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
@@ -30,6 +31,7 @@ MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the su
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
+@checked
 def max_pool2d(
     x: Operand,
     kernel: Ints,
@@ -74,6 +76,7 @@ def max_pooled(
     return y
 
 
+@checked
 def avg_pool2d(
     x: Operand,
     kernel: Ints,
@@ -138,6 +141,7 @@ def averaged(
     return y
 
 
+@checked
 def global_avg_pool2d(
     x: Operand,
     *,

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels import quantize as kernel
 from ..layout.extent import BYTES
@@ -16,6 +17,7 @@ from ..runtime.tensor import Tensor
 from . import operand
 
 
+@checked
 def quantize(
     x: npt.ArrayLike | Tensor,
     qparams: QParams,
@@ -33,12 +35,14 @@ def quantize(
 
     Raises DTypeError where x is not float32.
 
+    >>> import numpy as np
     >>> quantize(np.array([0.25, 0.75, 1e9], np.float32), QParams(0.5))
     array([  0,   2, 127], dtype=int8)
     """
     return operand.apply("quantize", kernel.quantized, {"x": x}, (qparams, layout), device, out, ("float32",))
 
 
+@checked
 def dequantize(
     x: npt.ArrayLike | Tensor,
     qparams: QParams | None = None,
@@ -51,6 +55,7 @@ def dequantize(
     x: int8 or uint8 as *qparams* say, a NumPy array or a Tensor; a Tensor's own qparams are taken where none
     are given. https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
 
+    >>> import numpy as np
     >>> dequantize(np.array([-2, 0, 3], np.int8), QParams(0.5, 1))
     array([-1.5, -0.5,  1. ], dtype=float32)
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels import repack as kernel
 from ..layout.extent import Spec
@@ -13,6 +14,7 @@ from ..runtime.tensor import Tensor
 from . import operand
 
 
+@checked
 def reshape(
     x: Tensor, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None
 ) -> Tensor:
@@ -26,6 +28,7 @@ def reshape(
     return run(operand.planned(x.device, kernel.reshaped, [x.spec], (dims, layout)), [x], out, "reshape")
 
 
+@checked
 def flatten(x: Tensor) -> Tensor:
     """(N, ...) as (N, product of the rest): what stands between convolutions and a linear layer."""
     if not x.shape:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..kernels.repack import repacked
 from ..layout.extent import Spec, layout_number
 from ..numerics.stored import shift
@@ -21,6 +22,7 @@ from . import operand
 from .operand import Operand
 
 
+@checked
 def resize(
     x: Operand,
     size: Sequence[int] | None = None,

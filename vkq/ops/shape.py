@@ -8,6 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.repack import repacked
 from ..layout.extent import Spec, layout_number
@@ -43,6 +44,7 @@ class Moved:
         )
 
 
+@checked
 def concat(
     xs: Sequence[Operand],
     axis: int,
@@ -104,6 +106,7 @@ def concatenated(
     return repacked(b, y, first.layout)
 
 
+@checked
 def pad(
     x: Operand,
     pads: Sequence[Sequence[int]],
@@ -148,6 +151,7 @@ def padded(
     return repacked(b, y, s.layout)
 
 
+@checked
 def transpose(
     x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None, out: Tensor | None = None
 ) -> Any:

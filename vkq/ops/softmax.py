@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.gemm import INVOCATIONS
 from ..kernels.repack import repacked
@@ -27,6 +28,7 @@ from .shape import transposed
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
 
 
+@checked
 def softmax(
     x: Operand,
     axis: int = -1,

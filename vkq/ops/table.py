@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.weights import ceil4
 from ..layout.extent import Spec
@@ -23,6 +24,7 @@ from . import operand
 from .operand import Operand
 
 
+@checked
 def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -> npt.NDArray[Any]:
     """The 256 results of a function of one quantized number, for `lookup`: entry i is that of the number
     ``qmin + i``.
@@ -39,6 +41,7 @@ def table_of(function: str | Function, x_qparams: QParams, y_qparams: QParams) -
     return tables.table_of(function, x_qparams, y_qparams)
 
 
+@checked
 def lookup(
     x: Operand,
     table: npt.ArrayLike,
@@ -82,6 +85,7 @@ def looked_up(b: Builder, x: Value, entries: npt.NDArray[Any], y_qparams: QParam
     return y
 
 
+@checked
 def unary(
     function: str | Function,
     x: Operand,
@@ -123,6 +127,7 @@ def requantized(b: Builder, x: Value, xq: QParams, yq: QParams) -> Value:
     return x if xq == yq else looked_up(b, x, _identity(xq, yq), yq)
 
 
+@checked
 def requantize(
     x: Operand,
     y_qparams: QParams,

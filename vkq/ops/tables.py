@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import Spec, layout_number
 from ..numerics.stored import signed
@@ -20,6 +21,7 @@ from .elementwise import paired
 from .operand import Operand
 
 
+@checked
 def lookup_axis(
     x: Operand,
     table: npt.ArrayLike,
@@ -71,6 +73,7 @@ def looked_up_along(b: Builder, x: Value, entries: npt.NDArray[Any], axis: int =
     return y
 
 
+@checked
 def lookup_pair(
     a: Operand, b: Operand, table: npt.ArrayLike, *, device: Device | None = None, out: Tensor | None = None
 ) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.repack import repacked
 from ..layout.extent import BYTES, CONTIGUOUS, NUMBERS, Spec, layout_number
@@ -26,6 +27,7 @@ ANY = (*BYTES, *NUMBERS)
 Places = npt.NDArray[np.integer[Any]]
 
 
+@checked
 def take(
     x: Operand,
     places: npt.ArrayLike,
@@ -59,6 +61,8 @@ def taken(b: Builder, x: Value, places: Places, fill: int | float = 0) -> Value:
         raise ArgumentError(
             f"take: places go from {places.min()} to {places.max()}; x has {s.size} elements (-1 is the fill)"
         )
+    if s.dtype != "float32" and fill != np.rint(fill):  # NaN too
+        raise DTypeError(f"take: fill is {fill}; x holds {s.dtype}, so it must be a whole number")
     y = b.new(Spec(places.shape, s.dtype, None, s.qparams))
     if not y.spec.size:
         return y
@@ -84,6 +88,7 @@ def _list(b: Builder, name: str, places: Places) -> Resident:
     return b.device.constant((name, array.shape, array.tobytes()), array.nbytes, lambda: array)
 
 
+@checked
 def slice_(
     x: Operand, slices: Sequence[slice], *, device: Device | None = None, out: Tensor | None = None
 ) -> Any:
@@ -131,6 +136,7 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
     return y
 
 
+@checked
 def split(x: Operand, sizes: Sequence[int], axis: int, *, device: Device | None = None) -> list[Any]:
     """x cut along an axis into parts of these sizes, which must add up to its length. As ONNX Split.
 

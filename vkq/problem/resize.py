@@ -69,6 +69,8 @@ class Resize:
             )
         if (size is None) == (scale is None):
             raise ArgumentError(f"resize: size is {size} and scale {scale}; give one of the two")
+        if size is not None and len(size) != 2:
+            raise ArgumentError(f"resize: size has {len(size)} numbers; it must have 2: (OH, OW)")
         if size is not None:
             factors = [
                 np.float32(out) / np.float32(given) for out, given in zip(size, x_shape[2:], strict=True)

@@ -22,6 +22,7 @@ from vkq.problem.options import (
 )
 
 _OP = "conv_transpose2d"
+MOST_PHASES = 1024  # of a stride: they are worked out one by one
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class TransposedOptions:
         groups, pads = whole(_OP, "groups", groups, 1), quad(_OP, padding)
         strides, dilations = pair(_OP, "stride", stride, 1), pair(_OP, "dilation", dilation, 1)
         extra = pair(_OP, "output_padding", output_padding, 0)
+        if strides[0] * strides[1] > MOST_PHASES:
+            raise ArgumentError(
+                f"{_OP}: stride is {strides}; the product of the two may be at most {MOST_PHASES}: each phase"
+                " of the stride is a convolution of its own."
+            )
         check_sizes(_OP, {"KH": w[2], "KW": w[3]}, least=1)
         check_groups(_OP, groups, IC=w[0])
         _check_output_padding(extra, strides, dilations)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import RULES, Rule, either, integer, of, optional
 from ..device import vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose
@@ -411,6 +412,33 @@ def default_device() -> Device:
         if _default is None or _default.closed or _default.context.lost:
             _default = Device()
         return _default
+
+
+_named: dict[int | str, Device] = {}  # what `named_device` opened
+
+
+def named_device(which: int | str) -> Device:
+    """The device with this index or this part of its name, as ``Device(which)``: opened on first use, and
+    the same one every time. For operators, whose *device* may be given so."""
+    with _default_lock:
+        found = _named.get(which)
+        if found is None or found.closed or found.context.lost:
+            index = choose(which)[1].index
+            same = [d for d in (*_named.values(), _default) if d and d.capabilities.index == index]
+            usable = [d for d in same if not (d.closed or d.context.lost)]
+            found = _named[which] = usable[0] if usable else Device(index)
+        return found
+
+
+def _opened(given: Device | int | str | None) -> Device | None:
+    return given if given is None or isinstance(given, Device) else named_device(given)
+
+
+_forms = "a vkq.Device, an index or a part of a device's name"
+RULES |= {
+    "Device": Rule(either(of(Device, str), integer), _forms, _opened),
+    "Device | None": Rule(optional(either(of(Device, str), integer)), f"{_forms}, or None", _opened),
+}
 
 
 @atexit.register

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import RULES, Rule, array, checked, of, optional, sequence
 from ..errors import ArgumentError
 from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
@@ -35,6 +36,7 @@ class Tensor:
 
     __slots__ = ("buffer", "device", "spec")
 
+    @checked
     def __init__(
         self,
         device: Device,
@@ -175,3 +177,17 @@ class Tensor:
 def _readers() -> ThreadPoolExecutor:
     """Threads that wait for the device in place of the caller."""
     return ThreadPoolExecutor(2, "vkq-read")
+
+
+def _operand(value: Any) -> bool:
+    return isinstance(value, Tensor) or array(value)
+
+
+_operands = "a Tensor or an array of numbers"
+RULES |= {
+    "Tensor": Rule(of(Tensor), "a Tensor"),
+    "Tensor | None": Rule(optional(of(Tensor)), "a Tensor or None"),
+    "Operand": Rule(_operand, _operands),
+    "npt.ArrayLike | Tensor": Rule(_operand, _operands),
+    "Sequence[Operand]": Rule(sequence(_operand), "a sequence of Tensors or arrays of numbers"),
+}

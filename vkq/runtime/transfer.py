@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import NUMBERS, Spec, layout_number
 from ..shader.catalog import catalog
@@ -29,7 +30,7 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     """Anything that holds numbers in host memory as a NumPy array, without a copy where that can be: arrays,
     ``__array__``, the buffer protocol, DLPack, nested lists.
 
-    Raises ArgumentError for memory of another device.
+    Raises ArgumentError for memory of another device, DTypeError for what is no array.
     """
     if isinstance(x, np.ndarray):
         return x
@@ -41,7 +42,10 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
             )
         if not hasattr(x, "__array__"):
             return np.from_dlpack(x)
-    return np.asarray(x)
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # lists that are no array
+        raise DTypeError(f"{what}: it is no array that NumPy knows: {error}") from error
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
@@ -146,6 +150,7 @@ def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
     return name
 
 
+@checked
 def empty_pinned(
     shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None
 ) -> Any:

@@ -31,7 +31,7 @@ PACKAGED = Path(__file__).parent.parent / "_spirv"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")
-_INSIDE = re.compile(r"(?:[\w-][\w.-]*/)*[\w-][\w.-]*")  # neither absolute nor with ..
+_INSIDE = re.compile(r"(?:[\w-][\w.-]{0,99}/){0,9}[\w-][\w.-]{0,99}")  # neither absolute nor with ..
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _VERSION = re.compile(r"\s*#\s*version\b")
 

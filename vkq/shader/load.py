@@ -53,7 +53,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
         {"name", "summary", "source", "bindings", "local_size", "workgroups"},
         {"axes", "except", "defines", "push", "push_constants", "specialization", "shared_bytes", "requires"},
     )
-    if not re.fullmatch(r"[\w-][\w.-]*", top["source"].str()):
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", top["source"].str()):
         raise top["source"].error("the source must be the name of a file beside the YAML.")
     source = path.parent / top["source"].str()
     if not source.is_file():

@@ -1,0 +1,175 @@
+"""What a public callable takes, checked by what its signature says, before anything else sees it: an
+argument of another type is a `DTypeError` that names it. Values are checked where they are used."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import reprlib
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from vkq.errors import DTypeError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Check = Callable[[Any], bool]
+LARGEST = 2**63
+LARGEST_OPTION = 2**31  # of a stride, a padding, ...: more is no image's
+LONGEST = 10_000  # of a sequence of numbers
+NUMBERS = "biufV"  # kinds of NumPy's dtypes; V has what others register, such as bfloat16
+
+
+class Rule(NamedTuple):
+    """Of an annotation: the check, what the argument must be, and what makes it so where a type has two
+    forms."""
+
+    check: Check
+    must: str
+    convert: Callable[[Any], Any] | None = None
+
+
+def checked(function: Function) -> Function:
+    """The function, or a class's ``__init__``, behind a check of each argument by the text of its annotation
+    (`RULES`; an annotation that is not there is not checked)."""
+    parameters = list(inspect.signature(function).parameters.values())
+    op = function.__qualname__.removesuffix(".__init__").rstrip("_")
+    rules = {p.name: RULES[str(p.annotation)] for p in parameters if str(p.annotation) in RULES}
+    names = [p.name for p in parameters]
+    converted = [(name, names.index(name), rule.convert) for name, rule in rules.items() if rule.convert]
+    checks = {name: rule.check for name, rule in rules.items()}
+    refused = _refused  # what `call` uses is in its closure
+
+    def call(*given: Any, **options: Any) -> Any:
+        for name, value in zip(names, given, strict=False):
+            if name in checks and not checks[name](value):
+                raise refused(op, name, value, rules[name].must)
+        for name, value in options.items():
+            if name in checks and not checks[name](value):
+                raise refused(op, name, value, rules[name].must)
+        for name, at, convert in converted:
+            if name in options:
+                options[name] = convert(options[name])
+            elif at < len(given):
+                given = (*given[:at], convert(given[at]), *given[at + 1 :])
+        return function(*given, **options)
+
+    # With the function's own globals it counts as a function of its module, for doctest and for whoever asks.
+    wrapped = types.FunctionType(
+        call.__code__, function.__globals__, function.__name__, None, call.__closure__
+    )
+    return cast(Function, functools.wraps(function)(wrapped))
+
+
+def _refused(op: str, name: str, value: Any, rule: str) -> DTypeError:
+    kind = type(value).__name__
+    return DTypeError(f"{op}: {name} is {shown(value)} ({kind}); it must be {rule}.")
+
+
+def shown(value: Any) -> str:
+    """A value for a message, short whatever it is."""
+    try:
+        return reprlib.repr(value)
+    except Exception:  # an integer of more digits than Python prints, or an object that cannot tell
+        return f"a value of {value.bit_length()} bits" if isinstance(value, int) else "a value"
+
+
+def integer(value: Any, below: int = LARGEST) -> bool:
+    """Whether it is a whole number, and no bool."""
+    if type(value) is not int and not isinstance(value, np.integer):
+        return hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_, np.ndarray, type))
+    return bool(-below <= value < below)
+
+
+def real(value: Any) -> bool:
+    """Whether it is a number, and no bool; NaN is one."""
+    if isinstance(value, (bool, np.bool_)):
+        return False
+    return isinstance(value, (float, np.floating)) or integer(value)
+
+
+def array(value: Any) -> bool:
+    """Whether NumPy makes an array of numbers of it."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in NUMBERS
+    if value is None or isinstance(value, (str, bytes)):
+        return False
+    if hasattr(value, "__dlpack_device__"):  # who reads it asks where it is
+        return True
+    try:
+        return np.asarray(value).dtype.kind in NUMBERS
+    except Exception:  # ragged lists, and whatever an object's own __array__ raises
+        return False
+
+
+def dtype(value: Any) -> bool:
+    """Whether NumPy knows it as a type of numbers."""
+    try:
+        found = np.dtype(value)
+        return found.kind in NUMBERS and found.itemsize > 0
+    except Exception:
+        return False
+
+
+def sequence(each: Check) -> Check:
+    """Of a sequence (no text) whose elements pass."""
+
+    def check(value: Any) -> bool:
+        if isinstance(value, np.ndarray):
+            return value.ndim == 1 and len(value) <= LONGEST and all(map(each, value))
+        good = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+        return good and len(value) <= LONGEST and all(map(each, value))
+
+    return check
+
+
+def either(first: Check, second: Check) -> Check:
+    """Of what passes one of the two."""
+    return lambda value: first(value) or second(value)
+
+
+def optional(check: Check) -> Check:
+    """Of None, and what passes."""
+    return lambda value: value is None or check(value)
+
+
+def of(*kinds: type) -> Check:
+    """Of instances."""
+    return lambda value: isinstance(value, kinds)
+
+
+_option = functools.partial(integer, below=LARGEST_OPTION)
+_text = of(str)
+_integers = sequence(integer)
+_options = either(_option, lambda value: not isinstance(value, np.ndarray) and sequence(_option)(value))
+_pairs = "an integer or a sequence of integers"
+# By the text of the annotation. A module that defines a type adds those with it, before it uses them.
+RULES: dict[str, Rule] = {
+    "int": Rule(integer, "an integer"),
+    "int | None": Rule(optional(integer), "an integer or None"),
+    "int | float": Rule(real, "a number"),
+    "float": Rule(real, "a number"),
+    "float | Sequence[float] | None": Rule(
+        optional(either(real, sequence(real))), "a number, several or None"
+    ),
+    "bool": Rule(of(bool, np.bool_), "True or False"),
+    "str": Rule(_text, "text"),
+    "str | None": Rule(optional(_text), "text or None"),
+    "str | Function": Rule(either(_text, callable), "a name or a function"),
+    "npt.ArrayLike": Rule(array, "an array of numbers"),
+    "npt.ArrayLike | None": Rule(optional(array), "an array of numbers or None"),
+    "npt.DTypeLike": Rule(dtype, "a dtype of numbers"),
+    "int | Sequence[int]": Rule(_options, _pairs),
+    "Ints": Rule(_options, _pairs),
+    "Ints | None": Rule(optional(_options), f"{_pairs}, or None"),
+    "Padding": Rule(either(_text, _options), f"{_pairs}, or text"),
+    "Sequence[int]": Rule(_integers, "a sequence of integers"),
+    "Sequence[int] | None": Rule(optional(_integers), "a sequence of integers or None"),
+    "Sequence[Sequence[int]]": Rule(sequence(_integers), "a sequence of pairs of integers"),
+    "Sequence[slice]": Rule(sequence(of(slice)), "a sequence of slices"),
+    "Activation": Rule(optional(_text), "the name of an activation or None"),
+    **dict.fromkeys(("ResizeMode", "Coordinates", "NearestMode", "Rounding"), Rule(_text, "text")),
+    **dict.fromkeys(("Accumulate", "Literal['ccorr', 'ssd', 'ccoeff_normed']"), Rule(_text, "text")),
+}
