@@ -156,7 +156,9 @@ def models(draw: Any) -> Graph:
     q, shape, scale = "x", SHAPE, 0.25
     for _ in range(draw(st.integers(1, 4))):
         x, pair = b.real(q, scale)
-        kind = draw(st.sampled_from(["elementwise", "movement", "conv", "add", "pool", "two", "mixed"]))
+        kind = draw(
+            st.sampled_from(["elementwise", "movement", "conv", "add", "pool", "two", "where", "mixed"])
+        )
         new = scale
         if kind == "elementwise":
             x = elementwise(b, x, shape)
@@ -173,6 +175,10 @@ def models(draw: Any) -> Graph:
         elif kind == "two":
             other, _ = b.real(b.stored(b.op("Relu", x), 0.25), 0.25)
             x = b.op(draw(st.sampled_from(["Sub", "Max", "Min"])), x, other)
+        elif kind == "where":
+            other, _ = b.real(b.stored(b.op("Abs", x), 0.25), 0.25)
+            chosen = b.constant(b.random.integers(0, 2, shape[1:]).astype(bool))
+            x = b.op("Where", chosen, x, other)
         elif kind == "pool":
             x = b.op("AveragePool", x, kernel_shape=(2, 2), count_include_pad=1)
             shape = (*shape[:2], shape[2] - 1, shape[3] - 1)

@@ -175,3 +175,15 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
     report = session.explain()
     assert [row.operator for row in report.rows if row.where == "CPU"] == ["InstanceNormalization", "Sinh"]
     assert "6144 bytes cross in each run" in str(report)
+
+
+def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
+    """A stream that is only begun disturbs neither other streams nor runs."""
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    inputs = [images(3, 16, 16, seed=i) for i in range(6)]
+    want = [onnxruntime_results(resnet, {"x": x[None]})[0][0] for x in inputs]
+    one, two = session.map(inputs, 1), session.map(reversed(inputs), 1)
+    for i in range(6):
+        np.testing.assert_array_equal(next(one), want[i])
+        np.testing.assert_array_equal(session.run(None, {"x": inputs[0][None]})[0][0], want[0])
+        np.testing.assert_array_equal(next(two), want[5 - i])

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec
-from ..graph.operators.movement import resize_of, window
+from ..graph.operators.images import resize_of, window
 from ..graph.operators.number import conv_options, transposed_options
 from ..graph.operators.operator import Compute, one, there
 from ..graph.operators.quantized import CONV, TRANSPOSED, options, pool_window

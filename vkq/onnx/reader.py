@@ -13,46 +13,13 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
-from ..graph.operators.operator import Inputs
 from ..graph.passes.constants import fold_constants
+from .foreign import unknown
 from .operators import NEWEST, OLDEST, Reading, read_node
+from .tensors import BROKEN, Argument, argument_of, array_of, dtype_of, package
 
 LARGEST_FILE = (1 << 31) - 1  # of a protobuf message
-DTYPES = (
-    "float32",
-    "float16",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "bool",
-)
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
-BROKEN = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    MemoryError,
-)
-Shape = tuple[int | str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class Argument:
-    """An input or output of a model; a name in its shape stands for a size that the input decides."""
-
-    name: str
-    dtype: str
-    shape: Shape
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,17 +66,8 @@ def read(model: Any) -> Model:
         raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
 
 
-def _onnx() -> Any:
-    try:
-        import onnx
-        import onnx.inliner
-    except ImportError as error:
-        raise ModelError("reading ONNX models needs the package onnx: pip install 'vkq[onnx]'") from error
-    return onnx
-
-
 def _parsed(model: Any) -> tuple[Any, Path | None]:
-    onnx = _onnx()
+    onnx = package()
     if isinstance(model, onnx.ModelProto):
         return model, None
     folder = None
@@ -139,13 +97,13 @@ def _model(proto: Any, folder: Path | None) -> Model:
     if not OLDEST <= opset <= NEWEST:
         raise ModelError(f"the model has opset {opset} of ai.onnx; {OLDEST} to {NEWEST} can be read")
     if proto.functions:
-        proto = _onnx().inliner.inline_local_functions(proto)
+        proto = package().inliner.inline_local_functions(proto)
     graph = proto.graph
-    constants = {t.name: _array(t, folder) for t in graph.initializer}
+    constants = {t.name: array_of(t, folder) for t in graph.initializer}
     if graph.sparse_initializer:
         raise ModelError(f"{len(graph.sparse_initializer)} sparse initializers; store them as dense tensors")
-    inputs = tuple(_argument(v) for v in graph.input if v.name not in constants)
-    outputs = tuple(_argument(v) if v.HasField("type") else Argument(v.name, "", ()) for v in graph.output)
+    inputs = tuple(argument_of(v) for v in graph.input if v.name not in constants)
+    outputs = tuple(argument_of(v) if v.HasField("type") else Argument(v.name, "", ()) for v in graph.output)
     names = {name for node in graph.node for name in (*node.input, *node.output)}
     reading = Reading(opset, constants, names | {a.name for a in inputs} | set(constants))
     nodes = [_node(reading, node, i, folder) for i, node in enumerate(graph.node)]
@@ -154,7 +112,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     domains = {id(node): domain for node, domain in plain}
     for node in ordered:
         if not read_node(reading, node, domains[id(node)]):
-            reading.nodes.append(_unknown(node, domains[id(node)]))
+            reading.nodes.append(unknown(node, domains[id(node)]))
     _check_names(inputs, outputs, reading)
     return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
 
@@ -172,78 +130,9 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
         raise ModelError("the model has no results")
 
 
-def _argument(value: Any) -> Argument:
-    if not value.type.HasField("tensor_type"):
-        raise ModelError(f"{value.name!r} is no tensor; sequences, maps and optionals are not supported")
-    tensor = value.type.tensor_type
-    dtype = _dtype(tensor.elem_type, value.name)
-    shape: list[int | str] = []
-    for i, dim in enumerate(tensor.shape.dim):
-        if dim.HasField("dim_value"):
-            if dim.dim_value < 0:
-                raise ModelError(f"{value.name!r}: dim {i} is {dim.dim_value}; it must be 0 or more")
-            shape.append(dim.dim_value)
-        else:
-            shape.append(dim.dim_param or f"{value.name}.{i}")
-    return Argument(value.name, dtype, tuple(shape))
-
-
-def _dtype(number: int, what: str) -> str:
-    onnx = _onnx()
-    try:
-        name = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number)).name)
-    except (KeyError, ValueError, TypeError):
-        name = f"type {number}"
-    if name not in DTYPES:
-        raise ModelError(f"{what!r} is of {name}; only {', '.join(DTYPES)} can be read")
-    return name
-
-
-def _array(tensor: Any, folder: Path | None) -> Array:
-    onnx = _onnx()
-    what = f"the constant {tensor.name!r}"
-    dtype = np.dtype(_dtype(tensor.data_type, tensor.name))
-    if min(tensor.dims, default=0) < 0:
-        raise ModelError(f"{what} has the dims {list(tensor.dims)}; each must be 0 or more")
-    Spec(dtype.name, tuple(tensor.dims)).check(what)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
-        return _external(tensor, dtype, folder)
-    try:
-        return np.asarray(onnx.numpy_helper.to_array(tensor))
-    except BROKEN as error:
-        raise ModelError(f"{what} has the dims {list(tensor.dims)} and other data: {error}") from error
-
-
-def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
-    """External data from inside the model's folder alone: no absolute path, no "..", no link that leads
-    out."""
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    what, location = f"the constant {tensor.name!r}", entries.get("location", "")
-    if folder is None:
-        raise ModelError(f"{what} has external data; give the model as a path, so that its folder is known")
-    base = folder.resolve()
-    path = (base / location).resolve()
-    if not location or os.path.isabs(location) or base not in path.parents:
-        raise ModelError(
-            f"{what} has external data at {location!r}, outside the model's folder; that is refused"
-        )
-    if not path.is_file():
-        raise ModelError(f"{what} has external data at {location!r}, where no regular file is")
-    size = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
-    offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
-    if length != size or offset < 0 or offset + size > path.stat().st_size:
-        raise ModelError(
-            f"{what} needs {size} bytes; {location!r} offers {length} from {offset} of {path.stat().st_size}"
-        )
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
-    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(tuple(tensor.dims)))
-
-
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
     """A node as it stands in the file; Constant becomes a constant."""
-    onnx = _onnx()
+    onnx = package()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)
     attributes: dict[str, Any] = {}
@@ -257,7 +146,7 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
         if isinstance(attributes.get(key), int) and domain == "":
             number = attributes.pop(key)
             if number:
-                attributes[key] = _dtype(number, source)
+                attributes[key] = dtype_of(number, source)
     outputs = tuple(proto.output)
     while len(outputs) > 1 and not outputs[-1]:
         outputs = outputs[:-1]
@@ -271,11 +160,11 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
 
 
 def _value(value: Any, folder: Path | None) -> Any:
-    onnx = _onnx()
+    onnx = package()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, onnx.TensorProto):
-        return _array(value, folder)
+        return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)
     return value
@@ -290,45 +179,3 @@ def _constant(node: Node) -> Array:
         if key in ("value_int", "value_ints"):
             return np.asarray(value, np.int64)
     raise ModelError(f"{node}: has {sorted(node.attributes)}; only dense numbers are supported")
-
-
-def _unknown(node: Node, domain: str) -> Node:
-    """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes."""
-    attributes = {"op": node.op, "domain": domain, "attributes": node.attributes, "infer": _foreign_specs}
-    return Node("foreign", node.inputs, node.outputs, attributes, node.source)
-
-
-def _foreign_specs(x: Inputs) -> list[Spec]:
-    onnx, a = _onnx(), x.node.attributes
-    refusal = f"{x.node}: vkq does not know the operator {a['domain'] or 'ai.onnx'}.{a['op']}"
-    try:
-        schema = onnx.defs.get_schema(a["op"], NEWEST, a["domain"])
-        types = {
-            name: onnx.helper.make_tensor_type_proto(
-                onnx.helper.np_dtype_to_tensor_dtype(np.dtype(s.dtype)), s.shape
-            )
-            for name, s in zip(x.node.inputs, x.specs, strict=True)
-            if s is not None
-        }
-        data = {
-            name: onnx.numpy_helper.from_array(array, name)
-            for name, array in zip(x.node.inputs, x.arrays, strict=True)
-            if array is not None
-        }
-        proto = onnx.helper.make_node(
-            a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **a["attributes"]
-        )
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], NEWEST)]
-        )
-        arguments = [
-            _argument(onnx.helper.make_value_info(name, found[name])) if name else Argument("", "float32", ())
-            for name in x.node.outputs
-        ]
-        if any(isinstance(d, str) for argument in arguments for d in argument.shape):
-            raise ModelError(f"{refusal}, and its results have no fixed shape")
-        return [Spec(argument.dtype, tuple(int(d) for d in argument.shape)) for argument in arguments]
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{refusal}, nor does onnx know its results' shapes: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +18,9 @@ from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..runtime.device import Device, default_device
 from .fallback import Mixed
-from .reader import Argument, Model, fixed, read
+from .reader import Model, fixed, read
 from .report import Report, explain
+from .tensors import Argument
 
 ON_DEVICE = ("int8", "uint8", "float32")
 KEPT = 8  # executables of other input shapes; the least recently used goes
@@ -89,6 +91,7 @@ class InferenceSession:
         self._layers: dict[Hashable, Any] = {}
         self._executables: OrderedDict[Hashable, Executable | Mixed] = OrderedDict()
         self._lock = threading.Lock()
+        self._maps = itertools.count(1)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -183,10 +186,11 @@ class InferenceSession:
         """
         first = self.model.inputs[0].name
         waiting: list[tuple[Executable | Mixed, int]] = []
-        for turn, group in enumerate(_groups(inputs, batch)):
+        own = next(self._maps)  # executables of its own: other threads may run the session meanwhile
+        for number, group in enumerate(_groups(inputs, batch)):
             rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
             arrays = self._checked({name: np.stack([row[name] for row in rows]) for name in rows[0]})
-            executable = self._executable(arrays, turn % 2)
+            executable = self._executable(arrays, (own, number % 2))
             executable.start(arrays)
             waiting.append((executable, len(group)))
             if len(waiting) == 2:
@@ -227,7 +231,7 @@ class InferenceSession:
             arrays[argument.name] = array
         return arrays
 
-    def _executable(self, arrays: Mapping[str, Array], turn: int = 0) -> Executable | Mixed:
+    def _executable(self, arrays: Mapping[str, Array], turn: Hashable = 0) -> Executable | Mixed:
         shapes = {name: array.shape for name, array in arrays.items()}
         given = {name: array for name, array in arrays.items() if name in self._constant}
         key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()), turn)

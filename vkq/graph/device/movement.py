@@ -11,7 +11,8 @@ from ...kernels.repack import reshaped
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
-from ..operators.movement import margins, permutation, resize_of, slices
+from ..operators.images import resize_of
+from ..operators.movement import margins, permutation, slices
 from ..operators.table import compute
 from .context import BYTES, Context, Record, Row, anything, first_is_bytes, places_are_known, unnamed
 

@@ -17,7 +17,7 @@ from ...ops.linear import Linear
 from ...ops.matmul import multiplied
 from ...runtime.builder import Value
 from ..graph import Graph, Node
-from ..operators.movement import window
+from ..operators.images import window
 from ..operators.quantized import CONV, TRANSPOSED, options
 from . import movement, quantization
 from .context import BYTES, WORDS, Context, Record, Row, anything, bytes_of_one_type, first_is_bytes, unnamed

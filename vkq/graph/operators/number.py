@@ -13,7 +13,7 @@ from ...errors import ModelError
 from ...problem.conv2d import Conv2dProblem
 from ...problem.transposed import TransposedConv2dProblem
 from ..graph import Array, Node, Spec
-from .movement import padding, window
+from .images import padding, window
 from .operator import Inputs, Operator, axis_of, one, same, there
 
 

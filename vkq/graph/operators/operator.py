@@ -99,3 +99,8 @@ def axis_of(node: Node, rank: int, default: int | None = None, name: str = "axis
     if not -rank <= axis < max(rank, 1):
         raise ModelError(f"{node}: {name} is {axis} and the input has {rank} axes")
     return axis % max(rank, 1)
+
+
+def like(x: Inputs, shape: Sequence[int]) -> list[Spec]:
+    """A result of the first input's type, and of this shape."""
+    return [Spec(x.spec(0).dtype, tuple(int(d) for d in shape)).check(str(x.node))]

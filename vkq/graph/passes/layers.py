@@ -1,0 +1,175 @@
+"""Convolutions, products and softmax of dequantized values: vkq's layers, with float32 results for now.
+
+Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
+%); any other is kept as real numbers, and rounded to that scale where a quantize follows (`integers`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...numerics.qparams import QParams
+from ..graph import Array, Node
+from ..operators.number import conv_options, transposed_options
+from ..operators.operator import axis_of
+from ..operators.quantized import along
+from .sweep import Sweep, every_equal
+
+
+def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
+    """The 8-bit value behind a dequantized one (a constant too), and its parameters."""
+    made = sweep.producer(name, "dequantize")
+    if made is not None:
+        return made.inputs[0], made.attributes["x"]
+    weight = _weight(sweep, name)
+    if weight is None or weight[1].size != 1:
+        return None
+    made = sweep.made[name]
+    return made.inputs[0], QParams.of(weight[1].reshape(-1)[0], weight[2].reshape(-1)[0])
+
+
+def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Array, Array] | None:
+    """(integers, scales, zero points) of a dequantized constant: one scale, or one for each slice along
+    *axis*."""
+    made = sweep.producer(name, "DequantizeLinear")
+    data, scale = (sweep.array(made.inputs[i]) for i in (0, 1)) if made is not None else (None, None)
+    if (
+        made is None
+        or data is None
+        or scale is None
+        or scale.dtype != np.float32
+        or made.attributes.get("block_size")
+    ):
+        return None
+    zero = sweep.array(made.input(2)) if made.input(2) else np.zeros(scale.shape, data.dtype)
+    if zero is None or zero.size != scale.size:
+        return None
+    if scale.size > 1 and (axis is None or int(made.attributes.get("axis", 1)) % data.ndim != axis):
+        if not (every_equal(scale) and every_equal(zero)):
+            return None
+        scale, zero = scale[:1], zero[:1]
+    return data, scale.reshape(-1), zero.reshape(-1)
+
+
+def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
+    """A bias as int32 where it has the scale x * w within 1 %, else as float32; None where it is not
+    constant."""
+    expected = np.float32(x.scale) * w_scale
+    made = sweep.producer(name, "DequantizeLinear")
+    data = sweep.array(made.inputs[0]) if made is not None else sweep.array(name)
+    if data is None:
+        return None
+    if made is None:
+        return data.reshape(-1) if data.dtype == np.float32 else None
+    scale = sweep.array(made.inputs[1])
+    zero = sweep.array(made.input(2)) if made.input(2) else None
+    if scale is None or (made.input(2) and zero is None):
+        return None
+    plain = zero is None or not zero.any()
+    if data.dtype == np.int32 and plain and bool(np.all(np.abs(scale - expected) <= 0.01 * np.abs(expected))):
+        return data.reshape(-1)
+    points = 0 if zero is None else along(zero, made, data.shape).astype(np.int64)
+    real = (data.astype(np.int64) - points).astype(np.float32) * along(scale, made, data.shape)
+    return np.asarray(real, np.float32).reshape(-1)
+
+
+def _layer(
+    sweep: Sweep,
+    node: Node,
+    op: str,
+    weight: tuple[Array, Array, Array] | None,
+    channels: int,
+    **options: Any,
+) -> bool:
+    """Emits a layer with float32 result for a node with inputs x, weight, bias."""
+    x = parameters(sweep, node.inputs[0])
+    if x is None or weight is None or weight[0].dtype.name not in ("int8", "uint8"):
+        return False
+    data, scale, zero = weight
+    inputs = [x[0], sweep.constant(data, f"{node.inputs[1]}/weight")]
+    if node.input(2):
+        bias = _bias(sweep, node.input(2), x[1], scale)
+        if bias is None or bias.size not in (1, channels):
+            return False
+        inputs.append(sweep.constant(np.array(np.broadcast_to(bias, (channels,))), f"{node.input(2)}/bias"))
+    if x[0] in sweep.constants:
+        return False
+    sweep.emit(
+        op, inputs, node.outputs[0], node.source, x=x[1], y=None, w_scale=scale,
+        w_zero_point=zero if zero.any() else None, activation=None, **options,
+    )  # fmt: skip
+    return True
+
+
+def _conv(sweep: Sweep, node: Node) -> bool:
+    weight = _weight(sweep, node.inputs[1], 0)
+    shapes = sweep.specs[node.inputs[0]].shape, sweep.specs[node.inputs[1]].shape
+    if weight is None or len(shapes[0]) != 4:
+        return False
+    return _layer(sweep, node, "conv2d", weight, shapes[1][0], **conv_options(node, *shapes))
+
+
+def _conv_transpose(sweep: Sweep, node: Node) -> bool:
+    shapes = sweep.specs[node.inputs[0]].shape, sweep.specs[node.inputs[1]].shape
+    groups = int(node.attributes.get("group", 1))
+    weight = _weight(sweep, node.inputs[1], 1 if groups == 1 else None)
+    if weight is None or len(shapes[0]) != 4:
+        return False
+    return _layer(
+        sweep, node, "conv_transpose2d", weight, shapes[1][1] * groups, **transposed_options(node, *shapes)
+    )
+
+
+def _linear_weight(weight: tuple[Array, Array, Array], transposed: bool) -> tuple[Array, Array, Array]:
+    return weight if transposed else (np.ascontiguousarray(weight[0].T), *weight[1:])
+
+
+def _matmul(sweep: Sweep, node: Node) -> bool:
+    """With a constant matrix on the right a linear layer, else the product of two activations."""
+    a_shape, b_shape = (sweep.specs[name].shape for name in node.inputs)
+    weight = _weight(sweep, node.inputs[1], 1)
+    if weight is not None and len(b_shape) == 2 and len(a_shape) > 1:
+        return _layer(sweep, node, "linear", _linear_weight(weight, False), b_shape[1])
+    return _product(sweep, node)
+
+
+def _product(sweep: Sweep, node: Node) -> bool:
+    a, b = (parameters(sweep, name) for name in node.inputs[:2])
+    if a is None or b is None or min(len(sweep.specs[v[0]].shape) for v in (a, b)) < 2:
+        return False
+    sweep.emit("matmul", [a[0], b[0]], node.outputs[0], node.source, a=a[1], b=b[1], y=None)
+    return True
+
+
+def _gemm(sweep: Sweep, node: Node) -> bool:
+    a = node.attributes
+    plain = (
+        a.get("alpha", 1.0) == 1.0
+        and (a.get("beta", 1.0) == 1.0 or not node.input(2))
+        and not a.get("transA", 0)
+    )
+    transposed = bool(a.get("transB", 0))
+    weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
+    if not plain or (weight is None and (transposed or node.input(2))):
+        return False
+    if weight is None:
+        return _product(sweep, node)
+    weight = _linear_weight(weight, transposed)
+    return _layer(sweep, node, "linear", weight, weight[0].shape[0])
+
+
+def _softmax(sweep: Sweep, node: Node) -> bool:
+    x = parameters(sweep, node.inputs[0])
+    if x is None:
+        return False
+    axis = axis_of(node, len(sweep.specs[x[0]].shape), -1)
+    sweep.emit("softmax", [x[0]], node.outputs[0], node.source, x=x[1], y=None, axis=axis, onnxruntime=False)
+    return True
+
+
+FLOAT_RESULTS: dict[str, Callable[[Sweep, Node], bool]] = {
+    "Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Softmax": _softmax,
+}  # fmt: skip

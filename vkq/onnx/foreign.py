@@ -1,0 +1,56 @@
+"""Operators that vkq does not know: kept in the graph, so that the list of refusals is whole and a fallback
+can run them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Node, Spec
+from ..graph.operators.operator import Inputs
+from .operators import NEWEST
+from .tensors import Argument, argument_of, package
+
+
+def unknown(node: Node, domain: str) -> Node:
+    """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes."""
+    attributes = {"op": node.op, "domain": domain, "attributes": node.attributes, "infer": _foreign_specs}
+    return Node("foreign", node.inputs, node.outputs, attributes, node.source)
+
+
+def _foreign_specs(x: Inputs) -> list[Spec]:
+    onnx, a = package(), x.node.attributes
+    refusal = f"{x.node}: vkq does not know the operator {a['domain'] or 'ai.onnx'}.{a['op']}"
+    try:
+        schema = onnx.defs.get_schema(a["op"], NEWEST, a["domain"])
+        types = {
+            name: onnx.helper.make_tensor_type_proto(
+                onnx.helper.np_dtype_to_tensor_dtype(np.dtype(s.dtype)), s.shape
+            )
+            for name, s in zip(x.node.inputs, x.specs, strict=True)
+            if s is not None
+        }
+        data = {
+            name: onnx.numpy_helper.from_array(array, name)
+            for name, array in zip(x.node.inputs, x.arrays, strict=True)
+            if array is not None
+        }
+        proto = onnx.helper.make_node(
+            a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **a["attributes"]
+        )
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], NEWEST)]
+        )
+        arguments = [
+            argument_of(onnx.helper.make_value_info(name, found[name]))
+            if name
+            else Argument("", "float32", ())
+            for name in x.node.outputs
+        ]
+        if any(isinstance(d, str) for argument in arguments for d in argument.shape):
+            raise ModelError(f"{refusal}, and its results have no fixed shape")
+        return [Spec(argument.dtype, tuple(int(d) for d in argument.shape)) for argument in arguments]
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{refusal}, nor does onnx know its results' shapes: {error}") from error

@@ -1,0 +1,128 @@
+"""Tensors in ONNX files: types, dims and data, the latter in the file or beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Spec
+
+DTYPES = (
+    "float32",
+    "float16",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bool",
+)
+BROKEN = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+
+
+Shape = tuple[int | str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """An input or output of a model; a name in its shape stands for a size that the input decides."""
+
+    name: str
+    dtype: str
+    shape: Shape
+
+
+def package() -> Any:
+    try:
+        import onnx
+        import onnx.inliner
+    except ImportError as error:
+        raise ModelError("reading ONNX models needs the package onnx: pip install 'vkq[onnx]'") from error
+    return onnx
+
+
+def dtype_of(number: int, what: str) -> str:
+    onnx = package()
+    try:
+        name = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number)).name)
+    except (KeyError, ValueError, TypeError):
+        name = f"type {number}"
+    if name not in DTYPES:
+        raise ModelError(f"{what!r} is of {name}; only {', '.join(DTYPES)} can be read")
+    return name
+
+
+def array_of(tensor: Any, folder: Path | None) -> Array:
+    onnx = package()
+    what = f"the constant {tensor.name!r}"
+    dtype = np.dtype(dtype_of(tensor.data_type, tensor.name))
+    if min(tensor.dims, default=0) < 0:
+        raise ModelError(f"{what} has the dims {list(tensor.dims)}; each must be 0 or more")
+    Spec(dtype.name, tuple(tensor.dims)).check(what)
+    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return _external(tensor, dtype, folder)
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except BROKEN as error:
+        raise ModelError(f"{what} has the dims {list(tensor.dims)} and other data: {error}") from error
+
+
+def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
+    """External data from inside the model's folder alone: no absolute path, no "..", no link that leads
+    out."""
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    what, location = f"the constant {tensor.name!r}", entries.get("location", "")
+    if folder is None:
+        raise ModelError(f"{what} has external data; give the model as a path, so that its folder is known")
+    base = folder.resolve()
+    path = (base / location).resolve()
+    if not location or os.path.isabs(location) or base not in path.parents:
+        raise ModelError(
+            f"{what} has external data at {location!r}, outside the model's folder; that is refused"
+        )
+    if not path.is_file():
+        raise ModelError(f"{what} has external data at {location!r}, where no regular file is")
+    size = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
+    offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
+    if length != size or offset < 0 or offset + size > path.stat().st_size:
+        raise ModelError(
+            f"{what} needs {size} bytes; {location!r} offers {length} from {offset} of {path.stat().st_size}"
+        )
+    with path.open("rb") as file:
+        file.seek(offset)
+        data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
+    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(tuple(tensor.dims)))
+
+
+def argument_of(value: Any) -> Argument:
+    if not value.type.HasField("tensor_type"):
+        raise ModelError(f"{value.name!r} is no tensor; sequences, maps and optionals are not supported")
+    tensor = value.type.tensor_type
+    dtype = dtype_of(tensor.elem_type, value.name)
+    shape: list[int | str] = []
+    for i, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value"):
+            if dim.dim_value < 0:
+                raise ModelError(f"{value.name!r}: dim {i} is {dim.dim_value}; it must be 0 or more")
+            shape.append(dim.dim_value)
+        else:
+            shape.append(dim.dim_param or f"{value.name}.{i}")
+    return Argument(value.name, dtype, tuple(shape))
