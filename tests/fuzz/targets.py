@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from vkq import cache, cli, yamlfile
+from vkq import cache, cli, onnx, yamlfile
 from vkq.bench import cases, compare, result
 from vkq.check import catalogue
 from vkq.device import drivers
@@ -138,6 +138,13 @@ def spirv(data: bytes, folder: Path) -> None:
         assert isinstance(problem, str)
 
 
+def model(data: bytes, folder: Path) -> None:
+    """An ONNX file; tests/onnx/mutate.py changes what is inside of one."""
+    path = folder / "a.onnx"
+    path.write_bytes(data)
+    onnx.read(path)
+
+
 def command(data: bytes, folder: Path) -> None:
     """A command line, its words on lines; commands that open no device."""
     words = [w for w in data.decode(errors="replace").replace("\0", "").split("\n") if not w.startswith("/")][
@@ -189,6 +196,10 @@ _SPIRV = tuple(
     for count in (1, 2, 4, 5)
     for op in (5, 16, 28, 30, 43, 52, 59, 71)
 )
+_ONNX = (
+    *(bytes([number << 3 | kind]) for number in (1, 2, 5, 7, 9, 11) for kind in (0, 2, 5)),
+    b"\xff\xff\xff\xff\x0f", b"Conv", b"QLinearConv", b"Reshape", b"If", b"../", b"\x00" * 100,
+)  # fmt: skip
 
 TARGETS: dict[str, Target] = {
     "yaml": Target(yaml, ("layouts/*.yaml", "shaders/gemm/*.yaml"), _YAML),
@@ -200,6 +211,7 @@ TARGETS: dict[str, Target] = {
     "compare": Target(comparison, (), _JSON),
     "cache": Target(cached, (), _JSON),
     "spirv": Target(spirv, (), (*_SPIRV, bytes(4), bytes(8))),
+    "onnx": Target(model, (), _ONNX),
     "command": Target(command, (), (*_WORDS, *_NAMES)),
 }
 

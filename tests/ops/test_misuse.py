@@ -58,6 +58,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "clamp": (vkq.clamp, {"low": 0.0, "high": 6.0}),
     "leaky_relu": (vkq.leaky_relu, {"alpha": 0.1}),
     "QParams": (QParams, {"scale": 0.5, "zero_point": 0, "dtype": "int8"}),
+    "QParams.from_range": (QParams.from_range, {"lo": -1.0, "hi": 1.0}),
     "Tensor": (Tensor, {"device": vkq.Device, "shape": (2, 3), "dtype": "int8"}),
     "Tensor.from_numpy": (Tensor.from_numpy, {"array": ROWS, "device": vkq.Device}),
     "empty_pinned": (vkq.empty_pinned, {"shape": (2, 3)}),
@@ -183,3 +184,22 @@ def test_what_once_was_taken_silently(any_device: vkq.Device) -> None:
         vkq.conv_transpose2d(IMAGE, KERNEL, 0.5, stride=40_000, x_qparams=Q)
     with pytest.raises(vkq.DTypeError, match=r"take: fill is 2.5; x holds int8"):
         vkq.take(ROWS, [0], 2.5)
+
+
+def test_methods_name_what_they_cannot_take(any_device: vkq.Device) -> None:
+    layer = vkq.Linear(np.ones((3, 4), np.int8), 0.5, x_qparams=Q, device=any_device)
+    tensor = Tensor.from_numpy(ROWS, any_device)
+    calls: dict[str, Callable[[Any], Any]] = {
+        "x": layer,
+        "out": lambda out: layer(ROWS, out=out),
+        "array": tensor.write,
+        "timestamps": lambda timestamps: any_device.record(timestamps).__enter__(),
+        "marks": lambda marks: any_device.record(0, marks).__enter__(),
+        "scale": QParams.of,
+    }
+    said = {
+        (name, what): outcome(lambda value, call=call: call(value), {"value": value}, name)
+        for name, call in calls.items()
+        for what, value in WRONG.items()
+    }
+    assert {case: text for case, text in said.items() if text} == {}

@@ -13,7 +13,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import numpy.typing as npt
 
-from vkq.arguments import RULES, Rule, of, optional, sequence, shown
+from vkq.arguments import RULES, Rule, checked, of, optional, sequence, shown
 from vkq.errors import ArgumentError, DTypeError
 
 QDType = Literal["int8", "uint8"]
@@ -75,6 +75,7 @@ class QParams:
         return cls(scale, int(zero_point), cast(QDType, zero_point.dtype.name))
 
     @classmethod
+    @checked
     def from_range(cls, lo: float, hi: float, dtype: QDType = "int8", symmetric: bool = False) -> QParams:
         """The parameters that spread the real range [lo, hi] over the whole of ``dtype``.
 
@@ -92,8 +93,8 @@ class QParams:
         >>> QParams.from_range(0.0, 2.55, "uint8")
         QParams(scale=0.009999999776482582, zero_point=0, dtype='uint8')
         """
-        if dtype not in get_args(QDType):
-            raise DTypeError(f'QParams: dtype is {dtype!r}; it must be "int8" or "uint8".')
+        if not isinstance(dtype, str) or dtype not in get_args(QDType):
+            raise DTypeError(f'QParams: dtype is {shown(dtype)}; it must be "int8" or "uint8".')
         with np.errstate(over="ignore"):
             low, high = min(np.float32(lo), np.float32(0)), max(np.float32(hi), np.float32(0))
             width = np.float32(max(-low, high) if symmetric else high - low)

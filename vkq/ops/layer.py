@@ -18,6 +18,7 @@ from ..runtime.device import Device, default_device
 from ..runtime.eager import run
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
+from ..runtime.transfer import as_array
 from ..schemes.base import XParams
 from ..schemes.choose import scheme_of
 from ..select import tune
@@ -125,7 +126,7 @@ class Layer(Generic[P]):
         """
         if isinstance(x, Tensor):
             return self._apply(x, out)
-        y = self._apply(self._from_numpy(np.asarray(x)), out)
+        y = self._apply(self._from_numpy(as_array(x, f"{self._op}: x")), out)
         return y if out is not None else y.numpy()
 
     def _apply(self, x: Tensor, out: Tensor | None) -> Tensor:

@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import RULES, Rule, either, integer, of, optional
+from ..arguments import RULES, Rule, checked, either, integer, of, optional
 from ..device import vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose
 from ..device.profiles import profile
-from ..errors import DeviceError, NoDeviceError, OutOfMemoryError
+from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
 from . import pipeline_cache
 from .buffer import Arena, Buffer
@@ -35,6 +35,7 @@ SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its me
 STAGING_BYTES = 64 << 20  # of host memory for copies, at most, where the host does not see the device's
 STAGING_CHUNK = 8 << 20  # the host fills one while the device empties another
 UNUSED_BYTES = 256 << 20  # of large blocks of memory that nothing uses, kept for what comes next
+MOST_MARKS = 1 << 20  # timestamps of a recording, and marks
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 PLANS_KEPT = 1024  # of operators without weights; layers keep their own
 SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
@@ -329,6 +330,7 @@ class Device:
         operation: contextlib.AbstractContextManager[Recording] = self.queue.operation(self.recording)
         return operation
 
+    @checked
     @contextlib.contextmanager
     def record(self, timestamps: int = 0, marks: int = 0) -> Iterator[Recording]:
         """Records what this thread asks for in the block instead of running it; ``recording.run()`` runs it,
@@ -339,6 +341,10 @@ class Device:
         (``Recording.gpu_times_us``); *marks* the number of points in time that the block takes itself
         (``Recording.mark``).
         """
+        if not (0 <= timestamps <= MOST_MARKS and 0 <= marks <= MOST_MARKS):
+            raise ArgumentError(
+                f"record: timestamps is {timestamps} and marks {marks}; each must be from 0 to {MOST_MARKS}"
+            )
         with self._recording_into(Recording(self, timestamps, marks)) as recording:
             assert recording is not None
             yield recording

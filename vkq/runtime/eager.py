@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..errors import ArgumentError
+from ..arguments import shown
+from ..errors import ArgumentError, DTypeError
 from .plan import Plan
 from .tensor import Tensor
 
@@ -29,6 +30,8 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
 
 
 def _check_out(plan: Plan, inputs: Sequence[Tensor], out: Tensor, op: str) -> None:
+    if not isinstance(out, Tensor):
+        raise DTypeError(f"{op}: out is {shown(out)} ({type(out).__name__}); it must be a Tensor or None")
     if out.device is not inputs[0].device:
         raise ArgumentError(
             f"{op}: out is on {out.device!r} and x on {inputs[0].device!r}; they must be the same"
