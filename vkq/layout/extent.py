@@ -34,7 +34,7 @@ class Spec:
     ('kPackedInt8_4W4C', 32)
     """
 
-    __slots__ = ("_hash", "_key", "dtype", "layout", "qparams", "shape")
+    __slots__ = ("_hash", "_key", "_nbytes", "dtype", "layout", "qparams", "shape")
 
     def __init__(
         self, shape: Sequence[int], dtype: str, layout: str | None = None, qparams: QParams | None = None
@@ -46,6 +46,7 @@ class Spec:
         check_layout(self.dtype, self.layout, self.shape)
         self._key = (self.shape, self.dtype, self.layout, self.qparams)
         self._hash = hash(self._key)
+        self._nbytes = -1  # not asked for yet
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Spec) and self._key == other._key)
@@ -74,8 +75,10 @@ class Spec:
     @property
     def nbytes(self) -> int:
         """Device bytes of the elements, with the layout's padding."""
-        packed = self.packed
-        return 4 * (self.size if packed is None else packed.words(self.extent))
+        if self._nbytes < 0:
+            packed = self.packed
+            self._nbytes = 4 * (self.size if packed is None else packed.words(self.extent))
+        return self._nbytes
 
     @property
     def folded(self) -> bool:
