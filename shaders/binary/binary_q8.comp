@@ -3,11 +3,13 @@
 // add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding
 // could decide (farther than `safe` from the nearest integer), the table does: so no device needs exact
 // floats, and most elements need no table.
-//   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset        OP_TABLE  table alone
+//   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
+//             OP_TABLE  table alone
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
 //   SAME      equal shapes: vectors of four words, any layout.
-//   otherwise broadcast: a word of y holds four elements along the axis LANE_AXIS, so it needs one word of a and of b.
+//   otherwise broadcast: a word of y holds four elements along the axis LANE_AXIS, so it needs one word of a
+//   and of b.
 // Threads   one invocation writes one vector (SAME) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -70,7 +72,8 @@ Int8x4 word_from_table(Int8x4 word_a, Int8x4 word_b) {
 #if OP == OP_TABLE
 Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) { return word_from_table(a, b); }
 #else
-const float MAGIC = 12582912.0;  // 1.5 * 2^23: a float's last bit counts ones there, its low byte is the integer's
+// 1.5 * 2^23: a float's last bit counts ones there, its low byte is the integer's
+const float MAGIC = 12582912.0;
 
 // The word of four results, right where `farthest` is at most `safe`: how far a value lies from its integer.
 // The bounds hold before the rounding too, being integers.

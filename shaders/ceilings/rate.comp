@@ -1,7 +1,8 @@
 // The arithmetic ceiling of a device: independent chains of one instruction in registers, with no memory
 // traffic in the loop.
 //
-// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the last, so nothing can be hoisted out of the loop
+// WHAT 0    packed dot products, acc += dot(acc, neighbour): each depends on the last, so nothing can be
+//           hoisted out of the loop
 // WHAT 1    float32 multiply-adds, acc = acc * a + b (a compiler with a fused instruction takes it)
 // Threads   every invocation has 16 chains of PER_LOOP steps per loop; y keeps the results alive.
 #version 450
@@ -42,8 +43,8 @@ void start(uint i) {
   [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] = int(i * 2654435761u) + c * 0x01020304;
 }
 void steps() {
-  [[unroll]] for (int s = 0; s < PER_LOOP; s++)
-    [[unroll]] for (int c = 0; c < CHAINS; c++) acc[c] += dot4x8(X_TYPE(acc[c]), W_TYPE(acc[(c + 1) % CHAINS]));
+  [[unroll]] for (int s = 0; s < PER_LOOP; s++) [[unroll]]
+    for (int c = 0; c < CHAINS; c++) acc[c] += dot4x8(X_TYPE(acc[c]), W_TYPE(acc[(c + 1) % CHAINS]));
 }
 int result() {
   int sum = 0;

@@ -2,8 +2,8 @@
 // (IC/groups = 1), with any number of outputs for an input channel, and any kernel, stride, dilation and
 // padding.
 //
-// There is no sum over channels for a dot product to make, so this multiplies float lanes, exact for 1024 taps;
-// it is the same under every path.
+// There is no sum over channels for a dot product to make, so this multiplies float lanes, exact for 1024
+// taps; it is the same under every path.
 //
 // Memory    x: kPackedInt8_4W4C words; w: words [kh][kw][c4], lane = output channel; channels:
 //           gemm_output.glslh; y: kPackedInt8_4W4C words or float32 NCHW.

@@ -1,14 +1,16 @@
 // A convolution in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix, subgroup
 // scope), as an implicit GEMM of output pixels x output channels.
 //
-// Memory    x and y: kPackedInt8_16C (y also float32 [image, channel, pixel]). The input pixels under a tile of TH x TW outputs,
-//           all taps of them, are loaded into shared memory once for CH channels; a run of MN outputs along w is then MN rows of a
-//           matrix wherever the tap shifts it, so no tap is ever gathered again. A pixel takes CH + 16 bytes, which keeps
-//           neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels, kh, kw, channel), every chunk padded with
-//           weight zero points to whole turns; BK channels of one tap at a time go through shared memory (coopmat_pipeline.glslh).
+// Memory    x and y: kPackedInt8_16C (y also float32 [image, channel, pixel]). The input pixels under a tile
+//           of TH x TW outputs, all taps of them, are loaded into shared memory once for CH channels; a run
+//           of MN outputs along w is then MN rows of a matrix wherever the tap shifts it, so no tap is ever
+//           gathered again. A pixel takes CH + 16 bytes, which keeps neighbours in other banks. w:
+//           kPackedInt8_16K with k = (chunk of CH channels, kh, kw, channel), every chunk padded with weight
+//           zero points to whole turns; BK channels of one tap at a time go through shared memory
+//           (coopmat_pipeline.glslh).
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
-// Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and shared memory for the
-//           input pixels of a tile.
+// Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
+//           shared memory for the input pixels of a tile.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -68,7 +70,8 @@ void load_halo() {
   [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < items; first += BATCH * INVOCATIONS) {
     uvec4 runs[BATCH];
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-      uint item = first + b * INVOCATIONS, run = min(item / halo, RUNS - 1u), pixel = item - item / halo * halo, line = pixel / HALO_W;
+      uint item = first + b * INVOCATIONS, run = min(item / halo, RUNS - 1u),
+           pixel = item - item / halo * halo, line = pixel / HALO_W;
       int h = h0 + int(line), column = w0 + int(pixel - line * HALO_W);
       bool real = item < items && uint(h) < p.h && uint(column) < p.w;
       uint at = min(x_run + run, x_last) * p.x_rows + (image * p.h + uint(h)) * p.w + uint(column);
@@ -88,20 +91,23 @@ uint w_first, w_across;
 
 void load_step(uint slot, uint t) {
   uint run = min(t, p.steps - 1u) * W_RUNS;
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * w_across];
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * w_across];
 }
 
 void store_step(uint slot, uint stage) {
   uint t = gl_LocalInvocationIndex;
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
-    tile[HALO + stage * STAGE + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
+    tile[HALO + stage * STAGE + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] =
+        next_w[slot][i];
 }
 
 // A subgroup has whole lines of the tile, or runs of one line. Steps beyond the last tap read the last one's
 // pixels.
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;
-  uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h, column = subgroup_m % TW * STRIDE_W + kw * p.dilation_w;
+  uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h,
+       column = subgroup_m % TW * STRIDE_W + kw * p.dilation_w;
   return (line * HALO_W + column) * X_ROW + t % (CH / BK) * W_RUNS;
 }
 uint w_place(uint stage) { return HALO + stage * STAGE + subgroup_n * W_ROW; }
@@ -125,7 +131,8 @@ void main() {
   tile_h = place / p.tiles_w % p.tiles_h * TH;
   tile_w = place % p.tiles_w * TW;
   w_across = ceil_div(p.n, 16u) * 16u;
-  uint chunks = ceil_div(p.k16, RUNS), t = gl_LocalInvocationIndex, output_ = min(n + t % W_ACROSS, w_across - 1u);
+  uint chunks = ceil_div(p.k16, RUNS), t = gl_LocalInvocationIndex,
+       output_ = min(n + t % W_ACROSS, w_across - 1u);
   clear_acc();
   [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; chunk++) {
     x_run = group * p.k16 + chunk * RUNS;

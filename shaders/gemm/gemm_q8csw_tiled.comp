@@ -2,8 +2,8 @@
 // float32 accumulation in blocks of k. The weight-only scheme q8csw, for linear layers and (after im2col)
 // convolutions.
 //
-// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0] scale bits,
-//           [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
+// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels:
+//           [c4][0] scale bits, [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M rows x 4 channels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -42,7 +42,8 @@ void store_row(uint m, uint c4, vec4 sums) {
   if (line >= p.lines || ow >= p.ow) return;
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     uint channel = 4u * c4 + c;
-    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
+    if (channel < p.channels)
+      y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
   }
 }
 
@@ -57,12 +58,14 @@ void main() {
   [[unroll]] for (int i = 0; i < TILE_M; i++) sums[i] = vec4(0.0);
   for (uint k = 0u; k < k4; k++) {
     ivec4 words = w[w_base + k * p.n4];
-    mat4 columns = mat4(int8x4_unpack_float(words.x), int8x4_unpack_float(words.y), int8x4_unpack_float(words.z), int8x4_unpack_float(words.w));
+    mat4 columns = mat4(int8x4_unpack_float(words.x), int8x4_unpack_float(words.y),
+        int8x4_unpack_float(words.z), int8x4_unpack_float(words.w));
     [[unroll]] for (int i = 0; i < TILE_M; i++)
       sums[i] += load_x(group * p.m + min(m + uint(i) * LOCAL_Y, p.m - 1u), 4u * k) * columns;
   }
   if (n4 < p.n4) {
     [[unroll]] for (int i = 0; i < TILE_M; i++)
-      if (m + uint(i) * LOCAL_Y < p.m) store_row(p.first_m + m + uint(i) * LOCAL_Y, group * p.n4 + n4, sums[i]);
+      if (m + uint(i) * LOCAL_Y < p.m)
+        store_row(p.first_m + m + uint(i) * LOCAL_Y, group * p.n4 + n4, sums[i]);
   }
 }

@@ -1,9 +1,10 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix,
 // subgroup scope); also 1x1 convolutions of any stride without padding, whose rows are pixels.
 //
-// Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w: kPackedInt8_16K, its k padded
-//           with weight zero points to whole turns. 16 k of neighbouring rows or outputs are neighbours in memory, so both tiles are loaded
-//           alike: an invocation takes the same row or output in every step.
+// Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w:
+//           kPackedInt8_16K, its k padded with weight zero points to whole turns. 16 k of neighbouring rows
+//           or outputs are neighbours in memory, so both tiles are loaded alike: an invocation takes the same
+//           row or output in every step.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh).
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -64,13 +65,15 @@ void load_step(uint slot, uint t) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[slot][i] = x[(x_run + min(run + i * (INVOCATIONS / X_ACROSS), last)) * p.x_rows + x_first];
   uint w_run = min(t, p.steps - 1u) * RUNS;
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) next_w[slot][i] = w[w_first + (w_run + i * (INVOCATIONS / W_ACROSS)) * across];
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    next_w[slot][i] = w[w_first + (w_run + i * (INVOCATIONS / W_ACROSS)) * across];
 }
 
 void store_step(uint slot, uint stage) {
   uint t = gl_LocalInvocationIndex, base = stage * STAGE;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    tile[base + (BN + t % X_ACROSS) * W_ROW + t / X_ACROSS + i * (INVOCATIONS / X_ACROSS)] = operand(next_x[slot][i]);
+    tile[base + (BN + t % X_ACROSS) * W_ROW + t / X_ACROSS + i * (INVOCATIONS / X_ACROSS)] =
+        operand(next_x[slot][i]);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
     tile[base + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
 }

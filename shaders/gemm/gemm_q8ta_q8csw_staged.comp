@@ -2,11 +2,11 @@
 // (CONV) as an implicit GEMM: the rows of X are gathered from an image while the tile is loaded, and no
 // im2col matrix is made.
 //
-// Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic); w: kPackedInt8_4N4K
-//           blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory holds two K tiles of KT blocks, the one in use
-//           and the next: one barrier a tile.
-// Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results, an invocation
-//           TILE_M4 x TILE_N4 of them that lie LY (LX) apart.
+// Memory    x: kPackedInt8_4H4W blocks [group][m4][k4], or the kPackedInt8_4W4C image with k = (kh, kw, ic);
+//           w: kPackedInt8_4N4K blocks [group][k4][n4]; y and channels: gemm_output.glslh. Shared memory
+//           holds two K tiles of KT blocks, the one in use and the next: one barrier a tile.
+// Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results,
+//           an invocation TILE_M4 x TILE_N4 of them that lie LY (LX) apart.
 // Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -65,7 +65,8 @@ void load_x(uint k) {  // beyond the end the last block is read; w_tile is zero 
 #endif
 
 void begin_w(uint n4) {
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) w_at[i] = min(n4 + (gl_LocalInvocationIndex + i * INVOCATIONS) % BN4, p.n4 - 1u);
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    w_at[i] = min(n4 + (gl_LocalInvocationIndex + i * INVOCATIONS) % BN4, p.n4 - 1u);
 }
 
 void load_w(uint group, uint k) {

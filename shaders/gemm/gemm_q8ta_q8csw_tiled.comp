@@ -3,8 +3,8 @@
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
 //           [group][k4][n4]; y and channels: gemm_output.glslh.
-// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4 results.
-//           Its blocks lie LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
+// Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4
+//           results. Its blocks lie LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
 // Needs     no barrier, and shared memory for a long k of the float form alone: what every device runs.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

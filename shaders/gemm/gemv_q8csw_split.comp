@@ -1,8 +1,8 @@
 // Y[M,N] = X[M,K] (W[N,K] * scale[n])^T + bias[n] for few rows: float activations, int8 weights dequantized
 // in the shader. Bound by reading the weights once, so many threads share the sum over k.
 //
-// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels: [c4][0]
-//           scale bits, [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
+// Memory    x: float32 rows [group][m][x_stride]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels:
+//           [c4][0] scale bits, [1] bias bits; y: float32 [image, channel, oh, ow] as in gemm_output.glslh.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
@@ -54,7 +54,8 @@ void store_row(uint m, uint c4, vec4 sums) {
   if (line >= p.lines || ow >= p.ow) return;
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     uint channel = 4u * c4 + c;
-    if (channel < p.channels) y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
+    if (channel < p.channels)
+      y[((image * p.channels + channel) * p.oh + oh) * p.ow + ow] = bounded(result[c]);
   }
 }
 
@@ -67,7 +68,8 @@ void main() {
   vec4 sums[ROWS] = {};
   for (uint first = gl_LocalInvocationID.y; first < k4; first += UNROLL * LOCAL_Y) {
     ivec4 words[UNROLL];
-    [[unroll]] for (uint i = 0u; i < UNROLL; i++) words[i] = w[w_base + min(first + i * LOCAL_Y, k4 - 1u) * p.n4];
+    [[unroll]] for (uint i = 0u; i < UNROLL; i++)
+      words[i] = w[w_base + min(first + i * LOCAL_Y, k4 - 1u) * p.n4];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       uint k = first + i * LOCAL_Y;
       if (k < k4) {

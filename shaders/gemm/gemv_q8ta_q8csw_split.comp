@@ -2,9 +2,11 @@
 // once, so many threads share the sum over k.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
-//           [group][k4][n4]; y and channels: gemm_output.glslh. Neighbouring threads read neighbouring blocks of w.
-// Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k; an invocation sums blocks LOCAL_Y apart,
-//           UNROLL of them in flight. Then a tree adds the parts. Of one row only its own words are read.
+//           [group][k4][n4]; y and channels: gemm_output.glslh. Neighbouring threads read neighbouring blocks
+//           of w.
+// Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k; an invocation sums blocks LOCAL_Y
+//           apart, UNROLL of them in flight. Then a tree adds the parts. Of one row only its own words are
+//           read.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -67,8 +69,8 @@ void flush_sums() {
   flush_sum(x_sums, X_SUM);
 }
 
-// The sums of this invocation's part of k, from the blocks at x_at and w_at on. The turns of the first loop are
-// the same for all invocations, so that none is masked in it.
+// The sums of this invocation's part of k, from the blocks at x_at and w_at on. The turns of the first loop
+// are the same for all invocations, so that none is masked in it.
 void multiply(uint x_at, uint w_at) {
   uint x_step = LOCAL_Y * X_BLOCK, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
   for (uint turn = 1u; turn <= turns; turn++) {

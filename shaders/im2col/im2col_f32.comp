@@ -22,6 +22,7 @@ void main() {
   Tap tap = tap_of_column(k, group);
   uint h = uint(pixel.h + tap.h), w = uint(pixel.w + tap.w);
   float value = 0.0;
-  if (pixel.image < p.images && tap.channel < p.c && h < p.h && w < p.w) value = x[((pixel.image * p.c + tap.channel) * p.h + h) * p.w + w];
+  if (pixel.image < p.images && tap.channel < p.c && h < p.h && w < p.w)
+    value = x[((pixel.image * p.c + tap.channel) * p.h + h) * p.w + w];
   if (group < p.groups) y[at] = value;
 }

@@ -43,7 +43,8 @@ void main() {
     [[unroll]] for (int r = 0; r < 4; r++) {
       if (!inside(at[r], tap)) continue;
       uvec4 e = element(at[r], tap);
-      words[r] = bitfieldInsert(words[r], int8x4_lane(x[kPackedInt8_4W4C_word(e, extent)], kPackedInt8_4W4C_lane(e)), int(8u * b), 8);
+      words[r] = bitfieldInsert(words[r],
+          int8x4_lane(x[kPackedInt8_4W4C_word(e, extent)], kPackedInt8_4W4C_lane(e)), int(8u * b), 8);
     }
   }
 #endif

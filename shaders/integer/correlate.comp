@@ -2,16 +2,19 @@
 // large windows. Other strides and dilations are this one on rearranged images (integer/phases.py); matrix
 // products are its case ow = 1.
 //
-// Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j) (x_i * w_j) plus
-//           w_offset * (window sum of x) plus a constant per template (integer/digits.py derives it), modulo 2^32, or
-//           modulo 2^64 where WIDE. Reductions are exact modulo that size in any order, so they may be split and added atomically.
-//           DOT 4 multiplies 16-bit numbers in 32 bits, one digit, modulo 2^32.
-// Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (DOT 4: 2 int16); what lies outside of the
-//           stored rectangle is `fill`. w: [group][block][digit][channel][ky][kx / 4][TEMPLATES], Int8x4 (DOT 4: [kx], int).
-//           constants: low and high word per template. y: int32, or low and high word of int64, [image][template][oh][ow].
-// Threads   LOCAL_X x LOCAL_Y; each has TEMPLATES templates x 4 pixels: neighbours along x, whose words are shifted out of two
-//           neighbouring ones; or (COLUMN, ow = 1) LOCAL_Y apart along y. A workgroup takes `steps_per_split` steps of the
-//           reduction; a step is a block of `channel_block` x `row_block` x `word_block` words of the windows.
+// Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j)
+//           (x_i * w_j) plus w_offset * (window sum of x) plus a constant per template (integer/digits.py
+//           derives it), modulo 2^32, or modulo 2^64 where WIDE. Reductions are exact modulo that size in any
+//           order, so they may be split and added atomically. DOT 4 multiplies 16-bit numbers in 32 bits, one
+//           digit, modulo 2^32.
+// Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (DOT 4: 2 int16);
+//           what lies outside of the stored rectangle is `fill`. w: [group][block][digit][channel][ky][kx /
+//           4][TEMPLATES], Int8x4 (DOT 4: [kx], int). constants: low and high word per template. y: int32, or
+//           low and high word of int64, [image][template][oh][ow].
+// Threads   LOCAL_X x LOCAL_Y; each has TEMPLATES templates x 4 pixels: neighbours along x, whose words are
+//           shifted out of two neighbouring ones; or (COLUMN, ow = 1) LOCAL_Y apart along y. A workgroup
+//           takes `steps_per_split` steps of the reduction; a step is a block of `channel_block` x
+//           `row_block` x `word_block` words of the windows.
 // Needs     16 KiB of shared memory: the step's part of the image and of the templates.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -86,12 +89,15 @@ void load_image(Step at, uint image, uint group, uvec2 tile) {
   uint stride = line_words(at), lines = TILE_ROWS + at.rows - 1u;
   uint first_row = tile.y * TILE_ROWS + at.ky - p.x_first_row;
   uint first = tile.x * LOCAL_X * SHARED_PER_FOUR_PIXELS + at.word;
-  uint plane = (at.x_digit * p.images + image) * p.groups * p.group_channels + group * p.group_channels + at.channel;
+  uint plane =
+      (at.x_digit * p.images + image) * p.groups * p.group_channels + group * p.group_channels + at.channel;
   for (uint i = gl_LocalInvocationIndex; i < at.channels * lines * stride; i += THREADS) {
-    uint line = i / stride, channel = line / lines, row = first_row + line - channel * lines, element = first + i - line * stride;
+    uint line = i / stride, channel = line / lines, row = first_row + line - channel * lines,
+         element = first + i - line * stride;
     uint word = element / SHARED_PER_WORD - p.x_first_word;
     bool inside = row < p.x_rows && word < p.x_words;  // unsigned: what lies before is far beyond
-    int value = inside ? x[((plane + channel) * p.x_rows + row) * p.x_words + word] : fill_word(p.fill, at.x_digit);
+    int value =
+        inside ? x[((plane + channel) * p.x_rows + row) * p.x_words + word] : fill_word(p.fill, at.x_digit);
     image_tile[i] = shared_x(value, element);
   }
 }
@@ -220,7 +226,8 @@ void main() {
     [[unroll]] for (uint r = 0u; r < 4u; r++) {
       uvec2 at = COLUMN ? uvec2(0u, first.y + r * LOCAL_Y) : uvec2(first.x + r, first.y);
       if (at.x >= p.ow || at.y >= p.oh) continue;
-      store(((image * p.groups * p.group_templates + channel) * p.oh + at.y) * p.ow + at.x, low[t][r], high[t][r]);
+      store(((image * p.groups * p.group_templates + channel) * p.oh + at.y) * p.ow + at.x, low[t][r],
+          high[t][r]);
     }
   }
 }

@@ -1,7 +1,9 @@
 // y = table[x]: any function of one int8 number, in any layout.
 //
-// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words, entry i for the number i - 128.
-// Threads   a workgroup keeps the table in shared memory; each invocation maps VECTORS vectors, LOCAL_X apart.
+// Memory    x, y: vectors of four Int8x4 words in the same layout; table: 64 Int8x4 words, entry i for the
+//           number i - 128.
+// Threads   a workgroup keeps the table in shared memory; each invocation maps VECTORS vectors, LOCAL_X
+//           apart.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -1,9 +1,13 @@
-// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, of two int8 activations: ONNX QLinearMatMul without a constant.
-//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) * multiplier) + y_zero)
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch, of two int8 activations: ONNX QLinearMatMul
+// without a constant.
+//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
+//             multiplier) + y_zero)
 //   OUT_I32   acc, row-major
 //
-// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in kPackedInt8_4H4W.
-// Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold anything.
+// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in
+//           kPackedInt8_4H4W.
+// Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold
+//           anything.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -38,15 +42,18 @@ void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, n4 = ceil_div(p.n, 4u), rows = p.batch * p.m;
   uint row = i / n4, column = i % n4 * 4u;
   if (row < rows) {
-    uvec4 a_extent = uvec4(1u, 1u, rows, p.k), b_extent = uvec4(1u, 1u, p.batch * p.n, p.k), y_extent = uvec4(1u, 1u, rows, p.n);
+    uvec4 a_extent = uvec4(1u, 1u, rows, p.k), b_extent = uvec4(1u, 1u, p.batch * p.n, p.k),
+          y_extent = uvec4(1u, 1u, rows, p.n);
     uint b_row = row / p.m * p.n + column;
     ivec4 acc = ivec4(0);
     for (uint k = 0u; k < p.k; k += 4u) {
       ivec4 inside = ivec4(lessThan(uvec4(k) + uvec4(0u, 1u, 2u, 3u), uvec4(p.k)));
-      ivec4 va = (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - p.a_zero) * inside;
+      ivec4 va =
+          (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - p.a_zero) * inside;
       [[unroll]] for (uint j = 0u; j < 4u; j++) {
         uint line = min(b_row + j, b_extent.z - 1u);
-        ivec4 product = va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - p.b_zero);
+        ivec4 product =
+            va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - p.b_zero);
         acc[j] += product.x + product.y + product.z + product.w;
       }
     }

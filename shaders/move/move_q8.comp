@@ -2,10 +2,12 @@
 // size_i). That is transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and
 // one input of a concatenation. Elsewhere y gets `fill`, or keeps what it has (KEEP).
 //
-// Memory    x, y: Int8x4 words in the layout of number LAYOUT. An element of x is counted in row-major order; the
-//           logical dims of y are its layout's extent, or its row-major order is cut into them (FOLDED).
-// Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent p.box.
-// WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of four.
+// Memory    x, y: Int8x4 words in the layout of number LAYOUT. An element of x is counted in row-major order;
+//           the logical dims of y are its layout's extent, or its row-major order is cut into them (FOLDED).
+// Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent
+//           p.box.
+// WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
+//           four.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -40,7 +42,8 @@ layout(push_constant) uniform Push {
 
 // Of element e of y's extent: whether x has it, where it is in the part that x has, and where in x's extent.
 bool source(uvec4 e, uvec4 y_extent, out uvec4 at, out uvec4 from) {
-  uvec4 d = FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
+  uvec4 d =
+      FOLDED ? from_row_major(row_major(e, y_extent), uvec4(p.dims_n, p.dims_c, p.dims_h, p.dims_w)) : e;
   at = uvec4(ivec4(d) - ivec4(p.before_n, p.before_c, p.before_h, p.before_w));  // below 0 is beyond any size
   ivec4 steps = ivec4(at) * ivec4(p.stride_n, p.stride_c, p.stride_h, p.stride_w);
   from = from_row_major(uint(steps.x + steps.y + steps.z + steps.w), uvec4(p.x_n, p.x_c, p.x_h, p.x_w));
@@ -51,7 +54,8 @@ uint along_lanes(uvec4 v) { return LANE_AXIS == 1u ? v.y : v.w; }
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uvec4 y_extent = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), x_extent = uvec4(p.x_n, p.x_c, p.x_h, p.x_w), box = y_extent, offset = uvec4(0u);
+  uvec4 y_extent = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), x_extent = uvec4(p.x_n, p.x_c, p.x_h, p.x_w),
+        box = y_extent, offset = uvec4(0u);
   if (p.box_axis == 1u) { box.y = p.box_size; offset.y = p.box_first; }
   if (p.box_axis == 2u) { box.z = p.box_size; offset.z = p.box_first; }
   if (p.box_axis == 3u) { box.w = p.box_size; offset.w = p.box_first; }
@@ -60,7 +64,8 @@ void main() {
   uint found = 0u;  // the bytes of the word that x has
   if (WORDS) {
     if (source(first, y_extent, at, from)) {
-      uint lanes = min(along_lanes(uvec4(p.size_n, p.size_c, p.size_h, p.size_w)) - along_lanes(at), along_lanes(y_extent) - along_lanes(first));
+      uint lanes = min(along_lanes(uvec4(p.size_n, p.size_c, p.size_h, p.size_w)) - along_lanes(at),
+          along_lanes(y_extent) - along_lanes(first));
       found = lanes >= 4u ? 0xffffffffu : (1u << (8u * lanes)) - 1u;
       result = (result & int(~found)) | (x[any_layout_word(LAYOUT, from, x_extent)] & int(found));
     }

@@ -1,8 +1,10 @@
 // The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
 // + y_zero), the sum exact.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y: the same, one pixel.
-// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then halves in shared memory.
+// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y:
+//           the same, one pixel.
+// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then
+//           halves in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -44,7 +46,8 @@ void main() {
   }
   if (me == 0u) {
     ivec4 acc = sums[0] - p.x_zero * int(pixels), q;
-    [[unroll]] for (int i = 0; i < 4; i++) q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
+    [[unroll]] for (int i = 0; i < 4; i++)
+      q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
     y[any_layout_word(LAYOUT, uvec4(e.xy, 0u, 0u), uvec4(p.n, p.c, 1u, 1u))] = int8x4_pack(q);
   }
 }

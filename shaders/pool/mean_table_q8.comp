@@ -1,9 +1,12 @@
-// The mean over each channel's pixels of a function of int8 numbers: y = saturate(round_half_even(float(sum of table[x])
-// * multiplier) + y_zero). The table holds whole numbers of at most 2^29, so the sum is exact in two halves of 32 bits.
+// The mean over each channel's pixels of a function of int8 numbers: y = saturate(round_half_even(float(sum
+// of table[x]) * multiplier) + y_zero). The table holds whole numbers of at most 2^29, so the sum is exact in
+// two halves of 32 bits.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y: the same, one
-//           pixel; table: 256 numbers, for -128 first, for all channels or for each (COUNT 1 or c).
-// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then halves in shared memory.
+// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y:
+//           the same, one pixel; table: 256 numbers, for -128 first, for all channels or for each (COUNT 1 or
+//           c).
+// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then
+//           halves in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -1,9 +1,10 @@
 // Maximum or mean of a window sliding over int8 images.
 //
 //   KIND_MAX      y = max x
-//   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), sum = sum of x_scale * (x - x_zero) in row-major
-//                 order, every step a rounded float32. An integer sum and one float product decide unless the value lies farther
-//                 than `safe` from an integer, so near to a tie that the order of roundings could matter: then the steps are done.
+//   KIND_AVERAGE  y = saturate(round_half_even((sum / count) / y_scale + y_zero)), sum = sum of x_scale * (x
+//                 - x_zero) in row-major order, every step a rounded float32. An integer sum and one float
+//                 product decide unless the value lies farther than `safe` from an integer, so near to a tie
+//                 that the order of roundings could matter: then the steps are done.
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel.
 // Threads   one invocation writes one word: four channels of one output pixel.
@@ -47,7 +48,8 @@ struct Span { uint first, last; };
 Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, uint size) {
   int first = int(out_index * stride) - int(pad);
   uint skipped = first < 0 ? (uint(-first) + dilation - 1u) / dilation : 0u;
-  return Span(uint(first + int(skipped * dilation)), uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
+  return Span(uint(first + int(skipped * dilation)),
+      uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
 ivec4 pixel(uvec4 e, uint h, uint w) {
@@ -55,7 +57,9 @@ ivec4 pixel(uvec4 e, uint h, uint w) {
 }
 
 #if KIND == KIND_AVERAGE
-float mean_steps(float total, float count) { return sum(quotient(quotient(total, count), p.y_scale), float(p.y_zero)); }
+float mean_steps(float total, float count) {
+  return sum(quotient(quotient(total, count), p.y_scale), float(p.y_zero));
+}
 
 ivec4 exact_mean(uvec4 e, Span rows, Span columns, float count) {
   vec4 total = vec4(0.0);

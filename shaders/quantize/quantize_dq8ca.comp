@@ -1,12 +1,14 @@
 // Scale and zero point of every row from its own values, and the row as int8: ONNX DynamicQuantizeLinear, by
 // rows and as int8.
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
-//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x / scale) + zero_point)
+//   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
+//   scale) + zero_point)
 // The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers
 // (exact_float.glslh).
 //
-// Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C where BLOCKED;
-//           what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero point.
+// Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
+//           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero
+//           point.
 // Threads   one workgroup of LOCAL_X (a power of two) invocations for each row.
 // Needs     8 bytes of shared memory an invocation.
 #version 450
@@ -73,7 +75,8 @@ void main() {
   for (uint i = gl_LocalInvocationID.x; i < words; i += LOCAL_X) {
     ivec4 q = ivec4(zero_point);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
-      if (4u * i + lane < p.k) q[lane] = clamp(quantized_quotient(x[row * p.k + 4u * i + lane], scale) + zero_point, -128, 127);
+      if (4u * i + lane < p.k)
+        q[lane] = clamp(quantized_quotient(x[row * p.k + 4u * i + lane], scale) + zero_point, -128, 127);
     y[word(row, 4u * i)] = int8x4_pack(q);
   }
 }

@@ -1,7 +1,10 @@
-// Quantization with parameters of its own for each element: ONNX QuantizeLinear and DequantizeLinear along an axis, or in blocks.
-//   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])        TO_F32   y = (x - zero[i]) * scale[i]
+// Quantization with parameters of its own for each element: ONNX QuantizeLinear and DequantizeLinear along an
+// axis, or in blocks.
+//   TO_Q8    y = saturate(round_half_even(x / scale[i]) + zero[i])        TO_F32   y = (x - zero[i]) *
+//            scale[i]
 //
-// Memory    the int8 side: Int8x4 words in the layout of number LAYOUT; the float side, scale (bits) and zero: row-major.
+// Memory    the int8 side: Int8x4 words in the layout of number LAYOUT; the float side, scale (bits) and
+//           zero: row-major.
 // Threads   one invocation writes one word (TO_Q8) or one element (TO_F32).
 #version 450
 #extension GL_EXT_control_flow_attributes : require

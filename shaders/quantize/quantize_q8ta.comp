@@ -1,7 +1,8 @@
 // y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly
 // (exact_float.glslh). NaN gives the lower bound, infinities saturate.
 //
-// Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero point.
+// Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero
+//           point.
 // Threads   one invocation writes one word. x is read as bits: a device may flush subnormal floats.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -33,7 +34,9 @@ void main() {
   ivec4 q = ivec4(p.zero_point);
   [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
     uvec4 e = any_layout_element(LAYOUT, word, lane, extent);
-    if (all(lessThan(e, extent))) q[lane] = clamp(quantized_quotient(x[row_major(e, extent)], floatBitsToUint(p.scale)) + p.zero_point, -128, 127);
+    if (all(lessThan(e, extent)))
+      q[lane] = clamp(
+          quantized_quotient(x[row_major(e, extent)], floatBitsToUint(p.scale)) + p.zero_point, -128, 127);
   }
   if (word < p.words) y[word] = int8x4_pack(q);
 }

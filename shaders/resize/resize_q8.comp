@@ -2,11 +2,12 @@
 // does the same.
 //
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
-//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32; the fraction is cut off,
-//              or rounded half to even (EVEN)
+//   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32;
+//              the fraction is cut off, or rounded half to even (EVEN)
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel.
-//           table: for each row of y, then each column: (first, second, bits of the distance from the first, from the second).
+//           table: for each row of y, then each column: (first, second, bits of the distance from the first,
+//           from the second).
 // Threads   one invocation writes one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -63,5 +64,6 @@ Int8x4 resized(uvec4 e, ivec4 row, ivec4 column) { return pixel(e, row.x, column
 void main() {
   uint word = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uvec4 e = any_layout_element(LAYOUT, word, 0u, uvec4(p.n, p.c, p.y_h, p.y_w));
-  if (word < p.words && e.w < p.y_w && e.z < p.y_h && e.x < p.n) y[word] = resized(e, table[e.z], table[p.y_h + e.w]);
+  if (word < p.words && e.w < p.y_w && e.z < p.y_h && e.x < p.n)
+    y[word] = resized(e, table[e.z], table[p.y_h + e.w]);
 }

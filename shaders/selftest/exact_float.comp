@@ -1,7 +1,8 @@
 // The integer forms of float32 arithmetic (exact_float.glslh) on pairs of bit patterns that the host knows
 // the answers to.
 //
-// Memory    x: pairs (a, b); y: a / b, a + b, a * b (all of magnitudes), and round_half_even(a / b) within [-512, 512].
+// Memory    x: pairs (a, b); y: a / b, a + b, a * b (all of magnitudes), and round_half_even(a / b) within
+//           [-512, 512].
 // Threads   one invocation for each pair.
 #version 450
 
@@ -23,6 +24,7 @@ void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
     uint a = x[i].x, b = x[i].y;
-    y[i] = uvec4(divide(a, b), add_magnitudes(a, b), multiply_magnitudes(a, b), uint(quantized_quotient(a, max(b, FLOAT_HIDDEN))));
+    y[i] = uvec4(divide(a, b), add_magnitudes(a, b), multiply_magnitudes(a, b),
+        uint(quantized_quotient(a, max(b, FLOAT_HIDDEN))));
   }
 }

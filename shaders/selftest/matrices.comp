@@ -1,7 +1,8 @@
 // What matrix units compute, on known values: sums of int8 products, the way the kernels do it, through
 // shared memory with rows of k for both operands and columns of results.
 //
-// Memory    x and w: [case][step][row][k] and [case][step][output][k] bytes, 16 k a uvec4; y: [case][row][output] int32.
+// Memory    x and w: [case][step][row][k] and [case][step][output][k] bytes, 16 k a uvec4; y:
+//           [case][row][output] int32.
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450

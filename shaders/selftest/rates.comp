@@ -1,12 +1,14 @@
 // How fast the arithmetic of the int8 kernels runs in registers, and a copy: probe/rates.py times two loop
 // counts and takes the difference, so that what a dispatch costs at all falls out.
 //
-// OP 0    the inner step of a 4x4 tile in the dot form of the variant: eight words to operands, sixteen dot products
+// OP 0    the inner step of a 4x4 tile in the dot form of the variant: eight words to operands, sixteen dot
+//         products
 // OP 1    float32 fused multiply-adds, sixteen chains
 // OP 2    copy: each invocation moves `loops` ivec4
-// Memory    x: read by the copy alone; y: one ivec4 per invocation (the copy: `loops`), so that nothing is optimized away.
-// Threads   LOCAL_X invocations, each on its own. The next step's words are the bits of this step's sums: they change without
-//           costing an instruction, so no compiler can move the work out of the loop.
+// Memory    x: read by the copy alone; y: one ivec4 per invocation (the copy: `loops`), so that nothing is
+//           optimized away.
+// Threads   LOCAL_X invocations, each on its own. The next step's words are the bits of this step's sums:
+//           they change without costing an instruction, so no compiler can move the work out of the loop.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if OP == 0 && DOT != 3
@@ -37,14 +39,16 @@ layout(push_constant) uniform Push {
 
 ivec4 work(uint i) {
   Sum4 sums[4];
-  [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint c = 0u; c < 4u; c++) sums[r][c] = Sum(p.seed) + Sum(i + 4u * r + c);
+  [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]]
+    for (uint c = 0u; c < 4u; c++) sums[r][c] = Sum(p.seed) + Sum(i + 4u * r + c);
   for (uint k = 0u; k < p.loops; k++) {
     [[unroll]] for (uint step_ = 0u; step_ < STEPS; step_++) {
       XOperand xs[4];
       WOperand ws[4];
       [[unroll]] for (uint r = 0u; r < 4u; r++) xs[r] = x_operand(BITS(sums[r][(r + step_) % 4u]));
       [[unroll]] for (uint c = 0u; c < 4u; c++) ws[c] = w_operand(BITS(sums[c][(c + step_ + 1u) % 4u]));
-      [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]] for (uint c = 0u; c < 4u; c++) sums[r][c] += dot4x8(xs[r], ws[c]);
+      [[unroll]] for (uint r = 0u; r < 4u; r++) [[unroll]]
+        for (uint c = 0u; c < 4u; c++) sums[r][c] += dot4x8(xs[r], ws[c]);
     }
   }
   return ivec4(sums[0]) ^ ivec4(sums[1]) ^ ivec4(sums[2]) ^ ivec4(sums[3]);

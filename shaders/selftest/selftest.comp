@@ -1,9 +1,11 @@
 // The arithmetic that every int8 kernel rests on, over values that the host knows the answers to
 // (probe/selftest.py).
 //
-// TEST 0    dot[i] = sum of the four products of x[i] and w[i], through the dot form of the variant, shifts taken out again
+// TEST 0    dot[i] = sum of the four products of x[i] and w[i], through the dot form of the variant, shifts
+//           taken out again
 // TEST 1    y[i] = requantize(x[i], multiplier w[i] (bits)), and z[i] = the bits of float(x[i]) * multiplier
-// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits, as quantize takes it before the zero point
+// TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits, as quantize takes it before the zero
+//           point
 #version 450
 #if TEST == 0 && DOT != 3
 #extension GL_EXT_integer_dot_product : require
@@ -32,7 +34,9 @@ ivec2 result(uint i) {
   WOperand wo = w_operand(w[i]);
   ivec4 lanes = int8x4_unpack(w[i]);
   int row_sum = int(lane_sum(xo)) - 4 * X_SHIFT;
-  return ivec2(int(dot4x8(xo, wo)) - X_SHIFT * (lanes.x + lanes.y + lanes.z + lanes.w) - W_SHIFT * row_sum - 4 * X_SHIFT * W_SHIFT, row_sum);
+  return ivec2(int(dot4x8(xo, wo)) - X_SHIFT * (lanes.x + lanes.y + lanes.z + lanes.w) - W_SHIFT * row_sum -
+                   4 * X_SHIFT * W_SHIFT,
+      row_sum);
 }
 #elif TEST == 2
 #include "exact_float.glslh"
@@ -41,7 +45,8 @@ ivec2 result(uint i) { return ivec2(quantized_quotient(uint(x[i]), uint(w[i])), 
 #include "requantize.glslh"
 ivec2 result(uint i) {
   float multiplier = intBitsToFloat(w[i]);
-  return ivec2(requantize(x[i], multiplier, 0, -128, 127), floatBitsToInt(multiply(int_to_float(x[i]), multiplier)));
+  return ivec2(
+      requantize(x[i], multiplier, 0, -128, 127), floatBitsToInt(multiply(int_to_float(x[i]), multiplier)));
 }
 #endif
 

@@ -1,9 +1,9 @@
-// Softmax of int8 rows as ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats, their sum from the
-// first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to nearest even.
-// The order of the sum decides its bits, so one invocation sums one row.
+// Softmax of int8 rows as ONNX Runtime's QLinearSoftmax: e = table[255 - max(x) + x] as floats, their sum
+// from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to
+// nearest even. The order of the sum decides its bits, so one invocation sums one row.
 //
-// Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table: the
-//           bits of 256 float32, none negative.
+// Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
+//           table: the bits of 256 float32, none negative.
 // Threads   one invocation a row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -33,7 +33,8 @@ layout(push_constant) uniform Push {
 uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
 
 uvec4 at(uint row, uint i) {
-  uvec4 e = AXIS == 1u ? from_row_major(row, uvec4(p.n, 1u, p.h, p.w)) : from_row_major(row, uvec4(p.n, p.c, p.h, 1u));
+  uvec4 e = AXIS == 1u ? from_row_major(row, uvec4(p.n, 1u, p.h, p.w))
+                       : from_row_major(row, uvec4(p.n, p.c, p.h, 1u));
   if (AXIS == 1u) e.y = i; else e.w = i;
   return e;
 }
@@ -49,7 +50,8 @@ void main() {
     uint total = 0u;
     for (uint i = 0u; i < size; i += 4u) {
       ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
-      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);
+      [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+        if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);
     }
     for (uint i = 0u; i < size; i += 4u) {
       uint word = any_layout_word(LAYOUT, at(row, i), extent());

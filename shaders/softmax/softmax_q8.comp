@@ -4,8 +4,10 @@
 //   OUT_F32   y as it is, row-major
 //   OUT_Q8    saturate(round_half_even(y / y_scale) + y_zero), in the layout of x
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w); table: 256 numbers.
-// Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup; maximum and sum are halved in shared memory.
+// Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
+//           table: 256 numbers.
+// Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup; maximum and sum are halved
+//           in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -65,7 +67,8 @@ uvec2 add_wide(uvec2 a, uvec2 b) {
 float wide_to_float(uvec2 v) {
   int shift = (v.y != 0u ? 32 + findMSB(v.y) : findMSB(v.x)) - 29;  // 30 bits stay
   uint kept = shift < 32 ? (v.x >> shift) | (v.y << (32 - shift)) : v.y >> (shift - 32);
-  bool rest = shift < 32 ? (v.x & ((1u << shift) - 1u)) != 0u : v.x != 0u || (v.y & ((1u << (shift - 32)) - 1u)) != 0u;
+  bool rest = shift < 32 ? (v.x & ((1u << shift) - 1u)) != 0u
+                         : v.x != 0u || (v.y & ((1u << (shift - 32)) - 1u)) != 0u;
   return compose(0u, 150 + shift, kept, rest);
 }
 
@@ -80,13 +83,15 @@ void store(uvec4 e, uint count, ivec4 q, int top, float inverse) {
   }
 #else
   ivec4 rounded;
-  [[unroll]] for (uint i = 0u; i < 4u; i++) rounded[i] = quantized_quotient(floatBitsToUint(result[i]), floatBitsToUint(p.y_scale));
+  [[unroll]] for (uint i = 0u; i < 4u; i++)
+    rounded[i] = quantized_quotient(floatBitsToUint(result[i]), floatBitsToUint(p.y_scale));
   y[any_layout_word(LAYOUT, e, extent())] = int8x4_pack(clamp(rounded + p.y_zero, ivec4(-128), ivec4(127)));
 #endif
 }
 
 void main() {
-  uint me = gl_LocalInvocationID.x, t = me % THREADS, row = workgroup_index() * (LOCAL_X / THREADS) + me / THREADS, size = length_();
+  uint me = gl_LocalInvocationID.x, t = me % THREADS,
+       row = workgroup_index() * (LOCAL_X / THREADS) + me / THREADS, size = length_();
   uvec4 e = begin_of(min(row, p.rows - 1u));
   int top = -128;
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
@@ -104,7 +109,8 @@ void main() {
   uvec2 total = uvec2(0u);
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, along(e, i), extent())]);
-    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) total = add_wide(total, uvec2(uint(table[top - q[lane]]), 0u));
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+      if (i + lane < size) total = add_wide(total, uvec2(uint(table[top - q[lane]]), 0u));
   }
   sums[me] = total;
   barrier();

@@ -1,7 +1,7 @@
 // y[i] = x[index[i]]: any movement of int8 elements, where the host says which element goes where.
 //
-// Memory    x, y: Int8x4 words in layouts of their own; index: for each element of y in row-major order, that of
-//           x in row-major order, or -1 for an element that is `fill`.
+// Memory    x, y: Int8x4 words in layouts of their own; index: for each element of y in row-major order, that
+//           of x in row-major order, or -1 for an element that is `fill`.
 // Threads   one invocation writes one word of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -38,7 +38,8 @@ void main() {
       int from = index[row_major(e, y_extent)];
       if (from < 0) continue;
       uvec4 source = from_row_major(uint(from), x_extent);
-      lanes[lane] = int8x4_lane(x[any_layout_word(X_LAYOUT, source, x_extent)], any_layout_lane(X_LAYOUT, source));
+      lanes[lane] =
+          int8x4_lane(x[any_layout_word(X_LAYOUT, source, x_extent)], any_layout_lane(X_LAYOUT, source));
     }
     y[i] = int8x4_pack(lanes);
   }

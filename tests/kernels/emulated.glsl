@@ -28,9 +28,10 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
     matrix.k[i_] = array[(at) + place_##layout_(i_ / K_RUNS) * (stride) + i_ % K_RUNS]
 
-#define coopMatStore(matrix, array, at, stride, layout_) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) \
-    array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = uint(matrix.e[i_])
+#define coopMatStore(matrix, array, at, stride, layout_)                                        \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)                                       \
+  array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = \
+      uint(matrix.e[i_])
 
 #if DOT == DOT_U8U8
 #define element_of(word, i) int(bitfieldExtract(uint(word), int(8u * (i)), 8))
@@ -42,9 +43,10 @@ struct MatrixAcc {
 #define clear(matrix) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = 0
 
-#define add_product(matrix, w_, x_) \
+#define add_product(matrix, w_, x_)                                      \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
-    matrix.e[i_ / 16u / K_RUNS] += element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+  matrix.e[i_ / 16u / K_RUNS] +=                                         \
+      element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
 
 #define add_sums(matrix, x_) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
