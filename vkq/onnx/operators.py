@@ -87,6 +87,16 @@ def _attributes_as_inputs(*names: str, integers: bool = True) -> Rule:
     return rule
 
 
+def _pad(reading: Reading, node: Node) -> None:
+    """Before opset 11 the margins and the value are attributes."""
+    a = dict(node.attributes)
+    if "pads" in a:
+        pads = reading.constant(np.asarray(a.pop("pads"), np.int64), f"{node.outputs[0]}/pads")
+        value = reading.constant(np.float32(a.pop("value", 0.0)), f"{node.outputs[0]}/value")
+        node = Node("Pad", (node.inputs[0], pads, value), node.outputs, a, node.source)
+    reading.nodes.append(node)
+
+
 def _softmax(reading: Reading, node: Node) -> None:
     """Before opset 13 the axes from ``axis`` on count as one."""
     if reading.opset >= 13:
@@ -213,7 +223,9 @@ def _qlinear_where(reading: Reading, node: Node) -> None:
 
 def _rows() -> dict[tuple[str, str], Rule]:
     plain = [*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS]
-    rows: dict[tuple[str, str], Rule] = {("", op): _as_it_is for op in plain if op not in ("QuickGelu",)}
+    rows: dict[tuple[str, str], Rule] = {
+        ("", op): _as_it_is for op in plain if op not in ("QuickGelu", "foreign")
+    }
     for op in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
         rows["", op] = _as_it_is
     axes = _attributes_as_inputs("axes")
@@ -222,6 +234,7 @@ def _rows() -> dict[tuple[str, str], Rule]:
         ("", "Clip"): _attributes_as_inputs("min", "max", integers=False),
         ("", "Split"): _attributes_as_inputs("split"),
         ("", "Slice"): _attributes_as_inputs("starts", "ends", "axes"),
+        ("", "Pad"): _pad,
         ("", "Softmax"): _softmax,
         ("", "Resize"): _resize,
         ("", "Upsample"): _resize,

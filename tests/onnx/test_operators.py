@@ -1,0 +1,251 @@
+"""Each form of an operator that the reader knows, alone, against ONNX Runtime: com.microsoft's quantized
+operators, element-wise functions between DequantizeLinear and QuantizeLinear, and the forms of older
+opsets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx.operators import MICROSOFT, RULES
+
+TYPES = ["int8", "uint8"]
+
+
+def model(
+    nodes: Sequence[Any],
+    inputs: dict[str, np.ndarray],
+    constants: dict[str, Any],
+    result: str,
+    opset: int = 17,
+) -> bytes:
+    """A model with one result "y"."""
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in inputs.items()
+    ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(result))
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(
+        list(nodes), "g", infos, [helper.make_tensor_value_info("y", kind, None)], stored
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+def check(device: vkq.Device, data: bytes, inputs: dict[str, np.ndarray]) -> None:
+    """The same bytes as ONNX Runtime's."""
+    options = ort.SessionOptions()
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    want = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, inputs)[0]
+    got = vkq.onnx.InferenceSession(data, device).run(None, inputs)[0]
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    np.testing.assert_array_equal(got, want)
+
+
+def bytes_of(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8).view(dtype)
+
+
+def q(name: str, scale: float, zero: int, dtype: str) -> dict[str, Any]:
+    """Scale and zero point as constants; the zero point counts from the type's least."""
+    return {f"{name}s": np.float32(scale), f"{name}z": np.array(zero + np.iinfo(dtype).min, dtype)}
+
+
+UNARY: dict[str, dict[str, Any]] = {
+    "QLinearLeakyRelu": {"alpha": 0.2},
+    "QLinearSigmoid": {},
+    "QLinearSoftmax": {"axis": 1, "opset": 13},
+    "QLinearAveragePool": {"kernel_shape": [2, 3], "pads": [0, 1, 1, 1], "strides": [2, 1]},
+    "QLinearGlobalAveragePool": {},
+}
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("op", UNARY)
+def test_quantized_unary(device: vkq.Device, op: str, dtype: str) -> None:
+    x = bytes_of((2, 5, 6, 7), dtype)
+    out = 1 / 256 if op in ("QLinearSoftmax", "QLinearSigmoid") else 0.05
+    constants = q("x", 0.04, 100, dtype) | q("y", out, 0 if out < 0.01 else 90, dtype)
+    node = helper.make_node(op, ["x", "xs", "xz", "ys", "yz"], ["y"], domain=MICROSOFT, **UNARY[op])
+    check(device, model([node], {"x": x}, constants, dtype), {"x": x})
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_quantized_softmax_of_older_opsets(device: vkq.Device, opset: int) -> None:
+    """Before opset 13 all axes from the one given count as one."""
+    x = bytes_of((3, 4, 5), "uint8")
+    constants = q("x", 0.02, 100, "uint8") | q("y", 1 / 256, 0, "uint8")
+    inputs = ["x", "xs", "xz", "ys", "yz"]
+    node = helper.make_node("QLinearSoftmax", inputs, ["y"], domain=MICROSOFT, axis=1, opset=opset)
+    check(device, model([node], {"x": x}, constants, "uint8"), {"x": x})
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("op", ["QLinearAdd", "QLinearMul"])
+def test_quantized_binary(device: vkq.Device, op: str, dtype: str) -> None:
+    a, b = bytes_of((2, 5, 3, 4), dtype), bytes_of((1, 5, 1, 1), dtype, 1)
+    constants = q("a", 0.03, 100, dtype) | q("b", 0.07, 140, dtype) | q("y", 0.1, 120, dtype)
+    node = helper.make_node(op, ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"], domain=MICROSOFT)
+    check(device, model([node], {"a": a, "b": b}, constants, dtype), {"a": a, "b": b})
+    constants["b"] = b
+    check(device, model([node], {"a": a}, constants, dtype), {"a": a})
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_quantized_concat_and_where(device: vkq.Device, dtype: str) -> None:
+    a, b = bytes_of((2, 5, 3, 4), dtype), bytes_of((2, 3, 3, 4), dtype, 1)
+    constants = q("a", 0.03, 100, dtype) | q("b", 0.07, 140, dtype) | q("y", 0.1, 120, dtype)
+    inputs = ["ys", "yz", "a", "as", "az", "b", "bs", "bz"]
+    node = helper.make_node("QLinearConcat", inputs, ["y"], domain=MICROSOFT, axis=1)
+    check(device, model([node], {"a": a, "b": b}, constants, dtype), {"a": a, "b": b})
+    a, b = a[:, :3], b
+    constants["c"] = np.random.default_rng(2).integers(0, 2, (3, 3, 4)).astype(bool)
+    inputs = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    node = helper.make_node("QLinearWhere", inputs, ["y"], domain=MICROSOFT)
+    check(device, model([node], {"a": a, "b": b}, constants, dtype), {"a": a, "b": b})
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["int8", "float32"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_qgemm(device: vkq.Device, dtype: str, real: bool) -> None:
+    a, rng = bytes_of((5, 19), dtype), np.random.default_rng(0)
+    scales = rng.uniform(0.001, 0.01, 7).astype(np.float32)
+    constants = q("a", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
+        "b": rng.integers(-127, 128, (7, 19)).astype(np.int8), "bs": scales, "bz": np.zeros(7, np.int8),
+        "c": rng.integers(-1000, 1000, 7).astype(np.int32),
+    }  # fmt: skip
+    inputs = ["a", "as", "az", "b", "bs", "bz", "c", *([] if real else ["ys", "yz"])]
+    node = helper.make_node("QGemm", inputs, ["y"], domain=MICROSOFT, transB=1, alpha=1.0)
+    check(device, model([node], {"a": a}, constants, "float32" if real else dtype), {"a": a})
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "LeakyRelu": {"alpha": 0.3}, "Elu": {"alpha": 0.7}, "ThresholdedRelu": {"alpha": 0.5},
+}  # fmt: skip
+FUNCTIONS = [
+    "Sigmoid",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Elu",
+    "Relu",
+    "Abs",
+    "Neg",
+    "Softsign",
+    "Tanh",
+    "Exp",
+    "Erf",
+    "Softplus",
+    "Selu",
+    "Celu",
+    "ThresholdedRelu",
+    "Floor",
+    "Ceil",
+    "Round",
+    "Sign",
+]
+
+
+@pytest.mark.parametrize("op", FUNCTIONS)
+def test_functions(any_device: vkq.Device, op: str) -> None:
+    """A table of 256: what ONNX Runtime's float operator gives, but for its approximations, by one at
+    most."""
+    for dtype in TYPES:
+        x = np.arange(256).astype(np.uint8).view(dtype).reshape(4, 64)
+        constants = q("x", 0.037, 117, dtype) | q("y", 0.011, 120, dtype)
+        nodes = [
+            helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+            helper.make_node(op, ["a"], ["b"], **SETTINGS.get(op, {})),
+            helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+        ]
+        check(any_device, model(nodes, {"x": x}, constants, dtype), {"x": x})
+
+
+@pytest.mark.parametrize("op", ["Sub", "Div", "Max", "Min"])
+def test_functions_of_two(device: vkq.Device, op: str) -> None:
+    a, b = bytes_of((2, 3, 16, 16), "uint8"), bytes_of((2, 3, 16, 16), "uint8", 1)
+    constants = q("a", 0.03, 100, "uint8") | q("b", 0.07, 300 - 256, "uint8") | q("y", 0.1, 120, "uint8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["a", "as", "az"], ["ra"]),
+        helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["rb"]),
+        helper.make_node(op, ["ra", "rb"], ["r"]),
+        helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["y"]),
+    ]
+    check(device, model(nodes, {"a": a, "b": b}, constants, "uint8"), {"a": a, "b": b})
+
+
+def around(node: Any, more: Sequence[Any] = ()) -> list[Any]:
+    """A node from "a" to "b" between DequantizeLinear and QuantizeLinear of the same parameters."""
+    return [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        *more,
+        node,
+        helper.make_node("QuantizeLinear", ["b", "xs", "xz"], ["y"]),
+    ]
+
+
+OLD = {
+    "clip with attributes": (helper.make_node("Clip", ["a"], ["b"], min=-1.0, max=2.0), 10),
+    "squeeze with attributes": (helper.make_node("Squeeze", ["a"], ["b"], axes=[0]), 11),
+    "unsqueeze with attributes": (helper.make_node("Unsqueeze", ["a"], ["b"], axes=[0, -1]), 12),
+    "pad with attributes": (
+        helper.make_node("Pad", ["a"], ["b"], pads=[0, 0, 1, 2, 0, 0, 0, 1], value=0.0),
+        10,
+    ),
+    "mean with attributes": (helper.make_node("ReduceMean", ["a"], ["b"], axes=[2, 3]), 13),
+    "resize of opset 10": (helper.make_node("Resize", ["a", "scales"], ["b"], mode="nearest"), 10),
+    "dropout of opset 10": (helper.make_node("Dropout", ["a"], ["b"], ratio=0.5), 10),
+    "depth to space": (helper.make_node("DepthToSpace", ["a"], ["b"], blocksize=2, mode="CRD"), 13),
+}
+
+
+@pytest.mark.parametrize("form", OLD)
+def test_older_opsets(any_device: vkq.Device, form: str) -> None:
+    node, opset = OLD[form]
+    x = bytes_of((1, 8, 6, 5), "uint8")
+    constants = q("x", 0.05, 100, "uint8") | {"scales": np.array([1, 1, 2, 3], np.float32)}
+    check(any_device, model(around(node), {"x": x}, constants, "uint8", opset), {"x": x})
+
+
+def test_split_of_opset_11(any_device: vkq.Device) -> None:
+    x = bytes_of((1, 8, 6, 5), "uint8")
+    split = helper.make_node("Split", ["a"], ["a0", "a1"], axis=1, split=[3, 5])
+    both = helper.make_node("Concat", ["a1", "a0"], ["b"], axis=1)
+    data = model(around(both, [split]), {"x": x}, q("x", 0.05, 100, "uint8"), "uint8", 11)
+    check(any_device, data, {"x": x})
+
+
+def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
+    """The arithmetic that exporters put around Reshape."""
+    x = bytes_of((2, 8, 6, 5), "uint8")
+    more = [
+        helper.make_node("Shape", ["a"], ["s"]),
+        helper.make_node("Gather", ["s", "zero"], ["n"], axis=0),
+        helper.make_node("Unsqueeze", ["n", "axes"], ["n1"]),
+        helper.make_node("Concat", ["n1", "rest"], ["wanted"], axis=0),
+    ]
+    constants = q("x", 0.05, 100, "uint8") | {
+        "zero": np.array(0, np.int64), "axes": np.array([0], np.int64), "rest": np.array([4, -1], np.int64),
+    }  # fmt: skip
+    node = helper.make_node("Reshape", ["a", "wanted"], ["b"])
+    check(any_device, model(around(node, more), {"x": x}, constants, "uint8"), {"x": x})
+
+
+def test_every_rule_is_an_operator_of_onnx() -> None:
+    """No name in the table is misspelt: ONNX knows it, or ONNX Runtime runs it above."""
+    unknown = []
+    for domain, op in RULES:
+        try:
+            onnx.defs.get_schema(op, 27, domain)
+        except onnx.defs.SchemaError:
+            unknown.append((domain, op))
+    assert {domain for domain, _ in unknown} <= {MICROSOFT}
