@@ -123,12 +123,25 @@ std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
   return {flying.begin(), flying.end()};
 }
 
+// What was submitted before it has ended, too, and lets go of its memory.
 void Queue::landed(const std::shared_ptr<Recording> &recording) {
   Lock lock = locked(mutex);
   auto found = std::find(flying.begin(), flying.end(), recording);
   if (found == flying.end() || recording->running) return;
-  flying.erase(found);
-  if (!recording->replays && idle.size() < chainsInFlight + 2) idle.push_back(recording);
+  std::deque<std::shared_ptr<Recording>> left;
+  for (auto it = flying.begin(); it <= found; ++it) {
+    try {
+      MaybeUnlocked unlocked;
+      (*it)->waitBriefly(false);
+    } catch (...) {  // whoever waits for it is told
+    }
+    if ((*it)->running)
+      left.push_back(*it);
+    else if (!(*it)->replays && idle.size() < chainsInFlight + 2)
+      idle.push_back(*it);
+  }
+  left.insert(left.end(), std::next(found), flying.end());
+  flying.swap(left);
 }
 
 void Queue::waitUnlocked(const std::shared_ptr<Recording> &recording) {
