@@ -165,7 +165,7 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(
     assert found.rows == []
     assert [(f.kind, f.case) for f in found.failures] == [("mismatch", c.name) for c in CASES]
     assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
-    assert f"MISMATCH {choose(any_device).path}" in report.case_lines([], [], found.failures)[0]
+    assert f"MISMATCH {choose(any_device).path}" in report.Table([]).lines([], [], found.failures)[0]
     monkeypatch.setattr(data, "expected", real)
     monkeypatch.setattr(timer.Work, "results", lambda self: [Ones()])
     late = measured(any_device, CASES[:1])
@@ -232,7 +232,8 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
         "faster",
     )
     assert (
-        "right 1.0 int8, CPU; agrees bit for bit" in report.case_lines(found.rows, found.comparisons, [])[1]
+        "right 1.0 int8, CPU; agrees bit for bit"
+        in report.Table([], wide=True).lines(found.rows, found.comparisons, [])[1]
     )
 
 
@@ -355,7 +356,9 @@ def test_command_line(
         "portable",
     ]
     quick = ["--samples", "3", "--time", "0.5", "--submission-ms", "0.2", "--clock", "call,submit"]
-    assert cli.main([*words, *quick, *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 0
+    assert (
+        cli.main([*words, *quick, "--wide", *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 0
+    )
     out, err = capsys.readouterr()
     assert err == ""
     assert "\x1b" not in out
@@ -377,6 +380,66 @@ def test_command_line(
     ]
     assert files["md"].read_text().count("| `linear[M=") == 4
     assert files["plot"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
+    long = Case(parse("conv2d[N=1,IC=1024,H=14,W=14,OC=2048,KH=1,KW=1,stride=2,padding=1x2x3x4]"))
+    found = measured(any_device, CASES[:1], {"fp32_fma": 1e3}, paths=("portable",), clocks=("call", "submit"))
+    row = dataclasses.replace(found.rows[0], case=long.name, median_us=1_234_567.9, p20_us=1e6, p80_us=2e6)
+    for columns in (80, 120, 200):
+        table = report.Table([long.name, CASES[0].name], columns)
+        lines = [table.head(), *table.lines([*found.rows[1:], row], [], [])]
+        assert {len(line) for line in lines} == {len(lines[0])}
+        assert len(lines[0]) <= columns
+        assert lines[1].startswith("linear[M=1,K=70,N=9] ")
+        assert lines[2].startswith("conv2d[N=")
+        assert (long.name in lines[2]) == (columns == 200)
+        assert "2x3x4] portable 1,234,568 1,000,000..2,000,000" in lines[2]
+        assert [len(line.split()) for line in lines[1:]] == [6, 6]
+        assert lines[1].endswith("%")
+
+
+def test_a_network_ends_with_what_its_layers_add_up_to(
+    any_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "net.yaml"
+    file.write_text(
+        "summary: s\nnetwork: Net\ncases:\n"
+        '  - {case: "linear[M=1,K=8,N=4]", reason: r, times: 3}\n'
+        '  - {case: "linear[M=1,K=4,N=8]", reason: r}\n'
+        '  - {case: "linear[M=1,K=4,N=9]", reason: r, times: 2, methods: [nonesuch]}\n'
+    )
+    quick = [
+        "--samples",
+        "3",
+        "--time",
+        "0.2",
+        "--submission-ms",
+        "0.1",
+        "--no-ceilings",
+        "--clock",
+        "submit",
+    ]
+    out = tmp_path / "run.json"
+    words = ["bench", str(file), "--device", "llvmpipe", "--path", "portable", *quick, "--json", str(out)]
+    assert cli.main(words) == 0
+    run = result.read(out)
+    first, second = (row.median_us for row in run.rows)
+    (total,) = run.totals
+    assert total.time_us == pytest.approx(3 * first + second, rel=1e-4)
+    assert (total.network, total.path, total.clock) == ("Net", "portable", "submit")
+    assert (total.layers, total.missing, total.operations) == (6, 1, 2 * (3 * 32 + 32))
+    said = capsys.readouterr().out
+    assert "total    Net, 6 layers on portable: " in said
+    assert "; 1 of its shapes have no time and are left out" in said
+
+
+def test_results_of_before_have_no_totals(any_device: vkq.Device, tmp_path: Path) -> None:
+    found = measured(any_device, CASES[:1], clocks=("submit",))
+    top = json.loads(found.to_json())
+    del top["totals"]
+    (tmp_path / "old.json").write_text(json.dumps(top))
+    assert result.read(tmp_path / "old.json").totals == []
 
 
 def test_help_begins_with_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,10 +111,10 @@ def lists(folder: Path | None = None) -> dict[str, str]:
 def load_list(path: Path) -> list[Case]:
     """The cases of a YAML file, each once, in its order.
 
-    Its keys: ``summary``; ``include``, other lists of the same folder, or of `CHECKED`; ``cases``, each a
-    mapping of ``case`` (a problem, sizes may be swept), ``reason``, ``times`` (how often a network has it),
-    and where they differ from the default ``schemes``, ``scales`` and ``methods`` (lists: all combinations
-    are measured). Raises SpecError with file and line.
+    Its keys: ``summary``; ``network``, whose whole the list is (see `networks`); ``include``, other lists of
+    the same folder, or of `CHECKED`; ``cases``, each a mapping of ``case`` (a problem, sizes may be swept),
+    ``reason``, ``times`` (how often the network has it), and where they differ from the default ``schemes``,
+    ``scales`` and ``methods`` (lists: all combinations are measured). Raises SpecError with file and line.
     """
     found: list[Case] = []
     _load(path, (), set(), found)
@@ -146,7 +146,7 @@ def _load(path: Path, including: tuple[str, ...], seen: set[str], found: list[Ca
 
 
 def _top(path: Path) -> dict[str, Node]:
-    return load(path).mapping({"summary"}, {"include", "cases"})
+    return load(path).mapping({"summary"}, {"include", "cases", "network"})
 
 
 def _cases(node: Node) -> list[Case]:
@@ -189,30 +189,45 @@ def select(
     *scheme*, *scale* and *method* replace what a list says. Raises ArgumentError, naming the lists that
     exist.
     """
-    found: list[Case] = []
-    for word in words:
-        path = benchmarks_folder() / f"{word}.yaml"
-        if "[" in word:
-            found += [Case(problem) for problem in expand(word)]
-        elif word.endswith((".yaml", ".yml")):
-            found += load_list(Path(word))
-        elif re.fullmatch(r"[\w-]{1,100}", word) and path.is_file():
-            found += load_list(path)
-        else:
-            names = sorted(path.stem for path in benchmarks_folder().glob("*.yaml"))
-            known = ", ".join(names) or f"none in {benchmarks_folder()}"
-            raise ArgumentError(
-                f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
-                f" {known}."
-            )
-    changes = {
-        key: value
-        for key, value in (("scheme", scheme), ("scale", scale), ("method", method))
-        if value is not None
-    }
-    chosen = list(dict.fromkeys(replace(case, **changes) for case in found))  # type: ignore[arg-type]
+    found = [case for word in words for case in _named(word)]
+    chosen = list(dict.fromkeys(changed(case, scheme, scale, method) for case in found))
     if len(chosen) > MAX_CASES:
         raise ArgumentError(f"{len(chosen)} cases are asked for; at most {MAX_CASES} can be")
     for case in chosen:
         check_work(case.problem)
     return chosen
+
+
+def networks(words: Sequence[str]) -> dict[str, list[Case]]:
+    """Of the lists among the words, those that are a whole network: its name and its layers."""
+    tops = {path: _top(path) for word in words if (path := _list_path(word))}
+    return {top["network"].str(): load_list(path) for path, top in tops.items() if "network" in top}
+
+
+def changed(case: Case, scheme: str | None, scale: str | None, method: str | None) -> Case:
+    """The case with what is given in place of its own."""
+    return replace(
+        case, scheme=scheme or case.scheme, scale=scale or case.scale, method=method or case.method
+    )
+
+
+def _named(word: str) -> list[Case]:
+    if "[" in word:
+        return [Case(problem) for problem in expand(word)]
+    path = _list_path(word)
+    if path is None:
+        names = sorted(path.stem for path in benchmarks_folder().glob("*.yaml"))
+        known = ", ".join(names) or f"none in {benchmarks_folder()}"
+        raise ArgumentError(
+            f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
+            f" {known}."
+        )
+    return load_list(path)
+
+
+def _list_path(word: str) -> Path | None:
+    """The file of a list, by the path of one's own or the name of one of the benchmarks folder."""
+    if word.endswith((".yaml", ".yml")):
+        return Path(word)
+    path = benchmarks_folder() / f"{word}.yaml"
+    return path if re.fullmatch(r"[\w-]{1,100}", word) and path.is_file() else None

@@ -6,10 +6,10 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from vkq.bench.result import Comparison, Failure, Result, Row
+from vkq.bench.result import Comparison, Failure, Result, Row, Total
 
 Cells = list[str]
-_COLUMNS = (
+_WIDE = (
     "gpu us", "p20..p80", "submit us", "call us", "host us", "GOP/s", "of ceiling", "GB/s", "of copy",
     "ratio",
 )  # fmt: skip
@@ -40,33 +40,82 @@ def header(result: Result) -> list[str]:
     ]
 
 
-def case_lines(
-    rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
-) -> list[str]:
-    """The table's lines for some cases: one for each arm, ending with the command that measures it again."""
-    widths = [11, 19, 11, 11, 9, 10, 18, 9, 8, 24]
-    lines = []
-    for arm in _arms(rows):
-        cells = _cells(arm, comparisons)
-        lines.append(
-            " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-            + f"  {_command(arm)}"
-        )
-    for one in failures:
-        word = "MISMATCH" if one.kind == "mismatch" else "not run"
-        lines.append(f"{word:>11} {one.path}: {one.reason}  {one.command}")
-    return lines
+_WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
+_WIDTHS = {"path": 8, "median us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}  # 80 with a case
+_LEAST = 20  # letters of a case
 
 
-def columns() -> str:
-    """The table's head."""
-    return (
-        " ".join(
-            name.rjust(width)
-            for name, width in zip(_COLUMNS, [11, 19, 11, 11, 9, 10, 18, 9, 8, 24], strict=True)
+class Table:
+    """The table on a terminal: a line for each arm, of its first clock, the names of cases shortened to
+    *columns* (None: as long as they are). *wide*: every clock and rate, each line ending with its command."""
+
+    def __init__(self, names: Iterable[str], columns: int | None = None, wide: bool = False):
+        self.wide = wide
+        longest = max([len("case"), *map(len, names)])
+        room = columns - sum(_WIDTHS.values()) - len(_WIDTHS) if columns else longest
+        self.letters = min(longest, max(room, _LEAST))
+
+    def head(self) -> str:
+        """The names of the columns."""
+        if self.wide:
+            cells = [name.rjust(width) for name, width in zip(_WIDE, _WIDE_WIDTHS, strict=True)]
+            return " ".join(cells) + "  command"
+        return self._line("case", list(_WIDTHS))
+
+    def lines(
+        self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
+    ) -> list[str]:
+        """Those of some cases; an arm with no time says why, and how to see it again."""
+        found = [self._arm(arm, comparisons) for arm in _arms(rows)]
+        for one in failures:
+            word = "MISMATCH" if one.kind == "mismatch" else "not run"
+            found.append(f"{word:>11} {one.path}: {one.reason}  {one.command}")
+        return found
+
+    def totals(self, totals: Sequence[Total]) -> list[str]:
+        """A line for each network, path and clock."""
+        return [
+            f"total    {_network(one)} on {one.path}: {_us(one.time_us)} us ({one.clock} clock),"
+            f" {_rate(one.gops)} GOP/s"
+            + (f", {one.compute_share:.0%} of {one.compute_ceiling}" if one.compute_share else "")
+            + (f"; {one.missing} of its shapes have no time and are left out" if one.missing else "")
+            for one in totals
+        ]
+
+    def _arm(self, arm: dict[str, Row], comparisons: Sequence[Comparison]) -> str:
+        if self.wide:
+            cells = zip(_cells(arm, comparisons), _WIDE_WIDTHS, strict=True)
+            return " ".join(cell.rjust(width) for cell, width in cells) + f"  {_command(arm)}"
+        row = _first(arm)
+        share = f"{row.compute_share:.0%}" if row.compute_share else "-"
+        spread = f"{_us(row.p20_us)}..{_us(row.p80_us)}"
+        line = self._line(
+            row.case,
+            [row.path, _us(row.median_us), spread, _rate(row.gops) if row.clock != "host" else "-", share],
         )
-        + "  command"
-    )
+        ratio = _ratio(row, comparisons)
+        said = [] if ratio == "-" else [ratio]
+        said += [f"{row.variant}; {row.verified}"] if row.arm == "peer" else []
+        return "\n".join([line, *(f"{'':{self.letters}}  {text}" for text in said)])
+
+    def _line(self, name: str, cells: list[str]) -> str:
+        path, *numbers = cells
+        widths = list(_WIDTHS.values())
+        shown = " ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
+        return f"{_short(name, self.letters):{self.letters}} {path:{widths[0]}} {shown}"
+
+
+def _short(name: str, letters: int) -> str:
+    """A name with its middle left out where it is too long: the kind stands first, the options last."""
+    if len(name) <= letters:
+        return name
+    tail = (letters - 2) // 2
+    return f"{name[: letters - 2 - tail]}..{name[-tail:]}"
+
+
+def _network(one: Total) -> str:
+    scheme = "" if one.scheme == "q8ta_q8csw_q8to" else f" {one.scheme}"
+    return f"{one.network}{scheme}{' per-tensor scale' if one.scale == 'tensor' else ''}, {one.layers} layers"
 
 
 def footer(result: Result) -> list[str]:
@@ -99,8 +148,7 @@ def _arms(rows: Iterable[Row]) -> list[dict[str, Row]]:
 
 def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
     gpu, submit, call, host = (arm.get(clock) for clock in ("gpu", "submit", "call", "host"))
-    main = gpu or submit or call or host
-    assert main is not None
+    main = _first(arm)
     return [
         _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), _time(host),
         _rate(main.gops) if main is not host else "-",
@@ -108,6 +156,11 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
         _rate(main.gbps) if main is not host else "-",
         f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
     ]  # fmt: skip
+
+
+def _first(arm: dict[str, Row]) -> Row:
+    """The row of the first clock that was measured."""
+    return next(arm[clock] for clock in ("gpu", "submit", "call", "host") if clock in arm)
 
 
 def _ratio(row: Row, comparisons: Sequence[Comparison]) -> str:
@@ -139,7 +192,7 @@ def _us(value: float) -> str:
 
 def markdown(result: Result) -> str:
     """The result as Markdown: what it was measured on, the table, the warnings."""
-    head = ["case", "path", *_COLUMNS]
+    head = ["case", "path", *_WIDE]
     lines = [f"- {line}" for line in header(result)] + [
         "",
         "| " + " | ".join(head) + " |",
@@ -163,7 +216,7 @@ def markdown(result: Result) -> str:
             [
                 *lines,
                 "",
-                *(f"- {line}" for line in [*ran, *footer(result)]),
+                *(f"- {line}" for line in [*ran, *Table(()).totals(result.totals), *footer(result)]),
                 f"- `{result.command}`, {result.created}",
             ]
         )

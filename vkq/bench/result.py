@@ -102,6 +102,29 @@ class Failure:
 
 
 @dataclasses.dataclass
+class Total:
+    """The layers of a network, each as often as it occurs, on one path under one clock; ``missing`` counts
+    the shapes that have no time."""
+
+    network: str
+    scheme: str
+    scale: str
+    path: str
+    clock: str
+    layers: int
+    missing: int
+    time_us: float  # the sum of the medians
+    operations: int
+    compute_ceiling: str | None
+    compute_share: float | None
+
+    @property
+    def gops(self) -> float:
+        """10**9 operations a second."""
+        return self.operations / self.time_us / 1e3
+
+
+@dataclasses.dataclass
 class Result:
     """A whole run."""
 
@@ -115,6 +138,7 @@ class Result:
     rows: list[Row] = dataclasses.field(default_factory=list)
     comparisons: list[Comparison] = dataclasses.field(default_factory=list)
     failures: list[Failure] = dataclasses.field(default_factory=list)
+    totals: list[Total] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -129,6 +153,7 @@ class Result:
             "rows": self.rows,
             "comparisons": self.comparisons,
             "failures": self.failures,
+            "totals": self.totals,
         }
         parts = [f'  "{key}": {json.dumps(value)}' for key, value in top.items() if key not in lists]
         for key, values in lists.items():
@@ -162,7 +187,8 @@ def read(path: Path) -> Result:
         raise ArgumentError(
             f"{path} has schema {version!r:.60}, and this vkq reads {SCHEMA}; measure again with this version"
         )
-    kinds: dict[str, Any] = {"rows": Row, "comparisons": Comparison, "failures": Failure}
+    top = {"totals": [], **top}  # which results before 2026-11-22 lack
+    kinds: dict[str, Any] = {"rows": Row, "comparisons": Comparison, "failures": Failure, "totals": Total}
     try:
         lists = {key: [_made(kind, one) for one in _list(top, key)] for key, kind in kinds.items()}
         found: Result = _made(Result, {key: value for key, value in top.items() if key != "schema"} | lists)
@@ -215,5 +241,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {  # by the annotations above
     "dict[str, float | None]": lambda v: (
         isinstance(v, dict) and all(one is None or _number(one) for one in v.values())
     ),
-    **dict.fromkeys(("list[Row]", "list[Comparison]", "list[Failure]"), lambda v: isinstance(v, list)),
+    **dict.fromkeys(
+        ("list[Row]", "list[Comparison]", "list[Failure]", "list[Total]"), lambda v: isinstance(v, list)
+    ),
 }

@@ -270,10 +270,13 @@ class Runner:
         passes = getattr(one.arm, "passes", 1) if clock == "gpu" else 1
         overheads = getattr(one.arm, "overhead_us", []) if clock == "submit" else []
         row = Row(
-            case.name, case.scheme, case.scale, case.method, one.path, one.kind, one.variant, clock,
-            one.verified, found.median, found.p20, found.p80, samples, one.dispatches, passes,
-            one.sets if clock not in ("call", "host") else 1, case.operations, case.bytes, None, None, None,
-            float(np.median(overheads)) if overheads else None, [], one.command,
+            case=case.name, scheme=case.scheme, scale=case.scale, method=case.method, path=one.path,
+            arm=one.kind, variant=one.variant, clock=clock, verified=one.verified, median_us=found.median,
+            p20_us=found.p20, p80_us=found.p80, samples_us=samples, dispatches=one.dispatches, passes=passes,
+            sets=one.sets if clock not in ("call", "host") else 1, operations=case.operations,
+            bytes=case.bytes,
+            compute_ceiling=None, compute_share=None, copy_share=None,
+            overhead_us=float(np.median(overheads)) if overheads else None, warnings=[], command=one.command,
         )  # fmt: skip
         if one.kind == "vkq" and clock != "host":  # which measures no work of the device
             ceiling, copy = of_path(one.path, self.result.ceilings), self.result.ceilings.get("copy")

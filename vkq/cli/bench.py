@@ -7,8 +7,10 @@ import argparse
 import dataclasses
 import datetime
 import shlex
+import shutil
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from vkq._version import __version__
@@ -17,6 +19,7 @@ from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import MOST_SAMPLES, Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
+from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
 from vkq.cli.common import Parsers, add_command, number, status_line, whole
 from vkq.errors import ArgumentError
@@ -39,86 +42,58 @@ def register(commands: Parsers) -> None:
         commands, "bench", run, "measure operations, each verified first against the reference", EXAMPLES
     )
     parser.usage = "%(prog)s [CASE ...] [options]"
-    parser.description, parser.epilog = (
-        f"{parser.description}\n\n{parser.epilog}",
-        None,
-    )  # examples before forty lines of options
+    # Examples before forty lines of options.
+    parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
-        "cases",
-        nargs="*",
-        metavar="CASE",
+        "cases", nargs="*", metavar="CASE",
         help="a problem (sizes may be swept: M=1,8,64 or M=64:1024:64), a list, or a .yaml file",
-    )
-    what = parser.add_argument_group("what")
-    what.add_argument("--device", help="index or part of the name (default: the best)")
-    what.add_argument(
-        "--path", default="auto", help=f"all, or some of {', '.join(PATHS)}, with commas (default: auto)"
-    )
-    what.add_argument(
-        "--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it"
-    )
-    what.add_argument(
-        "--peer",
-        action="append",
-        default=[],
-        help=f"measure another library too, where installed: {', '.join(PEERS)}, or all",
-    )
-    what.add_argument(
-        "--scheme", choices=SCHEMES, help="int8 in and out, int8 in and float32 out, or weight-only"
-    )
-    what.add_argument("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
-    what.add_argument("--method", help="a way of the layer, by name (see vkq.Conv2d)")
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--clock",
-        default=",".join(CLOCKS),
-        help="some of gpu, submit, call, host (default: all)",
-    )
-    how.add_argument(
-        "--samples",
-        type=whole(1, MOST_SAMPLES),
-        default=Settings.samples,
+    )  # fmt: skip
+    _what(parser.add_argument_group("what").add_argument)
+    _how(parser.add_argument_group("how").add_argument)
+    _output(parser.add_argument_group("output").add_argument)
+
+
+def _what(add: Callable[..., object]) -> None:
+    add("--device", help="index or part of the name (default: the best)")
+    add("--path", default="auto", help=f"all, or some of {', '.join(PATHS)}, with commas (default: auto)")
+    add("--vs", metavar="PATH", help="measure this path too, in turn with the others, and give ratios to it")
+    peers = f"measure another library too, where installed: {', '.join(PEERS)}, or all"
+    add("--peer", action="append", default=[], help=peers)
+    add("--scheme", choices=SCHEMES, help="how x, weight and y are quantized, or are not (shaders/README.md)")
+    add("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
+    add("--method", help="a way of the layer, by name (see vkq.Conv2d)")
+
+
+def _how(add: Callable[..., object]) -> None:
+    add("--clock", default=",".join(CLOCKS), help="some of gpu, submit, call, host (default: all)")
+    add(
+        "--samples", type=whole(1, MOST_SAMPLES), default=Settings.samples,
         help="samples of each arm and clock, at least (default: %(default)s)",
-    )
-    how.add_argument(
-        "--time",
-        type=number(0, 3600, above=True),
-        default=Settings.time_s,
-        metavar="S",
+    )  # fmt: skip
+    add(
+        "--time", type=number(0, 3600, above=True), default=Settings.time_s, metavar="S",
         help="seconds for a case and clock, at most (default: %(default)g)",
-    )
+    )  # fmt: skip
     stacked = "dispatches are stacked until a submission lasts so long (default: %(default)g)"
-    how.add_argument(
-        "--submission-ms",
-        type=number(0, 10_000),
-        default=Settings.submission_us / 1000,
-        metavar="MS",
+    add(
+        "--submission-ms", type=number(0, 10_000), default=Settings.submission_us / 1000, metavar="MS",
         help=stacked,
+    )  # fmt: skip
+    add("--no-ceilings", action="store_true", help="do not measure the device's ceilings first")
+    tested = "check that equal arms are called equal and 10 %% more work is found; exit code 1 if not"
+    add("--self-test", action="store_true", help=tested)
+
+
+def _output(add: Callable[..., object]) -> None:
+    add(
+        "--wide", action="store_true", help="every clock and rate, and the command that measures a line again"
     )
-    how.add_argument("--no-ceilings", action="store_true", help="do not measure the device's ceilings first")
-    how.add_argument(
-        "--self-test",
-        action="store_true",
-        help="check that equal arms are called equal and 10 %% more work is found; exit code 1 if not",
-    )
-    output = parser.add_argument_group("output")
-    for option, text in (
-        ("json", "everything, with raw samples"),
-        ("csv", "a line for each row"),
-        ("md", "a Markdown table"),
-    ):
-        output.add_argument(
-            f"--{option}",
-            type=Path,
-            metavar="FILE",
-            help=f"write {text} (- for standard output, without the table)",
-        )
-    output.add_argument(
-        "--plot",
-        type=Path,
-        metavar="PNG",
-        help="draw GOP/s and latency over the swept size, or a roofline (needs matplotlib)",
-    )
+    files = {"json": "everything, with raw samples", "csv": "a line for each row", "md": "a Markdown table"}
+    for option, text in files.items():
+        said = f"write {text} (- for standard output, without the table)"
+        add(f"--{option}", type=Path, metavar="FILE", help=said)
+    drawn = "draw GOP/s and latency over the swept size, or a roofline (needs matplotlib)"
+    add("--plot", type=Path, metavar="PNG", help=drawn)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -171,33 +146,41 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
 def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case]) -> Result:
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
+    say: Callable[[list[str]], None] = (
+        (lambda lines: None)
+        if quiet
+        else (lambda lines: print(*lines, sep="\n", end="\n" if lines else "", flush=True))
+    )
     with status_line() as status:
-        rates = (
-            {} if options.no_ceilings else ceilings.measure(device, lambda what: status(f"ceilings: {what}"))
-        )
-        settings = {
-            name: getattr(plan.settings, name) for name in ("samples", "submission_us", "time_s", "precision")
-        }
-        now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        command = shlex.join(["vkq", *(options.argv or [])])
-        result = Result(describe(device), host(), __version__, command, now, settings, rates)
+        result = _empty(options, device, plan, status)
+        table = report.Table([case.name for case in chosen], _columns(), options.wide)
+        say([*report.header(result), "", table.head()])
         runner = Runner(device, plan, result, status)
-        if not quiet:
-            print(*report.header(result), "", report.columns(), sep="\n")
         for number, case in enumerate(chosen, 1):
             rows, ratios, failures = len(result.rows), len(result.comparisons), len(result.failures)
             runner.progress = lambda what, n=number: status(f"{n}/{len(chosen)} {what}")  # type: ignore[misc]
             runner.run(case)
             status("")
-            if not quiet:
-                lines = report.case_lines(
-                    result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]
-                )
-                print(*lines, sep="\n", flush=True)
+            say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
+    result.totals = totals(cases.networks(options.cases), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
-    if not quiet:
-        print(*report.footer(result), sep="\n")
+    say([*table.totals(result.totals), *report.footer(result)])
     return result
+
+
+def _empty(options: argparse.Namespace, device: Device, plan: Plan, status: Callable[[str], None]) -> Result:
+    """A result with no rows yet: what is measured on, and its ceilings."""
+    rates = {} if options.no_ceilings else ceilings.measure(device, lambda what: status(f"ceilings: {what}"))
+    names = ("samples", "submission_us", "time_s", "precision")
+    settings = {name: getattr(plan.settings, name) for name in names}
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    command = shlex.join(["vkq", *(options.argv or [])])
+    return Result(describe(device), host(), __version__, command, now, settings, rates)
+
+
+def _columns() -> int | None:
+    """Of the terminal; None where the output is a file or a pipe, whose lines may be as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _self_test(device: Device) -> int:
