@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import vkq
-from tests.graph.graphs import models
+from tests.graph.graphs import SHAPE, Builder, models
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable, refusals
 from vkq.graph.graph import Graph
@@ -56,3 +56,89 @@ def test_the_device_agrees(device: vkq.Device, graph: Graph) -> None:
     lowered = lower(graph)
     feed = numbers(lowered, 1)
     same(Executable(lowered, device, {}).run(feed), oracle.run(lowered, feed))
+
+
+def by_hand(dtype: str = "int8", shape: tuple[int, ...] = SHAPE) -> tuple[Builder, str]:
+    """A builder that draws nothing (zero points 0, weights per tensor), and its input as real numbers."""
+    b = Builder(lambda strategy: 0, dtype, shape)
+    return b, b.real("x", 0.25)[0]
+
+
+def unchanged(graph: Graph) -> Graph:
+    """The graph lowered, after its results were compared."""
+    lowered = lower(graph)
+    same(oracle.run(graph, numbers(graph)), oracle.run(lowered, numbers(graph)))
+    return lowered
+
+
+def test_a_fill_that_no_number_stands_for() -> None:
+    """Pad stays real where its value is none of the quantized ones."""
+    b, x = by_hand()
+    pads = b.constant(np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+    for fill, op in ((0.1, "dequantize"), (0.5, "Pad")):
+        y = b.op("Pad", x, pads, b.constant(np.float32(fill)))
+        graph = b.graph(y, b.stored(y, 0.5))
+        assert unchanged(graph).nodes[0].op == op
+
+
+def test_bounds_add_up() -> None:
+    """Relu, then Clip below and above it: the layer has both."""
+    b, x = by_hand()
+    y = b.op("Relu", b.op("Conv", x, b.weight(3, 4, 3, 3)))
+    y = b.op("Clip", y, b.constant(np.float32(-1)), b.constant(np.float32(4)))
+    lowered = unchanged(b.graph(b.stored(y, 0.5)))
+    assert lowered.nodes[-1].attributes["activation"] == (0.0, 4.0)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
+def test_the_scale_of_a_bias(factor: float) -> None:
+    """Within 1 % of x * w the integers are taken as they are, as ONNX Runtime does; else the real bias
+    counts."""
+    b, x = by_hand()
+    bias = b.constant(np.array([100, -50, 7], np.int32))
+    real = b.op("DequantizeLinear", bias, b.constant(np.float32(0.25 * 0.125 * factor)))
+    y = b.op("Conv", x, b.weight(3, 4, 3, 3), real)
+    graph = b.graph(b.stored(y, 0.5))
+    lowered = lower(graph) if factor == 1.004 else unchanged(graph)
+    taken = lowered.constants[lowered.nodes[-1].inputs[2]]
+    want = (
+        [100, -50, 7] if factor < 1.01 else np.rint(np.array([100, -50, 7]) * np.float32(factor)).astype(int)
+    )
+    np.testing.assert_array_equal(taken, want)
+
+
+def test_transposes_join_in_their_order() -> None:
+    b, x = by_hand()
+    y = b.op("Transpose", b.op("Transpose", x, perm=(0, 2, 3, 1)), perm=(1, 0, 3, 2))
+    lowered = unchanged(b.graph(b.stored(y, pair=("c0", "c1"))))
+    assert [node.op for node in lowered.nodes if node.op != "Identity"] == ["Transpose"]
+    for perm in ((1, 2, 3, 0), (2, 0, 1, 3), (3, 1, 2, 0)):
+        x = b.op("Transpose", x, perm=perm)
+    y = x
+    lowered = unchanged(b.graph(b.stored(y, pair=("c0", "c1"))))
+    assert len([node for node in lowered.nodes if node.op == "Transpose"]) <= 1
+
+
+def test_constants_that_make_a_value_larger() -> None:
+    """No table: each number of x becomes several."""
+    b, x = by_hand(shape=(2, 4, 1, 6))
+    y = b.op("Add", x, b.constant(np.arange(5, dtype=np.float32).reshape(5, 1)))
+    lowered = unchanged(b.graph(b.stored(y, 0.5)))
+    assert "lookup" not in [node.op for node in lowered.nodes]
+
+
+@pytest.mark.parametrize(
+    ("shape", "op"), [((4, 1, 1), "mean_lookup"), ((5, 1), "lookup"), ((), "mean_lookup")]
+)
+def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
+    """One table, or one a channel; tables along another axis stay apart from the mean."""
+    b, x = by_hand()
+    constant = b.constant((np.arange(np.prod(shape)) / 4).astype(np.float32).reshape(shape))
+    y = b.op("GlobalAveragePool", b.op("Relu", b.op("Add", x, constant)))
+    lowered = lower(b.graph(b.stored(y, 0.5)))
+    assert lowered.nodes[0].op == op
+    if op == "mean_lookup":
+        feed = numbers(lowered)
+        (got,) = oracle.run(lowered, feed).values()
+        (want,) = oracle.run(b.graph(b.stored(y, 0.5)), feed).values()
+        assert np.abs(got.astype(int) - want).max() <= 1
