@@ -9,7 +9,9 @@ PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
-.PHONY: demo test fuzz mutants sanitize lint wheel clean help
+MOBILE := build/mobile
+
+.PHONY: demo test fuzz mutants sanitize lint mobile wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -43,6 +45,13 @@ lint: $(VENV)/.test  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore make of the kernels; no phone needed
+	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
+	$(BIN)/pip install -q ziglang
+	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
+	VKQ_CACHE_DIR=$(MOBILE)-cache $(BIN)/vkq shaders build
+	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)
 
 wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .

@@ -1,0 +1,254 @@
+// A render node without a GPU, for programs that only compile shaders: preloaded, it makes a plain file look like
+// /dev/dri/renderD128 and answers the questions that Mesa's drivers ask a kernel driver. Mesa then offers a Vulkan device
+// and compiles for it; memory is the file itself, and what is submitted is dropped.
+//
+//   RENDER_NODE=msm:CHIP    Adreno under turnip: the chip id in hexadecimal, such as 06040000 (640) or 43050a01 (740)
+//   RENDER_NODE=v3d:VERSION VideoCore under v3dv: 42 (Raspberry Pi 4) or 71 (Raspberry Pi 5)
+//   RENDER_NODE=panfrost:ID Mali under panvk: the product id in hexadecimal, such as 7212 (G52)
+//
+// The interfaces are the kernel's public ones: include/uapi/drm/{drm,msm_drm,v3d_drm,panfrost_drm}.h.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <drm/drm.h>
+#include <drm/msm_drm.h>
+#include <drm/panfrost_drm.h>
+#include <drm/v3d_drm.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#define FOLDER "/dev/dri/"
+enum { DRM_MAJOR = 226, RENDER_MINOR = 128, PAGE = 4096, BUFFERS = 1 << 16 };
+static const uint64_t GPU_ADDRESSES = 1ull << 32;  // where the addresses of buffers begin, and how many there are
+
+#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+static const char *node(void) {
+  const char *set = getenv("RENDER_NODE");
+  return set ? set : "";
+}
+
+static uint64_t number(int base) {  // behind the colon of RENDER_NODE
+  const char *colon = strchr(node(), ':');
+  return colon ? strtoull(colon + 1, NULL, base) : 0;
+}
+
+// ------------------------------------------------------------- files that look like devices
+
+static int minor_of(const char *path) {  // of a file in /dev/dri, or -1
+  if (strncmp(path, FOLDER, strlen(FOLDER))) return -1;
+  const char *name = path + strlen(FOLDER);
+  return !strncmp(name, "renderD", 7) ? atoi(name + 7) : !strncmp(name, "card", 4) ? atoi(name + 4) : -1;
+}
+
+static int as_device(struct stat *s, int minor) {
+  s->st_mode = S_IFCHR | 0666;
+  s->st_rdev = makedev(DRM_MAJOR, minor);
+  return 0;
+}
+
+int stat(const char *path, struct stat *s) {
+  int failed = REAL(stat)(path, s), minor = minor_of(path);
+  return failed || minor < 0 ? failed : as_device(s, minor);
+}
+
+// Programs built with 64-bit file offsets call it so; on a 64-bit machine the two are one.
+int stat64(const char *path, struct stat64 *s) { return stat(path, (struct stat *)s); }
+
+static int is_render_node(int fd) {
+  struct stat of_fd, of_node;
+  return !REAL(fstat)(fd, &of_fd) && !REAL(stat)(FOLDER "renderD128", &of_node) && of_fd.st_ino == of_node.st_ino &&
+         of_fd.st_dev == of_node.st_dev;
+}
+
+int fstat(int fd, struct stat *s) {
+  int failed = REAL(fstat)(fd, s);
+  return failed || !is_render_node(fd) ? failed : as_device(s, RENDER_MINOR);
+}
+
+int fstat64(int fd, struct stat64 *s) { return fstat(fd, (struct stat *)s); }
+
+// ------------------------------------------------------------- buffers: ranges of the file
+
+static uint64_t next_offset = 1 << 20, offsets[BUFFERS];
+static uint32_t next_handle = 1, next_id = 1;
+
+static uint32_t new_buffer(uint64_t size) {
+  offsets[next_handle % BUFFERS] = next_offset;
+  next_offset += (size + PAGE - 1) / PAGE * PAGE;
+  return next_handle++;
+}
+
+static int unknown(void) {
+  errno = EINVAL;
+  return -1;
+}
+
+// ------------------------------------------------------------- Adreno
+
+static int msm_parameter(struct drm_msm_param *q) {
+  uint64_t chip = number(16);  // a byte each: generation, family, member, patch; newer ones are numbered otherwise
+  switch (q->param) {
+  case MSM_PARAM_GPU_ID: q->value = chip >> 24 < 8 ? (chip >> 24) * 100 + (chip >> 16 & 255) * 10 + (chip >> 8 & 255) : 0; return 0;
+  case MSM_PARAM_CHIP_ID: q->value = chip; return 0;
+  case MSM_PARAM_GMEM_SIZE: q->value = 1 << 20; return 0;
+  case MSM_PARAM_GMEM_BASE: q->value = 1 << 20; return 0;
+  case MSM_PARAM_MAX_FREQ: q->value = 600000000; return 0;
+  case MSM_PARAM_PRIORITIES: q->value = 3; return 0;
+  case MSM_PARAM_VA_START:
+  case MSM_PARAM_VA_SIZE: q->value = GPU_ADDRESSES; return 0;
+  case MSM_PARAM_TIMESTAMP:
+  case MSM_PARAM_FAULTS:
+  case MSM_PARAM_SUSPENDS: q->value = 0; return 0;
+  default: return unknown();
+  }
+}
+
+static int msm(unsigned command, void *argument) {
+  switch (command) {
+  case DRM_MSM_GET_PARAM: return msm_parameter(argument);
+  case DRM_MSM_GEM_NEW: {
+    struct drm_msm_gem_new *q = argument;
+    q->handle = new_buffer(q->size);
+    return 0;
+  }
+  case DRM_MSM_GEM_INFO: {
+    struct drm_msm_gem_info *q = argument;
+    uint64_t offset = offsets[q->handle % BUFFERS];
+    if (q->info == MSM_INFO_GET_OFFSET) q->value = offset;
+    if (q->info == MSM_INFO_GET_IOVA) q->value = GPU_ADDRESSES + offset;
+    return 0;
+  }
+  case DRM_MSM_SUBMITQUEUE_NEW: ((struct drm_msm_submitqueue *)argument)->id = next_id++; return 0;
+  case DRM_MSM_GEM_SUBMIT: ((struct drm_msm_gem_submit *)argument)->fence = next_id++; return 0;
+  default: return 0;
+  }
+}
+
+// ------------------------------------------------------------- VideoCore: identity registers as the chips have them
+
+static int v3d_parameter(struct drm_v3d_get_param *q) {
+  int version = (int)number(10);
+  switch (q->param) {
+  case DRM_V3D_PARAM_V3D_UIFCFG: q->value = 0x45; return 0;
+  case DRM_V3D_PARAM_V3D_HUB_IDENT1: q->value = version == 71 ? 0x000e1107 : 0x000e1124; return 0;
+  case DRM_V3D_PARAM_V3D_HUB_IDENT2: q->value = 0x100; return 0;
+  case DRM_V3D_PARAM_V3D_HUB_IDENT3: q->value = 0xe00; return 0;
+  case DRM_V3D_PARAM_V3D_CORE0_IDENT0: q->value = version == 71 ? 0x07443356 : 0x04443356; return 0;
+  case DRM_V3D_PARAM_V3D_CORE0_IDENT1: q->value = version == 71 ? 0x81001421 : 0x81001422; return 0;
+  case DRM_V3D_PARAM_V3D_CORE0_IDENT2: q->value = 0x40078121; return 0;
+  case DRM_V3D_PARAM_MAX_PERF_COUNTERS:
+  case DRM_V3D_PARAM_SUPPORTS_SUPER_PAGES: q->value = 0; return 0;
+  default: q->value = 1; return 0;  // the other questions are whether the kernel supports something
+  }
+}
+
+static int v3d(unsigned command, void *argument) {
+  switch (command) {
+  case DRM_V3D_GET_PARAM: return v3d_parameter(argument);
+  case DRM_V3D_CREATE_BO: {
+    struct drm_v3d_create_bo *q = argument;
+    q->handle = new_buffer(q->size);
+    q->offset = (uint32_t)offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  case DRM_V3D_MMAP_BO: {
+    struct drm_v3d_mmap_bo *q = argument;
+    q->offset = offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  case DRM_V3D_GET_BO_OFFSET: {
+    struct drm_v3d_get_bo_offset *q = argument;
+    q->offset = (uint32_t)offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  default: return 0;
+  }
+}
+
+// ------------------------------------------------------------- Mali: feature registers of a part with four cores
+
+static int panfrost_parameter(struct drm_panfrost_get_param *q) {
+  switch (q->param) {
+  case DRM_PANFROST_PARAM_GPU_PROD_ID: q->value = number(16); return 0;
+  case DRM_PANFROST_PARAM_SHADER_PRESENT: q->value = 0xf; return 0;
+  case DRM_PANFROST_PARAM_TILER_FEATURES: q->value = 0x809; return 0;
+  case DRM_PANFROST_PARAM_TEXTURE_FEATURES0:
+  case DRM_PANFROST_PARAM_TEXTURE_FEATURES1:
+  case DRM_PANFROST_PARAM_TEXTURE_FEATURES2:
+  case DRM_PANFROST_PARAM_TEXTURE_FEATURES3: q->value = 0xffffffff; return 0;
+  case DRM_PANFROST_PARAM_MMU_FEATURES: q->value = 0x280030; return 0;
+  case DRM_PANFROST_PARAM_MAX_THREADS:
+  case DRM_PANFROST_PARAM_THREAD_MAX_WORKGROUP_SZ: q->value = 256; return 0;
+  default: q->value = 0; return 0;
+  }
+}
+
+static int panfrost(unsigned command, void *argument) {
+  switch (command) {
+  case DRM_PANFROST_GET_PARAM: return panfrost_parameter(argument);
+  case DRM_PANFROST_CREATE_BO: {
+    struct drm_panfrost_create_bo *q = argument;
+    q->handle = new_buffer(q->size);
+    q->offset = offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  case DRM_PANFROST_MMAP_BO: {
+    struct drm_panfrost_mmap_bo *q = argument;
+    q->offset = offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  case DRM_PANFROST_MADVISE: ((struct drm_panfrost_madvise *)argument)->retained = 1; return 0;
+  default: return 0;
+  }
+}
+
+// ------------------------------------------------------------- the kernel drivers by name, and what all of them answer
+
+static const struct driver {
+  const char *name;
+  int minor_version;  // new enough for all that Mesa 25 asks for; panfrost's tells its features
+  int (*command)(unsigned, void *);
+} drivers[] = {{"msm", 9, msm}, {"v3d", 9, v3d}, {"panfrost", 3, panfrost}};
+
+static const struct driver *driver(void) {
+  for (unsigned i = 0; i < sizeof drivers / sizeof *drivers; i++)
+    if (!strncmp(node(), drivers[i].name, strlen(drivers[i].name))) return &drivers[i];
+  return NULL;
+}
+
+static void answer_text(char *to, __kernel_size_t *size, const char *text) {
+  size_t length = strlen(text);
+  if (to && *size >= length) memcpy(to, text, length);
+  *size = length;
+}
+
+static int version(struct drm_version *q) {
+  q->version_major = 1;
+  q->version_minor = driver()->minor_version;
+  q->version_patchlevel = 0;
+  answer_text(q->name, &q->name_len, driver()->name);
+  answer_text(q->date, &q->date_len, "0");
+  answer_text(q->desc, &q->desc_len, "0");
+  return 0;
+}
+
+int ioctl(int fd, unsigned long request, ...) {
+  va_list rest;
+  va_start(rest, request);
+  void *argument = va_arg(rest, void *);
+  va_end(rest);
+  if (!driver() || !is_render_node(fd)) return REAL(ioctl)(fd, request, argument);
+  unsigned command = _IOC_NR(request);
+  if (command >= DRM_COMMAND_BASE && command < DRM_COMMAND_END) return driver()->command(command - DRM_COMMAND_BASE, argument);
+  if (command == _IOC_NR(DRM_IOCTL_VERSION)) return version(argument);
+  if (command == _IOC_NR(DRM_IOCTL_GET_CAP)) ((struct drm_get_cap *)argument)->value = 1;
+  if (command == _IOC_NR(DRM_IOCTL_SYNCOBJ_CREATE)) ((struct drm_syncobj_create *)argument)->handle = next_id++;
+  return 0;
+}

@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Runs Python of the arm64 tree on a device that is not there: run.sh FOLDER DEVICE ARGUMENTS...
+set -euo pipefail
+root=$(realpath "$1") device=$2 source=$(dirname "$(realpath "$0")")/../..
+shift 2
+more=()
+case $device in
+  adreno-640) node=msm:06040000 driver=freedreno compatible=qcom,adreno ;;
+  adreno-650) node=msm:06050000 driver=freedreno compatible=qcom,adreno ;;
+  adreno-740) node=msm:43050a01 driver=freedreno compatible=qcom,adreno ;;
+  adreno-750) node=msm:43051401 driver=freedreno compatible=qcom,adreno ;;
+  videocore-4.2) node=v3d:42 driver=broadcom compatible=brcm,2711-v3d ;;
+  videocore-7.1) node=v3d:71 driver=broadcom compatible=brcm,2712-v3d ;;
+  mali-g52)  # panvk of Mesa 25.0 offers Vulkan 1.0 there unless asked, and prints its statistics
+    node=panfrost:7212 driver=panfrost compatible=arm,mali-bifrost
+    more=(-E PAN_I_WANT_A_BROKEN_VULKAN_DRIVER=1 -E MESA_VK_VERSION_OVERRIDE=1.1 -E BIFROST_MESA_DEBUG=shaderdb) ;;
+  *) echo "unknown device $device"; exit 2 ;;
+esac
+printf 'OF_FULLNAME=/soc/gpu\nOF_COMPATIBLE_0=%s\nOF_COMPATIBLE_N=1\n' "$compatible" >"$root/sys/devices/gpu/uevent"
+exec qemu-aarch64-static -L "$root" -E LD_PRELOAD=/render_node.so -E RENDER_NODE="$node" \
+  -E VK_DRIVER_FILES="/usr/share/vulkan/icd.d/${driver}_icd.json" -E MESA_SHADER_CACHE_DISABLE=true "${more[@]}" \
+  -E PYTHONPATH="$(realpath "$source"):$root/site" "$root/usr/bin/python3.11" "$@"

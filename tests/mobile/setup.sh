@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# An arm64 Debian tree with Mesa's drivers for Adreno, Mali and VideoCore, Python and what vkq needs, and the render
+# node: setup.sh FOLDER PYTHON. Nothing of it is installed or run on this machine itself; programs in it run under
+# qemu-user (run.sh). Needs qemu-user-static and mmdebstrap (apt-get install), and nothing of the kernel.
+set -euo pipefail
+root=$(realpath -m "$1") python=$2 here=$(dirname "$(realpath "$0")")
+mirror=${MIRROR:-http://deb.debian.org/debian}
+for tool in mmdebstrap qemu-aarch64-static; do
+  command -v $tool >/dev/null || { echo "$tool is missing: apt-get install --no-install-recommends mmdebstrap qemu-user-static"; exit 1; }
+done
+
+if [ ! -e "$root/.complete" ]; then
+  rm -rf "$root"
+  mkdir -p "$(dirname "$root")"
+  # backports: its Mesa (25.0) has panvk, and newer compilers than bookworm's
+  mmdebstrap --quiet --arch=arm64 --variant=extract --aptopt='APT::Default-Release "bookworm-backports"' \
+    --include=python3,mesa-vulkan-drivers,libvulkan1 bookworm "$root" \
+    "deb $mirror bookworm main" "deb $mirror bookworm-backports main"
+  wheels=(--quiet --target "$root/site" --python-version 3.11 --only-binary=:all:)
+  for tag in manylinux_2_28 manylinux_2_17 manylinux2014; do wheels+=(--platform "${tag}_aarch64"); done
+  "$python" -m pip install "${wheels[@]}" numpy pyyaml cffi platformdirs
+  "$python" -m pip install --quiet --no-deps --target "$root/site" vulkan
+  touch "$root/.complete"
+fi
+
+# What libdrm looks at: two nodes in /dev/dri, and what sysfs says of them. v3dv wants a display beside its renderer.
+device() {  # name, minor, node, compatible
+  local folder=$root/sys/devices/$1
+  mkdir -p "$folder/drm/$3" "$root/sys/dev/char/226:$2" "$root/sys/bus/platform" "$root/dev/dri"
+  ln -sfn ../../bus/platform "$folder/subsystem"
+  ln -sfn "../../../devices/$1" "$root/sys/dev/char/226:$2/device"
+  printf 'OF_FULLNAME=/soc/%s\nOF_COMPATIBLE_0=%s\nOF_COMPATIBLE_N=1\n' "$1" "$4" >"$folder/uevent"
+  truncate -s 64G "$root/dev/dri/$3"  # sparse: buffers are ranges of it
+}
+device gpu 128 renderD128 qcom,adreno
+device vc4 0 card0 brcm,bcm2711-vc5
+
+"$python" -m ziglang cc -target aarch64-linux-gnu.2.36 -shared -fPIC -O1 -Wall -Wextra -o "$root/render_node.so" "$here/render_node.c"
