@@ -281,8 +281,17 @@ def test_modules_that_lie_cost_no_time_and_raise_compile_errors(instructions: li
 
 
 def test_structures_of_structures_are_sized_once() -> None:
-    doubled = [(30, n + 1, n, n) for n in range(10, 30)]  # 2^20 members
-    words = [(21, 10, 32, 0), *doubled, (32, 100, 4, 30), (59, 100, 101, 4), (16, 1, 17, 1, 1, 1)]
+    doubled = [(30, n + 1, n, n) for n in range(10, 32)]  # 2^22 members
+    words = [(21, 10, 32, 0), *doubled, (32, 100, 4, 32), (59, 100, 101, 4), (16, 1, 17, 1, 1, 1)]
     begun = time.process_time()
-    assert reflect(module(*words)).shared_bytes == 4 << 20
+    assert reflect(module(*words)).shared_bytes == 4 << 22
     assert time.process_time() - begun < 1
+
+
+def test_sizes_are_those_of_32_bits() -> None:
+    words = [(21, 1, 32, 0), (43, 1, 2, 2**31), (71, 3, 11, 25)]
+    with pytest.raises(CompileError, match="a shift by 2147483648"):
+        reflect(module(*words, (52, 1, 5, 196, 2, 2), (51, 4, 3, 5, 5, 5)))
+    doubled = [(52, 1, n + 1, 128, n, n) for n in range(2, 80)]
+    with pytest.raises(CompileError, match="computes a size of 64 bits"):
+        reflect(module(*words[:2], *doubled, (71, 90, 11, 25), (51, 4, 90, 80, 80, 80)))
