@@ -1,0 +1,122 @@
+"""Times whole ONNX models with float32 images in, beside ONNX Runtime's results.
+
+    python benchmarks/networks.py MODEL.onnx ... [--batch 1 8 32] [--device NAME] [--json FILE]
+
+Each model needs one input [N, C, H, W] whose first axis may be changed. A row gives: how many of the outputs
+are equal to ONNX Runtime's (on the CPU, with int8 kernels), gpu ms (device time between two marks around the
+network), replay ms (wall time of one run of that recording), run ms (`InferenceSession.run`, NumPy in and
+out), and the time of loading the model and of the first run. Medians, after 0.8 s of warming up.
+"""
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+
+import vkq
+import vkq.onnx
+from vkq.graph.executable import Executable
+
+WARMING_S = 0.8
+RUNS = 100
+
+
+def milliseconds(run: Callable[[], Any]) -> float:
+    """The time of one call."""
+    start = time.perf_counter()
+    run()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def at_batch(path: str, batch: int) -> bytes:
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    del model.graph.value_info[:]  # they say the old batch
+    return bytes(model.SerializeToString())
+
+
+def expected(model: bytes, feed: dict[str, Any]) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return session.run(None, feed)[0]
+
+
+def replay(session: vkq.onnx.InferenceSession, feed: dict[str, Any]) -> tuple[float, float | None]:
+    """Wall and device milliseconds of the recorded network, with its inputs on the device."""
+    graph = session.lowered({name: array.shape for name, array in feed.items()})
+    network = Executable(graph, session.device, {})
+    network.run(feed)
+    inputs, outputs = ([x.buffer for x in some.values()] for some in (network.inputs, network.outputs))
+    marks = 2 if session.device.capabilities.timestamp_valid_bits else 0
+    with session.device.record(marks=marks) as recording:
+        if marks:
+            recording.mark()
+        recording.barrier()
+        recording.add(network.plan, inputs, outputs)
+        recording.barrier()
+        if marks:
+            recording.mark()
+    warm = time.perf_counter() + WARMING_S
+    while time.perf_counter() < warm:
+        recording.run()
+    wall, gpu = [], []
+    for _ in range(RUNS):
+        wall.append(milliseconds(recording.run))
+        gpu += [us / 1e3 for us in recording.mark_times_us()] if marks else []
+    return statistics.median(wall), statistics.median(gpu) if gpu else None
+
+
+def measured(path: str, batch: int, device: vkq.Device) -> dict[str, Any]:
+    model = at_batch(path, batch)
+    start = time.perf_counter()
+    session = vkq.onnx.InferenceSession(model, device=device)
+    load_s = time.perf_counter() - start
+    given = session.get_inputs()[0]
+    images = np.random.default_rng(batch).standard_normal([int(n) for n in given.shape]).astype(np.float32)
+    feed = {given.name: images}
+    first_s = milliseconds(lambda: session.run(None, feed)) / 1e3
+    result, wanted = session.run(None, feed)[0], expected(model, feed)
+    run_ms = statistics.median(milliseconds(lambda: session.run(None, feed)) for _ in range(RUNS // 4))
+    wall, gpu = replay(session, feed)
+    return {
+        "model": path,
+        "batch": batch,
+        "equal": f"{int(np.sum(result == wanted))} of {wanted.size}",
+        "gpu_ms": gpu,
+        "replay_ms": wall,
+        "run_ms": run_ms,
+        "load_s": load_s,
+        "first_s": first_s,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="+", metavar="MODEL.onnx")
+    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8, 32])
+    parser.add_argument("--device")
+    parser.add_argument("--json")
+    options = parser.parse_args()
+    device = vkq.Device(options.device)
+    rows = []
+    for path in options.models:
+        for batch in options.batch:
+            rows.append(measured(path, batch, device))
+            print(json.dumps(rows[-1]), flush=True)
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump({"device": device.name, "networks": rows}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
