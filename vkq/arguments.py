@@ -169,7 +169,11 @@ RULES: dict[str, Rule] = {
     "Sequence[int] | None": Rule(optional(_integers), "a sequence of integers or None"),
     "Sequence[Sequence[int]]": Rule(sequence(_integers), "a sequence of pairs of integers"),
     "Sequence[slice]": Rule(sequence(of(slice)), "a sequence of slices"),
-    "Activation": Rule(optional(_text), "the name of an activation or None"),
+    "Activation": Rule(
+        optional(either(_text, sequence(real))),
+        "the name of an activation, its bounds (low, high) or None",
+        lambda value: value if value is None or isinstance(value, str) else tuple(value),
+    ),
     **dict.fromkeys(("ResizeMode", "Coordinates", "NearestMode", "Rounding"), Rule(_text, "text")),
     **dict.fromkeys(("Accumulate", "Literal['ccorr', 'ssd', 'ccoeff_normed']"), Rule(_text, "text")),
 }

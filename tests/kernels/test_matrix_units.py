@@ -21,6 +21,7 @@ from vkq.probe import selftest
 from vkq.probe.matrices import LEAST_SHARED, Matrices, advertised, lacking
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
+from vkq.runtime.builder import Value
 from vkq.schemes.base import Operands
 from vkq.schemes.q8ta_q8csw import Q8taQ8csw
 from vkq.select import path as select
@@ -355,11 +356,11 @@ def test_a_chain_keeps_the_layout(matrices: vkq.Device, monkeypatch: pytest.Monk
         layer_of(matrices, (10, 33), x_qparams=Y),
     ]
 
-    def unchanged(x: vkq.Tensor, layout: str) -> vkq.Tensor:
-        assert x.layout == layout
+    def unchanged(builder: object, x: Value, layout: str) -> Value:
+        assert x.spec.layout == layout
         return x
 
-    monkeypatch.setattr("vkq.ops.layer.to_layout", unchanged)
+    monkeypatch.setattr("vkq.schemes.q8ta_q8csw.repacked", unchanged)
     y, want, q = vkq.Tensor.from_numpy(x, matrices, BLOCKED), x, Q
     for layer in layers:
         if layer is layers[2]:

@@ -381,7 +381,7 @@ def test_drawing_of_empty_and_wide():
 
 
 def test_packaged_folder_is_preferred(tmp_path, monkeypatch):
-    monkeypatch.setattr("vkq.layout.__file__", str(tmp_path / "vkq" / "layout.py"))
+    monkeypatch.setattr("vkq.layout.pack.__file__", str(tmp_path / "vkq" / "layout" / "pack.py"))
     (tmp_path / "layouts").mkdir()
     assert layouts_folder() == Path(tmp_path / "layouts")
     (tmp_path / "vkq" / "layouts").mkdir(parents=True)

@@ -188,6 +188,6 @@ def test_inputs_and_other_layers_that_do_not_fit(any_device):
     with pytest.raises(vkq.DTypeError, match="x has dtype int8"):
         layer(np.ones((1, 4), np.int8))
     with pytest.raises(
-        vkq.ArgumentError, match="conv2d: x_qparams is 'dynamic'; it must be a QParams or None"
+        vkq.DTypeError, match=r"Conv2d: x_qparams is 'dynamic' \(str\); it must be a QParams or None"
     ):
         vkq.Conv2d(np.ones((2, 4, 1, 1), np.int8), 1.0, x_qparams="dynamic", device=any_device)

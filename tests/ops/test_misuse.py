@@ -178,6 +178,8 @@ def test_what_once_was_taken_silently(any_device: vkq.Device) -> None:
         vkq.add(ROWS, ROWS, 0, a_qparams=Q, b_qparams=Q)  # type: ignore[arg-type]
     with pytest.raises(vkq.DTypeError, match=r"pad: pads is 1 \(int\); it must be a sequence of pairs"):
         vkq.pad(ROWS, 1, 0)  # type: ignore[arg-type]
+    with pytest.raises(vkq.DTypeError, match=r"add: activation is 6 \(int\); it must be the name of an act"):
+        vkq.add(ROWS, ROWS, Q, a_qparams=Q, b_qparams=Q, activation=6)  # type: ignore[arg-type]
     with pytest.raises(vkq.DTypeError, match=r"conv2d: groups is \(1, 1\) \(tuple\); it must be an integer"):
         vkq.conv2d(IMAGE, KERNEL, 0.5, groups=(1, 1), x_qparams=Q)  # type: ignore[arg-type]
     with pytest.raises(vkq.ArgumentError, match=r"stride is \(40000, 40000\); the product of the two may be"):

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..errors import ArgumentError
 from ..kernels.direct import Direct, Sweep
 from ..kernels.weights import Arithmetic
 from ..layout.extent import IMAGE
@@ -100,8 +99,6 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         path: str = "auto",
         device: Device | None = None,
     ):
-        if not isinstance(x_qparams, QParams):
-            raise ArgumentError(f"{self._op}: x_qparams is {x_qparams!r}; it must be a QParams")
         given = np.asarray(weight)
         self._given_shape = given.shape
         options = self._options = TransposedOptions.of(
