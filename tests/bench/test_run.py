@@ -23,6 +23,7 @@ from vkq.problem.names import parse
 from vkq.select.path import FORMS, choose
 
 QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)
+SHORT = ["--samples", "3", "--time", "0.2", "--submission-ms", "0.1", "--no-ceilings", "--clock", "submit"]
 CASES = [Case(p) for p in expand("linear[M=1,5,K=70,N=9]")]
 CONV = Case(parse("conv2d[N=2,IC=3,H=7,W=9,OC=6,KH=3,KW=3,stride=2,padding=1]"), "q8ta_q8csw", "tensor")
 
@@ -409,19 +410,8 @@ def test_a_network_ends_with_what_its_layers_add_up_to(
         '  - {case: "linear[M=1,K=4,N=8]", reason: r}\n'
         '  - {case: "linear[M=1,K=4,N=9]", reason: r, times: 2, methods: [nonesuch]}\n'
     )
-    quick = [
-        "--samples",
-        "3",
-        "--time",
-        "0.2",
-        "--submission-ms",
-        "0.1",
-        "--no-ceilings",
-        "--clock",
-        "submit",
-    ]
     out = tmp_path / "run.json"
-    words = ["bench", str(file), "--device", "llvmpipe", "--path", "portable", *quick, "--json", str(out)]
+    words = ["bench", str(file), "--device", "llvmpipe", "--path", "portable", *SHORT, "--json", str(out)]
     assert cli.main(words) == 0
     run = result.read(out)
     first, second = (row.median_us for row in run.rows)
@@ -475,21 +465,10 @@ def test_command_line_refusals_and_json_alone(
     with pytest.raises(SystemExit, match="2"):
         cli.main(["bench", case, "--samples", "0"])
     assert "'0' is no whole number from 1 to" in capsys.readouterr().err
-    quick = [
-        "--samples",
-        "3",
-        "--time",
-        "0.2",
-        "--submission-ms",
-        "0.1",
-        "--no-ceilings",
-        "--clock",
-        "submit",
-    ]
-    assert cli.main(["bench", case, "--device", "llvmpipe", *quick, "--json", "-"]) == 0
+    assert cli.main(["bench", case, "--device", "llvmpipe", *SHORT, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
     monkeypatch.setattr(Expected, "mismatch", lambda self, got: "7 of 8 differ")
-    assert cli.main(["bench", case, "--device", "llvmpipe", "--path", "portable", *quick]) == 1
+    assert cli.main(["bench", case, "--device", "llvmpipe", "--path", "portable", *SHORT]) == 1
     out = capsys.readouterr().out
     assert "MISMATCH portable: 7 of 8 differ" in out
     assert "1 MISMATCH: these give wrong numbers" in out

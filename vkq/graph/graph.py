@@ -79,10 +79,6 @@ class Graph:
     constants: dict[str, Array]
     specs: dict[str, Spec]
 
-    def producers(self) -> dict[str, Node]:
-        """The node that makes each value."""
-        return {name: node for node in self.nodes for name in node.outputs if name}
-
     def uses(self) -> dict[str, int]:
         """How often each value is read, by nodes or as a result of the graph."""
         count: dict[str, int] = dict.fromkeys(self.outputs, 0)

@@ -237,10 +237,12 @@ def _execute(
     return result
 
 
-def _difference(got: npt.NDArray[np.int32], want: npt.NDArray[np.int32], case: object) -> str | None:
+def _difference(
+    got: npt.NDArray[np.int32], want: npt.NDArray[np.int32], case: Callable[[int], str]
+) -> str | None:
     wrong = np.flatnonzero((got != want).any(axis=1))
     if wrong.size == 0:
         return None
     first = int(wrong[0])
-    said = f"{case(first)} gave {got[first].tolist()}, must be {want[first].tolist()}"  # type: ignore[operator]
+    said = f"{case(first)} gave {got[first].tolist()}, must be {want[first].tolist()}"
     return f"{wrong.size} of {len(want)} wrong; {said}"

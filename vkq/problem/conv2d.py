@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from vkq.errors import ArgumentError
 from vkq.problem.options import (
@@ -20,12 +19,12 @@ from vkq.problem.options import (
     check_groups,
     check_sizes,
     shape_of,
-    shortest,
 )
+from vkq.problem.sizes import ConvSizes
 
 
 @dataclass(frozen=True)
-class Conv2dProblem:
+class Conv2dProblem(ConvSizes):
     """Sizes of a 2-D convolution: x (N, IC, H, W), weight (OC, IC/groups, KH, KW), y (N, OC, OH, OW).
 
     stride, dilation: (vertical, horizontal), each 1 or more. padding: (top, left, bottom, right), each 0 or
@@ -39,6 +38,9 @@ class Conv2dProblem:
     >>> p.name
     'conv2d[N=1,IC=3,H=8,W=8,OC=16,KH=3,KW=3,stride=2,padding=1]'
     """
+
+    OP = "conv2d"
+    OPTIONS = ("stride", "padding", "dilation")
 
     n: int
     ic: int
@@ -117,13 +119,6 @@ class Conv2dProblem:
         )
         return cls.with_options((1, w[1] * options.groups, h, width), w, options)
 
-    @staticmethod
-    def _images(x_shape: Sequence[int]) -> tuple[int, ...]:
-        x = shape_of(x_shape)
-        if len(x) != 4:
-            raise ArgumentError(f"conv2d: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
-        return x
-
     @property
     def oh(self) -> int:
         """Output height: (H + top + bottom - dilation*(KH - 1) - 1) // stride + 1."""
@@ -137,19 +132,9 @@ class Conv2dProblem:
         return (self.w + self.padding[1] + self.padding[3] - reach) // self.stride[1] + 1
 
     @property
-    def x_shape(self) -> Quad:
-        """(N, IC, H, W)"""
-        return (self.n, self.ic, self.h, self.w)
-
-    @property
     def weight_shape(self) -> Quad:
         """(OC, IC/groups, KH, KW)"""
         return (self.oc, self.ic // self.groups, self.kh, self.kw)
-
-    @property
-    def y_shape(self) -> Quad:
-        """(N, OC, OH, OW)"""
-        return (self.n, self.oc, self.oh, self.ow)
 
     @property
     def gemm_m(self) -> int:
@@ -157,44 +142,7 @@ class Conv2dProblem:
         return self.n * self.oh * self.ow
 
     @property
-    def gemm_n(self) -> int:
-        """OC: the output channels of all groups."""
-        return self.oc
-
-    @property
-    def gemm_k(self) -> int:
-        """IC/groups*KH*KW: the reduction length of one output."""
-        return self.ic // self.groups * self.kh * self.kw
-
-    @property
     def macs(self) -> int:
         """Multiply-accumulates, N*OH*OW*OC*(IC/groups)*KH*KW, those on padding included (two operations
         each)."""
         return self.gemm_m * self.gemm_n * self.gemm_k
-
-    def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
-        """Bytes of x, weight and y together: the least traffic of one call. Item sizes are in bytes."""
-        return (
-            prod(self.x_shape) * x_itemsize
-            + prod(self.weight_shape) * w_itemsize
-            + prod(self.y_shape) * y_itemsize
-        )
-
-    @property
-    def name(self) -> str:
-        """``conv2d[N=1,IC=3,...,stride=2]``: test id, benchmark row and filter; only options that are not the
-        default.
-
-        A pair of unequal numbers is written 2x1; padding as 1, 1x2 (vertical, horizontal) or 0x1x2x3 (ONNX
-        order).
-        """
-        sizes = zip(_SIZES, (self.n, self.ic, self.h, self.w, self.oc, self.kh, self.kw), strict=True)
-        text = ",".join(f"{key}={size}" for key, size in sizes)
-        options = (("stride", self.stride, 1), ("padding", self.padding, 0), ("dilation", self.dilation, 1))
-        for option, values, default in options:
-            if set(values) != {default}:
-                text += f",{option}={shortest(values)}"
-        return f"conv2d[{text}{f',groups={self.groups}' if self.groups != 1 else ''}]"
-
-
-_SIZES = ("N", "IC", "H", "W", "OC", "KH", "KW")

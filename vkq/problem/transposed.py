@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from vkq.errors import ArgumentError
 from vkq.problem.options import (
@@ -17,9 +16,9 @@ from vkq.problem.options import (
     pair,
     quad,
     shape_of,
-    shortest,
     whole,
 )
+from vkq.problem.sizes import ConvSizes
 
 _OP = "conv_transpose2d"
 MOST_PHASES = 1024  # of a stride: they are worked out one by one
@@ -77,7 +76,7 @@ class TransposedOptions:
 
 
 @dataclass(frozen=True)
-class TransposedConv2dProblem:
+class TransposedConv2dProblem(ConvSizes):
     """Sizes of a transposed convolution: x (N, IC, H, W), weight (IC, OC/groups, KH, KW), y (N, OC, OH, OW).
 
     stride, dilation, output_padding: (vertical, horizontal). padding: (top, left, bottom, right), what is cut
@@ -91,6 +90,9 @@ class TransposedConv2dProblem:
     >>> p.name
     'conv_transpose2d[N=1,IC=32,H=8,W=8,OC=16,KH=3,KW=3,stride=2,padding=1,output_padding=1]'
     """
+
+    OP = _OP
+    OPTIONS = ("stride", "padding", "output_padding", "dilation")
 
     n: int
     ic: int
@@ -156,13 +158,6 @@ class TransposedConv2dProblem:
         sizes = (x[0], x[1], x[2], x[3], w[1] * o.groups, w[2], w[3])
         return cls(*sizes, o.stride, o.padding, o.output_padding, o.dilation, o.groups)
 
-    @staticmethod
-    def _images(x_shape: Sequence[int]) -> tuple[int, ...]:
-        x = shape_of(x_shape)
-        if len(x) != 4:
-            raise ArgumentError(f"{_OP}: x has {len(x)} axes (shape {x}); it must have 4: (N, C, H, W).")
-        return x
-
     @property
     def oh(self) -> int:
         """Output height; 0 where the input has no rows."""
@@ -178,19 +173,9 @@ class TransposedConv2dProblem:
         return (size - 1) * self.stride[i] - self.padding[i] - self.padding[i + 2] + reach if size else 0
 
     @property
-    def x_shape(self) -> Quad:
-        """(N, IC, H, W)"""
-        return (self.n, self.ic, self.h, self.w)
-
-    @property
     def weight_shape(self) -> Quad:
         """(IC, OC/groups, KH, KW)"""
         return (self.ic, self.oc // self.groups, self.kh, self.kw)
-
-    @property
-    def y_shape(self) -> Quad:
-        """(N, OC, OH, OW)"""
-        return (self.n, self.oc, self.oh, self.ow)
 
     @property
     def gemm_m(self) -> int:
@@ -198,41 +183,9 @@ class TransposedConv2dProblem:
         return self.n * self.h * self.w
 
     @property
-    def gemm_n(self) -> int:
-        """OC: the output channels of all groups."""
-        return self.oc
-
-    @property
-    def gemm_k(self) -> int:
-        """IC/groups*KH*KW: the most that one output sums."""
-        return self.ic // self.groups * self.kh * self.kw
-
-    @property
     def macs(self) -> int:
         """Multiply-accumulates: N*H*W*IC*(OC/groups)*KH*KW, those cut off at the border included."""
         return self.gemm_m * self.ic * (self.oc // self.groups) * self.kh * self.kw
-
-    def bytes(self, x_itemsize: int = 1, w_itemsize: int = 1, y_itemsize: int = 1) -> int:
-        """Bytes of x, weight and y together: the least traffic of one call. Item sizes are in bytes."""
-        return (
-            prod(self.x_shape) * x_itemsize
-            + prod(self.weight_shape) * w_itemsize
-            + prod(self.y_shape) * y_itemsize
-        )
-
-    @property
-    def name(self) -> str:
-        """``conv_transpose2d[N=1,IC=32,...]``: as `vkq.problem.Conv2dProblem.name`."""
-        sizes = (self.n, self.ic, self.h, self.w, self.oc, self.kh, self.kw)
-        text = ",".join(f"{key}={size}" for key, size in zip(_SIZES, sizes, strict=True))
-        for option in ("stride", "padding", "output_padding", "dilation"):
-            values = getattr(self, option)
-            if set(values) != {0 if "padding" in option else 1}:
-                text += f",{option}={shortest(values)}"
-        return f"{_OP}[{text}{f',groups={self.groups}' if self.groups != 1 else ''}]"
-
-
-_SIZES = ("N", "IC", "H", "W", "OC", "KH", "KW")
 
 
 def _check_output_padding(output_padding: Pair, stride: Pair, dilation: Pair) -> None:

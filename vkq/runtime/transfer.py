@@ -71,7 +71,8 @@ def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> N
     if raw.size == 0:
         return device.check_usable()
     if buffer.mapped and device.shares_processor:
-        return device.queue.upload_packed(buffer, packing(layout, spec.extent), raw, flip)  # type: ignore[no-any-return]
+        device.queue.upload_packed(buffer, packing(layout, spec.extent), raw, flip)
+        return None
     if _too_large(device, raw.nbytes, spec):
         return device.upload(buffer, stored(data, spec))
     staged = device.allocate(raw.nbytes)
@@ -87,7 +88,8 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
         return device.download_into(buffer, flat)
     if buffer.mapped and device.shares_processor:
         device.check_readable()
-        return device.queue.download_unpacked(buffer, packing(layout, spec.extent), flat, _flip(spec))  # type: ignore[no-any-return]
+        device.queue.download_unpacked(buffer, packing(layout, spec.extent), flat, _flip(spec))
+        return None
     if _too_large(device, flat.nbytes, spec):
         words = np.empty(spec.nbytes // 4, "<i4")
         device.download_into(buffer, words.view(np.uint8))

@@ -24,9 +24,9 @@ OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_
     32,
 )
 OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
-OP_SPEC_COMPOSITE, OP_SPEC_OP, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 51, 52, 59, 71, 72
+OP_SPEC_OP, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 59, 71, 72
 SPEC_ID, BUILT_IN, NON_WRITABLE, NON_READABLE, BINDING, DESCRIPTOR_SET, OFFSET = 1, 11, 24, 25, 33, 34, 35
-UNIFORM_CONSTANT, UNIFORM, WORKGROUP, PUSH_CONSTANT, STORAGE_BUFFER = 0, 2, 4, 9, 12
+UNIFORM, WORKGROUP, PUSH_CONSTANT, STORAGE_BUFFER = 2, 4, 9, 12
 CAPABILITY_DENORM_PRESERVE, CAPABILITY_ROUNDING_MODE_RTE = 4464, 4467
 MODE_LOCAL_SIZE, MODE_DENORM_PRESERVE, MODE_ROUNDING_MODE_RTE = 17, 4459, 4462
 BUILT_IN_WORKGROUP_SIZE = 25
@@ -46,10 +46,6 @@ class Instruction:
             .split(b"\0")[0]
             .decode(errors="replace")
         )
-
-    def text_words(self, start: int) -> int:
-        """How many operands the string at *start* takes."""
-        return len(self.text(start).encode()) // 4 + 1
 
 
 def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:

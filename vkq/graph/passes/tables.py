@@ -19,7 +19,6 @@ from .sweep import Sweep
 
 BYTES = ("int8", "uint8")
 PAIRS = ("add", "sub", "mul", "where", "lookup2")  # faster by their formula than by a table of two
-MOST_CHANNELS = 1 << 14
 
 
 def to_tables(graph: Graph) -> Graph:
