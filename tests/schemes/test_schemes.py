@@ -16,7 +16,7 @@ def scheme(**options: object) -> Scheme:
         "x_qparams": Q, "y_qparams": None, "bias": None, "w_zero_point": None, "activation": None,
         "path": "auto", "by_rows": True,
     }  # fmt: skip
-    return scheme_of("linear", W, 0.01, **(given | options))  # type: ignore[arg-type]
+    return scheme_of("linear", 2, W, 0.01, **(given | options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
@@ -19,7 +18,7 @@ from ..runtime.eager import run
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
-from ..schemes.base import XParams
+from ..schemes.base import Weight, XParams
 from ..schemes.choose import scheme_of
 from ..select import tune
 from ..select.path import PATHS, Choice
@@ -75,8 +74,8 @@ class Layer(Generic[P]):
 
     def __init__(
         self,
-        weight: npt.ArrayLike,
-        w_scale: npt.ArrayLike,
+        weight: Weight,
+        w_scale: npt.ArrayLike | None,
         *,
         x_qparams: XParams,
         y_qparams: QParams | None,
@@ -86,22 +85,14 @@ class Layer(Generic[P]):
         path: str,
         device: Device | None,
     ):
-        op, w = self._op, np.asarray(weight)
-        if w.dtype not in (np.int8, np.uint8):
-            raise DTypeError(
-                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)"
-            )
-        if w.ndim != self._rank:
-            raise ArgumentError(
-                f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {self._rank}"
-            )
+        op = self._op
         if path not in PATHS:
             raise ArgumentError(f"{op}: path is {path!r}; it must be one of {', '.join(PATHS)}")
-        self.weight_shape = w.shape
         self._scheme = scheme_of(
-            op, w, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-            activation=activation, path=path, by_rows=self._by_rows,
+            op, self._rank, weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias,
+            w_zero_point=w_zero_point, activation=activation, path=path, by_rows=self._by_rows,
         )  # fmt: skip
+        self.weight_shape = self._scheme.operands.weight.shape
         self.x_qparams = x_qparams if isinstance(x_qparams, QParams) else None
         self.y_qparams = y_qparams
         self.path = path

@@ -95,10 +95,7 @@ class Linear(Layer[LinearProblem]):
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
-        self._gemm = scheme.product(
-            self.device, (1, n, k), lambda: operands.stored_weight[None], operands.stored_zero_point[None],
-            self._choice.form, n,
-        )  # fmt: skip
+        self._gemm = scheme.linear(self.device, self._choice.form)
         self._gemm.kernel = method
         # Matrix units beside the dot form, which takes few rows and what is forced by name.
         self._matrix: MatrixGemm | None = None

@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..kernels.gemm import Gemm
+from ..errors import ArgumentError, DTypeError
+from ..kernels.gemm import Gemm, Rows
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
-from ..numerics.qparams import QParams
+from ..numerics.qparams import QParams, check_scales, check_zero_points
 from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -25,12 +26,12 @@ XParams = QParams | Literal["dynamic"] | None
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """What a layer is given, each checked by itself: the weight, its scale and zero point of every output
-    channel, a bias (int32 or float32) or None, the parameters of x and y, an activation, and the path asked
-    for."""
+    channel, a bias (int32 or float32) or None, the parameters of
+    x and y, an activation, and the path asked for."""
 
     op: str
-    weight: npt.NDArray[Any]
-    w_scale: npt.NDArray[np.float32]
+    weight: Any
+    w_scale: npt.NDArray[Any]
     w_zero_point: Int32
     bias: npt.NDArray[Any] | None
     x: XParams
@@ -41,13 +42,36 @@ class Operands:
     @property
     def stored_weight(self) -> Int8:
         """The weight as int8; uint8 is moved by 128."""
-        w = self.weight
+        w: npt.NDArray[Any] = self.weight
         return w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
 
     @property
     def stored_zero_point(self) -> Int32:
         """The zero points, moved alike."""
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
+
+
+Weight = npt.ArrayLike
+Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales, its zero points: as `Operands`
+
+
+class Product(Protocol):
+    """What multiplies rows with a weight."""
+
+    kernel: str  # "auto", or one by name
+
+    def build(
+        self,
+        b: Builder,
+        x: Value,
+        y: Value,
+        rows: Rows,
+        first: int = 0,
+        count: int | None = None,
+        extra: Sequence[Value] = (),
+    ) -> None:
+        """Adds it to a plan: rows [first, first + count) of the result, all by default; x holds just
+        those."""
 
 
 class Scheme(ABC):
@@ -61,6 +85,18 @@ class Scheme(ABC):
     def __init__(self, operands: Operands):
         self.operands = operands
 
+    @classmethod
+    @abstractmethod
+    def check_weight(
+        cls,
+        op: str,
+        rank: int,
+        weight: Weight,
+        scale: npt.ArrayLike | None,
+        zero_point: npt.ArrayLike | None,
+    ) -> Checked:
+        """A weight of so many axes, as given to a layer; raises where it is none for the scheme."""
+
     @abstractmethod
     def choice(self, device: Device) -> Choice:
         """The path taken on a device, and why."""
@@ -72,6 +108,43 @@ class Scheme(ABC):
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         """What comes out, where kernels give 8-bit results in this layout."""
+
+    @abstractmethod
+    def linear(self, device: Device, form: str) -> Product:
+        """The product of a linear layer, in one dot form."""
+
+
+class ChannelScheme(Scheme):
+    """A scheme of 8-bit weights with one scale for each output channel, for every kind of layer."""
+
+    @classmethod
+    def check_weight(
+        cls,
+        op: str,
+        rank: int,
+        weight: Weight,
+        scale: npt.ArrayLike | None,
+        zero_point: npt.ArrayLike | None,
+    ) -> Checked:
+        w = np.asarray(weight)
+        if w.dtype not in (np.int8, np.uint8):
+            raise DTypeError(
+                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)"
+            )
+        if w.ndim != rank:
+            raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {rank}")
+        if scale is None:
+            raise ArgumentError(f"{op}: w_scale is None; an int8 weight needs one number, or one per channel")
+        channels = w.shape[0]
+        scales = check_scales(scale, channels, f"{op}: w_scale")
+        return w, scales, check_zero_points(zero_point, channels, w.dtype, f"{op}: w_zero_point")
+
+    def linear(self, device: Device, form: str) -> Product:
+        o = self.operands
+        n, k = o.weight.shape
+        return self.product(
+            device, (1, n, k), lambda: o.stored_weight[None], o.stored_zero_point[None], form, n
+        )
 
     @abstractmethod
     def product(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError
-from ..numerics.qparams import QParams, check_bias, check_scales, check_zero_points
+from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import Activation, activation_range
-from .base import Operands, Scheme, XParams
+from .base import Operands, Scheme, Weight, XParams
 from .dq8ca_q8csw import Dq8caQ8csw
 from .q8csw import Q8csw
 from .q8ta_q8csw import Q8taQ8csw
@@ -20,8 +18,9 @@ SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw)
 
 def scheme_of(
     op: str,
-    weight: npt.NDArray[Any],
-    w_scale: npt.ArrayLike,
+    rank: int,
+    weight: Weight,
+    w_scale: npt.ArrayLike | None,
     *,
     x_qparams: XParams,
     y_qparams: QParams | None,
@@ -31,25 +30,23 @@ def scheme_of(
     path: str,
     by_rows: bool,
 ) -> Scheme:
-    """The scheme of a layer, with its operands checked. weight: output channels first. by_rows: whether the
-    operator can quantize x by rows (x_qparams="dynamic").
+    """The scheme of a layer, with its operands checked. weight: output channels first, of so many axes.
+    by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
 
     Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
     """
-    kind = _kind(op, x_qparams, by_rows)
+    kind = _kind(op, weight, x_qparams, by_rows)
     if kind is Dq8caQ8csw:
         Dq8caQ8csw.check(op, y_qparams)
-    channels = weight.shape[0]
-    scales = check_scales(w_scale, channels, f"{op}: w_scale")
-    zeros = check_zero_points(w_zero_point, channels, weight.dtype, f"{op}: w_zero_point")
+    w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
     checked = (
-        None if bias is None else check_bias(np.asarray(bias), channels, y_qparams is None, f"{op}: bias")
+        None if bias is None else check_bias(np.asarray(bias), w.shape[0], y_qparams is None, f"{op}: bias")
     )
     activation_range(activation)
-    return kind(Operands(op, weight, scales, zeros, checked, x_qparams, y_qparams, activation, path))
+    return kind(Operands(op, w, scales, zeros, checked, x_qparams, y_qparams, activation, path))
 
 
-def _kind(op: str, x: XParams, by_rows: bool) -> type[Scheme]:
+def _kind(op: str, weight: Weight, x: XParams, by_rows: bool) -> type[Scheme]:
     if x is None:
         return Q8csw
     if isinstance(x, QParams):

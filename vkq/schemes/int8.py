@@ -13,10 +13,10 @@ from ..numerics.requantize import activation_bounds, activation_range
 from ..numerics.stored import signed_zero_point
 from ..runtime.device import Device
 from ..select.path import Choice, choose
-from .base import Scheme
+from .base import ChannelScheme
 
 
-class Int8Scheme(Scheme):
+class Int8Scheme(ChannelScheme):
     """Integer activations: it is what `vkq.kernels.weights.Arithmetic` asks for, but for the folding of
     weights."""
 

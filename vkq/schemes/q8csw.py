@@ -15,10 +15,10 @@ from ..numerics.requantize import activation_range
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice
-from .base import Operands, Scheme
+from .base import ChannelScheme, Operands
 
 
-class Q8csw(Scheme):
+class Q8csw(ChannelScheme):
     """y = sum_k x (w * w_scale) + bias in float32, in an order that the method decides."""
 
     name = "q8csw"
