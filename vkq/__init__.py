@@ -20,6 +20,7 @@ from .errors import (
     VkqError,
 )
 from .layout.pack import Int8x4
+from .numerics.calibration import Calibrator, quantize_weight
 from .numerics.qparams import QParams
 from .numerics.tables import clamp, leaky_relu
 from .ops.conv2d import Conv2d, conv2d
@@ -28,6 +29,7 @@ from .ops.elementwise import add, mul, sub
 from .ops.explain import Steps, explain
 from .ops.linear import Linear, linear
 from .ops.matmul import matmul
+from .ops.mean import reduce_mean
 from .ops.pool import avg_pool2d, global_avg_pool2d, max_pool2d
 from .ops.quantize import dequantize, quantize
 from .ops.repack import flatten, reshape
@@ -39,12 +41,14 @@ from .ops.tables import lookup_axis, lookup_pair
 from .ops.take import slice_ as slice
 from .ops.take import split, take
 from .runtime.device import Device, default_device
+from .runtime.recording import Recording
 from .runtime.tensor import Tensor
 from .runtime.transfer import empty_pinned
 
 __all__ = [
     "AccumulatorOverflowError",
     "ArgumentError",
+    "Calibrator",
     "Capabilities",
     "CompileError",
     "Conv2d",
@@ -61,6 +65,7 @@ __all__ = [
     "OutOfMemoryError",
     "PathError",
     "QParams",
+    "Recording",
     "SpecError",
     "Steps",
     "Tensor",
@@ -91,6 +96,8 @@ __all__ = [
     "mul",
     "pad",
     "quantize",
+    "quantize_weight",
+    "reduce_mean",
     "requantize",
     "reshape",
     "resize",

@@ -335,3 +335,32 @@ def test_a_layout_is_chosen_once(any_device: vkq.Device, monkeypatch: pytest.Mon
     monkeypatch.setattr(layer, "_layout_for", lambda problem: BLOCKED)
     assert layer(vkq.Tensor.from_numpy(X, any_device)).layout == MATRIX
     assert_same_bits(layer(X), want)
+
+
+def test_a_float_bias_is_rounded_for_an_8_bit_result(device: vkq.Device) -> None:
+    """As ONNX Runtime's quantizer does it: the same layer as with the rounded int32 bias."""
+    rng = np.random.default_rng(4)
+    x = rng.integers(-128, 128, (3, 7), dtype=np.int8)
+    w, scale = vkq.quantize_weight(rng.normal(0, 0.2, (5, 7)))
+    bias = rng.normal(0, 2, 5).astype(np.float32)
+    given = {"x_qparams": vkq.QParams(0.03, 4), "y_qparams": vkq.QParams(0.1, -2), "device": device}
+    whole = np.rint(bias / (np.float32(0.03) * scale)).astype(np.int32)
+    assert np.abs(whole).min() > 10
+    want = vkq.linear(x, w, scale, bias=whole, **given)
+    np.testing.assert_array_equal(vkq.linear(x, w, scale, bias=bias, **given), want)
+    with pytest.raises(vkq.ArgumentError, match=r"linear: bias\[0\] is 1.*e\+20.*int32 must hold it"):
+        vkq.linear(x, w, scale, bias=np.full(5, 1e20, np.float32), **given)
+
+
+def test_reprs_fit_a_line(device: vkq.Device) -> None:
+    layer = vkq.Conv2d(
+        np.ones((512, 512, 3, 3), np.int8),
+        0.5,
+        x_qparams=vkq.QParams(0.5),
+        y_qparams=vkq.QParams(1.0),
+        device=device,
+    )
+    assert repr(layer).startswith("<vkq.Conv2d 512x512x3x3 q8ta_q8csw_q8to on ")
+    image = vkq.Tensor.from_numpy(np.zeros((1, 3, 224, 224), np.float32), device)
+    for one in (layer, image, device):
+        assert len(repr(one)) <= 80, repr(one)

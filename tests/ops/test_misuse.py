@@ -61,6 +61,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "QParams.from_range": (QParams.from_range, {"lo": -1.0, "hi": 1.0}),
     "Tensor": (Tensor, {"device": vkq.Device, "shape": (2, 3), "dtype": "int8"}),
     "Tensor.from_numpy": (Tensor.from_numpy, {"array": ROWS, "device": vkq.Device}),
+    "quantize_weight": (vkq.quantize_weight, {"weight": np.ones((2, 3), np.float32)}),
+    "reduce_mean": (vkq.reduce_mean, {"x": IMAGE, "x_qparams": QParams(0.5)}),
     "empty_pinned": (vkq.empty_pinned, {"shape": (2, 3)}),
     "integer.conv2d": (vkq.integer.conv2d, {"x": IMAGE, "w": KERNEL}),
     "integer.matmul": (vkq.integer.matmul, {"a": ROWS, "b": ROWS.T.copy()}),

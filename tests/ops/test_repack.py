@@ -40,3 +40,28 @@ def test_wrong_shapes_are_refused(any_device: vkq.Device) -> None:
     for shape in ((2, 4), (-1, -1), (4, -1)):
         with pytest.raises(vkq.ArgumentError, match="the products must be equal"):
             vkq.reshape(tensor, shape)
+
+
+def test_numpy_arrays_are_reshaped_by_numpy_and_tensors_by_methods(device: vkq.Device) -> None:
+    x = np.arange(30, dtype=np.int8).reshape(2, 3, 5)
+    assert vkq.reshape(x, (5, -1)).tolist() == x.reshape(5, 6).tolist()
+    assert vkq.flatten(x).shape == (2, 15)
+    with pytest.raises(vkq.ArgumentError, match=r"\(2, 3, 5\) has 30 elements and cannot become \(4, 7\)"):
+        vkq.reshape(x, (4, 7))
+    tensor = vkq.Tensor.from_numpy(x, device)
+    for y in (tensor.reshape(5, -1), tensor.reshape([5, 6])):
+        np.testing.assert_array_equal(y.numpy(), x.reshape(5, 6))
+    np.testing.assert_array_equal(tensor.flatten().numpy(), x.reshape(2, 15))
+
+
+def test_out_is_written_where_the_result_is_a_view(device: vkq.Device) -> None:
+    """The same bytes by another name are copied where they are asked for."""
+    x = np.arange(1, 31, dtype=np.int8).reshape(2, 3, 5)
+    into = vkq.Tensor(device, (6, 5), "int8")
+    assert vkq.reshape(x, (6, 5), out=into) is into
+    np.testing.assert_array_equal(into.numpy(), x.reshape(6, 5))
+    numbers, again = vkq.Tensor.from_numpy(x.astype(np.float32), device), vkq.Tensor(device, (30,), "float32")
+    with device.record() as recording:
+        vkq.reshape(numbers, (30,), out=again)
+    recording.run()
+    np.testing.assert_array_equal(again.numpy(), x.ravel())

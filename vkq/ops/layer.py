@@ -107,6 +107,10 @@ class Layer(Generic[P]):
         and out), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run time)."""
         return self._scheme.name
 
+    def __repr__(self) -> str:
+        sizes = "x".join(map(str, self.weight_shape))
+        return f"<vkq.{type(self).__name__} {sizes} {self.scheme} on {self.device.short_name}>"
+
     def __call__(self, x: npt.ArrayLike | Tensor, *, out: Tensor | None = None) -> Any:
         """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no
         copy to the host.

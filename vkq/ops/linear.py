@@ -37,7 +37,8 @@ class Linear(Layer[LinearProblem]):
             q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
             scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
-        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 where the result is float32.
+        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32, which is added to a float32 result
+            and rounded to int32 (``round_half_even(bias / (x_scale * w_scale))``) for an 8-bit one.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All

@@ -4,36 +4,53 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
 
 from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels import repack as kernel
-from ..layout.extent import Spec
+from ..runtime import tensor
 from ..runtime.eager import run
 from ..runtime.tensor import Tensor
 from . import operand
+from .operand import Operand
 
 
 @checked
-def reshape(
-    x: Tensor, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None
-) -> Tensor:
-    """The same elements in row-major order with another shape; one dim may be -1. 8-bit data is repacked on
-    the device.
+def reshape(x: Operand, shape: Sequence[int], layout: str | None = None, *, out: Tensor | None = None) -> Any:
+    """The same elements in row-major order with another shape; one dim may be -1. 8-bit data of a Tensor is
+    repacked on the device; a NumPy array is reshaped by NumPy.
 
-    *layout* is the result's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W otherwise. *out*
-    is a Tensor to write into, as for every operator; it is returned then.
+    *layout* is the resulting Tensor's, by default kPackedInt8_4W4C for four dims and kPackedInt8_4H4W
+    otherwise. *out* is a Tensor to write into, as for every operator; it is returned then.
+
+    >>> reshape(np.zeros((2, 3), np.int8), (3, -1)).shape
+    (3, 2)
     """
-    dims = resolved(x.spec, tuple(int(d) for d in shape))
+    dims = resolved(np.shape(x), tuple(int(d) for d in shape))
+    if not isinstance(x, Tensor):
+        if out is None:
+            return np.asarray(x).reshape(dims)
+        x = Tensor.from_numpy(x, out.device)
     return run(operand.planned(x.device, kernel.reshaped, [x.spec], (dims, layout)), [x], out, "reshape")
 
 
 @checked
-def flatten(x: Tensor) -> Tensor:
-    """(N, ...) as (N, product of the rest): what stands between convolutions and a linear layer."""
-    if not x.shape:
+def flatten(x: Operand) -> Any:
+    """(N, ...) as (N, product of the rest): what stands between convolutions and a linear layer.
+
+    >>> flatten(np.zeros((2, 3, 5), np.int8)).shape
+    (2, 15)
+    """
+    shape = np.shape(x)
+    if not shape:
         raise ArgumentError("flatten: x has no dims; it must have at least one")
-    return reshape(x, (x.shape[0], math.prod(x.shape[1:])))
+    return reshape(x, (shape[0], math.prod(shape[1:])))
+
+
+tensor.reshaped = reshape
 
 
 def to_layout(x: Tensor, layout: str) -> Tensor:
@@ -41,14 +58,15 @@ def to_layout(x: Tensor, layout: str) -> Tensor:
     return x if x.layout == layout else reshape(x, x.shape, layout)
 
 
-def resolved(x: Spec, dims: tuple[int, ...]) -> tuple[int, ...]:
+def resolved(shape: tuple[int, ...], dims: tuple[int, ...]) -> tuple[int, ...]:
     """The dims with -1 found out. Raises ArgumentError where they do not hold as many elements."""
+    size = math.prod(shape)
     free = [i for i, d in enumerate(dims) if d == -1]
     known = math.prod(d for d in dims if d != -1)
-    if len(free) == 1 and known and x.size % known == 0:
-        dims = (*dims[: free[0]], x.size // known, *dims[free[0] + 1 :])
-    if min(dims, default=0) < 0 or math.prod(dims) != x.size:
+    if len(free) == 1 and known and size % known == 0:
+        dims = (*dims[: free[0]], size // known, *dims[free[0] + 1 :])
+    if min(dims, default=0) < 0 or math.prod(dims) != size:
         raise ArgumentError(
-            f"reshape: {x.shape} has {x.size} elements and cannot become {dims}; the products must be equal"
+            f"reshape: {shape} has {size} elements and cannot become {dims}; the products must be equal"
         )
     return dims

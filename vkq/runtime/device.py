@@ -127,6 +127,11 @@ class Device:
         """The device's name, as the driver gives it."""
         return self.capabilities.name
 
+    @property
+    def short_name(self) -> str:
+        """`name` without what stands in brackets behind it, for lines that name other things too."""
+        return self.name.partition(" (")[0]
+
     def __repr__(self) -> str:
         return f"<vkq.Device {self.capabilities.index}: {self.name}{' (closed)' if self.closed else ''}>"
 

@@ -26,6 +26,9 @@ def run(plan: Plan, inputs: Sequence[Tensor], out: Tensor | None = None, op: str
         y = Tensor.of(device, plan.result)
     if plan.steps:
         device.add(plan, buffers, (y.buffer,))
+    if plan.outputs[0] < len(inputs):  # an input by another name, asked for in *out*
+        with device.operation() as recording:
+            recording.copy(buffers[plan.outputs[0]], y.buffer, y.nbytes)
     return y
 
 

@@ -57,6 +57,18 @@ class Recording:
 
     Made by ``Device.record``. ``run`` submits everything at once and waits; it can be called again, and then
     works on what the tensors hold at that time.
+
+    >>> import numpy as np, vkq
+    >>> x = vkq.Tensor.from_numpy(np.array([[1.0, -2.0]], np.float32))
+    >>> with x.device.record() as recording:
+    ...     y = vkq.quantize(x, vkq.QParams(0.5))
+    >>> recording.run()
+    >>> y.numpy().tolist()
+    [[2, -4]]
+    >>> x.write(np.array([[3.0, 0.5]], np.float32))
+    >>> recording.run()
+    >>> y.numpy().tolist()
+    [[6, 1]]
     """
 
     def __init__(self, device: Owner, timestamps: int = 0, marks: int = 0, *, chain: Any = None):

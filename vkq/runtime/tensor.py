@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import RULES, Rule, array, checked, of, optional, sequence
-from ..errors import ArgumentError
+from ..arguments import RULES, Rule, array, checked, of, optional, sequence, shown
+from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
-from .device import Device
+from .device import Device, default_device, named_device
 from .transfer import CPU, as_array, check_dtype, get, put, snapshot
+
+
+def _no_operators(x: Tensor, shape: Sequence[int]) -> Tensor:
+    raise NotImplementedError
+
+
+# What `Tensor.reshape` does. Operators stand above this module: vkq.ops.repack puts its own function here.
+reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 
 
 class Tensor:
@@ -80,16 +89,21 @@ class Tensor:
 
     @classmethod
     def from_numpy(
-        cls, array: npt.ArrayLike, device: Device, layout: str | None = None, qparams: QParams | None = None
+        cls,
+        array: npt.ArrayLike,
+        device: Device | int | str | None = None,
+        layout: str | None = None,
+        qparams: QParams | None = None,
     ) -> Tensor:
-        """Copies an array (any strides and byte order; never modified) to the device.
+        """Copies an array (any strides and byte order; never modified) to the device, the default one where
+        none is given.
 
         Raises DTypeError for other dtypes than int8, uint8, float32 and int32 (float16 and float64 are not
         narrowed silently).
         """
         data = as_array(array, "Tensor.from_numpy")
         name = check_dtype(data, (*BYTES, *NUMBERS))
-        tensor = cls(device, data.shape, name, layout, qparams)
+        tensor = cls(_device(device), data.shape, name, layout, qparams)
         tensor.write(data)
         return tensor
 
@@ -169,8 +183,27 @@ class Tensor:
         """Host memory: it is copied there."""
         return (CPU, 0)
 
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
+        """`vkq.reshape`: the same elements with another shape, given as one sequence or as several
+        integers."""
+        dims = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+        return reshaped(self, dims)  # type: ignore[arg-type]
+
+    def flatten(self) -> Tensor:
+        """`vkq.flatten`: (N, ...) as (N, product of the rest), as torch.flatten(x, 1)."""
+        return reshaped(self, (*self.shape[:1], math.prod(self.shape[1:])))
+
     def __repr__(self) -> str:
-        return f"<vkq.Tensor {self.dtype} {self.shape} {self.layout} on {self.device.name}>"
+        return f"<vkq.Tensor {self.dtype} {self.shape} {self.layout} on {self.device.short_name}>"
+
+
+def _device(given: Device | int | str | None) -> Device:
+    if isinstance(given, Device):
+        return given
+    rule = RULES["Device | None"]
+    if not rule.check(given):
+        raise DTypeError(f"Tensor.from_numpy: device is {shown(given)}; it must be {rule.must}.")
+    return default_device() if given is None else named_device(given)
 
 
 @functools.cache

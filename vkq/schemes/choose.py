@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError
+from ..numerics.calibration import rounded_bias
 from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import Activation, activation_range
 from .base import Operands, Scheme, Weight, XParams
@@ -39,11 +42,22 @@ def scheme_of(
     if kind is Dq8caQ8csw:
         Dq8caQ8csw.check(op, y_qparams)
     w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
-    checked = (
-        None if bias is None else check_bias(np.asarray(bias), w.shape[0], y_qparams is None, f"{op}: bias")
-    )
+    offset = None if bias is None else _bias(np.asarray(bias), scales, x_qparams, y_qparams, f"{op}: bias")
     activation_range(activation)
-    return kind(Operands(op, w, scales, zeros, checked, x_qparams, y_qparams, activation, path))
+    return kind(Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path))
+
+
+def _bias(
+    bias: npt.NDArray[Any],
+    scales: npt.NDArray[np.float32],
+    x: XParams,
+    y: QParams | None,
+    what: str,
+) -> npt.NDArray[Any]:
+    """int32, or float32 where the result is; a float32 one is rounded to int32 for an 8-bit result."""
+    if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):
+        return check_bias(bias, len(scales), y is None, what)
+    return rounded_bias(check_bias(bias, len(scales), True, what), x.scale, scales, what)
 
 
 def _kind(op: str, weight: Weight, x: XParams, by_rows: bool) -> type[Scheme]:

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...errors import ArgumentError
+from ...numerics.calibration import rounded_bias
 from ...numerics.qparams import QParams
 from ...numerics.requantize import activation_bounds, activation_range
 from ..graph import Graph, Node
@@ -105,11 +107,11 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
     if made.op in LAYERS and len(inputs) > 2:
         bias = sweep.constants[inputs[2]]
         if bias.dtype == np.float32:
-            steps = np.float32(attributes["x"].scale) * attributes["w_scale"]
-            rounded = np.rint(bias / steps)
-            if not np.all(np.abs(rounded) < 2.0**31):
+            try:
+                rounded = rounded_bias(bias, attributes["x"].scale, attributes["w_scale"], inputs[2])
+            except ArgumentError:
                 return False
-            inputs[2] = sweep.constant(rounded.astype(np.int32), f"{inputs[2]}/int32")
+            inputs[2] = sweep.constant(rounded, f"{inputs[2]}/int32")
     if made.op == "softmax":
         attributes["onnxruntime"] = True
     sweep.emit(made.op, inputs, node.outputs[0], made.source, **{**attributes, "y": q})

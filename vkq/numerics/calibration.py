@@ -1,0 +1,170 @@
+"""From float numbers to 8-bit ones before anything runs: weights, biases, and the ranges of activations."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.arguments import checked, shown
+from vkq.errors import ArgumentError, DTypeError
+from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
+
+HALF_BINS = 2048  # of a histogram, on each side of 0
+
+
+@checked
+def quantize_weight(
+    weight: npt.ArrayLike, axis: int | None = 0
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """A float weight as int8 with a scale for each output channel, symmetric: what layers take as *weight*
+    and *w_scale*.
+
+    weight: float16, float32 or float64 of any shape, finite. axis: that of the output channels: 0 for
+    `Linear` and `Conv2d`; None for one scale. Of each channel, in float32:
+
+        scale = max(|w|) / 127, at least 2**-126; 1 for a channel of zeros
+        q = round_half_even(w / scale)
+
+    which is in [-127, 127], as onnxruntime.quantization does for symmetric int8 weights. Returns (int8 of the
+    weight's shape, float32 of (channels,), or of (1,) without an axis).
+
+    Raises DTypeError for another dtype, ArgumentError for an axis that is not there and for NaN and
+    infinities.
+
+    >>> q, scale = quantize_weight(np.array([[0.5, -1.27], [0.0, 254.0]], np.float32))
+    >>> q.tolist(), scale.tolist()
+    ([[50, -127], [0, 127]], [0.009999999776482582, 2.0])
+    """
+    w = np.asarray(weight)
+    if w.dtype.kind != "f":
+        raise DTypeError(f"quantize_weight: weight has dtype {w.dtype}; it must be floating point.")
+    if axis is not None and not -w.ndim <= axis < w.ndim:
+        raise ArgumentError(
+            f"quantize_weight: axis is {axis} and weight has {w.ndim} axes (shape {w.shape}); it must be in"
+            f" [{-w.ndim}, {w.ndim - 1}], or None"
+        )
+    values = _finite(w, "quantize_weight: weight")
+    others = tuple(i for i in range(w.ndim) if axis is None or i != axis % w.ndim)
+    largest = np.abs(values).max(axis=others, keepdims=True, initial=0)
+    scale = np.maximum(largest / np.float32(127), np.float32(SMALLEST_SCALE))
+    scale = np.where(largest > 0, scale, np.float32(1)).astype(np.float32)
+    return np.rint(values / scale).astype(np.int8), scale.reshape(-1)
+
+
+def rounded_bias(
+    bias: npt.NDArray[np.float32], x_scale: float, w_scale: npt.NDArray[np.float32], what: str
+) -> npt.NDArray[np.int32]:
+    """A float32 bias in steps of ``x_scale * w_scale``: ``round_half_even(bias / (x_scale * w_scale))`` in
+    float32, as ONNX Runtime's quantizer.
+
+    Raises ArgumentError, naming the channel, where int32 does not hold it; *what* names the tensor.
+
+    >>> rounded_bias(np.float32([0.25, -1.0]), 0.5, np.float32([0.5, 0.25]), "bias").tolist()
+    [1, -8]
+    """
+    with np.errstate(all="ignore"):
+        rounded = np.rint(bias / (np.float32(x_scale) * w_scale))
+    bad = np.flatnonzero(~(np.abs(rounded) < 2.0**31))
+    if bad.size:
+        at = int(bad[0])
+        raise ArgumentError(
+            f"{what}[{at}] is {bias[at]}, which is {rounded[at]:g} steps of x_scale * w_scale ="
+            f" {x_scale * float(w_scale[at]):g}; int32 must hold it: use a larger scale, or float32 results"
+        )
+    return np.asarray(rounded, np.int32)
+
+
+class Calibrator:
+    """The range of an activation over sample data, and the `QParams` for it.
+
+    ``observe`` is called with one batch after the other; ``qparams`` gives the parameters of the range seen
+    so far, or of the part of it that holds *percentile* per cent of the numbers (a few outliers then
+    saturate, and the others are resolved finer). Nothing of the data is kept but a histogram of 4096 bins
+    whose width is a power of two: it grows with the data by adding neighbours up, so its counts are exact,
+    and a percentile is exact to one bin.
+
+    Whole ONNX models are calibrated by ``vkq quantize`` and onnxruntime.quantization.
+
+    >>> c = Calibrator()
+    >>> c.observe(np.array([0.0, 1.0], np.float32))
+    >>> c.observe(np.array([-1.0, 0.5], np.float32))
+    >>> c.low, c.high, c.qparams(symmetric=True).zero_point
+    (-1.0, 1.0, 0)
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.low = math.inf
+        self.high = -math.inf
+        self._reach = 2.0**-100  # the histogram spans [-reach, reach)
+        self._bins = np.zeros(2 * HALF_BINS, np.int64)
+
+    def __repr__(self) -> str:
+        seen = f" in [{self.low:g}, {self.high:g}]" if self.count else ""
+        return f"<vkq.Calibrator: {self.count} numbers{seen}>"
+
+    @checked
+    def observe(self, x: npt.ArrayLike) -> None:
+        """Adds a batch: floating point, of any shape, finite.
+
+        Raises DTypeError for another dtype, ArgumentError for NaN and infinities, which are not numbers to
+        quantize.
+        """
+        given = np.asarray(x)
+        if given.dtype.kind != "f":
+            raise DTypeError(f"Calibrator: x has dtype {given.dtype}; it must be floating point.")
+        values = _finite(given, "Calibrator: x")
+        if not values.size:
+            return
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self.count += values.size
+        self._grow(max(-self.low, self.high))
+        at = np.floor(values.ravel() * np.float64(HALF_BINS / self._reach)).astype(np.int64) + HALF_BINS
+        self._bins += np.bincount(at, minlength=2 * HALF_BINS)
+
+    @checked
+    def qparams(self, dtype: QDType = "int8", symmetric: bool = False, percentile: float = 100.0) -> QParams:
+        """The parameters for what was observed, by `QParams.from_range`.
+
+        percentile: above 50, at most 100: so many per cent of the numbers lie below the upper bound of the
+        range, and as many above the lower one; 100 is the whole range.
+
+        Raises ArgumentError where nothing was observed, and for a percentile out of range.
+        """
+        if not self.count:
+            raise ArgumentError("Calibrator: nothing was observed; call observe(x) with sample data first")
+        if not 50 < percentile <= 100:
+            raise ArgumentError(
+                f"Calibrator: percentile is {shown(percentile)}; it must be above 50 and at most 100"
+            )
+        low, high = self._between(percentile) if percentile < 100 else (self.low, self.high)
+        return QParams.from_range(low, high, dtype, symmetric)
+
+    def _between(self, percentile: float) -> tuple[float, float]:
+        """The edges of the bins in which both percentiles lie, inside what was seen."""
+        width = self._reach / HALF_BINS
+        below = np.cumsum(self._bins)
+        beyond = self._bins.sum() * (1 - percentile / 100)
+        first = int(np.searchsorted(below, beyond, "right"))
+        last = int(np.searchsorted(below, self._bins.sum() - beyond, "left"))
+        return max(self.low, (first - HALF_BINS) * width), min(self.high, (last + 1 - HALF_BINS) * width)
+
+    def _grow(self, largest: float) -> None:
+        """Makes room for numbers up to *largest*; neighbouring bins are added up until the width is right."""
+        while self._reach <= largest:
+            merged = self._bins.reshape(-1, 2).sum(axis=1)
+            self._bins = np.concatenate([zeros := np.zeros(HALF_BINS // 2, np.int64), merged, zeros])
+            self._reach *= 2
+
+
+def _finite(values: npt.NDArray[Any], what: str) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):
+        narrowed = values.astype(np.float32)
+    bad = np.argwhere(~np.isfinite(narrowed))
+    if len(bad):
+        at = tuple(int(i) for i in bad[0])
+        raise ArgumentError(f"{what}{list(at)} is {values[at]}; it must be a finite float32.")
+    return narrowed

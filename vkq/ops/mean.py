@@ -1,0 +1,81 @@
+"""The mean over axes of 8-bit arrays."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..arguments import checked
+from ..errors import ArgumentError
+from ..kernels.repack import reshaped
+from ..numerics.qparams import QParams
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from . import operand
+from .operand import Operand
+from .pool import MOST_PIXELS, globally_averaged
+from .shape import transposed
+
+
+@checked
+def reduce_mean(
+    x: Operand,
+    axes: Sequence[int] | None = None,
+    *,
+    keepdims: bool = True,
+    y_qparams: QParams | None = None,
+    x_qparams: QParams | None = None,
+    device: Device | None = None,
+    out: Tensor | None = None,
+) -> Any:
+    """The mean over some axes, by the formula of `global_avg_pool2d`: the sum of integers is exact, and
+    rounded once.
+
+    x: int8 or uint8 of any shape, a NumPy array or a Tensor (the result is the same kind). axes: which, None
+    for all; negative ones count from the end. keepdims: they stay as axes of length 1. With n the product of
+    their lengths, at most 2**23:
+
+        y_q = saturate(round_half_even(float32(sum(x_q - x_zp)) * m) + y_zp),  m = x_scale / (y_scale * n)
+
+    y_qparams by default those of x. As ONNX ReduceMean between DequantizeLinear and QuantizeLinear
+    (https://onnx.ai/onnx/operators/onnx__ReduceMean.html), where ONNX Runtime adds floats.
+
+    Raises ArgumentError for axes that are not there, for none or too many elements and for missing qparams;
+    DTypeError for another type.
+
+    >>> import numpy as np
+    >>> reduce_mean(np.array([[1, 3], [5, 7]], np.int8), [0], keepdims=False, x_qparams=QParams(1.0)).tolist()
+    [3, 5]
+    """
+    options = (None if axes is None else tuple(axes), keepdims, y_qparams, x_qparams)
+    return operand.apply("reduce_mean", meant, {"x": x}, options, device, out)
+
+
+def meant(
+    b: Builder,
+    x: Value,
+    axes: Sequence[int] | None,
+    keepdims: bool,
+    y_qparams: QParams | None,
+    x_qparams: QParams | None,
+) -> Value:
+    """Adds `reduce_mean` to a plan: what stays becomes channels, what goes the pixels of an image of one
+    row."""
+    shape = x.spec.shape
+    rank = len(shape)
+    gone = {operand.normal_axis("reduce_mean", a, rank) for a in (range(rank) if axes is None else axes)}
+    kept = [a for a in range(rank) if a not in gone]
+    count = math.prod(shape[a] for a in gone)
+    if not 0 < count <= MOST_PIXELS:
+        raise ArgumentError(
+            f"reduce_mean: axes {sorted(gone)} of x {shape} hold {count} elements; there must be 1 to"
+            f" {MOST_PIXELS}, so that their sum fits int32"
+        )
+    if not (rank == 4 and sorted(gone) == [2, 3]):
+        order = [*kept, *sorted(gone)]
+        x = transposed(b, x, order) if order != sorted(order) else x
+        x = reshaped(b, x, (1, math.prod(shape[a] for a in kept), 1, count))
+    y = globally_averaged(b, x, y_qparams, x_qparams)
+    return reshaped(b, y, [1 if a in gone else shape[a] for a in range(rank) if keepdims or a not in gone])
