@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq.bench import ceilings
 from vkq.device.capabilities import CooperativeMatrix
 from vkq.probe.matrices import Matrices
@@ -17,7 +18,7 @@ from vkq.shader.catalog import catalog
 
 
 def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 4 << 20)
+    profile_says(monkeypatch, ceilings, cache_bytes=4 << 18)
     monkeypatch.setattr(ceilings, "LASTING_US", 500.0)
     seen: list[str] = []
     found = ceilings.measure(device, seen.append)
@@ -51,7 +52,7 @@ def test_no_dot_product_gives_no_ceiling(any_device: vkq.Device, monkeypatch: py
         "refusals",
         lambda variant, *rest: ["no"] if "dot" in variant.axes.get("what", "") else real(variant, *rest),
     )
-    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)
     found = ceilings.measure(any_device)
     assert [found[dot] for dot in ceilings.DOTS] == [None] * 3
     assert found["fp32_fma"]
@@ -77,7 +78,7 @@ def test_what_a_path_is_held_against(path: str, ceiling: tuple[str, float] | Non
 def test_a_copy_that_does_not_copy_is_noticed(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)
     real, shift = ceilings.Tensor.write, itertools.count()
     monkeypatch.setattr(ceilings.Tensor, "write", lambda self, data: real(self, data + next(shift)))
     assert math.isfinite(ceilings._copy(any_device) or math.nan)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq import cli
 from vkq.bench import ceilings, data, peers, report, result, selftest, timer
 from vkq.bench.cases import expand
@@ -20,7 +21,7 @@ from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.check.cases import Case
 from vkq.check.expected import Expected
 from vkq.problem.names import parse
-from vkq.select.path import FORMS, choose
+from vkq.select.path import FORMS, choose_path
 
 QUICK = timer.Settings(samples=3, submission_us=200, time_s=0.5, enough_s=0.0)
 SHORT = ["--samples", "3", "--time", "0.2", "--submission-ms", "0.1", "--no-ceilings", "--clock", "submit"]
@@ -146,7 +147,7 @@ def test_ratios_are_of_pairs_and_to_the_base(any_device: vkq.Device) -> None:
 
 
 def test_auto_and_the_path_it_takes_are_measured_once(any_device: vkq.Device) -> None:
-    found = measured(any_device, CASES[:1], paths=("auto", choose(any_device).path), clocks=("submit",))
+    found = measured(any_device, CASES[:1], paths=("auto", choose_path(any_device).path), clocks=("submit",))
     assert len(found.rows) == 1
 
 
@@ -166,7 +167,7 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(
     assert found.rows == []
     assert [(f.kind, f.case) for f in found.failures] == [("mismatch", c.name) for c in CASES]
     assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
-    assert f"MISMATCH {choose(any_device).path}" in report.Table([]).lines([], [], found.failures)[0]
+    assert f"MISMATCH {choose_path(any_device).path}" in report.Table([]).lines([], [], found.failures)[0]
     monkeypatch.setattr(data, "expected", real)
     monkeypatch.setattr(timer.Work, "results", lambda self: [Ones()])
     late = measured(any_device, CASES[:1])
@@ -219,7 +220,7 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     fakes = (FakePeer("right"), FakePeer("wrong", 1), FakePeer("unable", None))
     found = measured(any_device, CASES[:1], peers=fakes)
     rows = {r.path: r for r in found.rows if r.clock == "call"}
-    assert list(rows) == [choose(any_device).path, "right", "wrong"]
+    assert list(rows) == [choose_path(any_device).path, "right", "wrong"]
     assert (rows["right"].arm, rows["right"].variant) == ("peer", "right 1.0 int8, CPU")
     assert rows["right"].verified == "agrees bit for bit"
     assert rows["wrong"].verified.startswith("DIFFERS from the reference: ")
@@ -228,7 +229,7 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     first = found.comparisons[0]
     assert (first.path, first.base, first.clock, first.verdict) == (
         "right",
-        choose(any_device).path,
+        choose_path(any_device).path,
         "call",
         "faster",
     )
@@ -342,7 +343,7 @@ def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
 def test_command_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ceilings, "COPY_BYTES_DEFAULT", 1 << 20)  # the figures do not matter here
+    profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # the figures do not matter here
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq.bench import data, timer
 from vkq.check.cases import Case
 from vkq.check.expected import Expected
@@ -30,7 +31,7 @@ def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[timer.Work, Expe
 def test_every_copy_of_the_data_gives_the_reference_answer(
     device: vkq.Device, case: Case, dispatches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer, "CACHE_BYTES_DEFAULT", 3 * case.bytes)
+    profile_says(monkeypatch, timer, cache_bytes=3 * case.bytes)
     one, expected = work(device, case, rotate=True)
     assert (one.dispatches, len(one.sets)) == (dispatches, 4)
     first = one.steps[0].buffers[0]

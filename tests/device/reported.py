@@ -9,8 +9,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from vkq.device import vulkan
 from vkq.device.capabilities import Capabilities, CooperativeMatrix, MemoryType
+from vkq.device.profiles import profile
 
 FOLDER = Path(__file__).with_name("reported")
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
@@ -43,3 +46,8 @@ def reported(file: str, **changes: Any) -> Capabilities:
         timestamp_period_ns=found["timestamp_period_ns"],
     )
     return dataclasses.replace(c, **changes)
+
+
+def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:
+    """*module* finds profiles with these fields replaced."""
+    monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **changes))

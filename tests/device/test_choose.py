@@ -11,7 +11,7 @@ import vkq
 from tests.conftest import DRIVERS
 from vkq.device import choose as module
 from vkq.device.capabilities import Capabilities, devices
-from vkq.device.choose import choose
+from vkq.device.choose import choose_device
 
 
 def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:
@@ -54,11 +54,11 @@ def test_by_preference_index_or_name(
     monkeypatch: pytest.MonkeyPatch, which: int | str | None, index: int
 ) -> None:
     names(monkeypatch, *MACHINE)
-    assert choose(which)[1].index == index
+    assert choose_device(which)[1].index == index
     if isinstance(which, str):
         monkeypatch.setenv("VKQ_DEVICE", which)
-        assert choose(None)[1].index == index
-        assert choose(0)[1].index == 0, "an argument is stronger than the environment"
+        assert choose_device(None)[1].index == index
+        assert choose_device(0)[1].index == 0, "an argument is stronger than the environment"
 
 
 @pytest.mark.parametrize("which", [1, "Old", 7, -1, "7", "AMD", "²"])
@@ -67,23 +67,23 @@ def test_what_does_not_fit_is_told_with_what_there_is(
 ) -> None:
     names(monkeypatch, *MACHINE)
     with pytest.raises(vkq.NoDeviceError) as caught:
-        choose(which)
+        choose_device(which)
     text = str(caught.value)
     assert f"no device matches {which!r} and can run vkq" in text
     assert "1: Old Card (it offers Vulkan 1.0.3, vkq needs 1.1)" in text
     assert "3: NVIDIA GeForce RTX 3060;" in text
     monkeypatch.setenv("VKQ_DEVICE", str(which))
     with pytest.raises(vkq.NoDeviceError, match=r"\(from VKQ_DEVICE\)"):
-        choose(None)
+        choose_device(None)
 
 
 def test_none_at_all_and_none_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch)
     with pytest.raises(vkq.NoDeviceError, match=r"the loader shows no device\. Install a driver"):
-        choose(None)
+        choose_device(None)
     names(monkeypatch, MACHINE[1])
     with pytest.raises(vkq.NoDeviceError, match=r"0: Old Card \(it offers Vulkan 1\.0\.3"):
-        choose(None)
+        choose_device(None)
 
 
 @pytest.mark.parametrize("which", [True, 1.0, b"llvm", ["llvm"]])
@@ -172,4 +172,4 @@ def test_validation_without_its_layer_says_what_to_install(tmp_path: os.PathLike
 def test_an_index_of_many_digits_is_no_device() -> None:
     for which in (2**31, -(2**31), 10**5000):
         with pytest.raises(vkq.NoDeviceError, match=r"no device has an index of \d+ bits"):
-            choose(which)
+            choose_device(which)

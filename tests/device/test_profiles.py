@@ -13,7 +13,7 @@ from vkq.errors import SpecError
 from vkq.kernels import gemv
 from vkq.kernels.gemm import staged_tile
 from vkq.select import tune
-from vkq.select.tune import Setting, Shape
+from vkq.select.tune import ProductShape, Setting
 
 from .reported import NAMES, reported
 
@@ -26,7 +26,7 @@ DEVICES = {name: reported(name) for name in NAMES} | {
     "jetson": reported("nvidia-h200", device_type="integrated"),
     "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
 }
-LARGE = Shape("s8s8", "q8to", 100, 100, 100)
+LARGE = ProductShape("s8s8", "q8to", 100, 100, 100)
 # device: rule, tile through shared memory, setting of the kernel in registers, rows that gemv takes
 TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),

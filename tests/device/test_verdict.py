@@ -14,7 +14,7 @@ import pytest
 import vkq
 from vkq import cache, spawn
 from vkq.device import verdict
-from vkq.device.choose import choose
+from vkq.device.choose import choose_device
 from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.select import path as select
@@ -106,9 +106,9 @@ def test_a_driver_that_crashes_in_one_form_loses_that_form_alone(
     found = selftest.report(any_device)
     assert found.failures == {"u8s8": "the driver crashed (SIGSEGV)"}
     assert "u8u8" in found.rates
-    assert select.choose(any_device).path != "dot_u8s8"
+    assert select.choose_path(any_device).path != "dot_u8s8"
     with pytest.raises(vkq.PathError, match=r"path dot_u8s8 cannot run on .*the driver crashed \(SIGSEGV\)"):
-        select.choose(any_device, "dot_u8s8")
+        select.choose_path(any_device, "dot_u8s8")
     assert list((fresh / "probe").iterdir()), "a crash that was seen twice is a verdict"
 
 
@@ -163,7 +163,7 @@ def test_a_driver_that_crashes_at_once_is_refused_and_this_process_lives(
     says(monkeypatch, "import signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert selftest.report(any_device).failures == {"open": "the driver crashed (SIGSEGV)"}
     with pytest.raises(vkq.PathError, match=r"no int8 path can run on .*the driver crashed \(SIGSEGV\)"):
-        select.choose(any_device)
+        select.choose_path(any_device)
     said = r"and can run vkq; there are: .*its probe failed \(open\): the driver crashed \(SIGSEGV\)"
     for which in (any_device.capabilities.index, any_device.name):
         with pytest.raises(vkq.NoDeviceError, match=said):
@@ -277,16 +277,16 @@ def test_what_makes_a_report_a_refusal() -> None:
 
 
 def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = choose(None)[1]
+    passed = choose_device(None)[1]
     others = [c for c in vkq.devices() if c.index != passed.index]
     if not others:
         pytest.skip("one device alone")
     monkeypatch.setattr(verdict, "refusal", lambda c: "it crashes" if c.index == passed.index else None)
     monkeypatch.delenv("VKQ_DEVICE", raising=False)
-    assert choose(None)[1].index != passed.index
+    assert choose_device(None)[1].index != passed.index
     with pytest.raises(vkq.NoDeviceError, match="it crashes"):
-        choose(passed.index)
-    assert choose(passed.index, probed=False)[1].index == passed.index, "vkq doctor asks it again"
+        choose_device(passed.index)
+    assert choose_device(passed.index, probed=False)[1].index == passed.index, "vkq doctor asks it again"
     monkeypatch.setattr(verdict, "refusal", lambda c: "it crashes")
     with pytest.raises(vkq.NoDeviceError, match=r"no Vulkan device can run vkq: 0: .* \(it crashes\)"):
-        choose(None)
+        choose_device(None)

@@ -10,12 +10,12 @@ import pytest
 import scipy.signal
 
 import vkq
+from tests.device.reported import profile_says
 from tests.integer import cases as integer_cases
 from tests.integer.cases import PATHS
 from tests.referees import ort
 from vkq.integer import api as integer
 from vkq.integer import correlation as op
-from vkq.integer import work
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference_integer
 
@@ -143,7 +143,7 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
 def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workgroups that add to the same results, with carries from the low into the high word, give the same
     sums."""
-    monkeypatch.setattr(work, "BUSY_WORKGROUPS", {"cpu": 500})
+    profile_says(monkeypatch, op, busy_workgroups=500)
     x, w = data(7, "int16", (1, 2, 30, 40)), data(8, "uint8", (3, 2, 20, 30))
     if not wide:
         x = (x // 64).astype(np.int16)

@@ -10,7 +10,9 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import reported
 from vkq import reference
+from vkq.device.profiles import profile
 from vkq.kernels import matrix_conv
 from vkq.kernels import matrix_units as coopmat
 from vkq.kernels.matrix_conv import CONV, chunked, conv_shader, turn
@@ -102,7 +104,7 @@ def test_refusal_names_the_missing_feature_or_shape(device: vkq.Device) -> None:
     none = dataclasses.replace(matrix_units.capabilities(device), cooperative_matrices=())
     assert "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix" in str(lacking(none))
     with pytest.raises(vkq.PathError, match=r"path coopmat cannot run on .*: cooperativeMatrix is false"):
-        select.choose(device, "coopmat")
+        select.choose_path(device, "coopmat")
 
 
 @pytest.mark.parametrize("chunk", [32, 64, 128])
@@ -206,7 +208,7 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
     ],
 )
 def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) -> None:
-    assert gemm_tiles(rows, n, k, groups)[0] == tile
+    assert gemm_tiles(profile(reported("nvidia-h200")), rows, n, k, groups)[0] == tile
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:

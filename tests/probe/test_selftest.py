@@ -101,4 +101,4 @@ def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
         selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False)
     )
     with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
-        select.choose(any_device, "coopmat")
+        select.choose_path(any_device, "coopmat")

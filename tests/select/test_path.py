@@ -35,7 +35,7 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, GPU_RATES)
-    choice = select.choose(doctor(**{MIXED: 1}))
+    choice = select.choose_path(doctor(**{MIXED: 1}))
     assert (choice.path, choice.form) == ("dot_u8s8", "u8s8")
     assert choice.reason == "97.1 TOPS measured, 3.9x portable"
 
@@ -44,7 +44,7 @@ def test_a_form_whose_flag_is_false_but_which_is_fast_is_taken(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, {"s8s8": 9.0, "u8s8": 4.0, "u8u8": 4.0, "float": 3.0})
-    choice = select.choose(doctor(**{SIGNED: 0, MIXED: 1, UNSIGNED: 1}))
+    choice = select.choose_path(doctor(**{SIGNED: 0, MIXED: 1, UNSIGNED: 1}))
     assert choice.path == "dot_s8s8"
     assert choice.reason == f"9 TOPS measured, 3x portable ({SIGNED} is false)"
 
@@ -53,7 +53,7 @@ def test_a_form_that_is_claimed_and_slow_gives_way_to_portable(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 0.9, "u8u8": 0.8, "float": 2.0})
-    choice = select.choose(doctor(**{SIGNED: 1}))
+    choice = select.choose_path(doctor(**{SIGNED: 1}))
     assert choice.path == "portable"
     assert choice.reason == (
         f"the fastest other is dot_s8s8: 1 TOPS measured, 0.5x portable, although {SIGNED}; 1.1x is needed"
@@ -65,22 +65,22 @@ def test_a_form_that_is_claimed_and_wrong_is_passed_over(
 ) -> None:
     report(monkeypatch, {"s8s8": 50.0, "u8s8": 40.0, "u8u8": 4.0, "float": 5.0}, s8s8="3 of 262144 wrong")
     device = doctor(**{SIGNED: 1, MIXED: 1})
-    assert select.choose(device).path == "dot_u8s8"
+    assert select.choose_path(device).path == "dot_u8s8"
     with pytest.raises(vkq.PathError, match=r"dot_s8s8 cannot run on .*: 3 of 262144 wrong; path='auto'"):
-        select.choose(device, "dot_s8s8")
+        select.choose_path(device, "dot_s8s8")
 
 
 def test_equal_rates_fall_to_the_form_that_needs_no_shift(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, {"s8s8": 95.0, "u8s8": 97.0, "u8u8": 99.0, "float": 20.0})
-    assert select.choose(doctor()).path == "dot_s8s8"
+    assert select.choose_path(doctor()).path == "dot_s8s8"
 
 
 def test_without_rates_the_flags_decide(doctor: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     report(monkeypatch)
-    assert select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 1})).path == "dot_u8u8"
-    choice = select.choose(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 0}))
+    assert select.choose_path(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 1})).path == "dot_u8u8"
+    choice = select.choose_path(doctor(**{SIGNED: 0, MIXED: 0, UNSIGNED: 0}))
     assert (choice.path, choice.reason) == (
         "portable",
         "no packed dot product is accelerated, and no rate is measured",
@@ -92,18 +92,18 @@ def test_without_the_feature_every_dot_path_is_refused_by_its_name(
 ) -> None:
     report(monkeypatch, GPU_RATES)
     device = doctor(shaderIntegerDotProduct=False)
-    choice = select.choose(device)
+    choice = select.choose_path(device)
     assert (choice.path, choice.reason) == ("portable", "shaderIntegerDotProduct is false")
     for path in ("dot", "dot_s8s8", "dot_u8s8", "dot_u8u8"):
         with pytest.raises(vkq.PathError, match="shaderIntegerDotProduct is false"):
-            select.choose(device, path)
+            select.choose_path(device, path)
 
 
 def test_dot_by_name_takes_the_fastest_dot_even_below_portable(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 2.0, "u8u8": 1.5, "float": 4.0})
-    choice = select.choose(doctor(), "dot")
+    choice = select.choose_path(doctor(), "dot")
     assert (choice.path, choice.reason) == ("dot_u8s8", "asked for; 2 TOPS measured, 0.5x portable")
 
 
@@ -113,23 +113,23 @@ def test_a_device_that_fails_what_every_path_needs_is_refused(
 ) -> None:
     report(monkeypatch, GPU_RATES, **{test: "the driver crashed (SIGSEGV)"})
     with pytest.raises(vkq.PathError, match=r"no int8 path can run on .*the driver crashed \(SIGSEGV\)"):
-        select.choose(doctor())
+        select.choose_path(doctor())
 
 
 def test_where_the_portable_form_is_wrong_a_slow_dot_is_taken(
     doctor: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report(monkeypatch, {"s8s8": 1.0, "u8s8": 1.0, "u8u8": 1.0, "float": 9.0}, float="1 of 5 wrong")
-    assert select.choose(doctor()).path == "dot_s8s8"
+    assert select.choose_path(doctor()).path == "dot_s8s8"
 
 
 def test_the_choice_is_the_same_every_time(any_device: vkq.Device) -> None:
-    assert len({select.choose(any_device) for _ in range(3)}) == 1
+    assert len({select.choose_path(any_device) for _ in range(3)}) == 1
 
 
 def test_an_unknown_path_is_refused_with_the_known_ones(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match="path is 'fast'; it must be one of auto, dot, dot_s8s8"):
-        select.choose(any_device, "fast")
+        select.choose_path(any_device, "fast")
 
 
 @pytest.mark.parametrize("path", list(select.FORMS))
@@ -188,9 +188,9 @@ def test_a_path_is_added_by_one_row(doctor: Open, monkeypatch: pytest.MonkeyPatc
         select.refusal(doctor(pipelineExecutableInfo=False), "imagined") == "pipelineExecutableInfo is false"
     )
     assert select.refusal(able, "imagined") == "no int8 matrix shape"
-    assert select.choose(able).path == "dot_u8s8"
+    assert select.choose_path(able).path == "dot_u8s8"
     shapes.append("16x16x32")
-    choice = select.choose(able)
+    choice = select.choose_path(able)
     assert (choice.path, choice.reason) == (
         "imagined",
         "pipelineExecutableInfo, and the self-test passed; its rate is not measured",

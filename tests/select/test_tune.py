@@ -12,12 +12,12 @@ import vkq
 from vkq import QParams, cache, reference
 from vkq.runtime.device import Device
 from vkq.select import tune
-from vkq.select.tune import Setting, Shape
+from vkq.select.tune import ProductShape, Setting
 
 from ..ops.doctored import SMALLEST_LIMITS, capabilities
 
 ADRENO, MALI, VIDEOCORE = 0x5143, 0x13B5, 0x14E4
-SHAPE = Shape("s8s8", "q8to", m4=3, n4=4, k4=20)
+SHAPE = ProductShape("s8s8", "q8to", m4=3, n4=4, k4=20)
 GEMM = (
     (np.arange(9 * 77) % 251 - 125).astype(np.int8).reshape(9, 77),
     (np.arange(16 * 77) % 239 - 119).astype(np.int8).reshape(16, 77),
@@ -35,17 +35,17 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_the_default_is_the_widest_tile_that_the_product_fills(any_device: Device) -> None:
     facts = any_device.capabilities
-    assert tune.default(facts, Shape("s8s8", "q8to", 100, 100, 9)) == Setting("4x8", 8, 8)
-    assert tune.default(facts, Shape("s8s8", "q8to", 100, 1, 9)) == Setting("4x4", 8, 8)
-    assert tune.default(facts, Shape("s8s8", "q8to", 1, 100, 9)) == Setting("4x8", 64, 1)
-    assert tune.default(facts, Shape("s8s8", "q8to", 3, 100, 9)) == Setting("4x8", 16, 4)
+    assert tune.default(facts, ProductShape("s8s8", "q8to", 100, 100, 9)) == Setting("4x8", 8, 8)
+    assert tune.default(facts, ProductShape("s8s8", "q8to", 100, 1, 9)) == Setting("4x4", 8, 8)
+    assert tune.default(facts, ProductShape("s8s8", "q8to", 1, 100, 9)) == Setting("4x8", 64, 1)
+    assert tune.default(facts, ProductShape("s8s8", "q8to", 3, 100, 9)) == Setting("4x8", 16, 4)
 
 
 @pytest.mark.parametrize("m4", [1, 2, 3, 4, 5, 8, 9, 1000])
 def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
     facts = capabilities(any_device, vendor_id=ADRENO)
     assert not {(s.local_x, s.local_y) for s in tune.candidates(facts)} & {(8, 8), (4, 16)}
-    setting = tune.default(facts, Shape("s8s8", "q8to", m4, 4, 20))
+    setting = tune.default(facts, ProductShape("s8s8", "q8to", m4, 4, 20))
     assert (setting.local_x, setting.local_y) in {(64, 1), (32, 2), (16, 4)}
     assert set(tune.default_local(facts, m4).values()) <= {64, 1, 32, 2, 16, 4}
 
@@ -53,7 +53,7 @@ def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
 @pytest.mark.parametrize("vendor", [MALI, VIDEOCORE])
 def test_a_mali_and_a_videocore_get_the_narrow_tile(vendor: int, any_device: Device) -> None:
     facts = capabilities(any_device, vendor_id=vendor)
-    assert tune.default(facts, Shape("s8s8", "q8to", 100, 100, 9)) == Setting("4x4", 8, 8)
+    assert tune.default(facts, ProductShape("s8s8", "q8to", 100, 100, 9)) == Setting("4x4", 8, 8)
 
 
 def test_the_smallest_limits_leave_workgroups_of_up_to_128(any_device: Device) -> None:
@@ -79,9 +79,11 @@ def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(
     setting = Setting("8x8", 32, 2)
     tune.store(software_device.capabilities, {SHAPE: setting})
     monkeypatch.setattr(tune, "_tuned", {})  # as another process would find it
-    assert tune.choose(software_device, SHAPE) == setting
-    assert tune.choose(software_device, Shape("s8s8", "q8to", 4, 3, 32)) == setting  # the same powers of two
-    assert tune.choose(software_device, Shape("s8s8", "f32", 3, 4, 20)) != setting
+    assert tune.choose_setting(software_device, SHAPE) == setting
+    assert (
+        tune.choose_setting(software_device, ProductShape("s8s8", "q8to", 4, 3, 32)) == setting
+    )  # the same powers of two
+    assert tune.choose_setting(software_device, ProductShape("s8s8", "f32", 3, 4, 20)) != setting
     x, w = GEMM
     layer = vkq.Linear(
         w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=software_device
@@ -90,7 +92,7 @@ def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(
 
 
 def test_settings_tuned_before_are_kept(any_device: Device, fresh: Path) -> None:
-    other = Shape("u8u8", "f32", 100, 100, 100)
+    other = ProductShape("u8u8", "f32", 100, 100, 100)
     tune.store(any_device.capabilities, {SHAPE: Setting("4x4", 64, 1)})
     tune.store(any_device.capabilities, {other: Setting("8x8", 64, 1)})
     assert tune.stored(any_device.capabilities) == {
@@ -107,7 +109,7 @@ def test_a_stored_setting_that_the_device_cannot_run_is_ignored_with_a_warning(
     path = tune._path(facts)
     cache.write(path, json.dumps({SHAPE.bucket: bad[0], "other": bad[1]}).encode())
     with pytest.warns(cache.CacheWarning) as said:
-        assert tune.choose(any_device, SHAPE) == tune.default(facts, SHAPE)
+        assert tune.choose_setting(any_device, SHAPE) == tune.default(facts, SHAPE)
     assert ["no tile 16x16" in str(said[0].message), "4096 is above" in str(said[1].message)] == [True, True]
 
 
@@ -117,7 +119,7 @@ def test_a_damaged_file_is_ignored_with_a_warning(any_device: Device, fresh: Pat
     path.write_bytes(path.read_bytes()[:-3])
     tune._tuned.clear()
     with pytest.warns(cache.CacheWarning):
-        assert tune.choose(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)
+        assert tune.choose_setting(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -131,4 +133,4 @@ def test_a_sealed_file_of_another_form_is_ignored_with_a_warning(
 ) -> None:
     cache.write(tune._path(any_device.capabilities), text)
     with pytest.warns(cache.CacheWarning, match="is ignored and made again: "):
-        assert tune.choose(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)
+        assert tune.choose_setting(any_device, SHAPE) == tune.default(any_device.capabilities, SHAPE)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.bench.stats import THROTTLED
+from vkq.device.profiles import profile
 from vkq.errors import DeviceError
 from vkq.probe.matrices import Matrices, advertised
 from vkq.runtime.device import Device
@@ -25,13 +26,7 @@ OPERATIONS = {
 INVOCATIONS = 64
 MATRIX_CHAINS = 8
 MATRIX_SUBGROUPS = 4  # of a workgroup
-GROUPS = {"cpu": 64, "integrated": 1024}  # enough to fill the device
-GROUPS_DEFAULT = 8192
-COPY_BYTES = {
-    "discrete": 512 << 20,
-    "virtual": 512 << 20,
-}  # well above any cache; halved where a buffer may not be so large
-COPY_BYTES_DEFAULT = 64 << 20
+COPY_CACHES = 4  # times the last-level cache is copied; half of it where a buffer may not be so large
 LASTING_US = 4000.0
 RUNS = 10
 
@@ -116,7 +111,7 @@ class Rate:
         self, device: Device, program: Program, operations: int, words: int, push: Mapping[str, int | float]
     ):
         """*operations* of a loop and *words* of the result are a workgroup's."""
-        groups = GROUPS.get(device.capabilities.device_type, GROUPS_DEFAULT)
+        groups = profile(device.capabilities).fill_workgroups
         self._device, self._program, self._groups, self._push = device, program, groups, push
         self._y = device.allocate(4 * groups * words)
         self._bytes = 4 * groups * words
@@ -146,7 +141,7 @@ class Rate:
 
 def _copy(device: Device) -> float | None:
     program = _program(device, "ceiling__copy")
-    size = COPY_BYTES.get(device.capabilities.device_type, COPY_BYTES_DEFAULT)
+    size = COPY_CACHES * profile(device.capabilities).cache_bytes
     while size > device.capabilities.properties["maxStorageBufferRange"]:
         size //= 2
     if program is None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from vkq.bench import stats
+from vkq.device.profiles import profile
 from vkq.runtime.buffer import Buffer
 from vkq.runtime.device import Device
 from vkq.runtime.recording import Recording
@@ -24,10 +25,6 @@ HOST_CHAIN = 64  # calls of a host sample; a chain is submitted after more opera
 MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
 MAX_SETS = 64
 SET_BYTES = 1 << 30  # of all rotating copies together
-# What the rotating copies must exceed. Vulkan does not tell the size of the last-level cache; no GPU's of the
-# type is larger than this by much.
-CACHE_BYTES = {"discrete": 128 << 20, "virtual": 128 << 20}
-CACHE_BYTES_DEFAULT = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Work:
             self._rotate(work_bytes)
 
     def _rotate(self, work_bytes: int) -> None:
-        cache = CACHE_BYTES.get(self.device.capabilities.device_type, CACHE_BYTES_DEFAULT)
+        cache = profile(self.device.capabilities).cache_bytes
         buffers = dict.fromkeys(b for step in self.steps for b in step.buffers)
         used = max(1, work_bytes, sum(b.bytes for b in buffers))
         for _ in range(min(MAX_SETS, math.ceil(cache / max(1, work_bytes)), SET_BYTES // used)):

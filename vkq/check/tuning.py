@@ -15,7 +15,7 @@ from ..ops.linear import Linear
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select import tune
-from ..select.tune import Setting, Shape
+from ..select.tune import ProductShape, Setting
 from .catalogue import Check
 from .compare import compare, layer
 
@@ -71,7 +71,7 @@ class Recorder:
     """Notes the shapes of the products that a call asks for."""
 
     def __init__(self) -> None:
-        self.shapes: list[Shape] = []
+        self.shapes: list[ProductShape] = []
 
     def __enter__(self) -> Recorder:
         self._token = tune.observer.set(self.shapes.append)
@@ -81,7 +81,7 @@ class Recorder:
         tune.observer.reset(self._token)
 
 
-def shapes_of(device: Device, check: Check, path: str) -> list[Shape]:
+def shapes_of(device: Device, check: Check, path: str) -> list[ProductShape]:
     """The products that a check's layer is made of on a path; empty where its kernels have nothing to
     tune."""
     data = check.data()

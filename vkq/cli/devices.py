@@ -13,7 +13,7 @@ from vkq.device.profiles import profile
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
-from vkq.select.path import COOPMAT, FORMS, choose, refusal
+from vkq.select.path import COOPMAT, FORMS, choose_path, refusal
 
 
 def register(commands: Parsers) -> None:
@@ -66,7 +66,7 @@ def _report(c: Capabilities) -> dict[str, Any]:
         try:
             with Device(c.index) as device:
                 report["paths"] = {path: refusal(device, path) for path in (COOPMAT, *FORMS)}
-                choice = choose(device)
+                choice = choose_path(device)
                 report |= {"path": choice.path, "reason": choice.reason}
         except VkqError as error:
             report["reason"] = str(error)

@@ -20,12 +20,12 @@ from vkq.check.replay import TIMES, replays
 from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
-from vkq.device.choose import choose as choose_device
+from vkq.device.choose import choose_device
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.runtime.recording import native_module
-from vkq.select.path import choose
+from vkq.select.path import choose_path
 from vkq.shader.glslang import find_compiler
 
 
@@ -97,7 +97,7 @@ def versions() -> dict[str, str]:
 
 def _chosen(device: Device) -> dict[str, Any]:
     try:
-        choice = choose(device)
+        choice = choose_path(device)
     except PathError as error:
         return {"path": None, "reason": str(error)}
     return {"path": choice.path, "reason": choice.reason}

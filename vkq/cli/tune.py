@@ -13,7 +13,7 @@ from vkq.check.catalogue import Check
 from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.runtime.device import Device
 from vkq.select import tune
-from vkq.select.path import PATHS, choose
+from vkq.select.path import PATHS, choose_path
 
 
 def register(commands: Parsers) -> None:
@@ -40,7 +40,7 @@ def register(commands: Parsers) -> None:
 def run(options: argparse.Namespace) -> int:
     checks = [catalogue.check_of(name) for name in options.problem]
     with Device(options.device) as device:
-        path = choose(device, options.path).path
+        path = choose_path(device, options.path).path
         found = [_tune(device, check, path, options.dry_run) for check in checks]
     if options.json:
         print(json.dumps(found, indent=2))

@@ -14,7 +14,7 @@ from .capabilities import Capabilities, read
 PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
 
-def choose(which: int | str | None, probed: bool = True) -> tuple[Any, Capabilities]:
+def choose_device(which: int | str | None, probed: bool = True) -> tuple[Any, Capabilities]:
     """The physical device and its capabilities.
 
     *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE,

@@ -11,6 +11,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ..yamlfile import load
@@ -34,6 +35,11 @@ class Profile:
     gemv_columns: int
     macs_per_dispatch_log2: int
     wide_barriers: bool
+    fill_workgroups: int
+    busy_workgroups: int
+    cache_bytes: int
+    multiprocessors: int
+    matrix_tile_cycles: Mapping[str, tuple[int, int]]
     names: tuple[str, ...]
     whys: tuple[str, ...]
 
@@ -149,4 +155,13 @@ def _value(field: str, node: Any) -> Any:
         if any(len(pair) != 2 for pair in pairs):
             raise node.error("a workgroup size has two numbers here: x and y")
         return frozenset(pairs)
+    if field == "matrix_tile_cycles":
+        return MappingProxyType({tile: _cycles(pair) for tile, pair in node.items()})
     return node.int()
+
+
+def _cycles(node: Any) -> tuple[int, int]:
+    cycles = [n.int() for n in node.sequence()]
+    if len(cycles) != 2:
+        raise node.error("a tile has two numbers of cycles here: alone and together")
+    return cycles[0], cycles[1]

@@ -31,7 +31,7 @@ from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Padding
 from ..runtime.device import Device, default_device
-from ..select.path import choose
+from ..select.path import choose_path
 from . import correlation as op
 from .work import arithmetic
 
@@ -291,7 +291,7 @@ def _correlate(
     x_range, w_range = _range(x), _range(w)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     device = device or default_device()
-    choice = choose(device, path)
+    choice = choose_path(device, path)
     if 0 in p.y_shape:
         return np.zeros(p.y_shape, dtype)
     if p.gemm_k == 0:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..device.profiles import profile
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -91,7 +92,7 @@ class Correlation:
     def build(self, b: Builder, x: Value, s: Shape, stored: Stored) -> Value:
         """Adds the correlation to a plan."""
         how = self.how
-        work = Work.of(s, how, self.device.capabilities.device_type)
+        work = Work.of(s, how, profile(self.device.capabilities).busy_workgroups)
         y = b.words(s.images * s.groups * s.templates * s.oh * s.ow * (2 if how.wide else 1))
         offset = how.w_offset % 2**64
         push: dict[str, int | float] = {

@@ -15,9 +15,6 @@ from .digits import Digits, digits_for
 INVOCATIONS = 64
 TILE_WORDS = 2048  # of the image tile, and of the template tile, in shared memory
 STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
-# Workgroups that keep a device busy: the reduction is split until there are so many.
-BUSY_WORKGROUPS = {"discrete": 1024, "virtual": 1024, "cpu": 8}
-BUSY_WORKGROUPS_DEFAULT = 256
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
     256,
@@ -183,11 +180,10 @@ class Work:
     macs: int
 
     @classmethod
-    def of(cls, s: Shape, how: Arithmetic, device_type: str) -> Work:
-        """For a device of this type."""
+    def of(cls, s: Shape, how: Arithmetic, busy: int) -> Work:
+        """For a device that so many workgroups keep busy."""
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
-        busy = BUSY_WORKGROUPS.get(device_type, BUSY_WORKGROUPS_DEFAULT)
         pairs = how.x.count * how.w.count
         words = s.channels * s.kh * s.kwords
         wanted = max(1, busy // alone)

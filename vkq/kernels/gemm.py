@@ -101,8 +101,8 @@ class Int8Gemm:
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
-        shape = tune.Shape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
-        setting = tune.choose(self.device, shape)
+        shape = tune.ProductShape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
+        setting = tune.choose_setting(self.device, shape)
         variant = self.variant("gemm_{}__tiled", tile=setting.tile)
         return self.device.program(variant, {**setting.local, **self.constants()})
 

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -102,9 +103,8 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
 
 # What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): 32 k of a workgroup take
 # as long as the square root of its tile's area, reading a chunk's pixels as long as a few times that, and
-# where there are fewer workgroups than a device holds at once, the rest of it is idle.
+# where there are fewer workgroups than a device holds at once, two a multiprocessor, the rest of it is idle.
 CHUNK_STEPS = 6
-WORKGROUPS_AT_ONCE = 256
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
@@ -114,7 +114,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
     preferred matrices.
     """
-    listed = advertised(capabilities)
+    listed, at_once = advertised(capabilities), 2 * profile(capabilities).multiprocessors
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
     for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
         if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not _whole(
@@ -129,7 +129,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
             * p.groups
             * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
         )
-        cost = max(workgroups, WORKGROUPS_AT_ONCE) * steps * math.sqrt(th * tw * bn)
+        cost = max(workgroups, at_once) * steps * math.sqrt(th * tw * bn)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
     best_first = (pair for _, pair in sorted(found, key=lambda one: one[0]))
     return next(

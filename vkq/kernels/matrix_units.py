@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..device.profiles import Profile, profile
 from ..layout.pack import layout
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
@@ -31,39 +32,24 @@ GEMM = "gemm_q8ta_q8csw__coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
-# Tiles (rows x outputs): what a step of 32 k takes on one multiprocessor, in cycles, of a workgroup that has
-# it alone and of each where several share it. Measured on an H200, which has so many units
-# (benchmarks/matrix-log.md); elsewhere it still holds that larger tiles read their operands less often, and
-# that too few workgroups leave a device idle.
-TILE_COSTS = {
-    "128x256": (800, 800),
-    "128x128": (650, 560),
-    "128x64": (500, 445),
-    "64x64": (290, 265),
-    DEEP: (250, 205),
-}
-UNITS = 132
 # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
 TURN = 128
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
-def gemm_tiles(rows: int, n: int, k: int, groups: int = 1) -> tuple[str, ...]:
-    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device that has
-    room for it."""
+def gemm_tiles(known: Profile, rows: int, n: int, k: int, groups: int = 1) -> tuple[str, ...]:
+    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device of this
+    profile that has room for it."""
 
     def cost(tile: str) -> float:
         tile_rows, outputs = map(int, tile.removesuffix("_deep").split("x"))
-        alone, together = TILE_COSTS[tile]
-        return max(alone, together * groups * -(-rows // tile_rows) * -(-n // outputs) / UNITS)
+        alone, together = known.matrix_tile_cycles[tile]
+        workgroups = groups * -(-rows // tile_rows) * -(-n // outputs)
+        return max(alone, together * workgroups / known.multiprocessors)
 
-    return tuple(
-        sorted(
-            (tile for tile in TILE_COSTS if tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST)),
-            key=cost,
-        )
-    )
+    deep = k % DEEP_TURN == 0 and k >= DEEP_LEAST
+    return tuple(sorted((tile for tile in known.matrix_tile_cycles if deep or tile != DEEP), key=cost))
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -210,7 +196,8 @@ class MatrixGemm:
         """The variant for so many rows: the best tile that the device has room for."""
         w = self.packed
         name = f"gemm_{w.arithmetic.family}__coopmat"
-        tiles = (self.tile,) if self.tile else gemm_tiles(rows, w.n, w.k_padded, w.groups)
+        known = profile(self.device.capabilities)
+        tiles = (self.tile,) if self.tile else gemm_tiles(known, rows, w.n, w.k_padded, w.groups)
         variants = (catalog().find(name, dot=w.form, tile=tile, **w.arithmetic.axes) for tile in tiles)
         found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
         able = (variant for variant in found if self.matrices.runs(variant, self.device.capabilities))

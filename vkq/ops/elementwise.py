@@ -112,7 +112,7 @@ def mul(
 
 
 @dataclasses.dataclass(frozen=True)
-class Arithmetic:
+class BinaryFormula:
     """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an
     integer it may round."""
 
@@ -124,7 +124,7 @@ class Arithmetic:
 
 
 @functools.lru_cache(maxsize=256)
-def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
+def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
     """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
     float32 steps."""
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
@@ -140,8 +140,8 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> Arithmetic:
         largest = 512 * (abs(ra) + abs(rb) + 1)
         variant, error = "add", 16 * FLOAT_STEP * largest
     if not (np.isfinite(largest) and largest < 2.0**100 and ra >= 2.0**-100 and error < TIE / 2):
-        return Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
-    return Arithmetic(variant, ra, rb, offset, TIE - error)
+        return BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
+    return BinaryFormula(variant, ra, rb, offset, TIE - error)
 
 
 def combined(
@@ -166,7 +166,7 @@ def combined(
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else Arithmetic("table", 0.0, 0.0, 0.0, 0.0)
+        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
         low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
         key = (op, xq, zq, yq, low, high)
         table = b.device.constant(key, 1 << 16, lambda: _stored_table(op, xq, zq, yq, activation))
@@ -186,14 +186,14 @@ def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
         stored = signed(np.ascontiguousarray(entries.T))
         table = b.device.constant(("lookup_pair", stored.tobytes()), stored.nbytes, lambda: stored)
         unused: dict[str, int | float] = {"a_zero": 0, "b_zero": 0, "y_min": 0, "y_max": 0}
-        _combine(b, "lookup_pair", Arithmetic("table", 0.0, 0.0, 0.0, 0.0), (x, z, y), table, unused)
+        _combine(b, "lookup_pair", BinaryFormula("table", 0.0, 0.0, 0.0, 0.0), (x, z, y), table, unused)
     return y
 
 
 def _combine(
     b: Builder,
     op: str,
-    numbers: Arithmetic,
+    numbers: BinaryFormula,
     operands: tuple[Value, Value, Value],
     table: Resident,
     push: dict[str, int | float],

@@ -13,21 +13,13 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from ..device.profiles import profile
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 
 LOCAL = 64  # invocations of a workgroup, as LOCAL_X of the shader
-# Enough workgroups to fill the device, and no more: the time per loop must stay far below the target.
-GROUPS = {"discrete": 8192, "virtual": 8192, "cpu": 16}
-GROUPS_DEFAULT = 1024
-COPY_BYTES = {
-    "discrete": 128 << 20,
-    "virtual": 128 << 20,
-    "cpu": 8 << 20,
-}  # above the last-level cache, where memory allows
-COPY_BYTES_DEFAULT = 32 << 20
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # of one run; the host's clock needs more to drown its jitter
 ROUNDS = 5
 ATTEMPTS = 3  # with more loops each, where another program made too few of them look long enough
@@ -51,7 +43,7 @@ class _Work:
     def __init__(self, device: Device, op: str, clock: str, buffers: tuple[Buffer, Buffer]):
         self.device, self.op, self.clock, self.buffers = device, op, clock, buffers
         self.program: Program = device.program(catalog().find("selftest__rates", op=op))
-        self.groups = GROUPS.get(device.capabilities.device_type, GROUPS_DEFAULT)
+        self.groups = profile(device.capabilities).fill_workgroups
         self.most = MOST_LOOPS
         if op == "copy":
             per_loop = 16 * LOCAL * self.groups
@@ -116,9 +108,9 @@ def measure(device: Device) -> Rates:
         facts.properties.get(name, 0)
         for name in ("maxStorageBufferRange", "maxMemoryAllocationSize", "maxBufferSize")
     ]
-    size = min(COPY_BYTES.get(facts.device_type, COPY_BYTES_DEFAULT), *(limit for limit in limits if limit))
-    groups = GROUPS.get(facts.device_type, GROUPS_DEFAULT)
-    size = max(size, 16 * LOCAL * groups)
+    known = profile(facts)
+    size = min(known.cache_bytes, *(limit for limit in limits if limit))
+    size = max(size, 16 * LOCAL * known.fill_workgroups)
     x, y = device.allocate(size), device.allocate(size)
     has_dot = facts.features["shaderIntegerDotProduct"]
     ops = [op for op in (*DOT_FORMS, "fma", "copy") if op in ("float", "fma", "copy") or has_dot]

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..arguments import RULES, Rule, checked, either, integer, of, optional
 from ..device import vulkan
 from ..device.capabilities import Capabilities
-from ..device.choose import choose
+from ..device.choose import choose_device
 from ..device.profiles import profile
 from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
@@ -84,7 +84,7 @@ class Device:
         capabilities: Capabilities | None = None,
     ):
         extension = native_module()  # before anything is opened that a failed import would leave open
-        physical, found = choose(capabilities.index if which is None and capabilities else which)
+        physical, found = choose_device(capabilities.index if which is None and capabilities else which)
         self.capabilities = capabilities or found
         self.doctored = (
             self.capabilities.key != found.key
@@ -434,7 +434,7 @@ def named_device(which: int | str) -> Device:
     with _default_lock:
         found = _named.get(which)
         if found is None or found.closed or found.context.lost:
-            index = choose(which)[1].index
+            index = choose_device(which)[1].index
             same = [d for d in (*_named.values(), _default) if d and d.capabilities.index == index]
             usable = [d for d in same if not (d.closed or d.context.lost)]
             found = _named[which] = usable[0] if usable else Device(index)

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any
 
 from ..device import vulkan
-from ..device.choose import choose
+from ..device.choose import choose_device
 from ..errors import DeviceError, PathError
 from ..shader.spec import Value, Variant
 from .program import code, require
@@ -64,7 +64,7 @@ class Compiler:
     """
 
     def __init__(self, which: int | str | None = None):
-        physical, self.capabilities = choose(which, probed=False)  # runs nothing
+        physical, self.capabilities = choose_device(which, probed=False)  # runs nothing
         family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
         if refusal or family is None:
             raise DeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")

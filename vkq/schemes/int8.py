@@ -12,7 +12,7 @@ from ..numerics.qparams import QParams
 from ..numerics.requantize import activation_bounds, activation_range
 from ..numerics.stored import signed_zero_point
 from ..runtime.device import Device
-from ..select.path import Choice, choose
+from ..select.path import Choice, choose_path
 from .base import ChannelScheme
 
 
@@ -55,7 +55,7 @@ class Int8Scheme(ChannelScheme):
         }  # fmt: skip
 
     def choice(self, device: Device) -> Choice:
-        return choose(device, self.operands.path)
+        return choose_path(device, self.operands.path)
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         if self.y is None:

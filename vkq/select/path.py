@@ -84,7 +84,7 @@ def _failed(device: Device, *tests: str) -> str | None:
     return next((failures[test] for test in tests if test in failures), None)
 
 
-def choose(device: Device, path: str = "auto") -> Choice:
+def choose_path(device: Device, path: str = "auto") -> Choice:
     """The path for this device.
 
     ``auto`` takes the path with the highest measured rate of those that pass the self-test, or the portable
@@ -111,7 +111,7 @@ def choose(device: Device, path: str = "auto") -> Choice:
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:
-    """`choose` for what matrix units do not take: "auto" or "dot"."""
+    """`choose_path` for what matrix units do not take: "auto" or "dot"."""
     refused = {row.name: refusal(device, row.name) for row in TABLE}
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":

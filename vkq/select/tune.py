@@ -51,7 +51,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class ProductShape:
     """A matrix product in blocks of four, with its dot form and output ("q8to" or "f32")."""
 
     form: str
@@ -69,14 +69,14 @@ class Shape:
 
 
 _forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_setting", default=None)
-observer: contextvars.ContextVar[Callable[[Shape], None] | None] = contextvars.ContextVar(
+observer: contextvars.ContextVar[Callable[[ProductShape], None] | None] = contextvars.ContextVar(
     "vkq_shapes", default=None
 )  # told of each
 _tuned: dict[str, dict[str, Setting]] = {}  # by device, then bucket
 _lock = threading.Lock()
 
 
-def choose(device: Device, shape: Shape) -> Setting:
+def choose_setting(device: Device, shape: ProductShape) -> Setting:
     """The setting for a product on a device."""
     observe = observer.get()
     if observe:
@@ -84,12 +84,12 @@ def choose(device: Device, shape: Shape) -> Setting:
     return _forced.get() or lookup(device, shape) or default(device.capabilities, shape)
 
 
-def lookup(device: Device, shape: Shape) -> Setting | None:
+def lookup(device: Device, shape: ProductShape) -> Setting | None:
     """The tuned setting, or None where the product's bucket was not tuned on this device and driver."""
     return stored(device.capabilities).get(shape.bucket)
 
 
-def default(capabilities: Capabilities, shape: Shape) -> Setting:
+def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller
     than it has tiles."""
     tile = profile(capabilities).tile if shape.n4 >= WIDE_N4 else "4x4"
@@ -163,7 +163,7 @@ def stored(capabilities: Capabilities) -> Mapping[str, Setting]:
         return found
 
 
-def store(capabilities: Capabilities, settings: Mapping[Shape, Setting]) -> None:
+def store(capabilities: Capabilities, settings: Mapping[ProductShape, Setting]) -> None:
     """Keeps settings for this device, driver and version of vkq, beside those that were tuned before."""
     found = {**stored(capabilities), **{shape.bucket: setting for shape, setting in settings.items()}}
     with _lock:
