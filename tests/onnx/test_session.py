@@ -59,6 +59,17 @@ def test_as_onnxruntime(any_device: vkq.Device, resnet: bytes, folder: Path) -> 
     np.testing.assert_array_equal(vkq.onnx.load(resnet, any_device).run(None, feed)[0], want[0])
 
 
+def test_pipelines_are_made_together_and_counted(device: vkq.Device, resnet: bytes) -> None:
+    told: list[tuple[int, int]] = []
+    with vkq.Device(device.name) as fresh:
+        session = vkq.onnx.InferenceSession(resnet, fresh, progress=lambda *now: told.append(now))
+        for _ in range(2):
+            session.run(None, {"x": images(1, 3, 16, 16)})
+    count = len(told)
+    assert count >= 4
+    assert told == [(i, count) for i in range(1, count + 1)], "once, at the first run"
+
+
 def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: bytes) -> None:
     session = vkq.onnx.InferenceSession(resnet, any_device)
     for batch in (1, 3, 2, 1):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vkq.cli.common import Parsers, add_command, device_argument
+from vkq.cli.common import Parsers, add_command, device_argument, status_line
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.errors import ArgumentError
 
@@ -47,7 +47,16 @@ def register(commands: Parsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx import InferenceSession
 
-    session = InferenceSession(options.model, options.device, options.fallback)
+    with status_line() as show:  # of the first run
+        session = InferenceSession(
+            options.model, options.device, options.fallback,
+            progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),
+        )  # fmt: skip
+        return run_session(options, session)
+
+
+def run_session(options: argparse.Namespace, session: Any) -> int:
+    """What the options ask for, with a session."""
     given = {text.rpartition("=")[0] for text in options.input}
     missing = [a.name for a in session.model.inputs if a.name not in given]
     if missing and not options.random and not options.input:

@@ -7,14 +7,15 @@ kept in ``layers``, which the executables of one model share, whatever the shape
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from ..errors import UnsupportedModelError
 from ..layout.extent import Spec
-from ..runtime.builder import Builder
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
+from ..runtime.pipelines import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device.context import Context
@@ -31,7 +32,14 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
 class Executable:
     """A lowered graph, recorded on a device."""
 
-    def __init__(self, graph: Graph, device: Device, layers: dict[Hashable, Any], timestamps: bool = False):
+    def __init__(
+        self,
+        graph: Graph,
+        device: Device,
+        layers: dict[Hashable, Any],
+        timestamps: bool = False,
+        progress: Progress | None = None,
+    ):
         refused = [f"{node}: {why}" for node, why in refusals(graph)]
         if refused:
             raise UnsupportedModelError(
@@ -39,37 +47,42 @@ class Executable:
             )
         self.graph = graph
         self._lock = threading.Lock()
-        builder = Builder(device)
-        values = {
-            name: builder.input(Spec(graph.specs[name].shape, graph.specs[name].dtype))
-            for name in graph.inputs
-        }
-        # Each node's dispatches: the first, and the one after the last.
-        self.steps: list[tuple[Node, int, int]] = []
-        context = Context(graph, builder, layers, values)
-        for node in graph.nodes:
+        with device.pipelines_together(progress):  # made while weights are packed and uploaded
+            builder = Builder(device)
+            # Each node's dispatches: the first, and the one after the last.
+            self.steps: list[tuple[Node, int, int]] = []
+            values = self._add_nodes(builder, layers)
+            constants = graph.constants
+            self.known = {name: constants[name] for name in graph.outputs if name in constants}
+            names = [name for name in graph.outputs if name not in constants]
+            self.plan = builder.plan(*(values[name] for name in names))
+            self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
+            self.recording = self._record(device, names, timestamps)
+
+    def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
+        specs = self.graph.specs
+        values = {x: builder.input(Spec(specs[x].shape, specs[x].dtype)) for x in self.graph.inputs}
+        context = Context(self.graph, builder, layers, values)
+        for node in self.graph.nodes:
             first = builder.dispatches
             made = ROWS[node.op].record(context, node)
             values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
             self.steps.append((node, first, builder.dispatches))
-        constants = graph.constants
-        self.known = {name: constants[name] for name in graph.outputs if name in constants}
-        names = [name for name in graph.outputs if name not in constants]
-        self.plan = builder.plan(*(values[name] for name in names))
-        self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
+        return values
+
+    def _record(self, device: Device, outputs: Sequence[str], timestamps: bool) -> Recording:
         given = [Tensor.of(device, spec) for spec in self.plan.inputs]
-        self.inputs = dict(zip(graph.inputs, given, strict=True))
+        self.inputs = dict(zip(self.graph.inputs, given, strict=True))
         slots = dict(enumerate(tensor.buffer for tensor in given))
         results = []
         for slot, spec in zip(self.plan.outputs, self.plan.results, strict=True):
-            results.append(
-                Tensor.of(device, spec, slots.get(slot))
-            )  # two outputs may be one value, or an input
+            # two outputs may be one value, or an input
+            results.append(Tensor.of(device, spec, slots.get(slot)))
             slots[slot] = results[-1].buffer
-        self.outputs = dict(zip(names, results, strict=True))
+        self.outputs = dict(zip(outputs, results, strict=True))
         with device.record(timestamps=4096 if timestamps else 0) as recording:
             recording.add(self.plan, [x.buffer for x in given], [y.buffer for y in results])
-        self.recording: Recording = recording
+        return recording
 
     def shaders(self) -> list[tuple[str, ...]]:
         """The shader variants of each node, in order of dispatch."""

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
+from ..runtime.pipelines import Progress
 
 OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
 
@@ -24,12 +25,14 @@ class FallbackWarning(UserWarning):
 class Mixed:
     """A graph in parts, by turns on the device and on the CPU. Used as `Executable`."""
 
-    def __init__(self, graph: Graph, device: Device, layers: dict[Hashable, Any]):
+    def __init__(
+        self, graph: Graph, device: Device, layers: dict[Hashable, Any], progress: Progress | None = None
+    ):
         refused = {id(node) for node, _ in refusals(graph)}
         self.graph = graph
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
         for on_cpu, part in partitions(graph, refused):
-            run = _CpuPart(part).run if on_cpu else Executable(part, device, layers).run
+            run = _CpuPart(part).run if on_cpu else Executable(part, device, layers, progress=progress).run
             self.parts.append((on_cpu, part, run))
         self.cpu_nodes = len(refused)
         crossing = {name for cpu, part, _ in self.parts if cpu for name in (*part.inputs, *part.outputs)}

@@ -17,6 +17,7 @@ from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..runtime.device import Device, default_device
+from ..runtime.pipelines import Progress
 from .fallback import Mixed
 from .reader import Model, fixed, read
 from .report import Report, explain
@@ -60,7 +61,8 @@ class InferenceSession:
     int8 activations on every machine), the results are its bytes; elsewhere the correctly rounded result.
     ``run`` takes any shapes that the model allows; each set of shapes is prepared once, with weights shared.
     Sessions may be used from several threads, and pickled: they open their device again where they are
-    unpickled.
+    unpickled. The first run of a set of shapes makes the pipelines, on all cores, and tells
+    ``progress(made, of_how_many)`` as they come.
 
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
@@ -71,11 +73,13 @@ class InferenceSession:
         device: Device | int | str | None = None,
         fallback: str | None = None,
         constant_inputs: Sequence[str] = (),
+        progress: Progress | None = None,
     ):
         if fallback not in (None, "onnxruntime"):
             raise ArgumentError(f"fallback is {fallback!r}; it must be None or 'onnxruntime'")
         self.model = read(model)
         self._fallback = fallback
+        self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
         self._constant = {
             a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
@@ -103,6 +107,7 @@ class InferenceSession:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._progress = None
         self._open(self._which)
 
     # ------------------------------------------------------------------------------------------------- facts
@@ -241,7 +246,7 @@ class InferenceSession:
                 graph = self.lowered(shapes, given)
                 layers = {} if given else self._layers
                 kind = Mixed if refusals(graph) else Executable
-                found = self._executables[key] = kind(graph, self.device, layers)
+                found = self._executables[key] = kind(graph, self.device, layers, progress=self._progress)
                 if len(self._executables) > KEPT:
                     self._executables.popitem(last=False)
             self._executables.move_to_end(key)

@@ -25,6 +25,7 @@ from ..shader.spec import Value, Variant
 from . import pipeline_cache
 from .buffer import Arena, Buffer
 from .memory import plan_memory
+from .pipelines import Pipelines, Progress
 from .plan import Plan, Resident
 from .program import Program, code, require
 from .recording import Recording, native_module
@@ -300,19 +301,36 @@ class Device:
             with turn:  # other programs are made meanwhile: the driver compiles without the GIL
                 found = self._programs.get(key)
                 if found is None:
+                    require(variant, values, self.capabilities)
                     found = self._programs[key] = self._make_program(variant, values, subgroup_size)
+                    found.if_not_made(lambda: self._programs.pop(key, None))  # who asks again tries again
         return found
 
     def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        require(variant, values, self.capabilities)
         packed = [
             (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
         ]
-        native = self.context.program(
-            variant.name, code(variant, self.capabilities), len(variant.bindings),
-            4 * len(variant.push_constants), packed, subgroup_size, 0,
-        )  # fmt: skip
-        return Program(variant, values, native)
+
+        def make() -> Any:
+            return self.context.program(
+                variant.name, code(variant, self.capabilities), len(variant.bindings),
+                4 * len(variant.push_constants), packed, subgroup_size, 0,
+            )  # fmt: skip
+
+        together: Pipelines | None = getattr(self._local, "pipelines", None)
+        return Program(variant, values, together.submit(make) if together else make())
+
+    @contextlib.contextmanager
+    def pipelines_together(self, progress: Progress | None = None) -> Iterator[None]:
+        """Pipelines that this thread asks for in the block are made side by side, while it goes on; at its
+        end all are there, and the first that could not be made raises. *progress* is then told after each how
+        many there are, of how many."""
+        with Pipelines(progress) as pool:
+            previous, self._local.pipelines = getattr(self._local, "pipelines", None), pool
+            try:
+                yield
+            finally:
+                self._local.pipelines = previous
 
     # ----------------------------------------------------------------------------------------------
     # submission

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from ..device.capabilities import Capabilities
@@ -14,11 +16,22 @@ from ..shader.spirv import with_float_controls
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline."""
+    """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline, or the
+    future of one that is being made."""
 
     variant: Variant
     constants: dict[str, Value]
-    native: Any
+    pipeline: Any
+
+    @property
+    def native(self) -> Any:
+        """The native pipeline, once it is made; raises where it could not be made."""
+        return self.pipeline.result() if isinstance(self.pipeline, Future) else self.pipeline
+
+    def if_not_made(self, then: Callable[[], Any]) -> None:
+        """Calls *then* when it turns out that the pipeline could not be made."""
+        if isinstance(self.pipeline, Future):
+            self.pipeline.add_done_callback(lambda made: then() if made.exception() else None)
 
     @property
     def first_group_at(self) -> int:

@@ -1,0 +1,81 @@
+"""Pipelines made side by side: all are there at the block's end, one that fails is told and not kept."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import vkq
+from tests.runtime.work import OUT_OF_DEVICE_MEMORY, counted, failing
+from vkq.runtime.pipelines import Pipelines
+from vkq.shader.catalog import catalog
+from vkq.shader.spec import Variant
+
+
+@pytest.fixture
+def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
+    """A device that has made no pipeline."""
+    with vkq.Device(device.name) as one:
+        yield one
+
+
+def variants() -> list[Variant]:
+    """A few small shaders."""
+    names = [name for name in sorted(catalog().shaders) if name.startswith(("quantize", "dequantize"))]
+    return [catalog().shaders[name].variants[0] for name in names][:3]
+
+
+def test_all_are_there_at_the_end_and_the_count_is_told(fresh: vkq.Device) -> None:
+    told: list[tuple[int, int]] = []
+    with fresh.pipelines_together(lambda made, count: told.append((made, count))):
+        programs = [fresh.program(variant) for variant in variants()]
+        assert fresh.program(variants()[0]) is programs[0], "asked for again while it is made"
+    count = len(programs)
+    assert count >= 2
+    assert told == [(i, count) for i in range(1, count + 1)]
+    assert all(program.native is not None for program in programs)
+    with failing("vkCreateComputePipelines", 0):
+        assert [fresh.program(variant) for variant in variants()] == programs
+        assert counted() == 0
+
+
+def test_one_that_fails_is_told_and_made_again_when_it_is_asked_for_again(fresh: vkq.Device) -> None:
+    variant = variants()[0]
+    with failing("vkCreateComputePipelines", 1):
+        with pytest.raises(vkq.OutOfMemoryError) as caught, fresh.pipelines_together():
+            program = fresh.program(variant)
+        assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, "vkCreateComputePipelines")
+        with pytest.raises(vkq.OutOfMemoryError):
+            _ = program.native
+    assert fresh.program(variant).native is not None
+
+
+def test_a_refusal_is_told_where_it_is_asked_for(any_device: vkq.Device) -> None:
+    variant = catalog().shaders["gemm_q8ta_q8csw__coopmat"].variants[0]
+    with any_device.pipelines_together(), pytest.raises(vkq.PathError, match="cooperativeMatrix"):
+        any_device.program(variant)
+
+
+def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
+    begun = threading.Event()
+
+    def fail() -> None:
+        begun.set()
+        raise vkq.DeviceError("no pipeline")
+
+    def block() -> None:
+        with Pipelines() as together:
+            together.submit(fail)
+            begun.wait()
+            raise KeyError("of the block")
+
+    with pytest.raises(KeyError):
+        block()
+
+
+def test_they_are_made_while_the_block_goes_on() -> None:
+    """The block waits for what a thread does: were the pipeline made at the end, it would wait forever."""
+    done = threading.Event()
+    with Pipelines() as together:
+        together.submit(done.set)
+        assert done.wait(10)
