@@ -28,7 +28,7 @@ layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #if OUT == 1
-layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
+layout(set = 0, binding = 3) buffer Y { int y[]; };
 #else
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif

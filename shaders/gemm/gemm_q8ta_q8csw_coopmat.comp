@@ -21,7 +21,7 @@ layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #if OUT == 1
-layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
+layout(set = 0, binding = 3) buffer Y { uvec4 y[]; };
 #else
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif

@@ -149,6 +149,18 @@ def movement(b: Builder, x: str, shape: tuple[int, ...]) -> tuple[str, tuple[int
     return b.op("Concat", x, x, axis=1), (n, 2 * c, h, w)
 
 
+def residual(b: Builder, x: str, shape: tuple[int, ...]) -> str:
+    """A convolution, and the sum of its result with x, or with another convolution's."""
+    sides = [x]
+    for _ in range(b.draw(st.integers(1, 2))):
+        y = b.op("Conv", x, b.weight(shape[1], shape[1], 3, 3), pads=(1, 1, 1, 1))
+        if b.draw(st.booleans()):
+            y = elementwise(b, b.real(b.stored(y, 1.0), 1.0)[0], shape)
+        sides.append(b.real(b.stored(y, 1.0), 1.0)[0])
+    one, two = sides[-1], sides[-2]
+    return b.op("Add", *((one, two) if b.draw(st.booleans()) else (two, one)))
+
+
 @st.composite
 def models(draw: Any) -> Graph:
     """A graph from 8-bit to 8-bit or float32, through everything that the passes know."""
@@ -157,7 +169,9 @@ def models(draw: Any) -> Graph:
     for _ in range(draw(st.integers(1, 4))):
         x, pair = b.real(q, scale)
         kind = draw(
-            st.sampled_from(["elementwise", "movement", "conv", "add", "pool", "two", "where", "mixed"])
+            st.sampled_from(
+                ["elementwise", "movement", "conv", "add", "pool", "two", "where", "mixed", "residual"]
+            )
         )
         new = scale
         if kind == "elementwise":
@@ -169,6 +183,8 @@ def models(draw: Any) -> Graph:
             x = b.op("Conv", x, b.weight(3, shape[1], 3, 3), pads=(1, 1, 1, 1))
             x = b.op("Relu", x) if draw(st.booleans()) else x
             shape, new = (shape[0], 3, *shape[2:]), 4.0
+        elif kind == "residual":
+            x = residual(b, x, shape)
         elif kind == "add":
             other, _ = b.real(b.stored(b.op("Relu", x), 0.25), 0.25)
             x = b.op(draw(st.sampled_from(["Add", "Mul"])), x, other)

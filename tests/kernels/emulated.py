@@ -110,12 +110,13 @@ def emulate(
         dispatch(self, program, [*buffers, device.allocate(size)] if size else buffers, push, macs)
 
     def built(
-        self: Builder, program: Program, slots: Sequence[Slot], push: Mapping[str, int | float], macs: int = 0
+        self: Builder, program: Program, slots: Sequence[Slot], push: Mapping[str, int | float],
+        macs: int = 0, in_place: bool = False
     ) -> None:  # fmt: skip
         if size := tile_bytes(program, push):
             tile = Resident(device, size, lambda: np.zeros(size, np.int8))
             slots = [*slots, self.constant(tile)]
-        build(self, program, slots, push, macs)
+        build(self, program, slots, push, macs, in_place)
 
     monkeypatch.setattr(device, "capabilities", capabilities(device, *shapes, **options))
     monkeypatch.setattr(device, "program", program)

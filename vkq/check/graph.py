@@ -15,7 +15,7 @@ from ..graph.graph import Array, Graph, Node, Spec
 from ..graph.operators.images import resize_of, window
 from ..graph.operators.number import conv_options, transposed_options
 from ..graph.operators.operator import Compute, one, there
-from ..graph.operators.quantized import CONV, TRANSPOSED, options, pool_window
+from ..graph.operators.quantized import CONV, OWN, TRANSPOSED, options, pool_window
 from ..graph.operators.table import compute
 from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers, requantize
@@ -109,7 +109,11 @@ def _layer(reference: Any, names: Sequence[str]) -> Compute:
     def compute_layer(node: Node, x: Sequence[Array | None]) -> list[Array]:
         a, bias = node.attributes, x[2] if len(x) > 2 else None
         chosen = options(node, (*LAYER, *names))
-        return one(reference(there(x[0]), there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen))
+        y = reference(there(x[0]), there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen)
+        if "after" not in a:
+            return one(y)
+        last: Node = a["after"]
+        return list(compute(last, [y if name == OWN else x[3] for name in last.inputs]))
 
     return compute_layer
 

@@ -83,7 +83,8 @@ class Direct:
         self._weight, self._zero_points = weight, zero_points
         taps = self.kh * self.kw * self.span
         self.weights = Resident(device, 4 * ceil4(self.oc) * taps * self._word_bytes, self._packed)
-        self.parameters = Resident(device, ceil4(self.oc) * PARAMETER_BYTES, self._parameters)
+        size = ceil4(self.oc) * PARAMETER_BYTES
+        self.parameters = arithmetic.after.before(device, size, self._parameters)
 
     _word_bytes = 4  # of an output channel's weights against one input word
 
@@ -111,6 +112,7 @@ class Direct:
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
         kind: dict[str, Constant] = {"SLIDE": v.slides, "SPREAD": v.spread, "KW": taps}
         constants = {**local, **kind, "ROW_SUMS": self.row_sums, **self._constants()}
+        constants |= self.arithmetic.after.constants
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
@@ -126,7 +128,7 @@ class Direct:
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(self.program(v), slots, push, macs)
+        b.dispatch(self.program(v), slots, push, macs, self.arithmetic.after.in_place)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.sweep(b, Sweep.of(p), x, y)

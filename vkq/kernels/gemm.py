@@ -83,7 +83,7 @@ class Int8Gemm:
 
         size = self.groups * self.n4 * self.k4 * 16
         self.weights = Resident(device, size, lambda: pack(layout(WEIGHT_LAYOUT), blocked()))
-        self.parameters = Resident(
+        self.parameters = arithmetic.after.before(
             device,
             self.groups * self.n4 * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
@@ -135,7 +135,8 @@ class Int8Gemm:
         """The specialization constants that all of its kernels have. *words*: of k that one invocation sums;
         by default all."""
         words = self.k4 if words is None else words
-        return {"ROW_SUMS": self.row_sums, "LONG_K": self.form == "float" and words > FLOAT_WORDS}
+        long_k = self.form == "float" and words > FLOAT_WORDS
+        return {"ROW_SUMS": self.row_sums, "LONG_K": long_k, **self.arithmetic.after.constants}
 
     def build(
         self,
@@ -153,7 +154,8 @@ class Int8Gemm:
         """
         m4 = rows.blocks if count is None else count
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
-        b.dispatch(self.chosen(rows, m4), slots, self.push(rows, first, m4), self.block_macs(m4))
+        push, macs = self.push(rows, first, m4), self.block_macs(m4)
+        b.dispatch(self.chosen(rows, m4), slots, push, macs, self.arithmetic.after.in_place)
 
     def block_macs(self, m4: int) -> int:
         """Multiply-adds of so many row blocks, padding included."""

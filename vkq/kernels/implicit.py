@@ -40,4 +40,5 @@ class Implicit:
             "group_channels": gemm.k // (p.kh * p.kw), "x_zero_point": gemm.arithmetic.x_zero_point,
         }  # fmt: skip
         slots = [x, b.constant(gemm.weights), b.constant(gemm.parameters), y]
-        b.dispatch(self.program(p), slots, push, gemm.block_macs(rows.blocks))
+        in_place = gemm.arithmetic.after.in_place
+        b.dispatch(self.program(p), slots, push, gemm.block_macs(rows.blocks), in_place)

@@ -66,7 +66,8 @@ class MatrixConv:
         w = self.packed
         shader, matrices = _shader(p, w.arithmetic, self.device.capabilities)
         program = w.program(shader, matrices, **_constants(p, shader))
-        b.dispatch(program, w.slots(b, x, y), self.push(p, program.variant), w.macs(p.gemm_m))
+        push, in_place = self.push(p, program.variant), w.arithmetic.after.in_place
+        b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
 
 
 def chunked_k(p: Conv2dProblem, chunk: int, multiple: int) -> int:

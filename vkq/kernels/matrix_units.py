@@ -121,7 +121,7 @@ class MatrixWeights:
 
         size = 4 * layout("kPackedInt8_16K").words((self.groups, self.n, 4 * ceil4(self.k_padded)))
         self.weights = Resident(device, size, packed)
-        self.parameters = Resident(
+        self.parameters = arithmetic.after.before(
             device,
             self.groups * self.n // 4 * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
@@ -136,6 +136,7 @@ class MatrixWeights:
     def program(self, variant: Variant, matrices: Matrices, **constants: Constant) -> Program:
         """The pipeline of a shader with these matrices."""
         constants |= {**matrices.constants(variant), "ROW_SUMS": self.row_sums}
+        constants |= self.arithmetic.after.constants
         return self.device.program(variant, constants, matrices.subgroup)
 
     def macs(self, rows: int) -> int:
@@ -219,4 +220,5 @@ class MatrixGemm:
         """
         program, w = self.program(pixels.rows), self.packed
         slots = w.slots(b, x, y, extra)
-        b.dispatch(program, slots, self.push(pixels, program.variant), w.macs(pixels.rows))
+        push, in_place = self.push(pixels, program.variant), w.arithmetic.after.in_place
+        b.dispatch(program, slots, push, w.macs(pixels.rows), in_place)

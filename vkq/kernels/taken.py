@@ -18,6 +18,7 @@ from ..runtime.program import Program
 from ..select.path import TABLE
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
+from .after import NOTHING
 from .direct import Depthwise, Direct, Sweep
 from .gemm import Int8Gemm, Rows
 from .implicit import Implicit
@@ -50,7 +51,7 @@ class _Asked:
 class _Int8Results:
     """The scheme of int8 activations and results: all that kernels ask of it before they run."""
 
-    family, axes, out = "q8ta_q8csw", {"out": "q8to"}, "q8to"
+    family, axes, out, after = "q8ta_q8csw", {"out": "q8to"}, "q8to", NOTHING
 
 
 SCHEME: Any = _Int8Results()

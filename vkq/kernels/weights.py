@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from .after import After
+
 Int8 = npt.NDArray[np.int8]
 Int32 = npt.NDArray[np.int32]
 
@@ -38,6 +40,10 @@ class Arithmetic(Protocol):
     @property
     def w_zero_point(self) -> Int32:
         """Of each output channel's weights as they are stored (int8)."""
+
+    @property
+    def after(self) -> After:
+        """What is done to 8-bit results before they are stored."""
 
     @property
     def epilogue(self) -> Mapping[str, int | float]:

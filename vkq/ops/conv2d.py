@@ -3,6 +3,7 @@ methods."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..kernels import methods
+from ..kernels.after import After
 from ..kernels.methods import Convolution, Kernel, Method
+from ..kernels.repack import repacked
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
@@ -99,13 +102,22 @@ class Conv2d(Layer[Conv2dProblem]):
     def _layout_for(self, problem: Conv2dProblem) -> str:
         return self._method(problem)[0].layout
 
-    def build(self, b: Builder, x: Value) -> Value:
+    def finish(self, after: After) -> None:
+        """Gives every result a last step. What was made of the weight so far is made anew."""
+        self._scheme.after = after
+        self._convolution = dataclasses.replace(self._convolution)
+        self._kernels.clear()
+
+    def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
+        """Adds the layer to a plan. *other* is what a last step adds the result to, and where it writes it:
+        nothing may read it afterwards."""
         p, _ = self._problem_of(x.spec.shape)
         method, reason = self._method(p)
         b.why("method", method.name)
         b.why("method_reason", reason)
         taken, _ = self._scheme.take(b, x, method.layout)
-        y = b.new(self._scheme.result(p.y_shape, method.layout))
+        result = self._scheme.result(p.y_shape, method.layout)
+        y = b.new(result) if other is None else b.view(repacked(b, other, method.layout), result)
         if y.spec.size:
             self._kernel(method, p).build(b, p, taken, y)
         return y

@@ -6,13 +6,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
+from ..kernels.after import After, with_sum
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
 from ..layout.extent import Spec, default_layout, layout_number
@@ -175,6 +176,27 @@ def combined(
         }  # fmt: skip
         _combine(b, op, numbers, (x, z, y), table, push)
     return y
+
+
+def sum_after(
+    op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
+    own_first: bool, shape: Sequence[int],
+) -> After:  # fmt: skip
+    """``op`` of a kernel's results, of *shape* and parameters *own*, with an operand of that shape, to the
+    bits of `combined`. own_first: whether the results are its first operand."""
+    a, b = (own, other) if own_first else (other, own)
+    if op == "add" and swaps(tuple(shape), tuple(shape)):
+        a, b, own_first = b, a, not own_first
+    numbers, moved = arithmetic(op, a, b, yq), shift(yq.dtype)
+    low, high = (bound - moved for bound in activation_bounds(activation, yq))
+    by_table = numbers.variant == "table"
+    ra, rb = (numbers.ra, numbers.rb) if own_first else (numbers.rb, numbers.ra)
+
+    def table() -> npt.NDArray[np.int8]:
+        found = _stored_table(op, a, b, yq, activation)
+        return found if own_first else found.T
+
+    return with_sum(ra, rb, numbers.offset, -1.0 if by_table else numbers.safe, (low, high), yq, table)
 
 
 def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:

@@ -55,6 +55,10 @@ class Builder:
         self._residents[value.slot] = resident
         return value
 
+    def made(self, value: Value) -> bool:
+        """Whether steps of this plan write it: it is neither an input nor a constant."""
+        return value.slot not in self._residents and value.slot not in {v.slot for v in self._inputs}
+
     def view(self, value: Value, spec: Spec) -> Value:
         """The same bytes under another name."""
         return Value(value.slot, spec, value.bytes)
@@ -64,12 +68,17 @@ class Builder:
         self.reasons[topic] = reason
 
     def dispatch(
-        self, program: Program, slots: Sequence[Value], push: Mapping[str, int | float], macs: int = 0
+        self,
+        program: Program,
+        slots: Sequence[Value],
+        push: Mapping[str, int | float],
+        macs: int = 0,
+        in_place: bool = False,
     ) -> None:
         """Adds a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in
-        multiply-adds, where it may be enough for a watchdog to matter."""
+        multiply-adds, where it may be enough for a watchdog to matter. *in_place*: see `step_of`."""
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
-        self._steps.append(step_of(self.device, program, sizes, push, macs, numbers))
+        self._steps.append(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def fill(self, value: Value, word: int) -> None:
         """Adds a fill of every word."""

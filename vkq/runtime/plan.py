@@ -62,8 +62,10 @@ def step_of(
     push: Mapping[str, int | float],
     macs: int = 0,
     slots: Sequence[int] | None = None,
+    in_place: bool = False,
 ) -> Step:
-    """A dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings.
+    """A dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings. *in_place*:
+    what it overwrites in bindings of that mark is read, too.
 
     Raises ArgumentError where one is larger than the device's maxStorageBufferRange.
     """
@@ -79,7 +81,11 @@ def step_of(
     total = variant.workgroups(push, program.constants)
     return Step(
         numbers,
-        tuple(n for n, b in zip(numbers, variant.bindings, strict=True) if "read" in b.access),
+        tuple(
+            n
+            for n, b in zip(numbers, variant.bindings, strict=True)
+            if "read" in b.access or (in_place and b.in_place)
+        ),
         tuple(n for n, b in zip(numbers, variant.bindings, strict=True) if "write" in b.access),
         program,
         variant.pack_push(first_group=0, **push),

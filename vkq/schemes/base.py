@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.after import NOTHING, After
 from ..kernels.gemm import Gemm, Rows
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
@@ -81,6 +82,7 @@ class Scheme(ABC):
     name: str
     integer: bool  # sums of integers: every path and method has the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
+    after: After = NOTHING  # what is done to 8-bit results
 
     def __init__(self, operands: Operands):
         self.operands = operands

@@ -60,7 +60,8 @@ class Int8Scheme(ChannelScheme):
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         if self.y is None:
             return Spec(shape, "float32")
-        return Spec(shape, self.y.dtype, layout, self.y)
+        y = self.after.y or self.y
+        return Spec(shape, y.dtype, layout, y)
 
     def product(
         self,

@@ -209,14 +209,14 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
 def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
     """The bindings of a variant; *types* replaces the element types of some."""
     found: list[Binding] = []
-    for name, keys in _named(node, {"access", "type"}, {"layout", "optional"}):
+    for name, keys in _named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
         access = keys["access"].str()
         if access not in ACCESS:
             raise keys["access"].error(f"the access is '{access}'; it must be one of: {', '.join(ACCESS)}.")
         layout = keys["layout"].str() if "layout" in keys else None
-        optional = "optional" in keys and keys["optional"].bool()
+        optional, in_place = (name in keys and keys[name].bool() for name in ("optional", "in_place"))
         element = _element(types.get(name, keys["type"]))
-        found.append(Binding(len(found), name, access, element, layout, optional))
+        found.append(Binding(len(found), name, access, element, layout, optional, in_place))
     for name in types.keys() - {binding.name for binding in found}:
         raise types[name].error(f"there is no binding '{name}'; name one of those under bindings.")
     return tuple(found)

@@ -193,7 +193,7 @@ def _check_bindings(variant: Variant, found: Mapping[int, Binding], reflection: 
                 yield f"{what} is not used by the GLSL; remove it, or mark it 'optional: true'."
             continue
         have = found[wanted.number]
-        if have.access != wanted.access:
+        if have.access != wanted.access and not (wanted.in_place and have.access == "read_write"):
             yield (
                 f"{what} is {have.access} in the GLSL (readonly, writeonly) and {wanted.access} in the YAML."
             )

@@ -63,6 +63,7 @@ class Binding:
     type: str
     layout: str | None = None
     optional: bool = False  # the compiled code of a variant may leave it unused
+    in_place: bool = False  # some dispatches read what they overwrite: `vkq.runtime.plan.step_of`
 
 
 @dataclass(frozen=True)

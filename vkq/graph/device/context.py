@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from ...layout.extent import Spec
+from ...numerics.qparams import QParams
 from ...runtime.builder import Builder, Value
 from ...runtime.plan import Resident
 from ...runtime.transfer import stored
@@ -39,6 +40,13 @@ class Context:
             ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array))
         )
         return b.view(b.constant(resident), spec)
+
+    def read_later(self, node: Node, value: Value) -> bool:
+        """Whether anything after a node reads what lies in a value's slot."""
+        nodes = self.graph.nodes
+        later = [name for one in nodes[nodes.index(node) + 1 :] for name in one.inputs]
+        known = (self.values.get(name) for name in (*later, *self.graph.outputs))
+        return any(other is not None and other.slot == value.slot for other in known)
 
     def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """Something that is made once for all shapes of the inputs."""
@@ -80,6 +88,15 @@ def bytes_of_one_type(graph: Graph, node: Node) -> str | None:
 def first_is_bytes(graph: Graph, node: Node) -> str | None:
     dtype = graph.specs[node.inputs[0]].dtype
     return None if dtype in BYTES else f"takes {dtype}; it must be int8 or uint8"
+
+
+def same_type(graph: Graph, node: Node) -> str | None:
+    """x and y of one 8-bit type."""
+    x: QParams = node.attributes["x"]
+    y: QParams | None = node.attributes["y"]
+    if y is not None and y.dtype != x.dtype:
+        return f"takes {x.dtype} and gives {y.dtype}; both must be of one type"
+    return None
 
 
 def places_are_known(graph: Graph, node: Node) -> str | None:

@@ -9,18 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from ...kernels.quantize import quantized
-from ...numerics.qparams import QParams
 from ...ops import elementwise, pool, quantize, softmax, table, tables
-from ...ops.conv2d import Conv2d
-from ...ops.conv_transpose2d import ConvTranspose2d
-from ...ops.linear import Linear
 from ...ops.matmul import multiplied
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
-from ..operators.quantized import CONV, TRANSPOSED, options
-from . import movement, quantization
-from .context import BYTES, WORDS, Context, Record, Row, anything, bytes_of_one_type, first_is_bytes, unnamed
+from . import layers, movement, quantization
+from .context import (
+    BYTES,
+    WORDS,
+    Context,
+    Row,
+    anything,
+    bytes_of_one_type,
+    first_is_bytes,
+    same_type,
+    unnamed,
+)
 
 
 def refusal(graph: Graph, node: Node) -> str | None:
@@ -47,42 +52,13 @@ def _why_float(graph: Graph, node: Node) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------- layers
-
-
-def _same_type(graph: Graph, node: Node) -> str | None:
-    x: QParams = node.attributes["x"]
-    y: QParams | None = node.attributes["y"]
-    if y is not None and y.dtype != x.dtype:
-        return f"takes {x.dtype} and gives {y.dtype}; both must be of one type"
-    return None
-
-
-def _layer(kind: Any, names: tuple[str, ...]) -> Record:
-    def record(context: Context, node: Node) -> Value:
-        a, constants = node.attributes, context.graph.constants
-
-        def make() -> Any:
-            bias = constants[node.inputs[2]] if node.input(2) else None
-            return kind(
-                constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
-                w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
-                **options(node, names),
-            )  # fmt: skip
-
-        layer = context.keep((node.op, node.outputs[0], a["x"], a["y"]), make)
-        return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
-
-    return record
+# ----------------------------------------------------------------------------- products, element-wise
 
 
 def _matmul(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
     return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"]))
-
-
-# ------------------------------------------------------------------------------------- element-wise
 
 
 def _binary(context: Context, node: Node) -> Value:
@@ -146,7 +122,7 @@ def _softmax_check(graph: Graph, node: Node) -> str | None:
     rank = len(graph.specs[node.inputs[0]].shape)
     if node.attributes["y"] is None and node.attributes["axis"] not in (1 if rank == 4 else -1, rank - 1):
         return f"softmax to float32 along axis {node.attributes['axis']} of {rank}; transpose first"
-    return _same_type(graph, node)
+    return same_type(graph, node)
 
 
 def _quantize(context: Context, node: Node) -> Value:
@@ -166,17 +142,15 @@ ROWS: dict[str, Row] = {
             context.builder, context.value(node.inputs[0]), node.attributes["x"]
         ),
     ),
-    "conv2d": Row(_same_type, _layer(Conv2d, CONV)),
-    "conv_transpose2d": Row(_same_type, _layer(ConvTranspose2d, TRANSPOSED)),
-    "linear": Row(_same_type, _layer(Linear, ())),
+    **layers.ROWS,
     "matmul": Row(anything, _matmul),
     "add": Row(bytes_of_one_type, _binary),
     "sub": Row(bytes_of_one_type, _binary),
     "mul": Row(bytes_of_one_type, _binary),
     "lookup": Row(anything, _lookup),
     "lookup2": Row(bytes_of_one_type, _lookup2),
-    "avg_pool2d": Row(_same_type, _avg_pool),
-    "global_avg_pool2d": Row(_same_type, _global_avg_pool),
+    "avg_pool2d": Row(same_type, _avg_pool),
+    "global_avg_pool2d": Row(same_type, _global_avg_pool),
     "mean_lookup": Row(first_is_bytes, _mean_lookup),
     "softmax": Row(_softmax_check, _softmax),
     "MaxPool": Row(first_is_bytes, _max_pool),

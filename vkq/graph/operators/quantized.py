@@ -95,11 +95,16 @@ def options(node: Node, names: Sequence[str]) -> dict[str, Any]:
     return {name: node.attributes[name] for name in names if name in node.attributes}
 
 
+OWN = ""  # among the inputs of the node that is a convolution's ``after``: the convolution's own result
 LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants)."""
+    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants).
+
+    A conv2d may have ``after``, a node (add, sub, lookup) that takes its result as `OWN`, and whose other
+    operand is the fourth input.
+    """
 
     def infer(x: Inputs) -> list[Spec]:
         return _result(x, problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape)

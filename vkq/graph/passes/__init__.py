@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Graph
+from .after import into_convolutions
 from .constants import fold_constants, fold_weights
 from .integers import to_integers
 from .means import to_means
@@ -23,6 +24,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_weights,
     join_transposes,
     simplify,
+    into_convolutions,
 )
 
 

@@ -39,6 +39,8 @@ class Tables:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op not in TABLE or TABLE[node.op].kind != "elementwise" or len(node.outputs) != 1:
             return False
+        if node.op == "Identity":  # a result by another name: `simplify` has left no other
+            return False
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]
         if any(root is None for root in found):

@@ -1,0 +1,138 @@
+"""Tables and sums as the last step of a convolution, in every kernel: the bytes of the operators apart."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq import QParams, Tensor
+from vkq.kernels.after import through_table
+from vkq.kernels.implicit import Implicit
+from vkq.numerics.elementwise import binary
+from vkq.numerics.stored import signed
+from vkq.numerics.tables import table_of
+from vkq.ops import elementwise, table
+from vkq.problem.names import parse
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.runtime.plan import Plan
+from vkq.select import tune
+from vkq.shader.catalog import catalog
+
+from . import emulated
+
+Kind = Literal["lookup", "add", "sub"]
+# (problem, method, path): ragged channels and pixels; each form of the dot product, and each way to store
+KERNELS = [
+    ("conv2d[N=1,IC=8,H=5,W=7,OC=10,KH=1,KW=1]", "pointwise", "dot_s8s8"),
+    ("conv2d[N=2,IC=5,H=1,W=1,OC=6,KH=1,KW=1]", "pointwise", "dot_u8s8"),  # gemv
+    ("conv2d[N=1,IC=4,H=6,W=5,OC=6,KH=3,KW=3,padding=1]", "implicit", "dot_u8u8"),
+    ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "portable"),
+    ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "dot_u8s8"),
+    ("conv2d[N=1,IC=6,H=7,W=6,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]", "depthwise", "portable"),
+    ("conv2d[N=1,IC=3,H=7,W=6,OC=5,KH=3,KW=3,stride=2,padding=1]", "im2col", "dot_s8s8"),
+]
+MATRIX = [
+    "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
+    "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
+]
+TIES = 2.0  # the scale of a sum over those of its operands: half of all results lie between two numbers
+
+
+def planned(
+    device: vkq.Device, name: str, kind: Kind, method: str, path: str, dtype: Any = "int8",
+    first: bool = True, ratio: float = TIES,
+) -> tuple[Plan, list[Tensor], Any]:  # fmt: skip
+    """The plan of a convolution with a last step, its inputs, and the result by the oracle."""
+    p, rng = parse(name), np.random.default_rng(len(name))
+    data = random_data(p, rng, dtype, "int8")
+    own, other = data.y_q, QParams(data.y_q.scale, 7, dtype)
+    yq = QParams(ratio * own.scale, 4, dtype)
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=own, bias=data.bias, path=path, method=method,
+        w_zero_point=data.w_zero_point, device=device, **data.options,
+    )  # fmt: skip
+    before, given = data.expected(own), rng.integers(0, 256, p.y_shape, np.uint8).view(dtype)
+    b, tensors = Builder(device), [Tensor.from_numpy(data.x, device)]
+    x = b.input(tensors[0].spec)
+    if kind == "lookup":
+        entries = rng.integers(0, 256, 256, np.uint8).view(dtype)
+        layer.finish(through_table(signed(entries), yq))
+        return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
+    layer.finish(elementwise.sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
+    tensors.append(Tensor.from_numpy(given, device))
+    # a copy: what is added to is written over
+    copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
+    y = layer.build(b, x, copied)
+    assert y.slot == copied.slot or layer.input_layout(p.x_shape) != copied.spec.layout
+    one, two = ((before, own), (given, other)) if first else ((given, other), (before, own))
+    return b.plan(y), tensors, binary(kind, one[0], two[0], one[1], two[1], yq, (0.0, 9e9))
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize(("name", "method", "path"), KERNELS)
+def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
+    plan, tensors, want = planned(device, name, kind, method, path)
+    for _ in range(3):  # what is added to is not changed
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "ratio", [TIES, 1.37, 2.0**-12]
+)  # many ties, few, and scales that the table alone has
+@pytest.mark.parametrize("kind", ["add", "sub"])
+def test_sums(any_device: vkq.Device, kind: Kind, ratio: float, first: bool, dtype: str) -> None:
+    plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "auto", dtype, first, ratio)
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+def test_one_element(any_device: vkq.Device) -> None:
+    """The operands of a sum of single numbers swap, as in ONNX Runtime."""
+    name = "conv2d[N=1,IC=3,H=1,W=1,OC=1,KH=1,KW=1]"
+    for first in (True, False):
+        plan, tensors, want = planned(any_device, name, "add", "auto", "auto", "int8", first, 1.37)
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("setting", ["4x4", "4x8", "8x8"])
+def test_every_tile_in_registers(any_device: vkq.Device, setting: str, kind: Kind) -> None:
+    with tune.forced(tune.Setting(setting, 8, 8)):
+        plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "portable")
+    assert f".{setting}" in plan.variants[-1]
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("tile", ["64x64", "128x128"])
+def test_larger_tiles(any_device: vkq.Device, tile: str, kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Implicit.__init__
+    monkeypatch.setattr(Implicit, "__init__", lambda self, gemm: make(self, gemm, tile))
+    plan, tensors, want = planned(any_device, KERNELS[2][0], kind, "implicit", "dot_s8s8")
+    assert plan.variants[-1].endswith(tile)
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize("name", MATRIX)
+def test_matrix_units(
+    strict_device: vkq.Device, name: str, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    plan, tensors, want = planned(strict_device, name, kind, "auto", "coopmat")
+    assert "coopmat" in plan.variants[-1]
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
+    """The mark of the YAML is what orders a sum after what made its other operand."""
+    for variant in catalog().variants.values():
+        marked = [binding.name for binding in variant.bindings if binding.in_place]
+        assert (marked == ["y"]) == ("AFTER" in variant.specialization)

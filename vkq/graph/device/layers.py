@@ -1,0 +1,81 @@
+"""Layers on a device: linear ones and convolutions, with what follows a convolution in its last step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...kernels.after import After, through_table
+from ...numerics.stored import signed
+from ...ops import elementwise
+from ...ops.conv2d import Conv2d
+from ...ops.conv_transpose2d import ConvTranspose2d
+from ...ops.linear import Linear
+from ...runtime.builder import Value
+from ..graph import Node
+from ..operators.quantized import CONV, OWN, TRANSPOSED, options
+from .context import Context, Record, Row, same_type, unnamed
+
+
+def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
+    a, constants = node.attributes, context.graph.constants
+    bias = constants[node.inputs[2]] if node.input(2) else None
+    return kind(
+        constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
+        w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
+        **options(node, names),
+    )  # fmt: skip
+
+
+def _layer(kind: Any, names: tuple[str, ...]) -> Record:
+    def record(context: Context, node: Node) -> Value:
+        a = node.attributes
+        key = (node.op, node.outputs[0], a["x"], a["y"])
+        layer = context.keep(key, lambda: _made(context, node, kind, names))
+        return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
+
+    return record
+
+
+def _conv(context: Context, node: Node) -> Value:
+    a, x, b = node.attributes, context.value(node.inputs[0]), context.builder
+    last: Node | None = a.get("after")
+    other = context.value(node.inputs[3]) if node.input(3) else None
+    # A sum is written where its other operand lies, unless somebody else reads that.
+    apart = other is not None and (
+        not b.made(other) or other.slot == x.slot or context.read_later(node, other)
+    )
+
+    def made() -> Conv2d:
+        layer: Conv2d = _made(context, node, Conv2d, CONV)
+        if last is not None and not apart:
+            layer.finish(_after(node, last, context.graph.specs[node.outputs[0]].shape))
+        return layer
+
+    key = (node.op, node.outputs[0], a["x"], a["y"], apart)
+    layer: Conv2d = context.keep(key, made)
+    y = unnamed(context, layer.build(b, x, None if apart else other))
+    if last is None or other is None or not apart:
+        return y
+    of = last.attributes
+    op: Any = last.op
+    one, two = (y, other) if last.inputs[0] == OWN else (other, y)
+    summed = elementwise.combined(b, one, two, op, of["a"], of["b"], of["y"], of.get("activation"))
+    return unnamed(context, summed)
+
+
+def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
+    """The last step of a convolution."""
+    a = last.attributes
+    if last.op == "lookup":
+        return through_table(signed(a["table"]), node.attributes["y"])
+    first = last.inputs[0] == OWN
+    own, other = (a["a"], a["b"]) if first else (a["b"], a["a"])
+    op: Any = last.op
+    return elementwise.sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
+
+
+ROWS: dict[str, Row] = {
+    "conv2d": Row(same_type, _conv),
+    "conv_transpose2d": Row(same_type, _layer(ConvTranspose2d, TRANSPOSED)),
+    "linear": Row(same_type, _layer(Linear, ())),
+}

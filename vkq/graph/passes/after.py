@@ -1,0 +1,52 @@
+"""What follows a convolution becomes its last step: a sum with another value (a residual), or a table.
+
+Exact: the kernel requantizes its result first, and goes on with the bytes.
+"""
+
+from __future__ import annotations
+
+from ...numerics.qparams import QParams
+from ..graph import Graph, Node
+from ..operators.quantized import OWN
+from .sweep import Sweep
+
+
+def into_convolutions(graph: Graph) -> Graph:
+    """The graph with sums and tables in the convolutions before them, whose results nothing else reads."""
+    uses, order = graph.uses(), {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+
+    def conv(sweep: Sweep, name: str) -> Node | None:
+        """The convolution that makes a value for one reader, and has no last step yet."""
+        made = sweep.producer(name, "conv2d")
+        free = made is not None and "after" not in made.attributes and made.attributes["y"] is not None
+        return made if free and uses[name] == 1 else None
+
+    def visit(sweep: Sweep, node: Node) -> bool:
+        if node.op == "lookup":
+            own, table = node.inputs[0], node.attributes["table"]
+            plain = table.ndim == 1 and table.dtype.name == sweep.specs[own].dtype
+        elif node.op in ("add", "sub"):
+            # the later one of two, whose other operand is there by then
+            own = max(node.inputs, key=lambda name: (conv(sweep, name) is not None, order.get(name, -1)))
+            plain = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
+        else:
+            return False
+        made = conv(sweep, own)
+        if made is None or not plain or _type(node) not in (None, sweep.specs[own].dtype):
+            return False
+        others = [name for name in node.inputs if name != own]
+        if node.op != "lookup" and len(others) != 1:
+            return False
+        last = Node(
+            node.op, tuple(OWN if name == own else "other" for name in node.inputs), (), node.attributes
+        )
+        inputs = (made.inputs[0], made.inputs[1], made.input(2), *others)
+        sweep.emit("conv2d", inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
+        return True
+
+    return Sweep(graph).run(visit)
+
+
+def _type(node: Node) -> str | None:
+    y: QParams | None = node.attributes.get("y")
+    return None if y is None else y.dtype

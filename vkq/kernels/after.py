@@ -1,0 +1,72 @@
+"""What a kernel does to its 8-bit results before it stores them (common/after.glslh): a table, or a sum with
+what lies there."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.qparams import QParams
+from ..runtime.plan import Memory, Resident
+from ..shader.spec import Value as Constant
+
+Words = npt.NDArray[np.int32]
+TABLE, ADD = 1, 2  # AFTER of the shader
+
+
+@dataclasses.dataclass(frozen=True)
+class After:
+    """``kind`` is the shader's number of it, ``y`` what its results mean (None: as before), and ``words``, so
+    many ``bytes``, stand before what the kernel reads of its channels."""
+
+    kind: int
+    y: QParams | None
+    bytes: int
+    words: Callable[[], Words]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it reads what lies where the results go."""
+        return self.kind == ADD
+
+    @property
+    def constants(self) -> Mapping[str, Constant]:
+        """The specialization constants of a kernel's program."""
+        return {"AFTER": self.kind} if self.kind else {}
+
+    def before(self, device: Memory, size: int, channels: Callable[[], Words]) -> Resident:
+        """What a kernel reads of its channels, with what this needs before it."""
+        if not self.kind:
+            return Resident(device, size, channels)
+        whole = self.bytes + size
+        return Resident(device, whole, lambda: np.concatenate([self.words(), channels().reshape(-1)]))
+
+
+NOTHING = After(0, None, 0, lambda: np.zeros(0, np.int32))
+
+
+def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
+    """``entries[q + 128]`` of each result q, as they are stored."""
+    return After(TABLE, y, 256, lambda: np.ascontiguousarray(entries).view(np.int32))
+
+
+def with_sum(
+    ra: float, rb: float, offset: float, safe: float, bounds: tuple[int, int], y: QParams,
+    table: Callable[[], npt.NDArray[np.int8]],
+) -> After:  # fmt: skip
+    """``q * ra + other * rb + offset``, rounded and bounded, of each result q and the stored number where it
+    goes. *table* makes all sums, [other + 128][q + 128], which decide where the value is farther than *safe*
+    from an integer."""
+
+    def words() -> Words:
+        numbers = np.array([ra, rb, offset, safe], np.float32).view(np.int32)
+        return np.concatenate([numbers, np.array([*bounds, 0, 0], np.int32), _flat(table())])
+
+    return After(ADD, y, 32 + (1 << 16), words)
+
+
+def _flat(table: npt.NDArray[np.int8]) -> Words:
+    return np.ascontiguousarray(table).reshape(-1).view(np.int32)
