@@ -23,7 +23,7 @@ MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in FI
 
 @pytest.fixture(autouse=True)
 def default_device(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     monkeypatch.setenv("VKQ_DEVICE", any_device.name)
 
 

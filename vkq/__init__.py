@@ -40,7 +40,8 @@ from .ops.table import lookup, requantize, table_of, unary
 from .ops.tables import lookup_axis, lookup_pair
 from .ops.take import slice_ as slice
 from .ops.take import split, take
-from .runtime.device import Device, default_device
+from .runtime.device import Device
+from .runtime.opened import default_device
 from .runtime.recording import Recording
 from .runtime.tensor import Tensor
 from .runtime.transfer import empty_pinned

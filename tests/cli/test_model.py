@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def device_of_the_commands(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    monkeypatch.setattr("vkq.runtime.device._default", software_device)
+    monkeypatch.setattr("vkq.runtime.opened._default", software_device)
 
 
 def test_inspect(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,7 +143,7 @@ def test_every_node_in_numpy() -> None:
 
 
 def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     (y,) = backend.run_node(onnx.helper.make_node("Transpose", ["x"], ["y"]), [x])
     np.testing.assert_array_equal(y, x.T)

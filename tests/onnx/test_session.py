@@ -125,7 +125,7 @@ def test_threads(any_device: vkq.Device, resnet: bytes) -> None:
 
 
 def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("vkq.runtime.device._default", any_device)
+    monkeypatch.setattr("vkq.runtime.opened._default", any_device)
     session = vkq.onnx.InferenceSession(resnet)
     feed = {"x": images(1, 3, 16, 16)}
     want = session.run(None, feed)[0]

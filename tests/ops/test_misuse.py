@@ -15,7 +15,7 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor
-from vkq.runtime.device import named_device
+from vkq.runtime.opened import named_device
 
 Q, Y = QParams(0.5, 3), QParams(2.0, -1)
 ROWS = np.arange(-4, 4, dtype=np.int8).reshape(2, 4)

@@ -86,7 +86,7 @@ def test_a_device_closes_while_recordings_that_own_their_buffers_live(driver: st
     device = vkq.Device(DRIVERS[driver])
     recording, _ = recorded(device)
     recording.run()
-    device._programs.clear()  # the recording alone keeps its program now
+    device.programs.clear()  # the recording alone keeps its program now
     device.close()
     del recording
     gc.collect()

@@ -15,7 +15,7 @@ from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
-from ..runtime.pipelines import Progress
+from ..runtime.programs import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device.context import Context
@@ -47,7 +47,7 @@ class Executable:
             )
         self.graph = graph
         self._lock = threading.Lock()
-        with device.pipelines_together(progress):  # made while weights are packed and uploaded
+        with device.programs.together(progress):  # made while weights are packed and uploaded
             builder = Builder(device)
             # Each node's dispatches: the first, and the one after the last.
             self.steps: list[tuple[Node, int, int]] = []

@@ -30,7 +30,8 @@ from ..arguments import checked
 from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Padding
-from ..runtime.device import Device, default_device
+from ..runtime.device import Device
+from ..runtime.opened import default_device
 from ..select.path import choose_path
 from . import correlation as op
 from .work import arithmetic

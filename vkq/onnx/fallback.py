@@ -13,7 +13,7 @@ from ..errors import ModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
-from ..runtime.pipelines import Progress
+from ..runtime.programs import Progress
 
 OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
 

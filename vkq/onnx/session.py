@@ -16,8 +16,9 @@ from ..errors import ArgumentError, DTypeError, UnsupportedModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
-from ..runtime.device import Device, default_device
-from ..runtime.pipelines import Progress
+from ..runtime.device import Device
+from ..runtime.opened import default_device
+from ..runtime.programs import Progress
 from .fallback import Mixed
 from .reader import Model, fixed, read
 from .report import Report, explain

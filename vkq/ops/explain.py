@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime.device import Device, default_device
+from ..runtime.device import Device
+from ..runtime.opened import default_device
 from ..runtime.tensor import Tensor
 
 

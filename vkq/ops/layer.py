@@ -13,8 +13,9 @@ from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
-from ..runtime.device import Device, default_device
+from ..runtime.device import Device
 from ..runtime.eager import run
+from ..runtime.opened import default_device
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array

@@ -13,8 +13,9 @@ from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BLOCKED, BYTES, MATRIX, Spec
 from ..numerics.qparams import QParams
 from ..runtime.builder import Builder, Value
-from ..runtime.device import Device, default_device
+from ..runtime.device import Device
 from ..runtime.eager import run
+from ..runtime.opened import default_device
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 

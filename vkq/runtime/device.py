@@ -15,19 +15,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import RULES, Rule, checked, either, integer, of, optional
+from ..arguments import checked
 from ..device import vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose_device
 from ..device.profiles import profile
 from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
-from . import pipeline_cache
 from .buffer import Arena, Buffer
 from .memory import plan_memory
-from .pipelines import Pipelines, Progress
 from .plan import Plan, Resident
-from .program import Program, code, require
+from .program import Program
+from .programs import Programs
 from .recording import Recording, native_module
 
 BLOCK_BYTES = 16 << 20
@@ -95,10 +94,8 @@ class Device:
             raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
         self._lock = threading.RLock()  # of what is made once; not held while the queue works
         self._local = threading.local()
-        self._programs: dict[tuple[Any, ...], Program] = {}
         self._constants: OrderedDict[Hashable, Resident] = OrderedDict()
         self._plans: OrderedDict[Hashable, Any] = OrderedDict()
-        self._making: dict[tuple[Any, ...], threading.Lock] = {}
         self._soft_float: bool | None = None
         handle, queue = vulkan.open_device(
             physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
@@ -114,7 +111,7 @@ class Device:
         self.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
         self.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT
         try:
-            self._cached_bytes = pipeline_cache.load(self.context, self.capabilities)
+            self.programs = Programs(self.context, self.capabilities)
             self._make_arenas(staging)
         except BaseException:
             self.context.close()
@@ -292,45 +289,7 @@ class Device:
         given = dict(constants or {})
         if "SOFT_FLOAT" in variant.specialization and "SOFT_FLOAT" not in given:
             given["SOFT_FLOAT"] = self.soft_float
-        values = variant.constants(given)
-        key = (variant, tuple(values.items()), subgroup_size)
-        found = self._programs.get(key)
-        if found is None:
-            with self._lock:
-                turn = self._making.setdefault(key, threading.Lock())
-            with turn:  # other programs are made meanwhile: the driver compiles without the GIL
-                found = self._programs.get(key)
-                if found is None:
-                    require(variant, values, self.capabilities)
-                    found = self._programs[key] = self._make_program(variant, values, subgroup_size)
-                    found.if_not_made(lambda: self._programs.pop(key, None))  # who asks again tries again
-        return found
-
-    def _make_program(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        packed = [
-            (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
-        ]
-
-        def make() -> Any:
-            return self.context.program(
-                variant.name, code(variant, self.capabilities), len(variant.bindings),
-                4 * len(variant.push_constants), packed, subgroup_size, 0,
-            )  # fmt: skip
-
-        together: Pipelines | None = getattr(self._local, "pipelines", None)
-        return Program(variant, values, together.submit(make) if together else make())
-
-    @contextlib.contextmanager
-    def pipelines_together(self, progress: Progress | None = None) -> Iterator[None]:
-        """Pipelines that this thread asks for in the block are made side by side, while it goes on; at its
-        end all are there, and the first that could not be made raises. *progress* is then told after each how
-        many there are, of how many."""
-        with Pipelines(progress) as pool:
-            previous, self._local.pipelines = getattr(self._local, "pipelines", None), pool
-            try:
-                yield
-            finally:
-                self._local.pipelines = previous
+        return self.programs.get(variant, variant.constants(given), subgroup_size)
 
     # ----------------------------------------------------------------------------------------------
     # submission
@@ -412,12 +371,12 @@ class Device:
         if self.context.forked:
             return  # a forked child owns nothing
         try:
-            if self._programs and not self.closed and not self.context.lost:
-                pipeline_cache.save(self.context, self.capabilities, self._cached_bytes)
+            if not self.closed and not self.context.lost:
+                self.programs.save()
         finally:
             self.context.close()  # not under the lock, which a thread may want that holds the queue
             with self._lock:
-                self._programs.clear()
+                self.programs.clear()
                 self._constants.clear()
                 self._plans.clear()
 
@@ -428,46 +387,6 @@ class Device:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-_default: Device | None = None
-_default_lock = threading.Lock()
-
-
-def default_device() -> Device:
-    """The device that functions use when none is given: opened on first use, like ``Device()``."""
-    global _default
-    with _default_lock:
-        if _default is None or _default.closed or _default.context.lost:
-            _default = Device()
-        return _default
-
-
-_named: dict[int | str, Device] = {}  # what `named_device` opened
-
-
-def named_device(which: int | str) -> Device:
-    """The device with this index or this part of its name, as ``Device(which)``: opened on first use, and
-    the same one every time. For operators, whose *device* may be given so."""
-    with _default_lock:
-        found = _named.get(which)
-        if found is None or found.closed or found.context.lost:
-            index = choose_device(which)[1].index
-            same = [d for d in (*_named.values(), _default) if d and d.capabilities.index == index]
-            usable = [d for d in same if not (d.closed or d.context.lost)]
-            found = _named[which] = usable[0] if usable else Device(index)
-        return found
-
-
-def _opened(given: Device | int | str | None) -> Device | None:
-    return given if given is None or isinstance(given, Device) else named_device(given)
-
-
-_forms = "a vkq.Device, an index or a part of a device's name"
-RULES |= {
-    "Device": Rule(either(of(Device, str), integer), _forms, _opened),
-    "Device | None": Rule(optional(either(of(Device, str), integer)), f"{_forms}, or None", _opened),
-}
 
 
 @atexit.register

@@ -17,7 +17,8 @@ from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
-from .device import Device, default_device, named_device
+from .device import Device
+from .opened import default_device, named_device
 from .transfer import CPU, as_array, check_dtype, get, put, snapshot
 
 

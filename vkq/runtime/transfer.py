@@ -19,7 +19,8 @@ from ..layout.extent import NUMBERS, Spec, layout_number
 from ..shader.catalog import catalog
 from .buffer import Buffer
 from .builder import Builder
-from .device import Device, default_device
+from .device import Device
+from .opened import default_device
 from .packing import UINT8, pack, packing, unpack
 from .plan import Plan
 

@@ -7,7 +7,7 @@ import pytest
 
 import vkq
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, counted, failing
-from vkq.runtime.pipelines import Pipelines
+from vkq.runtime.programs import Together
 from vkq.shader.catalog import catalog
 from vkq.shader.spec import Variant
 
@@ -27,7 +27,7 @@ def variants() -> list[Variant]:
 
 def test_all_are_there_at_the_end_and_the_count_is_told(fresh: vkq.Device) -> None:
     told: list[tuple[int, int]] = []
-    with fresh.pipelines_together(lambda made, count: told.append((made, count))):
+    with fresh.programs.together(lambda made, count: told.append((made, count))):
         programs = [fresh.program(variant) for variant in variants()]
         assert fresh.program(variants()[0]) is programs[0], "asked for again while it is made"
     count = len(programs)
@@ -42,7 +42,7 @@ def test_all_are_there_at_the_end_and_the_count_is_told(fresh: vkq.Device) -> No
 def test_one_that_fails_is_told_and_made_again_when_it_is_asked_for_again(fresh: vkq.Device) -> None:
     variant = variants()[0]
     with failing("vkCreateComputePipelines", 1):
-        with pytest.raises(vkq.OutOfMemoryError) as caught, fresh.pipelines_together():
+        with pytest.raises(vkq.OutOfMemoryError) as caught, fresh.programs.together():
             program = fresh.program(variant)
         assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, "vkCreateComputePipelines")
         with pytest.raises(vkq.OutOfMemoryError):
@@ -52,7 +52,7 @@ def test_one_that_fails_is_told_and_made_again_when_it_is_asked_for_again(fresh:
 
 def test_a_refusal_is_told_where_it_is_asked_for(any_device: vkq.Device) -> None:
     variant = catalog().shaders["gemm_q8ta_q8csw__coopmat"].variants[0]
-    with any_device.pipelines_together(), pytest.raises(vkq.PathError, match="cooperativeMatrix"):
+    with any_device.programs.together(), pytest.raises(vkq.PathError, match="cooperativeMatrix"):
         any_device.program(variant)
 
 
@@ -64,7 +64,7 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
         raise vkq.DeviceError("no pipeline")
 
     def block() -> None:
-        with Pipelines() as together:
+        with Together() as together:
             together.submit(fail)
             begun.wait()
             raise KeyError("of the block")
@@ -76,6 +76,6 @@ def test_what_the_block_raises_is_not_hidden_by_a_pipeline_that_fails() -> None:
 def test_they_are_made_while_the_block_goes_on() -> None:
     """The block waits for what a thread does: were the pipeline made at the end, it would wait forever."""
     done = threading.Event()
-    with Pipelines() as together:
+    with Together() as together:
         together.submit(done.set)
         assert done.wait(10)

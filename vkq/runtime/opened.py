@@ -1,0 +1,48 @@
+"""The devices that are opened when none is given, or an index or a name."""
+
+from __future__ import annotations
+
+import threading
+
+from ..arguments import RULES, Rule, either, integer, of, optional
+from ..device.choose import choose_device
+from .device import Device
+
+_default: Device | None = None
+_default_lock = threading.Lock()
+
+
+def default_device() -> Device:
+    """The device that functions use when none is given: opened on first use, like ``Device()``."""
+    global _default
+    with _default_lock:
+        if _default is None or _default.closed or _default.context.lost:
+            _default = Device()
+        return _default
+
+
+_named: dict[int | str, Device] = {}  # what `named_device` opened
+
+
+def named_device(which: int | str) -> Device:
+    """The device with this index or this part of its name, as ``Device(which)``: opened on first use, and
+    the same one every time. For operators, whose *device* may be given so."""
+    with _default_lock:
+        found = _named.get(which)
+        if found is None or found.closed or found.context.lost:
+            index = choose_device(which)[1].index
+            same = [d for d in (*_named.values(), _default) if d and d.capabilities.index == index]
+            usable = [d for d in same if not (d.closed or d.context.lost)]
+            found = _named[which] = usable[0] if usable else Device(index)
+        return found
+
+
+def _opened(given: Device | int | str | None) -> Device | None:
+    return given if given is None or isinstance(given, Device) else named_device(given)
+
+
+_forms = "a vkq.Device, an index or a part of a device's name"
+RULES |= {
+    "Device": Rule(either(of(Device, str), integer), _forms, _opened),
+    "Device | None": Rule(optional(either(of(Device, str), integer)), f"{_forms}, or None", _opened),
+}

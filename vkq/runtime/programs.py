@@ -1,0 +1,114 @@
+"""The pipelines of a device: each made once, several at a time where a block asks for many."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from ..device.capabilities import Capabilities
+from ..shader.spec import Value, Variant
+from . import pipeline_cache
+from .program import Program, code, require
+
+MOST_THREADS = 16  # a network has 20 to 60 pipelines
+
+Progress = Callable[[int, int], None]
+
+
+class Together:
+    """A block in which pipelines are made by threads: a driver compiles each on one core, and without the
+    GIL. At its end all are made, and the first that could not be made raises, unless something else did."""
+
+    def __init__(self, progress: Progress | None = None):
+        self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
+        self._futures: list[Future[Any]] = []
+        self._progress = progress
+
+    def submit(self, make: Callable[[], Any]) -> Future[Any]:
+        """Begins one."""
+        future = self._pool.submit(make)
+        self._futures.append(future)
+        return future
+
+    def __enter__(self) -> Together:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                for done, future in enumerate(self._futures, 1):
+                    future.result()
+                    if self._progress:
+                        self._progress(done, len(self._futures))
+        finally:
+            self._pool.shutdown()
+
+
+class Programs:
+    """What a device has made of shaders, and the driver's cache of it, which is kept between processes."""
+
+    def __init__(self, context: Any, capabilities: Capabilities):
+        self._context, self._capabilities = context, capabilities
+        self._made: dict[tuple[Any, ...], Program] = {}
+        self._turns: dict[tuple[Any, ...], threading.Lock] = {}
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._cached_bytes = pipeline_cache.load(context, capabilities)
+
+    def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+        """The pipeline of a variant with all of its specialization constants, made once. Raises PathError
+        where the device cannot run it."""
+        key = (variant, tuple(values.items()), subgroup_size)
+        found = self._made.get(key)
+        if found is None:
+            with self._lock:
+                turn = self._turns.setdefault(key, threading.Lock())
+            with turn:  # other programs are made meanwhile
+                found = self._made.get(key)
+                if found is None:
+                    require(variant, values, self._capabilities)
+                    found = self._made[key] = self._make(variant, values, subgroup_size)
+                    found.if_not_made(lambda: self._made.pop(key, None))  # who asks again tries again
+        return found
+
+    @contextlib.contextmanager
+    def together(self, progress: Progress | None = None) -> Iterator[None]:
+        """Pipelines that this thread asks for in the block are made side by side, while it goes on; at its
+        end all are there, and the first that could not be made raises. *progress* is then told after each how
+        many there are, of how many."""
+        with Together(progress) as block:
+            previous, self._local.block = getattr(self._local, "block", None), block
+            try:
+                yield
+            finally:
+                self._local.block = previous
+
+    def save(self) -> None:
+        """Writes the driver's cache, where something was made."""
+        if self._made:
+            pipeline_cache.save(self._context, self._capabilities, self._cached_bytes)
+
+    def clear(self) -> None:
+        """Forgets them all."""
+        self._made.clear()
+
+    def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+        packed = [
+            (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
+        ]
+
+        def make() -> Any:
+            return self._context.program(
+                variant.name, code(variant, self._capabilities), len(variant.bindings),
+                4 * len(variant.push_constants), packed, subgroup_size, 0,
+            )  # fmt: skip
+
+        block: Together | None = getattr(self._local, "block", None)
+        return Program(variant, values, block.submit(make) if block else make())
