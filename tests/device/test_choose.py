@@ -10,6 +10,7 @@ import pytest
 import vkq
 from tests.conftest import DRIVERS
 from vkq.device import choose as module
+from vkq.device import remedy
 from vkq.device.capabilities import Capabilities, devices
 from vkq.device.choose import choose_device
 
@@ -125,8 +126,8 @@ NOWHERE = {
         NO_LOADER.format(error='OSError("Cannot find Vulkan SDK version")'),
         {},
         (
-            "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it (Debian and"
-            " Ubuntu: libvulkan1)"
+            "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it:"
+            f" {remedy.loader()}; and a driver: {remedy.driver()}"
         ),
     ),
     "no package": (
@@ -134,7 +135,7 @@ NOWHERE = {
         {},
         "the Python package vulkan is missing (No module named vulkan); install it with pip install vulkan",
     ),
-    "no driver": ("", {"VK_DRIVER_FILES": "/nonexistent"}, "mesa-vulkan-drivers"),
+    "no driver": ("", {"VK_DRIVER_FILES": "/nonexistent"}, remedy.driver()),
 }
 
 

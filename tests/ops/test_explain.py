@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.runtime.recording import native_module
+from vkq.runtime.extension import native_module
 
 Q = vkq.QParams(0.5)
 

@@ -1,5 +1,6 @@
 """Compiling ahead of time: the files of a wheel."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +37,33 @@ def test_a_failure_names_the_variant(tmp_path: Path) -> None:
     shader = sample(tmp_path, glsl=("barrier();", "barier();"))
     with pytest.raises(CompileError, match=r"scale__plain:f32\.one: scale/scale\.comp:18: 'barier'"):
         build(tmp_path / "out", 1, shader.variants)
+
+
+def test_a_folder_that_was_filled_elsewhere_is_taken_without_a_compiler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variants = sample(tmp_path).variants
+    build(tmp_path / "given", 1, variants)
+    monkeypatch.delattr(shader_build, "compile_variant")
+    assert build(tmp_path / "out", 1, variants, tmp_path / "given") == 4
+    for path in (tmp_path / "given").iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut short", "no SPIR-V"])
+@pytest.mark.filterwarnings("ignore::vkq.cache.CacheWarning")
+def test_a_given_folder_of_other_shaders_is_refused(tmp_path: Path, damage: str) -> None:
+    first = sample(tmp_path).variants[0]
+    build(tmp_path / "given", 1, [first])
+    (file,) = (tmp_path / "given").iterdir()
+    if damage == "missing":
+        file.unlink()
+    elif damage == "cut short":
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        cache.write_sealed(file, (cache.read(file) or b"")[:20])
+    with pytest.raises(CompileError, match=rf"{re.escape(first.name)}: .*given has no SPIR-V of this shader"):
+        build(tmp_path / "out", 1, [first], tmp_path / "given")
 
 
 def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

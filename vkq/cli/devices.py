@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from vkq.cli.common import Parsers, add_command
-from vkq.device import vulkan
+from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.device.profiles import profile
 from vkq.errors import NoDeviceError, VkqError
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     reports = [_report(c) for c in found]
     usable = any(r["path"] for r in reports)
     if not found and error is None:
-        error = "the Vulkan loader shows no device; install a driver (Debian and Ubuntu: mesa-vulkan-drivers)"
+        error = f"the Vulkan loader shows no device; install a driver: {remedy.driver()}"
     if options.json:
         print(json.dumps({"devices": reports, "drivers": left_out, "error": error}, indent=2))
     else:

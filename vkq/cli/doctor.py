@@ -24,7 +24,7 @@ from vkq.device.choose import choose_device
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
-from vkq.runtime.recording import native_module
+from vkq.runtime.extension import native_module
 from vkq.select.path import choose_path
 from vkq.shader.glslang import find_compiler
 

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from ..errors import DTypeError, NoDeviceError
-from . import verdict, vulkan
+from . import remedy, verdict, vulkan
 from .capabilities import Capabilities, read
 
 PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
@@ -55,8 +55,8 @@ def choose_device(which: int | str | None, probed: bool = True) -> tuple[Any, Ca
             f"no device matches {which!r}{source} and can run vkq; there are: {'; '.join(listed) or 'none'}"
         )
     raise NoDeviceError(
-        f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'}. Install a driver"
-        " (mesa-vulkan-drivers has one for the CPU)"
+        f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'}."
+        f" Install a driver: {remedy.driver()}"
     )
 
 

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
-from . import drivers
+from . import drivers, remedy
 
 # (struct, minimum core version, extension that brings it before that, fields): asked for where present,
 # enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
@@ -67,8 +67,8 @@ def binding() -> Any:
         ) from error
     except (ImportError, OSError) as error:
         raise NoDeviceError(
-            f"the Vulkan loader could not be loaded ({error}); install it (Debian and Ubuntu: libvulkan1) and"
-            " a driver (mesa-vulkan-drivers, or your GPU vendor's)"
+            f"the Vulkan loader could not be loaded ({error}); install it: {remedy.loader()}; and a driver:"
+            f" {remedy.driver()}"
         ) from error
     return vulkan
 
@@ -155,7 +155,7 @@ class Instance:
         if result < 0:
             raise NoDeviceError(
                 f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed"
-                " (Debian and Ubuntu: mesa-vulkan-drivers)"
+                f" ({remedy.driver()})"
                 + (", and vulkan-validationlayers?" if validate else "?")
                 + "".join(f" {one}." for one in self.drivers.refused),
                 result,

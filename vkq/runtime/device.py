@@ -23,11 +23,12 @@ from ..device.profiles import profile
 from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
 from ..shader.spec import Value, Variant
 from .buffer import Arena, Buffer
+from .extension import native_module
 from .memory import plan_memory
 from .plan import Plan, Resident
 from .program import Program
 from .programs import Programs
-from .recording import Recording, native_module
+from .recording import Recording
 
 BLOCK_BYTES = 16 << 20
 OPERATIONS_BEFORE_SUBMIT = 256

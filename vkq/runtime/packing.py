@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..layout.pack import Layout
-from .plan import native_module
+from .extension import native_module
 
 UINT8 = 0x80  # exclusive-or'ed into uint8, which is stored as int8 moved by 128
 

@@ -7,7 +7,6 @@ as often as wished: for an eager call, inside ``Device.record``, or as a part of
 from __future__ import annotations
 
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ from ..device.capabilities import Capabilities
 from ..errors import ArgumentError
 from ..layout.extent import Spec
 from .buffer import Buffer
+from .extension import native_module
 from .program import Program
 
 
@@ -217,8 +217,3 @@ def grids(total: int, limits: tuple[int, int, int], most: int) -> Iterator[tuple
         y = count // x
         yield first, x, y
         first += x * y
-
-
-def native_module() -> Any:
-    """The compiled extension, imported late so that the shader tools work without it."""
-    return importlib.import_module("vkq._kompute")

@@ -11,10 +11,8 @@ from typing import Any, Protocol
 from ..device.capabilities import Capabilities
 from ..errors import ArgumentError, DeviceError
 from .buffer import Buffer
-from .plan import Plan, Step, native_module, native_plan, step_of
+from .plan import Plan, Step, native_plan, step_of
 from .program import Program
-
-__all__ = ["Recorded", "Recording", "native_module"]
 
 
 class Owner(Protocol):

@@ -1,7 +1,8 @@
 """Compiles shaders ahead of time: ``python -m vkq.shader.build OUTPUT`` fills a wheel's ``vkq/_spirv``.
 
 It runs while the wheel is being built, so it needs NumPy, PyYAML, platformdirs and a GLSL compiler, and
-nothing else.
+nothing else. With ``--given DIR`` the SPIR-V comes from a folder that it filled on another machine, and no
+compiler is needed: there is none for Termux, say. SPIR-V is the same for every processor.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from functools import partial
 from pathlib import Path
 
 from vkq import cache
-from vkq.errors import VkqError
+from vkq.errors import CompileError, VkqError
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import build as compile_variant
-from vkq.shader.compile import key, text
+from vkq.shader.compile import kept, key, text
 from vkq.shader.spec import Variant
 
 WORTH_A_PROCESS = 48  # below so many variants, starting processes costs more than it saves
@@ -43,9 +44,32 @@ def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterato
         yield from mapped(_compile, variants)
 
 
-def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | None = None) -> int:
+def taken(given: Path, variants: Iterable[Variant]) -> Iterator[tuple[str, bytes]]:
+    """(file name, SPIR-V) of each variant in order, out of a folder that `build` filled, checked against the
+    YAML.
+
+    Raises:
+        CompileError: the folder has none of these sources for a variant, or a damaged one.
+    """
+    for variant in variants:
+        file = f"{key(text(variant))}.spv"
+        spirv = kept(variant, given / file)
+        if spirv is None:
+            raise CompileError(
+                f"{variant.name}: {given} has no SPIR-V of this shader ({file});"
+                f" fill it anew, from this version of vkq: python -m vkq.shader.build {given}"
+            )
+        yield file, spirv
+
+
+def build(
+    output: Path,
+    jobs: int | None = None,
+    variants: Sequence[Variant] | None = None,
+    given: Path | None = None,
+) -> int:
     """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile`
-    reads.
+    reads; or take them from the folder *given*.
 
     What an earlier build of other sources left there is deleted.
 
@@ -53,13 +77,13 @@ def build(output: Path, jobs: int | None = None, variants: Sequence[Variant] | N
         The number of variants.
 
     Raises:
-        CompileError: see `compile_all`.
+        CompileError: see `compile_all` and `taken`.
         OSError: the folder cannot be written.
     """
     chosen = list(catalog().variants.values()) if variants is None else variants
     output.mkdir(parents=True, exist_ok=True)
     old = set(output.glob("*.spv"))
-    for file, spirv in compile_all(chosen, jobs):
+    for file, spirv in taken(given, chosen) if given else compile_all(chosen, jobs):
         cache.write_sealed(output / file, spirv)
         old.discard(output / file)
     for path in old:
@@ -87,9 +111,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("output", type=Path, help="the folder to write")
     parser.add_argument("--jobs", type=int, default=None, help="processes (default: as many as are worth it)")
+    parser.add_argument("--given", type=Path, help="take the SPIR-V from this folder, compile nothing")
     options = parser.parse_args(argv)
     try:
-        build(options.output, options.jobs)
+        build(options.output, options.jobs, given=options.given)
     except (VkqError, OSError) as error:
         sys.exit(f"vkq.shader.build: error: {error}")
     return 0

@@ -193,16 +193,16 @@ def spirv(variant: Variant) -> bytes:
     source = text(variant)
     file = f"{key(source)}.spv"
     cached = cache_folder() / file
-    data = cache.read(PACKAGED / file) or _cached(variant, cached)
+    data = cache.read(PACKAGED / file) or kept(variant, cached)
     if data is None:
         data = build(variant, source)
         cache.write(cached, data)
     return data
 
 
-def _cached(variant: Variant, path: Path) -> bytes | None:
-    """The SPIR-V in the user's cache, if it has the interface that the YAML states: a seal does not say
-    so."""
+def kept(variant: Variant, path: Path) -> bytes | None:
+    """The SPIR-V of a sealed file, if it has the interface that the YAML states, which a seal does not say;
+    else None, and a warning where there is a file."""
     data = cache.read(path)
     if data is None:
         return None

@@ -192,13 +192,16 @@ struct Pieces {
   explicit Pieces(nb::handle buffers) {
     nb::object sequence = nb::steal(PySequence_Fast(buffers.ptr(), "buffers must be a list or tuple"));
     if (!sequence.is_valid()) throw nb::python_error();
-    count = PySequence_Fast_GET_SIZE(sequence.ptr());
+    // The macros of PySequence_Fast are not in the stable ABI.
+    const bool tuple = PyTuple_Check(sequence.ptr());
+    count = tuple ? PyTuple_Size(sequence.ptr()) : PyList_Size(sequence.ptr());
     PiecePtr *into = few;
     if (count > FEW) {
       many.resize(count);
       data = into = many.data();
     }
-    for (size_t i = 0; i < count; i++) into[i] = pieceOf(PySequence_Fast_GET_ITEM(sequence.ptr(), i));
+    const auto item = tuple ? PyTuple_GetItem : PyList_GetItem;
+    for (size_t i = 0; i < count; i++) into[i] = pieceOf(item(sequence.ptr(), i));
   }
 };
 
@@ -407,6 +410,8 @@ static void bindProcess(nb::module_ &m) {
 }  // namespace vkq
 
 NB_MODULE(_kompute, m) {
+  if (!vkq::gilHeld) throw std::runtime_error("this Python has no PyGILState_Check");
+  m.attr("bindings_sha256") = VKQ_BINDINGS_SHA256;
   m.attr("kompute_version") = VKQ_KOMPUTE_VERSION;
   nanobind::set_leak_warnings(
       false);  // objects alive at interpreter exit are closed by the device's exit handler

@@ -1,8 +1,12 @@
 #include "gil.hpp"
 
+#include <dlfcn.h>
+
 #include <atomic>
 
 namespace vkq {
+
+int (*const gilHeld)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
 
 static std::atomic<std::thread::id> mainThread{};
 

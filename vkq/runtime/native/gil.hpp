@@ -31,10 +31,14 @@ class Unlocked {
   Unlocked(const Unlocked &) = delete;
 };
 
+// Whether the calling thread has the GIL: PyGILState_Check, which every CPython exports and the headers of
+// the stable ABI leave out.
+extern int (*const gilHeld)();
+
 // Lets go of the GIL where the calling thread has it.
 class MaybeUnlocked {
   alignas(Unlocked) unsigned char place[sizeof(Unlocked)];
-  bool held = PyGILState_Check();
+  bool held = gilHeld();
 
  public:
   MaybeUnlocked() {

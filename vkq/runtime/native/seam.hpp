@@ -2,7 +2,7 @@
 // keeps a failure that Kompute drops for the thread until throwPending() turns it into an exception. Until
 // then no further call is made: Kompute would make them with handles that do not exist.
 #pragma once
-#include <kompute/Kompute.hpp>
+#include <kompute/Sequence.hpp>
 
 #include <mutex>
 #include <stdexcept>

@@ -1,0 +1,80 @@
+"""What is said to install, for machines that are described here."""
+
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from vkq.device import remedy
+
+# /etc/os-release -> the command, the loader's package, the drivers' package
+DISTRIBUTIONS = {
+    "debian": ({"ID": "debian"}, "apt-get install libvulkan1", "apt-get install mesa-vulkan-drivers"),
+    "ubuntu": (
+        {"ID": "ubuntu", "ID_LIKE": "debian"},
+        "apt-get install libvulkan1",
+        "apt-get install mesa-vulkan-drivers",
+    ),
+    "raspberry pi os": (
+        {"ID": "raspbian", "ID_LIKE": "debian"},
+        "apt-get install libvulkan1",
+        "apt-get install mesa-vulkan-drivers",
+    ),
+    "rocky": (
+        {"ID": "rocky", "ID_LIKE": "rhel centos fedora"},
+        "dnf install vulkan-loader",
+        "dnf install mesa-vulkan-drivers",
+    ),
+    "arch": ({"ID": "arch"}, "pacman -S vulkan-icd-loader", "pacman -S vulkan-swrast"),
+    "alpine": ({"ID": "alpine"}, "apk add vulkan-loader", "apk add mesa-vulkan-swrast"),
+    "another": ({"ID": "plan9"}, "your distribution's Vulkan loader", "Mesa's (one is for the CPU)"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Linux machine that is nothing special."""
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(remedy, "NVIDIA", Path("/nonexistent"))
+    monkeypatch.setattr(remedy, "TEGRA", Path("/nonexistent"))
+    monkeypatch.delenv("TERMUX_VERSION", raising=False)
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_distributions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    release, loader, driver = DISTRIBUTIONS[name]
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
+    assert remedy.loader().startswith(loader)
+    assert remedy.driver().startswith(driver)
+    assert remedy.driver().endswith("or your GPU vendor's")
+
+
+def test_without_os_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> dict[str, str]:
+        raise OSError("Unable to read files /etc/os-release, /usr/lib/os-release")
+
+    monkeypatch.setattr(platform, "freedesktop_os_release", missing)
+    assert "libvulkan.so.1" in remedy.loader()
+
+
+def test_termux(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERMUX_VERSION", "0.118.3")
+    assert "pkg install vulkan-loader-android" in remedy.loader()
+    assert "mesa-vulkan-icd-freedreno" in remedy.driver()
+
+
+def test_jetson_and_nvidia_in_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(remedy, "NVIDIA", tmp_path)
+    assert "NVIDIA_DRIVER_CAPABILITIES=all" in remedy.driver()
+    monkeypatch.setattr(remedy, "TEGRA", tmp_path)
+    assert "JetPack" in remedy.driver()
+
+
+@pytest.mark.parametrize(("system", "loader", "driver"), [
+    ("darwin", "vulkan-loader molten-vk", "molten-vk"), ("win32", "vulkan-1.dll", "your GPU vendor's"),
+])  # fmt: skip
+def test_other_systems(monkeypatch: pytest.MonkeyPatch, system: str, loader: str, driver: str) -> None:
+    monkeypatch.setattr(sys, "platform", system)
+    assert loader in remedy.loader()
+    assert driver in remedy.driver()

@@ -1,0 +1,45 @@
+"""The compiled extension: one that does not belong to these sources is refused before it is called."""
+
+import hashlib
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+import vkq
+from vkq.runtime import extension
+
+
+def test_it_was_built_from_the_bindings_that_lie_here() -> None:
+    native = extension.native_module()
+    assert native.bindings_sha256 == hashlib.sha256(extension._BINDINGS.read_bytes()).hexdigest()
+
+
+def test_a_stale_one_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    changed = tmp_path / "bindings.cpp"
+    changed.write_text("another argument")
+    monkeypatch.setattr(extension, "_BINDINGS", changed)
+    built = extension.native_module().bindings_sha256[:8]
+    with pytest.raises(vkq.DeviceError, match=rf"is stale: .*\({built}\) than .*bindings\.cpp .*make"):
+        extension.native_module.__wrapped__()
+
+
+def test_where_no_sources_lie_there_is_nothing_to_compare(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(extension, "_BINDINGS", tmp_path / "missing.cpp")
+    assert extension.native_module.__wrapped__() is extension.native_module()
+
+
+def test_one_for_another_python_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fails(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    (tmp_path / "_kompute.cpython-39-x86_64-linux-gnu.so").touch()
+    monkeypatch.setattr(importlib, "import_module", fails)
+    monkeypatch.setattr(sys.modules["vkq"], "__path__", [str(tmp_path)])
+    with pytest.raises(
+        vkq.DeviceError, match=r"there is _kompute\.cpython-39-.*, and this Python takes .*make"
+    ):
+        extension.native_module.__wrapped__()

@@ -1,0 +1,45 @@
+"""The compiled extension ``vkq._kompute``, imported late so that the shader tools work without it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+from ..errors import DeviceError
+
+_BINDINGS = Path(__file__).parent / "native" / "bindings.cpp"
+_REMEDY = "build it again: make (in a checkout), or pip install --force-reinstall vkq"
+
+
+@functools.cache
+def native_module() -> Any:
+    """The extension, which must be of the sources that lie here: another would take other arguments.
+
+    Raises DeviceError where it is missing, is for another Python, or was built from other bindings.
+    """
+    try:
+        module = importlib.import_module("vkq._kompute")
+    except ImportError as error:
+        raise DeviceError(_missing(error)) from error
+    sources = hashlib.sha256(_BINDINGS.read_bytes()).hexdigest() if _BINDINGS.exists() else None
+    built = getattr(module, "bindings_sha256", None)
+    if sources not in (None, built):
+        raise DeviceError(
+            f"{module.__file__} is stale: it was built from other bindings"
+            f" ({str(built)[:8]}) than {_BINDINGS} ({str(sources)[:8]}); {_REMEDY}"
+        )
+    return module
+
+
+def _missing(error: ImportError) -> str:
+    """What is wrong with an extension that cannot be imported."""
+    here = sysconfig.get_config_var("SOABI")
+    folders = sys.modules["vkq"].__path__
+    found = sorted({p.name for folder in folders for p in Path(folder).glob("_kompute*.so")})
+    others = f"; there is {', '.join(found)}, and this Python takes {here}" if found else ""
+    return f"vkq's compiled extension cannot be imported ({error}){others}; {_REMEDY} with this Python"
