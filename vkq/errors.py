@@ -3,7 +3,7 @@
 A message says what was given with its numbers, the rule, and what to do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class VkqError(Exception):
@@ -69,3 +69,11 @@ class PathError(DeviceError):
 
 class OutOfMemoryError(DeviceError, MemoryError):
     """The device or the host ran out of memory. The device stays usable."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'resnet50'?"`` where one of the *known* names is near to *word*, else nothing."""
+    from difflib import get_close_matches  # slow to import, and only for errors
+
+    found = get_close_matches(word[:100], list(known), 1, 0.6)
+    return f"; did you mean {found[0]!r}?" if found else ""

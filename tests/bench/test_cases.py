@@ -40,7 +40,7 @@ def test_sweeps(text: str, names: list[str]) -> None:
         ("linear[M=1:9:0,K=2,N=3]", "the range 1:9:0 is empty"),
         ("linear[M=1:100000,K=2,N=3]", "more than 10000 sizes"),
         ("linear[M=1:200,K=1:200,N=3]", "states 40000 cases"),
-        ("linear[M=1,K=2]", "missing \\['N'\\]"),
+        ("linear[M=1,K=2]", "missing: N"),
         ("conv2d[N=1,IC=3,H=1,W=1,OC=4,KH=3,KW=3]", "it must be at least 1"),
     ],
 )

@@ -37,6 +37,8 @@ def test_a_sweep_draws_a_line_for_each_path_in_order_of_size(figures: list[Any],
     assert list(lower.lines[0].get_xdata()) == [1, 8, 64]
     assert list(lower.lines[0].get_ydata()) == [r.median_us for r in (rows[1], rows[0], rows[2])]
     assert lower.get_xlabel() == "M"
+    assert upper.get_xscale() == lower.get_yscale() == "log"
+    assert "linear[M,K=4,N=4]" in figures[0].get_suptitle()
     assert (tmp_path / "m.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -47,6 +49,7 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
     plot.draw(found, cases, tmp_path / "roof.svg")
     (axes,) = figures[0].axes
     assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
+    assert {"8x4x4", "8x8x8"} <= {text.get_text() for text in axes.texts}
     assert max(axes.lines[0].get_ydata()) == 5.0
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert "<svg" in (tmp_path / "roof.svg").read_text()
@@ -58,3 +61,23 @@ def test_no_rows_and_no_matplotlib_are_refused(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError("none")))
     with pytest.raises(vkq.ArgumentError, match=r"pip install 'vkq\[plot\]'"):
         plot.library()
+
+
+def test_bars_stand_beside_each_other(figures: list[Any], tmp_path: Path) -> None:
+    groups = {"resnet50, batch 1": {"vkq": 0.5, "PyTorch": 0.85}, "resnet50, batch 8": {"vkq": 0.8}}
+    for theme in plot.THEMES:
+        plot.bars("networks", groups, tmp_path / f"{theme}.svg", theme)
+    axes = figures[0].axes[0]
+    assert [bar.get_width() for bar in axes.patches if bar.get_width()] == [0.5, 0.85, 0.8]
+    assert [text.get_text() for text in axes.texts] == ["0.5", "0.85   1.70 x", "0.8"]
+    light, dark = ((tmp_path / f"{theme}.svg").read_text() for theme in plot.THEMES)
+    assert light != dark
+    assert len(light) < 60_000
+    with pytest.raises(vkq.ArgumentError, match="the theme is 'blue'"):
+        plot.bars("networks", groups, tmp_path / "x.svg", "blue")
+
+
+def test_a_picture_is_the_same_bytes_again(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        plot.draw(run(*(row(c.name, 10) for c in CASES)), CASES, tmp_path / f"{name}.svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()

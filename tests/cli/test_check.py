@@ -28,7 +28,7 @@ def test_check_prints_json_with_a_summary(capsys: pytest.CaptureFixture[str]) ->
 def test_check_of_random_cases_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", "--count", "7", "--seed", "3", "--device", "llvmpipe", "--path", "portable"]) == 0
     said = capsys.readouterr().out
-    assert "7 cases on 1 paths (portable), " in said
+    assert "7 cases on 1 path (portable), " in said
     assert ": 0 mismatches, " in said
 
 

@@ -86,7 +86,7 @@ def test_check(
 def test_errors_are_one_line_and_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shaders", "list", "none"]) == 2
     error = capsys.readouterr().err
-    assert error == "vkq: error: no shader variant matches 'none'; the shaders are: scale__plain.\n"
+    assert error == "vkq: error: no shader variant matches 'none'; the shaders are: scale__plain\n"
 
 
 @pytest.mark.parametrize("command", ["list", "show", "build", "check"])

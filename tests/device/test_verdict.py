@@ -290,3 +290,17 @@ def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(verdict, "refusal", lambda c: "it crashes")
     with pytest.raises(vkq.NoDeviceError, match=r"no Vulkan device can run vkq: 0: .* \(it crashes\)"):
         choose_device(None)
+
+
+def test_new_rates_count_only_where_another_arithmetic_is_clearly_faster() -> None:
+    """Under load all rates fall and change places; what is taken should stay."""
+    old = verdict.Report({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
+    loaded = dataclasses.replace(old, rates={"s8s8": 40.0, "u8u8": 48.0, "float": 19.0, "copy": 3.0})
+    faster = dataclasses.replace(old, rates={"s8s8": 100.0, "u8u8": 126.0, "float": 20.0, "copy": 5.0})
+    fewer = dataclasses.replace(old, rates={"s8s8": 100.0, "float": 20.0})
+    assert verdict._steady(loaded, old) == old
+    for new in (faster, fewer):
+        assert verdict._steady(new, old) == new
+    assert verdict._steady(loaded, None) == loaded
+    failed = dataclasses.replace(loaded, failures={"u8u8": "wrong"})
+    assert verdict._steady(failed, old).failures == {"u8u8": "wrong"}

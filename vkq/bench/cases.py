@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from vkq.check.cases import CASES, SCALES, SCHEMES, TRANSPOSED, Case
-from vkq.errors import ArgumentError
+from vkq.errors import ArgumentError, did_you_mean
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
@@ -220,7 +220,7 @@ def _named(word: str) -> list[Case]:
         known = ", ".join(names) or f"none in {benchmarks_folder()}"
         raise ArgumentError(
             f"{word!r} is neither a problem such as 'linear[M=1,K=64,N=32]' nor a list; the lists are:"
-            f" {known}."
+            f" {known}{did_you_mean(word, names)}"
         )
     return load_list(path)
 

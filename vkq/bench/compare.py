@@ -39,10 +39,17 @@ class Comparison:
     mismatches: list[str]
 
 
-def compare(old: Result, new: Result, clocks: Sequence[str] = (), any_device: bool = False) -> Comparison:
+def compare(
+    old: Result,
+    new: Result,
+    clocks: Sequence[str] = (),
+    any_device: bool = False,
+    ignore_path: bool = False,
+) -> Comparison:
     """The measurements of two runs side by side, by case, scheme, path and clock.
 
-    *clocks*: only these; all where empty. Raises ArgumentError where the runs are of two devices (by UUID and
+    *clocks*: only these; all where empty. *ignore_path*: whatever path was taken; of several, the fastest of
+    each run. Raises ArgumentError where the runs are of two devices (by UUID and
     name), unless *any_device*, and where they have no measurement in common.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
@@ -51,11 +58,9 @@ def compare(old: Result, new: Result, clocks: Sequence[str] = (), any_device: bo
             f"the old run is of {ids[0][1]} ({ids[0][0]}) and the new one of {ids[1][1]} ({ids[1][0]}); times"
             " of two devices say nothing about a change of vkq: measure both on one, or give --any-device"
         )
-    before, after = (
-        {row.key: row for row in run.rows if not clocks or row.clock in clocks} for run in (old, new)
-    )
+    before, after = (_by_key(run, clocks, ignore_path) for run in (old, new))
     if not before.keys() & after.keys():
-        raise ArgumentError("the two runs have no case, path and clock in common; measure the same cases")
+        raise ArgumentError(_nothing_common(old, new))
     changes = [
         Change(before[key], after[key], median_ratio(after[key].samples_us, before[key].samples_us))
         for key in before
@@ -68,3 +73,36 @@ def compare(old: Result, new: Result, clocks: Sequence[str] = (), any_device: bo
     return Comparison(
         changes, only_old, only_new, [f"{one.case} {one.path}: {one.reason}" for one in new.mismatches]
     )
+
+
+def _by_key(run: Result, clocks: Sequence[str], ignore_path: bool) -> dict[tuple[str, ...], Row]:
+    """The rows by what makes them the same measurement, of vkq's alone where the path does not count."""
+    found: dict[tuple[str, ...], Row] = {}
+    for row in run.rows:
+        if (clocks and row.clock not in clocks) or (ignore_path and row.arm != "vkq"):
+            continue
+        key = (*row.key[:4], row.clock) if ignore_path else row.key
+        if key not in found or row.median_us < found[key].median_us:
+            found[key] = row
+    return found
+
+
+def _nothing_common(old: Result, new: Result) -> str:
+    """Says how far the runs are apart."""
+    cases = {row.case for row in old.rows} & {row.case for row in new.rows}
+    if not cases:
+        return "the two runs have no case in common; measure the same cases"
+    what = {
+        "path": (r"give --ignore-path", [sorted({row.path for row in run.rows}) for run in (old, new)]),
+        "clock": (
+            "measure the same --clock",
+            [sorted({row.clock for row in run.rows}) for run in (old, new)],
+        ),
+    }
+    apart = [
+        f"their {name}s are {', '.join(a)} and {', '.join(b)}: {remedy}"
+        for name, (remedy, (a, b)) in what.items()
+        if not set(a) & set(b)
+    ]
+    said = "; ".join(apart) or "in other schemes, scales, methods, paths or clocks"
+    return f"the two runs have {len(cases)} cases in common, but no measurement of one: {said}"

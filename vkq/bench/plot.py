@@ -1,10 +1,11 @@
-"""Pictures of a result: GOP/s and latency over a swept size, or a roofline under the measured ceilings. Needs
-matplotlib."""
+"""Pictures of results: a sweep over a size, a roofline under the measured ceilings, whole networks beside
+other libraries. Needs matplotlib."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,13 @@ from vkq.bench.result import Result, Row
 from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
+SUFFIXES = (".svg", ".png", ".pdf")
+MOST_LABELS = 16  # of points of a roofline; more would cover each other
+# Of the background and of what is drawn on it; the series' colours can be told apart by the colour-blind,
+# too.
+THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9", "#8a8f98")
+
 
 def library() -> Any:
     """matplotlib without a display. Raises ArgumentError where it is not installed."""
@@ -20,27 +28,91 @@ def library() -> Any:
         figure = importlib.import_module("matplotlib.figure")
     except ImportError as error:
         raise ArgumentError(
-            f"--plot needs matplotlib ({error}); install it: pip install 'vkq[plot]'"
+            f"a plot needs matplotlib ({error}); install it: pip install 'vkq[plot]'"
         ) from error
     return figure
 
 
-def draw(result: Result, cases: Sequence[Case], path: Path) -> None:
-    """Writes the picture; its format follows the file's suffix (.png, .svg, .pdf)."""
+def check(path: Path) -> None:
+    """Raises ArgumentError where no picture could be written: before anything is measured."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ArgumentError(
+            f"plot: {str(path)!r} has no suffix that says what to write; use {', '.join(SUFFIXES)}"
+        )
+    library()
+
+
+def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light") -> None:
+    """Writes the picture of a result; its format follows the file's suffix (.svg, .png, .pdf)."""
     rows = [row for row in result.rows if row.clock == _clock(result)]
     if not rows:
-        raise ArgumentError("--plot: there is no row to draw; every case failed")
+        raise ArgumentError("plot: there is no row to draw; every case failed")
     size = swept(cases)
-    figure = library().Figure(figsize=(9, 7 if size else 5.5), layout="constrained")
-    if size:
-        _sweep(figure, rows, size)
-    else:
-        _roofline(figure, rows, result.ceilings)
-    software = ", software device" if result.device["software"] else ""
-    figure.suptitle(
-        f"vkq {result.vkq} on {result.device['name']}{software}, {rows[0].clock} clock", fontsize=10
-    )
-    figure.savefig(path, dpi=120)
+    with _figure(path, theme, (9, 7 if size else 5.5)) as figure:
+        if size:
+            _sweep(figure, rows, size)
+        else:
+            _roofline(figure, rows, result.ceilings, THEMES[theme][1])
+        device = f"{result.device['name']}{', software device' if result.device['software'] else ''}"
+        what = f"\n{_fixed(rows[0].case, size)}" if size else ""
+        figure.suptitle(f"vkq {result.vkq} on {device}, {rows[0].clock} clock{what}", fontsize=10)
+
+
+def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, theme: str = "light") -> None:
+    """Writes bars side by side: group -> series -> milliseconds; the first series is vkq's, and the others
+    say how much longer they take."""
+    series = list(dict.fromkeys(name for one in groups.values() for name in one))
+    with _figure(
+        path, theme, (9, 0.9 + 0.27 * sum(map(len, groups.values())) + 0.25 * len(groups))
+    ) as figure:
+        axes = figure.subplots()
+        at, ticks = 0.0, []
+        for one in groups.values():
+            first = at
+            for name, value in one.items():
+                axes.barh(at, value, 0.85, color=COLOURS[series.index(name)])
+                axes.annotate(
+                    _bar_label(one, name), (value, at), (4, 0), textcoords="offset points", va="center"
+                )
+                at += 1
+            ticks.append((first + at - 1) / 2)
+            at += 0.7
+        axes.set_yticks(ticks, list(groups))
+        axes.invert_yaxis()
+        axes.set_xlabel("milliseconds (shorter is faster)")
+        axes.margins(x=0.18)
+        axes.tick_params(axis="y", length=0)
+        for spine in ("top", "right"):
+            axes.spines[spine].set_visible(False)
+        handles = [axes.barh(0, 0, color=COLOURS[i], label=name) for i, name in enumerate(series)]
+        axes.legend(handles=handles, loc="lower right", frameon=False)
+        figure.suptitle(title, fontsize=10)
+
+
+def _bar_label(one: Mapping[str, float], name: str) -> str:
+    first = next(iter(one.values()))
+    return f"{one[name]:.3g}" + ("" if one[name] is first else f"   {one[name] / first:.2f} x")
+
+
+@contextmanager
+def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
+    """A figure in a theme's colours, written at the end. An SVG keeps its text as text."""
+    check(path)
+    if theme not in THEMES:
+        raise ArgumentError(f"plot: the theme is {theme!r}; it must be one of {', '.join(THEMES)}")
+    made = library()
+    back, fore, line = THEMES[theme]
+    settings = {
+        "svg.fonttype": "none", "svg.hashsalt": "vkq", "font.family": "sans-serif", "font.size": 9,
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor"),
+        back), **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), fore),
+        **dict.fromkeys(("axes.edgecolor", "grid.color", "legend.edgecolor"), line),
+        "axes.prop_cycle": importlib.import_module("cycler").cycler(color=COLOURS),
+    }  # fmt: skip
+    with importlib.import_module("matplotlib").rc_context(settings):
+        figure = made.Figure(figsize=size, layout="constrained")
+        yield figure
+        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 
 def _clock(result: Result) -> str:
@@ -59,14 +131,20 @@ def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _size(row: Row, size: str) -> str:
-    return dict(item.split("=") for item in row.case.partition("[")[2][:-1].split(",")).get(size, "0")
+def _sizes(case: str) -> dict[str, str]:
+    return dict(item.split("=") for item in case.partition("[")[2][:-1].split(","))
+
+
+def _fixed(case: str, size: str | None) -> str:
+    """The case with a letter for the size that is swept: linear[M,K=1024,N=1024]."""
+    sizes = [key if key == size else f"{key}={value}" for key, value in _sizes(case).items()]
+    return f"{case.partition('[')[0]}[{','.join(sizes)}]"
 
 
 def _sweep(figure: Any, rows: Sequence[Row], size: str) -> None:
     upper, lower = figure.subplots(2, 1, sharex=True)
     for label, series in _series(rows).items():
-        numbers = [float(_size(row, size).split("x")[0]) for row in series]
+        numbers = [float(_sizes(row.case).get(size, "0").split("x")[0]) for row in series]
         order = sorted(range(len(series)), key=lambda i: numbers[i])
         xs, ordered = [numbers[i] for i in order], [series[i] for i in order]
         upper.plot(xs, [row.gops for row in ordered], marker="o", label=label)
@@ -75,30 +153,64 @@ def _sweep(figure: Any, rows: Sequence[Row], size: str) -> None:
     upper.set_ylabel("GOP/s")
     lower.set_ylabel("us (p20 to p80 shaded)")
     lower.set_xlabel(size)
+    positive = all(float(_sizes(row.case).get(size, "0").split("x")[0]) > 0 for row in rows)
     for axes in (upper, lower):
-        axes.set_ylim(bottom=0)
-        axes.grid(alpha=0.3)
+        axes.set(xscale="log" if positive else "linear", yscale="log")
+        if positive:
+            axes.xaxis.set_major_formatter("{x:g}")
+        axes.grid(alpha=0.5, which="both")
         axes.legend(fontsize=8)
 
 
-def _roofline(figure: Any, rows: Sequence[Row], ceilings: dict[str, float | None]) -> None:
+def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | None], colour: str) -> None:
     axes = figure.subplots()
     intensities = [row.operations / row.bytes for row in rows]
     left, right = min(intensities) / 4, max(intensities) * 4
     copy = ceilings.get("copy")
-    for name, rate in ceilings.items():
-        if rate and name != "copy":
-            knee = [rate / copy] if copy and left < rate / copy < right else []
-            xs = [left, *knee, right]
-            axes.plot(
-                xs,
-                [min(rate, x * copy) if copy else rate for x in xs],
-                linewidth=1,
-                label=f"ceiling {name}, copy",
-            )
+    for name, rate in _distinct(ceilings).items():
+        knee = [rate / copy] if copy and left < rate / copy < right else []
+        xs = [left, *knee, right]
+        ys = [min(rate, x * copy) if copy else rate for x in xs]
+        axes.plot(xs, ys, linewidth=1, label=f"ceiling {name}, copy", color=colour, alpha=0.5)
+        axes.annotate(
+            f"{name} {rate / 1e3:.3g} TOPS", (right, ys[-1]), (0, 3), textcoords="offset points", ha="right",
+            fontsize=8,
+        )  # fmt: skip
     for label, series in _series(rows).items():
         xs = [row.operations / row.bytes for row in series]
-        axes.scatter(xs, [row.gops for row in series], s=20, label=label, zorder=3)
-    axes.set(xscale="log", yscale="log", xlabel="operations per byte", ylabel="GOP/s")
-    axes.grid(alpha=0.3, which="both")
-    axes.legend(fontsize=8)
+        axes.scatter(xs, [row.gops for row in series], s=24, label=label, zorder=3)
+    _label(axes, rows)
+    axes.set(xscale="log", yscale="log", xlabel="operations per byte of x, weight and y", ylabel="GOP/s")
+    axes.grid(alpha=0.5, which="major")
+    axes.legend(fontsize=8, loc="lower right", handles=axes.collections)
+
+
+def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
+    """The ceilings of arithmetic, those within 2 % of each other as one."""
+    found: dict[str, float] = {}
+    for name, rate in ceilings.items():
+        if rate and name != "copy" and all(abs(rate / other - 1) > 0.02 for other in found.values()):
+            found[name] = rate
+    return found
+
+
+def _label(axes: Any, rows: Sequence[Row]) -> None:
+    """Names the points, the fastest of each case; where there are too many, the fastest of all."""
+    best: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: row.gops):
+        best[row.case] = row
+    for number, row in enumerate(sorted(best.values(), key=lambda row: -row.gops)[:MOST_LABELS]):
+        axes.annotate(
+            _short(row.case), (row.operations / row.bytes, row.gops), (5, (4, -9)[number % 2]),
+            textcoords="offset points", fontsize=6.5,
+        )  # fmt: skip
+
+
+def _short(case: str) -> str:
+    """A case in a few letters: ``4096x4096x4096`` (M, K, N), ``128>128 3x3 72x120 n10``."""
+    s = _sizes(case)
+    if "M" in s:
+        return f"{s['M']}x{s['K']}x{s['N']}"
+    return f"{s['IC']}>{s['OC']} {s['KH']}x{s['KW']} {s['H']}x{s['W']}" + (
+        f" n{s['N']}" if s["N"] != "1" else ""
+    )

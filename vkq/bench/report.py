@@ -75,7 +75,7 @@ class Table:
     def totals(self, totals: Sequence[Total]) -> list[str]:
         """A line for each network, path and clock."""
         return [
-            f"total    {_network(one)} on {one.path}: {_us(one.time_us)} us ({one.clock} clock),"
+            f"total    {_network(one)} on {one.path}: {microseconds(one.time_us)} us ({one.clock} clock),"
             f" {_rate(one.gops)} GOP/s"
             + (f", {one.compute_share:.0%} of {one.compute_ceiling}" if one.compute_share else "")
             + (f"; {one.missing} of its shapes have no time and are left out" if one.missing else "")
@@ -88,10 +88,16 @@ class Table:
             return " ".join(cell.rjust(width) for cell, width in cells) + f"  {_command(arm)}"
         row = _first(arm)
         share = f"{row.compute_share:.0%}" if row.compute_share else "-"
-        spread = f"{_us(row.p20_us)}..{_us(row.p80_us)}"
+        spread = f"{microseconds(row.p20_us)}..{microseconds(row.p80_us)}"
         line = self._line(
             row.case,
-            [row.path, _us(row.median_us), spread, _rate(row.gops) if row.clock != "host" else "-", share],
+            [
+                row.path,
+                microseconds(row.median_us),
+                spread,
+                _rate(row.gops) if row.clock != "host" else "-",
+                share,
+            ],
         )
         ratio = _ratio(row, comparisons)
         said = [] if ratio == "-" else [ratio]
@@ -102,10 +108,10 @@ class Table:
         path, *numbers = cells
         widths = list(_WIDTHS.values())
         shown = " ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
-        return f"{_short(name, self.letters):{self.letters}} {path:{widths[0]}} {shown}"
+        return f"{shortened(name, self.letters):{self.letters}} {path:{widths[0]}} {shown}"
 
 
-def _short(name: str, letters: int) -> str:
+def shortened(name: str, letters: int) -> str:
     """A name with its middle left out where it is too long: the kind stands first, the options last."""
     if len(name) <= letters:
         return name
@@ -150,8 +156,8 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
     gpu, submit, call, host = (arm.get(clock) for clock in ("gpu", "submit", "call", "host"))
     main = _first(arm)
     return [
-        _time(gpu), f"{_us(main.p20_us)}..{_us(main.p80_us)}", _time(submit), _time(call), _time(host),
-        _rate(main.gops) if main is not host else "-",
+        _time(gpu), f"{microseconds(main.p20_us)}..{microseconds(main.p80_us)}", _time(submit), _time(call),
+        _time(host), _rate(main.gops) if main is not host else "-",
         f"{main.compute_share:.0%} {main.compute_ceiling}" if main.compute_share else "-",
         _rate(main.gbps) if main is not host else "-",
         f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
@@ -179,14 +185,15 @@ def _command(arm: dict[str, Row]) -> str:
 
 
 def _time(row: Row | None) -> str:
-    return _us(row.median_us) if row else "-"
+    return microseconds(row.median_us) if row else "-"
 
 
 def _rate(value: float) -> str:
     return f"{value:,.1f}" if value >= 10 else f"{value:.2g}"
 
 
-def _us(value: float) -> str:
+def microseconds(value: float) -> str:
+    """Three or four digits."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}" if value < 100 else f"{value:.1f}"
 
 

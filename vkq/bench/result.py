@@ -173,15 +173,21 @@ def _rounded(values: dict[str, Any]) -> dict[str, Any]:
     return {key: short(value) for key, value in values.items()}
 
 
-def read(path: Path) -> Result:
-    """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another
-    schema version."""
+def read_json(path: Path) -> Any:
+    """The value in a JSON file of a benchmark. Raises ArgumentError, naming the file, where it cannot be
+    read."""
     try:
-        top = files.parse_json(files.read(path, MOST_BYTES))
+        return files.parse_json(files.read(path, MOST_BYTES))
     except (OSError, ValueError) as error:
         raise ArgumentError(
             f"{path} cannot be read as JSON: {error}; give a file that `vkq bench --json` wrote"
         ) from error
+
+
+def read(path: Path) -> Result:
+    """A run from its JSON file. Raises ArgumentError, naming the file, where it is not one or of another
+    schema version."""
+    top = read_json(path)
     version = top.get("schema") if isinstance(top, dict) else None
     if version != SCHEMA:
         raise ArgumentError(

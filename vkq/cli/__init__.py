@@ -9,9 +9,23 @@ import sys
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
-from vkq.cli import bench, check, compare, devices, doctor, inspect, quantize, run, shaders, tune
-from vkq.cli.common import Parsers
-from vkq.errors import NoDeviceError, VkqError
+from vkq.cli import (
+    bench,
+    check,
+    compare,
+    completion,
+    devices,
+    doctor,
+    inspect,
+    plot,
+    quantize,
+    report,
+    run,
+    shaders,
+    tune,
+)
+from vkq.cli.common import Parser, Parsers, show_help
+from vkq.errors import NoDeviceError, VkqError, did_you_mean
 
 COMMANDS: list[Callable[[Parsers], None]] = [
     devices.register,
@@ -23,8 +37,36 @@ COMMANDS: list[Callable[[Parsers], None]] = [
     tune.register,
     bench.register,
     compare.register,
+    plot.register,
+    report.register,
     shaders.register,
+    completion.register,
 ]
+
+
+def parser() -> Parser:
+    """The whole command line; with no command it shows its help."""
+    top = Parser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
+    top.add_argument("--version", action="version", version=f"vkq {__version__}")
+    top.set_defaults(run=show_help, parser=top)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND")
+    for register in COMMANDS:
+        register(commands)
+    return top
+
+
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The options; an unknown one is refused with the nearest that there is."""
+    whole = parser()
+    options, unknown = whole.parse_known_args(argv)
+    if unknown:
+        word = unknown[0].partition("=")[0]
+        options.parser.error(
+            f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(word, options.parser.option_names())}"
+        )
+    options.whole = whole
+    options.argv = list(sys.argv[1:] if argv is None else argv)
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,15 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
     """
-    parser = argparse.ArgumentParser(prog="vkq", description="Exact int8 inference on any Vulkan device.")
-    parser.add_argument("--version", action="version", version=f"vkq {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for register in COMMANDS:
-        register(commands)
     try:
         try:
-            options = parser.parse_args(argv)
-            options.argv = list(sys.argv[1:] if argv is None else argv)
+            options = _parsed(argv)
             return int(options.run(options))
         finally:
             sys.stdout.flush()  # a reader that has left is noticed here, not at exit

@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import datetime
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
-from vkq.cli.common import Parsers, add_command, number, status_line, whole
+from vkq.cli.common import Parsers, add_command, columns, number, output_file, status_line, whole
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
@@ -91,9 +90,10 @@ def _output(add: Callable[..., object]) -> None:
     files = {"json": "everything, with raw samples", "csv": "a line for each row", "md": "a Markdown table"}
     for option, text in files.items():
         said = f"write {text} (- for standard output, without the table)"
-        add(f"--{option}", type=Path, metavar="FILE", help=said)
-    drawn = "draw GOP/s and latency over the swept size, or a roofline (needs matplotlib)"
-    add("--plot", type=Path, metavar="PNG", help=drawn)
+        add(f"--{option}", type=output_file, metavar="FILE", help=said)
+    drawn = "draw GOP/s and latency over the swept size, or a roofline (.svg, .png, .pdf; needs matplotlib)"
+    add("--plot", type=output_file, metavar="FILE", help=drawn)
+    add("--theme", choices=list(plot.THEMES), default="light", help="of the plot (default: light)")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         print("examples:", *(f"  {example}" for example in EXAMPLES), sep="\n")
         return 0
     if options.plot:
-        plot.library()  # refuses before an hour of measuring
+        plot.check(options.plot)  # refuses before an hour of measuring
     chosen = cases.select(options.cases, options.scheme, options.scale, options.method)
     if options.method is None:  # a list's methods, where the layers have none: each case once
         chosen = list(
@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
         if target := getattr(options, option):
             _write(target, text(result))
     if options.plot:
-        plot.draw(result, chosen, options.plot)
+        plot.draw(result, chosen, options.plot, options.theme)
     return 1 if result.mismatches or not result.rows else 0
 
 
@@ -152,8 +152,9 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
         else (lambda lines: print(*lines, sep="\n", end="\n" if lines else "", flush=True))
     )
     with status_line() as status:
-        result = _empty(options, device, plan, status)
-        table = report.Table([case.name for case in chosen], _columns(), options.wide)
+        command = shlex.join(["vkq", *(options.argv or [])])
+        result = empty(device, plan, command, status, not options.no_ceilings)
+        table = report.Table([case.name for case in chosen], columns(), options.wide)
         say([*report.header(result), "", table.head()])
         runner = Runner(device, plan, result, status)
         for number, case in enumerate(chosen, 1):
@@ -168,19 +169,15 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
     return result
 
 
-def _empty(options: argparse.Namespace, device: Device, plan: Plan, status: Callable[[str], None]) -> Result:
+def empty(
+    device: Device, plan: Plan, command: str, status: Callable[[str], None], with_ceilings: bool = True
+) -> Result:
     """A result with no rows yet: what is measured on, and its ceilings."""
-    rates = {} if options.no_ceilings else ceilings.measure(device, lambda what: status(f"ceilings: {what}"))
+    rates = ceilings.measure(device, lambda what: status(f"ceilings: {what}")) if with_ceilings else {}
     names = ("samples", "submission_us", "time_s", "precision")
     settings = {name: getattr(plan.settings, name) for name in names}
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    command = shlex.join(["vkq", *(options.argv or [])])
     return Result(describe(device), host(), __version__, command, now, settings, rates)
-
-
-def _columns() -> int | None:
-    """Of the terminal; None where the output is a file or a pipe, whose lines may be as long as they are."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def _self_test(device: Device) -> int:

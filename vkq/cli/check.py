@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from vkq import spawn
@@ -16,7 +17,7 @@ from vkq._version import __version__
 from vkq.check import catalogue
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
-from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
+from vkq.cli.common import Parsers, add_command, counted, device_argument, progress, whole
 from vkq.device import vulkan
 from vkq.errors import ArgumentError, DeviceError, PathError
 from vkq.runtime.device import Device
@@ -84,28 +85,8 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.debug:
         return _debug(options, checks)
-    start = time.perf_counter()
     with Device(options.device) as device:
-        paths, refused = usable_paths(device, options.path or ())
-        if not paths:
-            raise PathError(
-                f"no path can be checked on {device.name}:"
-                f" {'; '.join(f'{p}: {why}' for p, why in refused.items())}"
-            )
-        found = [run_check(device, check, paths) for check in progress(checks, len(checks), "checking")]
-        mismatches = [mismatch for outcome in found for mismatch in outcome.mismatches]
-        summary: dict[str, Any] = {
-            "cases": len(checks),
-            "comparisons": sum(outcome.compared for outcome in found),
-            "refused_by_method": sum(len(outcome.refused) for outcome in found),
-            "mismatches": len(mismatches),
-            "paths": paths,
-            "refused_paths": refused,
-            "device": device.name,
-            "driver": device.capabilities.driver,
-            "vkq": __version__,
-            "seconds": round(time.perf_counter() - start, 2),
-        }
+        summary, mismatches = compared(device, checks, options.path or ())
     if options.json:
         print(
             json.dumps(
@@ -116,6 +97,34 @@ def run(options: argparse.Namespace) -> int:
     else:
         _show(summary, mismatches)
     return 1 if mismatches else 0
+
+
+def compared(
+    device: Device, checks: Sequence[Check], wanted: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[Mismatch]]:
+    """What `vkq check --json` prints: a summary of the checks on these paths (all that can run), and what
+    differs."""
+    start = time.perf_counter()
+    paths, refused = usable_paths(device, wanted)
+    if not paths:
+        raise PathError(
+            f"no path can be checked on {device.name}:"
+            f" {'; '.join(f'{p}: {why}' for p, why in refused.items())}"
+        )
+    found = [run_check(device, check, paths) for check in progress(checks, len(checks), "checking")]
+    mismatches = [mismatch for outcome in found for mismatch in outcome.mismatches]
+    return {
+        "cases": len(checks),
+        "comparisons": sum(outcome.compared for outcome in found),
+        "refused_by_method": sum(len(outcome.refused) for outcome in found),
+        "mismatches": len(mismatches),
+        "paths": paths,
+        "refused_paths": refused,
+        "device": device.name,
+        "driver": device.capabilities.driver,
+        "vkq": __version__,
+        "seconds": round(time.perf_counter() - start, 2),
+    }, mismatches
 
 
 def _chosen(options: argparse.Namespace) -> list[Check]:
@@ -164,7 +173,8 @@ def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:
         print(f"not checked: {path}: {why}")
     print(f"device {summary['device']} ({summary['driver']})")
     print(
-        f"{summary['cases']} cases on {len(summary['paths'])} paths ({', '.join(summary['paths'])}),"
-        f" {summary['comparisons']} comparisons, {summary['refused_by_method']} that a method cannot compute:"
-        f" {summary['mismatches']} mismatches, {summary['seconds']:.1f} s"
+        f"{counted(summary['cases'], 'case')} on {counted(len(summary['paths']), 'path')}"
+        f" ({', '.join(summary['paths'])}), {counted(summary['comparisons'], 'comparison')},"
+        f" {summary['refused_by_method']} that a method cannot compute:"
+        f" {counted(summary['mismatches'], 'mismatch', 'mismatches')}, {summary['seconds']:.1f} s"
     )

@@ -5,15 +5,39 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
+import os
 import re
 import shutil
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from vkq.errors import did_you_mean
 
 Item = TypeVar("Item")
 Parsers = Any  # argparse keeps the type of add_subparsers() private
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, whose errors name what may have been meant."""
+
+    def error(self, message: str) -> NoReturn:
+        if match := re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message):
+            message += did_you_mean(match[1], re.findall(r"[\w.-]+", match[2]))
+        super().error(message)
+
+    def option_names(self) -> list[str]:
+        """The long options that the help names."""
+        return sorted(set(re.findall(r"--[a-z][a-z-]*", self.format_help())))
+
+
+def show_help(options: argparse.Namespace) -> int:
+    """What a command that has subcommands does without one."""
+    options.parser.print_help()
+    return 0
 
 
 def add_command(
@@ -22,16 +46,16 @@ def add_command(
     run: Callable[[argparse.Namespace], int],
     summary: str,
     examples: Sequence[str],
-) -> argparse.ArgumentParser:
+) -> Parser:
     """A subcommand whose ``--help`` ends with examples."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
         epilog="examples:\n" + "\n".join(f"  {example}" for example in examples),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, parser=parser)
     return parser
 
 
@@ -60,6 +84,40 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
         return value
 
     return convert
+
+
+def output_file(text: str) -> Path:
+    """The type of an option that names a file to write (``-``: standard output): refused before the work, not
+    after it."""
+    path = Path(text)
+    if text == "-":
+        return path
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {str(path.parent)!r}; make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be written; choose another place")
+    return path
+
+
+def counted(count: int, what: str, plural: str = "") -> str:
+    """``1 path``, ``2 paths``."""
+    return f"{count} {what if count == 1 else plural or what + 's'}"
+
+
+def columns() -> int | None:
+    """Of the terminal; None where the output is a file or a pipe, whose lines may be as long as they are."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def folded(line: str, indent: int, width: int | None = None) -> str:
+    """A line of prose in the terminal's width (at most 110), what goes on behind *indent* spaces."""
+    width = width or min(columns() or 110, 110)
+    return textwrap.fill(
+        line, max(width, indent + 30), subsequent_indent=" " * indent, break_long_words=False,
+        break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False,
+    )  # fmt: skip
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:

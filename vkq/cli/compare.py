@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 from vkq.bench import compare, result
+from vkq.bench.report import microseconds, shortened
 from vkq.bench.timer import CLOCKS
-from vkq.cli.common import Parsers, add_command
+from vkq.check.cases import SCHEMES
+from vkq.cli.common import Parsers, add_command, columns, counted, folded
 from vkq.errors import ArgumentError
 
 
@@ -31,6 +33,8 @@ def register(commands: Parsers) -> None:
     parser.add_argument(
         "--clock", default="", help="only some of gpu, submit, call, with commas (default: all)"
     )
+    parser.add_argument("--ignore-path", action="store_true", help="compare a case whatever path it took")
+    parser.add_argument("--wide", action="store_true", help="whole names, and the interval of each ratio")
     parser.add_argument("--any-device", action="store_true", help="compare runs of two different devices")
     parser.add_argument("--all", action="store_true", help="print what did not change, too")
     parser.add_argument("--json", action="store_true", help="print JSON: {changes: [...], regressions: ...}")
@@ -45,12 +49,12 @@ def run(options: argparse.Namespace) -> int:
             f"--clock is {options.clock!r}; it must be some of {', '.join(CLOCKS)}, with commas between"
         )
     old, new = result.read(options.old), result.read(options.new)
-    found = compare.compare(old, new, clocks, options.any_device)
+    found = compare.compare(old, new, clocks, options.any_device, options.ignore_path)
     regressions = [change for change in found.changes if change.regressed(limit)]
     if options.json:
         _print_json(found, regressions)
     else:
-        _print(old, new, found, limit, options.all)
+        _print(old, new, found, limit, options)
     return 1 if regressions or found.mismatches else 0
 
 
@@ -69,27 +73,49 @@ def _verdict(change: compare.Change, limit: float) -> str:
 
 
 def _print(
-    old: result.Result, new: result.Result, found: compare.Comparison, limit: float, everything: bool
+    old: result.Result,
+    new: result.Result,
+    found: compare.Comparison,
+    limit: float,
+    options: argparse.Namespace,
 ) -> None:
     for what, one in (("old", old), ("new", new)):
-        print(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}")
+        print(
+            folded(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}", 5)
+        )
     counts: dict[str, int] = {"SLOWER": 0, "faster": 0, "same": 0}
     for change in sorted(found.changes, key=lambda c: -c.ratio.value):
-        verdict, row, ratio = _verdict(change, limit), change.new, change.ratio
+        verdict = _verdict(change, limit)
         counts[verdict] += 1
-        if everything or verdict != "same":
-            name = " ".join(filter(None, [row.case, row.scheme, row.scale, row.method, row.path, row.clock]))
-            times = f"{change.old.median_us:.6g} -> {row.median_us:.6g} us"
-            print(f"{verdict:>6} {ratio.value:7.3f} ({ratio.low:.3f} to {ratio.high:.3f})  {times}  {name}")
+        if options.all or verdict != "same":
+            print(_line(change, verdict, options.wide))
     for label, rows in (("only in the old run", found.only_old), ("only in the new run", found.only_new)):
-        for row in rows:
+        if rows and not options.wide:
+            print(f"{label}: {counted(len(rows), 'measurement')} (--wide names them)")
+        for row in rows if options.wide else ():
             print(f"{label}: {row.case} {row.scheme} {row.scale} {row.path} {row.clock}")
     for wrong in found.mismatches:
         print(f"MISMATCH in the new run: {wrong}")
     print(
-        f"{counts['SLOWER']} slower by more than {100 * limit:.3g} %, {counts['faster']} faster,"
+        f"{counted(len(found.changes), 'measurement')} in common:"
+        f" {counts['SLOWER']} slower by more than {100 * limit:.3g} %, {counts['faster']} faster,"
         f" {counts['same']} the same"
     )
+
+
+def _line(change: compare.Change, verdict: str, wide: bool) -> str:
+    """The ratio, the medians in us, and what was measured, its middle left out where the line would be
+    long."""
+    old, row, ratio = change.old, change.new, change.ratio
+    path = row.path if row.path == old.path else f"{old.path} -> {row.path}"
+    said = [row.scheme if row.scheme != SCHEMES[0] else "", "one scale" if row.scale == "tensor" else ""]
+    rest = " ".join(filter(None, [*said, row.method, path, row.clock]))
+    times = f"{microseconds(old.median_us):>8} -> {microseconds(row.median_us):>8}"
+    if wide:
+        interval = f"({ratio.low:.3f} to {ratio.high:.3f})"
+        return f"{verdict:>6} {ratio.value:7.3f} {interval} {times} us  {row.case} {rest}"
+    room = max(20, (columns() or 80) - 38 - len(rest))
+    return f"{verdict:>6} {ratio.value:6.3f} {times}  {shortened(row.case, room)} {rest}"
 
 
 def _print_json(found: compare.Comparison, regressions: list[compare.Change]) -> None:

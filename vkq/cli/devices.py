@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from vkq.cli.common import Parsers, add_command
+from vkq.cli.common import Parsers, add_command, folded
 from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.device.profiles import profile
@@ -31,26 +31,31 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the devices; exit code 3 where none can run vkq."""
+    found = described()
+    if options.json:
+        print(json.dumps(found, indent=2))
+    else:
+        for report in found["devices"]:
+            _show(report)
+        for driver in found["drivers"]:
+            print(folded(driver, 3))
+        if found["error"]:
+            print(folded(f"no device: {found['error']}", 3))
+    return 0 if any(report["path"] for report in found["devices"]) else 3
+
+
+def described() -> dict[str, Any]:
+    """Every device with its path and why, the drivers left out, and why there is none: as `--json` prints
+    it."""
     left_out: list[str] = []
     try:
         found, error = devices(), None
         left_out = [str(driver) for driver in vulkan.refused_drivers()]
     except NoDeviceError as reason:
         found, error = [], str(reason)
-    reports = [_report(c) for c in found]
-    usable = any(r["path"] for r in reports)
     if not found and error is None:
         error = f"the Vulkan loader shows no device; install a driver: {remedy.driver()}"
-    if options.json:
-        print(json.dumps({"devices": reports, "drivers": left_out, "error": error}, indent=2))
-    else:
-        for report in reports:
-            _show(report)
-        for driver in left_out:
-            print(driver)
-        if error:
-            print(f"no device: {error}")
-    return 0 if usable else 3
+    return {"devices": [_report(c) for c in found], "drivers": left_out, "error": error}
 
 
 def _report(c: Capabilities) -> dict[str, Any]:
@@ -75,12 +80,12 @@ def _report(c: Capabilities) -> dict[str, Any]:
 
 def _show(report: dict[str, Any]) -> None:
     show_capabilities(report["capabilities"])
-    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
-    print(f"   kernels        {report['kernels']}")
+    print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
+    print(folded(f"   kernels        {report['kernels']}", 18))
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""
-        print(f"     {path:<10} {'can run' if reason is None else reason}{measured}")
+        print(folded(f"     {path:<10} {'can run' if reason is None else reason}{measured}", 16))
 
 
 def show_capabilities(c: dict[str, Any]) -> None:
@@ -101,8 +106,8 @@ def show_capabilities(c: dict[str, Any]) -> None:
         f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']},"
         f" {c['driver'] or 'driver unnamed'})"
     )
-    print(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}")
-    print(f"   int8 matrices  {', '.join(matrices) or 'none'}")
+    print(folded(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}", 18))
+    print(folded(f"   int8 matrices  {', '.join(matrices) or 'none'}", 18))
     print(
         f"   subgroup {limits.get('subgroupSize', 0)}, workgroup {limits['maxComputeWorkGroupInvocations']}, "
         f"shared memory {limits['maxComputeSharedMemorySize']} B, "

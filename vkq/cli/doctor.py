@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from vkq._version import __version__
+from vkq.bench.report import shortened
 from vkq.check.compare import usable_paths
 from vkq.check.replay import TIMES, replays
-from vkq.cli.common import Parsers, add_command, device_argument, progress, whole
+from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress, whole
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
 from vkq.device.choose import choose_device
@@ -52,7 +53,17 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    _, capabilities = choose_device(options.device, probed=False)  # one that was refused is asked again
+    report = examine(options.device, options.times)
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _show(report)
+    return 0 if report["healthy"] else 1
+
+
+def examine(which: str | None, times: int) -> dict[str, Any]:
+    """Probes a device anew and replays every operator so many times: what `vkq doctor --json` prints."""
+    _, capabilities = choose_device(which, probed=False)  # one that was refused is asked again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
@@ -62,14 +73,10 @@ def run(options: argparse.Namespace) -> int:
             paths, refused = usable_paths(device)
             report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
             if report["path"]:
-                for replay in progress(replays(device, paths, options.times), 0, "replaying"):
+                for replay in progress(replays(device, paths, times), 0, "replaying"):
                     report["replays"].append(dataclasses.asdict(replay))
     report["healthy"] = bool(report["path"]) and not any(replay["wrong"] for replay in report["replays"])
-    if options.json:
-        print(json.dumps(report, indent=2))
-    else:
-        _show(report)
-    return 0 if report["healthy"] else 1
+    return report
 
 
 def versions() -> dict[str, str]:
@@ -119,7 +126,8 @@ def _show(report: dict[str, Any]) -> None:
         wrong = [
             f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in runs if replay["wrong"]
         ]
-        print(f"{runs[0]['times']} x {len(runs)} paths  {'; '.join(wrong) or 'the same bytes'}  {case}")
+        said = f"{runs[0]['times']} x {counted(len(runs), 'path')}  {'; '.join(wrong) or 'the same bytes'}  "
+        print(said + shortened(case, max(20, (columns() or 200) - len(said))))
     print(
         "healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above"
     )

@@ -15,7 +15,7 @@ def register(commands: Parsers) -> None:
         run,
         "what each node of an ONNX model becomes, and what cannot run on a device; exit code 1 if"
         " anything cannot",
-        ["vkq inspect model.onnx", "vkq inspect model.onnx --shape x=8x3x224x224"],
+        ["vkq inspect model.onnx", "vkq inspect model.onnx --shape x=8x1x8x8"],
     )
     parser.add_argument("model", metavar="MODEL.onnx")
     shape_argument(parser)

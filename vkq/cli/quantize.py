@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, device_argument
+from vkq.cli.common import Parsers, add_command, device_argument, output_file
 from vkq.cli.inputs import PICTURES, picture, shape_argument, shapes_of
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
@@ -27,7 +27,11 @@ def register(commands: Parsers) -> None:
     parser.add_argument("model", metavar="FLOAT.onnx")
     parser.add_argument("-c", "--calibrate", required=True, metavar="FOLDER", help="pictures, typical ones")
     parser.add_argument(
-        "-o", "--output", metavar="FILE.onnx", help="default: the model's name with .int8.onnx"
+        "-o",
+        "--output",
+        type=output_file,
+        metavar="FILE.onnx",
+        help="default: the model's name with .int8.onnx",
     )
     parser.add_argument("--activations", choices=["int8", "uint8"], default="int8")
     parser.add_argument("--per-tensor", action="store_true", help="one scale for a whole weight")
@@ -56,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
         for file in files:
             yield {argument.name: picture(file, argument, shape, options)}
 
-    target = options.output or str(Path(options.model).with_suffix(".int8.onnx"))
+    target = str(options.output or Path(options.model).with_suffix(".int8.onnx"))
     quantize(options.model, target, samples(), options.activations, not options.per_tensor)
     session = InferenceSession(target, options.device)
     real = run_float(options.model, samples())

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vkq.cli.common import Parsers, add_command, device_argument, status_line
+from vkq.cli.common import Parsers, add_command, device_argument, output_file, status_line, whole
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.errors import ArgumentError
 
@@ -34,13 +34,17 @@ def register(commands: Parsers) -> None:
     parser.add_argument("model", metavar="MODEL.onnx")
     input_arguments(parser)
     parser.add_argument("--random", action="store_true", help="random numbers for inputs without a file")
-    parser.add_argument("-o", "--output", metavar="FILE.npz", help="where the outputs go")
+    parser.add_argument("-o", "--output", type=output_file, metavar="FILE.npz", help="where the outputs go")
     device_argument(parser)
     parser.add_argument("--fallback", choices=["onnxruntime"], help="what runs nodes that the device cannot")
     parser.add_argument("--compare", choices=["onnxruntime"], help="the same inputs there, byte for byte")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="run N times and tell the times")
+    parser.add_argument(
+        "--repeat", type=whole(1), default=1, metavar="N", help="run N times and tell the times"
+    )
     parser.add_argument("--profile", action="store_true", help="a time on the device for each node")
-    parser.add_argument("--trace", metavar="FILE.json", help="the profile in Chrome's trace format")
+    parser.add_argument(
+        "--trace", type=output_file, metavar="FILE.json", help="the profile in Chrome's trace format"
+    )
     parser.add_argument("--explain", action="store_true", help="each node's shaders and why, before it runs")
 
 
@@ -65,7 +69,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
     if options.explain:
         print(session.explain({name: array.shape for name, array in feed.items()}))
     times = []
-    for _ in range(max(1, options.repeat)):
+    for _ in range(options.repeat):
         start = time.perf_counter()
         results = dict(zip([a.name for a in session.model.outputs], session.run(None, feed), strict=True))
         times.append(1e3 * (time.perf_counter() - start))
@@ -93,7 +97,7 @@ def summary(array: Any) -> str:
     return f"from {array.min():.6g} to {array.max():.6g}" if array.size else "empty"
 
 
-def profile(session: Any, feed: dict[str, Any], trace: str | None) -> None:
+def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
     """Each node's time on the device, the longest first; with *trace* also as a file for chrome://tracing."""
     steps = session.profile(feed)
     total = sum(us for _, _, us in steps)
@@ -107,7 +111,7 @@ def profile(session: Any, feed: dict[str, Any], trace: str | None) -> None:
                 {"name": operator, "cat": source, "ph": "X", "ts": at, "dur": us, "pid": 0, "tid": 0}
             )
             at += us
-        Path(trace).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        trace.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
 def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:

@@ -12,13 +12,14 @@ from typing import Any
 
 from vkq import cache
 from vkq.cli import shader_table
-from vkq.cli.common import Parsers, add_command, device_argument, progress
-from vkq.errors import ArgumentError, CompileError
+from vkq.cli.common import Parsers, add_command, counted, device_argument, progress, show_help
+from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, Executable
 from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all
 from vkq.shader.catalog import catalog, shaders_folder
+from vkq.shader.glslang import find_compiler
 from vkq.shader.rules import check_sources
 from vkq.shader.spec import Variant
 
@@ -28,8 +29,9 @@ _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNO
 
 def register(commands: Parsers) -> None:
     parser = commands.add_parser("shaders", help="list, show, compile and check the shaders")
-    inner = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    pattern = "a part of the name, or a glob such as 'linear_*:s8s8.*' (default: all)"
+    parser.set_defaults(run=show_help, parser=parser)
+    inner = parser.add_subparsers(title="commands", metavar="COMMAND")
+    pattern = "a part of the name, or a glob such as 'gemm_*:s8s8.*' (default: all)"
 
     listing = add_command(
         inner,
@@ -46,7 +48,7 @@ def register(commands: Parsers) -> None:
         "show",
         shaders_show,
         "show one variant: its YAML's facts, and what its SPIR-V says",
-        ["vkq shaders show linear_q8ta_q8csw__tiled:s8s8.q8to.4x4"],
+        ["vkq shaders show gemm_q8ta_q8csw__tiled:s8s8.q8to.4x8"],
     )
     show.add_argument("name", help="the full name of a variant, or a pattern that only one matches")
 
@@ -55,7 +57,7 @@ def register(commands: Parsers) -> None:
         "build",
         shaders_build,
         "compile variants to SPIR-V, into the user's cache or a folder",
-        ["vkq shaders build", "vkq shaders build linear --output spirv/"],
+        ["vkq shaders build", "vkq shaders build softmax --output spirv/"],
     )
     building.add_argument("pattern", nargs="?", default="", help=pattern)
     building.add_argument("--output", type=Path, metavar="DIR", help="write here (default: the user's cache)")
@@ -100,7 +102,7 @@ def register(commands: Parsers) -> None:
         shaders_check,
         "compile, compare the SPIR-V with the YAML, and apply the source rules; exit code 1 if anything"
         " fails",
-        ["vkq shaders check", "vkq shaders check linear"],
+        ["vkq shaders check", "vkq shaders check softmax"],
     )
     check.add_argument("pattern", nargs="?", default="", help=pattern)
 
@@ -147,12 +149,13 @@ def shaders_build(options: argparse.Namespace) -> int:
     for file, spirv in progress(compile_all(variants), len(variants), "compiling"):
         cache.write_sealed(folder / file, spirv)
         size_bytes += len(spirv)
-    print(f"{len(variants)} variants, {size_bytes} bytes of SPIR-V in {folder}")
+    print(f"{counted(len(variants), 'variant')}, {size_bytes} bytes of SPIR-V in {folder}")
     return 0
 
 
 def shaders_check(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
+    find_compiler()  # or one error, not one for each variant
     problems = check_sources(shaders_folder(), catalog())
     for variant in progress(variants, len(variants), "checking"):
         try:
@@ -161,7 +164,7 @@ def shaders_check(options: argparse.Namespace) -> int:
             problems.append(str(error))
     for problem in problems:
         print(problem)
-    print(f"{len(variants)} variants checked, {len(problems)} problems")
+    print(f"{counted(len(variants), 'variant')} checked, {counted(len(problems), 'problem')}")
     return 1 if problems else 0
 
 
@@ -224,7 +227,8 @@ def _matching(pattern: str) -> list[Variant]:
     found = catalog().matching(pattern)
     if not found:
         known = ", ".join(catalog().shaders) or f"none in {shaders_folder()}"
-        raise ArgumentError(f"no shader variant matches '{pattern}'; the shaders are: {known}.")
+        near = did_you_mean(pattern, catalog().shaders)
+        raise ArgumentError(f"no shader variant matches '{pattern}'; the shaders are: {known}{near}")
     return found
 
 

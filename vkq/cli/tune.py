@@ -62,7 +62,8 @@ def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
     if not shapes:
         return report
     standard = tune.default(device.capabilities, shapes[0])
-    total = len(tune.candidates(device.capabilities)) + tuning.FINALISTS
+    settings = {standard, *tune.candidates(device.capabilities)}
+    total = len(settings) + min(len(settings), tuning.FINALISTS + 1)  # the finalists, and the default
     results = list(progress(tuning.tuned(device, check, path), total, "tuning"))
     best = tuning.winner(results, standard)
     if not dry:

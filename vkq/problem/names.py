@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from vkq.errors import ArgumentError
+from vkq.errors import ArgumentError, did_you_mean
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
 from vkq.problem.options import conv_padding, pair
@@ -41,7 +41,9 @@ def parse(name: str) -> Problem:
     _check_length(name)
     match = _NAME.fullmatch(name)
     if match is None or match[1] not in _TAKES:
-        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_EXAMPLE}.")
+        kind = name.partition("[")[0]
+        near = did_you_mean(kind, _TAKES) if kind not in _TAKES else ""
+        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_EXAMPLE}{near}")
     sizes, given = _read(name, match)
     if match[1] == "linear":
         m, k, n = sizes
@@ -80,9 +82,9 @@ def _read(name: str, match: re.Match[str]) -> tuple[list[int], dict[str, Any]]:
     missing, unknown = [key for key in sizes if key not in values], sorted(set(values) - {*sizes, *options})
     plural = [key for key in (*sizes, "groups") if len(values.get(key, (0,))) != 1]
     if len(values) != len(pairs) or missing or unknown or plural:
-        raise ArgumentError(
-            f"{name!r}: missing {missing}, unknown {unknown}, not a single number {plural}, "
-            f"written twice {len(pairs) - len(values)}; {match[1]} takes {', '.join((*sizes, *options))}."
-        )
+        twice = sorted({key for key, _ in pairs if [k for k, _ in pairs].count(key) > 1})
+        said = {"missing": missing, "unknown": unknown, "not a single number": plural, "written twice": twice}
+        wrong = "; ".join(f"{what}: {', '.join(keys)}" for what, keys in said.items() if keys)
+        raise ArgumentError(f"{name!r}: {wrong}; {match[1]} takes {', '.join((*sizes, *options))}.")
     given = {key: values[key] for key in options if key in values}
     return [values[key][0] for key in sizes], {k: v[0] if len(v) == 1 else v for k, v in given.items()}

@@ -13,6 +13,7 @@ from vkq.shader.interface import blocks
 from vkq.shader.load import load_shader
 from vkq.shader.spec import Shader, Variant
 
+MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
 _LISTED = 12  # names that an error message lists at most
 
 
@@ -55,9 +56,9 @@ class Catalog:
 
     def matching(self, pattern: str = "") -> list[Variant]:
         """The variants whose full name matches: a glob where *pattern* holds ``*?[``, else a part of the
-        name."""
-        glob = pattern if set(pattern) & set("*?[") else f"*{pattern}*"
-        return [variant for name, variant in self.variants.items() if fnmatch.fnmatchcase(name, glob)]
+        name (or what people call it: `MEANT`)."""
+        globs = [pattern] if set(pattern) & set("*?[") else [f"*{pattern}*", *MEANT.get(pattern, ())]
+        return [v for name, v in self.variants.items() if any(fnmatch.fnmatchcase(name, g) for g in globs)]
 
 
 def shaders_folder() -> Path:

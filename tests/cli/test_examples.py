@@ -1,0 +1,168 @@
+"""Every example of every help text runs: each option and file goes its whole way; the work is shortened (a
+case or two, small, of each list)."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vkq
+from tests.bench.test_compare import row, run
+from tests.conftest import ROOT
+from vkq.bench import selftest, stats
+from vkq.check import catalogue, replay, tuning
+from vkq.check.cases import Case
+from vkq.cli import bench, main, shaders
+from vkq.probe import selftest as probe
+from vkq.problem.names import parse
+from vkq.select import tune
+
+SMALL = 100_000  # multiply-adds
+TINY = parse("linear[M=2,K=8,N=8]")
+
+
+def help_of(*words: str) -> str:
+    text: list[str] = []
+    with contextlib.redirect_stdout(SimpleNamespace(write=text.append, flush=lambda: None)):  # type: ignore[type-var]
+        assert main(words) == 0
+    return "".join(text)
+
+
+def commands(*words: str) -> list[tuple[str, ...]]:
+    """The subcommands that the help of a command lists."""
+    listed = help_of(*words).partition("COMMAND\n")[2]
+    return [(*words, name) for name in re.findall(r"^    (\w+) ", listed, re.MULTILINE)]
+
+
+def texts() -> dict[tuple[str, ...], str]:
+    found = {}
+    for words in [*commands(), *commands("shaders")]:
+        if words != ("shaders",):
+            with contextlib.suppress(SystemExit):
+                text: list[str] = []
+                with contextlib.redirect_stdout(SimpleNamespace(write=text.append, flush=lambda: None)):  # type: ignore[type-var]
+                    main([*words, "--help"])
+            found[words] = "".join(text)
+    return found
+
+
+def examples() -> list[list[str]]:
+    """The words of every example, without the environment before it, a comment or a redirection behind it."""
+    found = []
+    for text in texts().values():
+        for line in re.findall(r"^  ((?:\w+=\S+ )*vkq .*)$", text.partition("examples:\n")[2], re.MULTILINE):
+            words = shlex.split(line, comments=True)
+            words = words[words.index("vkq") + 1 :]
+            found.append(words[: words.index(">")] if ">" in words else words)
+    return found
+
+
+EXAMPLES = examples()
+
+
+def test_every_command_has_examples_and_they_are_found() -> None:
+    assert len(EXAMPLES) > 40
+    named = {words[0] for words in EXAMPLES}
+    assert named == {words[0] for words in texts()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that the examples name."""
+    path = tmp_path_factory.mktemp("examples")
+    models = ROOT / "examples" / "models"
+    shutil.copy(models / "digits.onnx", path / "model.onnx")
+    shutil.copy(models / "digits.float.onnx", path / "float.onnx")
+    images = np.load(models / "digits.npz")["images"]
+    np.savez(path / "inputs.npz", x=images[:1, None] / np.float32(16))
+    (path / "pictures").mkdir()
+    for number, name in enumerate(["photo.png", "pictures/a.png", "pictures/b.png"]):
+        Image.fromarray((images[number] * 15).astype(np.uint8)).save(path / name)
+    kept = run(
+        row("linear[M=2,K=8,N=8]", 100, path="coopmat"), row("linear[M=4,K=8,N=8]", 100, path="coopmat")
+    )
+    for name in ("old", "new", "run", "a", "b"):
+        (path / f"{name}.json").write_text(kept.to_json())
+    rows = [{"net": "net", "batch": 1, "gpu_ms": 1.0, "torch_fp16_cuda_graph_ms": 2.0}]
+    (path / "networks.json").write_text(json.dumps({"device": "a GPU", "networks": rows}))
+    (path / "benchmarks" / "results").mkdir(parents=True)
+    for kept_file in (ROOT / "benchmarks" / "results").glob("compiled-*.json"):
+        shutil.copy(kept_file, path / "benchmarks" / "results")
+    return path
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little work of every kind."""
+    chosen, select = bench.cases.select, catalogue.select
+    random, matching = catalogue.random_checks, shaders._matching
+
+    def small(*arguments: Any) -> list[Case]:
+        found = chosen(*arguments)
+        tiny = [case for case in found if case.problem.macs < SMALL]
+        return tiny[:2] or [dataclasses.replace(case, problem=TINY) for case in found[:1]]
+
+    monkeypatch.setattr(bench.cases, "select", small)
+    monkeypatch.setattr(bench.ceilings, "measure", lambda device, say: {"copy": 1.0})
+    monkeypatch.setattr(catalogue, "select", lambda pattern: select(pattern)[:2])
+    for module in ("vkq.check.catalogue", "vkq.cli.report"):
+        monkeypatch.setattr(f"{module}.random_checks", lambda count, seed: random(min(count, 2), seed))
+    check_of = catalogue.check_of
+
+    def light(name: str) -> catalogue.Check:
+        found = check_of(name)
+        return found if found.problem.macs < SMALL else dataclasses.replace(found, problem=TINY)
+
+    monkeypatch.setattr(catalogue, "check_of", light)
+    monkeypatch.setattr(replay, "REPLAYED", replay.REPLAYED[:1])
+    monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # the kept one; it takes seconds
+    monkeypatch.setattr("vkq.cli.report.TIMES", 1)
+    equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))
+    monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Report([equal] * 20, [slower] * 20))
+    monkeypatch.setattr(shaders, "_matching", lambda pattern: matching(pattern)[:1])
+    few = tune.candidates
+    monkeypatch.setattr(tune, "candidates", lambda capabilities: few(capabilities)[:2])
+    monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
+
+
+@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
+def test_example(
+    words: list[str],
+    folder: Path,
+    short: None,
+    software_device: vkq.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    words = list(words)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VKQ_DEVICE", software_device.name)
+    if "--device" in words:
+        words[words.index("--device") + 1] = software_device.name
+    if words[0] in ("bench", "report"):
+        words = [*words, "--time", "0.001"]
+    if words[:2] == ["bench", "--self-test"]:
+        words = words[:2]
+    if words[0] == "doctor":
+        words = [*words, "--times", "1"]
+    code, said = main(words), capsys.readouterr()
+    if words[:2] == ["shaders", "stats"] and code:  # what lavapipe does not tell
+        assert "VK_KHR_pipeline_executable_properties" in said.err
+    elif "--debug" in words:  # its process prints for itself, and is the only one that needs the layer
+        assert code == 0
+    else:
+        assert (code, said.err) == (0, "")
+        assert said.out
