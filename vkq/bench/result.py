@@ -102,6 +102,27 @@ class Failure:
 
 
 @dataclasses.dataclass
+class NodeTime:
+    """A node of a model: its kernels in order of dispatch with the time of each, and its floor: the longer of
+    its bytes at the rate of a copy and its operations at that of the path, as measured in this run."""
+
+    case: str
+    node: str
+    operator: str
+    shapes: str
+    kernels: list[str]
+    times_us: list[float]
+    floor_us: float
+    operations: int
+    bytes: int
+
+    @property
+    def time_us(self) -> float:
+        """Of all its dispatches."""
+        return sum(self.times_us)
+
+
+@dataclasses.dataclass
 class Total:
     """The layers of a network, each as often as it occurs, on one path under one clock; ``missing`` counts
     the shapes that have no time."""
@@ -139,6 +160,7 @@ class Result:
     comparisons: list[Comparison] = dataclasses.field(default_factory=list)
     failures: list[Failure] = dataclasses.field(default_factory=list)
     totals: list[Total] = dataclasses.field(default_factory=list)
+    nodes: list[NodeTime] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -154,6 +176,7 @@ class Result:
             "comparisons": self.comparisons,
             "failures": self.failures,
             "totals": self.totals,
+            "nodes": self.nodes,
         }
         parts = [f'  "{key}": {json.dumps(value)}' for key, value in top.items() if key not in lists]
         for key, values in lists.items():
@@ -193,8 +216,10 @@ def read(path: Path) -> Result:
         raise ArgumentError(
             f"{path} has schema {version!r:.60}, and this vkq reads {SCHEMA}; measure again with this version"
         )
-    top = {"totals": [], **top}  # which results before 2026-11-22 lack
-    kinds: dict[str, Any] = {"rows": Row, "comparisons": Comparison, "failures": Failure, "totals": Total}
+    top = {"totals": [], "nodes": [], **top}  # which results before 2026-11-22 lack
+    kinds: dict[str, Any] = {
+        "rows": Row, "comparisons": Comparison, "failures": Failure, "totals": Total, "nodes": NodeTime
+    }  # fmt: skip
     try:
         lists = {key: [_made(kind, one) for one in _list(top, key)] for key, kind in kinds.items()}
         found: Result = _made(Result, {key: value for key, value in top.items() if key != "schema"} | lists)
@@ -248,6 +273,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {  # by the annotations above
         isinstance(v, dict) and all(one is None or _number(one) for one in v.values())
     ),
     **dict.fromkeys(
-        ("list[Row]", "list[Comparison]", "list[Failure]", "list[Total]"), lambda v: isinstance(v, list)
+        ("list[Row]", "list[Comparison]", "list[Failure]", "list[Total]", "list[NodeTime]"),
+        lambda v: isinstance(v, list),
     ),
 }

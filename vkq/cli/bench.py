@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from vkq._version import __version__
-from vkq.bench import cases, ceilings, data, plot, report, selftest
+from vkq.bench import cases, ceilings, data, network, nodes, plot, report, selftest
 from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import MOST_SAMPLES, Result
 from vkq.bench.run import Plan, Runner, describe, host, paths_of
@@ -31,6 +31,7 @@ EXAMPLES = [
     "vkq bench 'linear[M=1,K=4096,N=4096]' --path all --device 0",
     "vkq bench 'linear[M=64:1024:64,K=1024,N=1024]' --vs portable --plot m.png",
     "vkq bench resnet50 --peer ort --md resnet50.md",
+    "vkq bench model.onnx --batch 8 --json model.json            # a whole model, by node and by kernel",
     "vkq bench --self-test                                       # can this machine tell 10 % from nothing?",
     "vkq compare old.json new.json --fail-above 5%",
 ]
@@ -45,7 +46,7 @@ def register(commands: Parsers) -> None:
     parser.description, parser.epilog = f"{parser.description}\n\n{parser.epilog}", None
     parser.add_argument(
         "cases", nargs="*", metavar="CASE",
-        help="a problem (sizes may be swept: M=1,8,64 or M=64:1024:64), a list, or a .yaml file",
+        help="a problem (sizes may be swept: M=1,8,64 or M=64:1024:64), a list, a .yaml file, or a model",
     )  # fmt: skip
     _what(parser.add_argument_group("what").add_argument)
     _how(parser.add_argument_group("how").add_argument)
@@ -60,6 +61,7 @@ def _what(add: Callable[..., object]) -> None:
     add("--peer", action="append", default=[], help=peers)
     add("--scheme", choices=SCHEMES, help="how x, weight and y are quantized, or are not (shaders/README.md)")
     add("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
+    add("--batch", type=whole(1, 1 << 20), action="append", help="the first axis of a model's inputs")
     add("--method", help="a way of the layer, by name (see vkq.Conv2d)")
 
 
@@ -105,7 +107,14 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.plot:
         plot.check(options.plot)  # refuses before an hour of measuring
-    chosen = cases.select(options.cases, options.scheme, options.scale, options.method)
+    models = [word for word in options.cases if word.endswith(".onnx")]
+    if models and (options.peer or options.vs or options.path != "auto"):
+        raise ArgumentError(
+            "a model is measured on its own path, without peers (benchmarks/networks.py has them): leave"
+            " --path, --vs and --peer out"
+        )
+    words = [word for word in options.cases if word not in models]
+    chosen = cases.select(words, options.scheme, options.scale, options.method)
     if options.method is None:  # a list's methods, where the layers have none: each case once
         chosen = list(
             dict.fromkeys(c if data.has_methods(c) else dataclasses.replace(c, method=None) for c in chosen)
@@ -114,7 +123,7 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         plan = _plan(options, device)
-        result = _measure(options, device, plan, chosen)
+        result = _measure(options, device, plan, chosen, models)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
         if target := getattr(options, option):
             _write(target, text(result))
@@ -143,7 +152,9 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
     )
 
 
-def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case]) -> Result:
+def _measure(
+    options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case], models: list[str]
+) -> Result:
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
     say: Callable[[list[str]], None] = (
@@ -154,7 +165,7 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
         result = empty(device, plan, command, status, not options.no_ceilings)
-        table = report.Table([case.name for case in chosen], columns(), options.wide)
+        table = report.Table([*(case.name for case in chosen), *models], columns(), options.wide)
         say([*report.header(result), "", table.head()])
         runner = Runner(device, plan, result, status)
         for number, case in enumerate(chosen, 1):
@@ -163,7 +174,14 @@ def _measure(options: argparse.Namespace, device: Device, plan: Plan, chosen: li
             runner.run(case)
             status("")
             say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
-    result.totals = totals(cases.networks(options.cases), result.rows, result.ceilings)
+        for model, batch in ((model, batch) for model in models for batch in options.batch or [None]):
+            rows, failures, known = len(result.rows), len(result.failures), len(result.nodes)
+            network.measure(model, batch, device, plan, result, status)
+            status("")
+            say(table.lines(result.rows[rows:], [], result.failures[failures:]))
+            say(nodes.tables(result.nodes[known:], columns(), options.wide))
+    words = [word for word in options.cases if word not in models]
+    result.totals = totals(cases.networks(words), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
     say([*table.totals(result.totals), *report.footer(result)])
     return result

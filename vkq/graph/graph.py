@@ -64,6 +64,11 @@ class Node:
         """The name of an input, "" where it is left out."""
         return self.inputs[index] if index < len(self.inputs) else ""
 
+    @property
+    def label(self) -> str:
+        """The operator, and what its last step does: ``conv2d+add``."""
+        return f"{self.op}+{self.attributes['after'].op}" if "after" in self.attributes else self.op
+
     def __str__(self) -> str:
         op = self.attributes["op"] if self.op == "foreign" else self.op
         return f"{op} {self.source or self.outputs[0]!r}"

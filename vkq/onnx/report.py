@@ -51,7 +51,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
     rows = [
         Row(
             node.source,
-            str(node.attributes["op"]) if node.op == "foreign" else node.op,
+            str(node.attributes["op"]) if node.op == "foreign" else node.label,
             str(graph.specs[node.outputs[0]]) if node.outputs[0] else "",
             elsewhere if id(node) in refused else "device",
             refused.get(id(node), ""),
@@ -82,7 +82,7 @@ def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) 
                 f"; {told.method}: {told.method_reason}" if told.method else ""
             )
         spec = str(executable.graph.specs[node.outputs[0]])
-        rows.append(Row(node.source, node.op, spec, "device", why, names))
+        rows.append(Row(node.source, node.label, spec, "device", why, names))
     weights = sum(array.nbytes for array in executable.graph.constants.values())
     dispatches = sum(len(row.shaders) for row in rows)
     notes = (

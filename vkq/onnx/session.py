@@ -167,7 +167,9 @@ class InferenceSession:
         for _ in range(2):  # the first run also warms caches
             executable.run(arrays)
         times = executable.times_us()
-        return [(node.source, node.op, us) for (node, _, _), us in zip(executable.steps, times, strict=True)]
+        return [
+            (node.source, node.label, us) for (node, _, _), us in zip(executable.steps, times, strict=True)
+        ]
 
     # --------------------------------------------------------------------------------------------------- runs
 

@@ -1,0 +1,116 @@
+"""``vkq bench model.onnx``: verified, timed as a whole and by nodes, each node beside its floor."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import vkq
+from tests.bench.test_run import SHORT
+from tests.onnx.networks import KINDS, Net, quantized
+from vkq import cli
+from vkq.bench import ceilings, network, result
+
+QUICK = [*SHORT, "--clock", "gpu,submit,call,host"]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network with residuals, quantized."""
+    folder = tmp_path_factory.mktemp("network")
+    net = Net(seed=4)
+    proto = net.model(*KINDS["resnet"](net))
+    path = folder / "small.onnx"
+    path.write_bytes(quantized(proto, "qdq_int8", folder, net.shape))
+    return path
+
+
+def bench(model: Path, out: Path, *words: str) -> int:
+    return cli.main(["bench", str(model), "--device", "llvmpipe", *QUICK, "--json", str(out), *words])
+
+
+def test_a_model(
+    software_device: vkq.Device, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run.json"
+    assert bench(model, out, "--batch", "1", "--batch", "3") == 0
+    lines = capsys.readouterr().out.splitlines()
+    run = result.read(out)
+    names = [f"small.onnx[x={n}x3x16x16]" for n in (1, 3)]
+    assert [(row.case, row.clock) for row in run.rows] == [
+        (name, clock) for name in names for clock in ("gpu", "submit", "call", "host")
+    ]
+    assert all("outputs are ONNX Runtime" in row.verified for row in run.rows)
+    assert run.rows[0].command.endswith("--batch 1 --device llvmpipe")
+    one, three = ([node for node in run.nodes if node.case == name] for name in names)
+    assert [node.operator for node in one] == [node.operator for node in three]
+    assert "conv2d+add" in [node.operator for node in one]
+    for small, large in zip(one, three, strict=True):
+        assert len(small.kernels) == len(small.times_us) >= 1
+        assert large.operations == 3 * small.operations
+        assert small.bytes < large.bytes < 3 * small.bytes or not small.operations
+    row = run.rows[0]
+    assert (row.operations, row.dispatches) == (
+        sum(node.operations for node in one), sum(len(node.kernels) for node in one)
+    )  # fmt: skip
+    assert sum("more nodes: --wide" in line for line in lines) == 2 * (len(one) > 20)
+    assert any(line.endswith("conv2d_q8ta_q8csw__depthwise") or "gemm" in line for line in lines)
+
+
+def test_floors(model: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes and operations of a convolution, as counted by hand."""
+    found = network.Network(str(model), 2, software_device)
+    node = next(node for node, _, _ in found.executable.steps if node.op == "conv2d")
+    n, ic, h, w = found.graph.specs[node.inputs[0]].shape
+    oc, _, kh, kw = found.graph.specs[node.inputs[1]].shape
+    _, _, oh, ow = found.graph.specs[node.outputs[0]].shape
+    operations, size = network.nodes.work_of(found.graph, node)
+    assert operations == 2 * n * oc * oh * ow * ic * kh * kw
+    assert size == n * ic * h * w + oc * ic * kh * kw + 4 * oc + n * oc * oh * ow
+
+
+def test_without_onnx_runtime(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert bench(model, tmp_path / "run.json", "--clock", "submit") == 0
+    assert "NumPy reference's" in result.read(tmp_path / "run.json").rows[0].verified
+
+
+def test_a_model_with_wrong_numbers_has_no_time(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    real = network.Network.expected
+
+    def wrong(self: network.Network) -> object:
+        found, whose = real(self)
+        return {
+            name: np.where(np.arange(y.size).reshape(y.shape) == 0, y + 1, y) for name, y in found.items()
+        }, whose
+
+    monkeypatch.setattr(network.Network, "expected", wrong)
+    assert bench(model, tmp_path / "run.json") == 1
+    run = result.read(tmp_path / "run.json")
+    assert (run.rows, run.nodes) == ([], [])
+    assert run.failures[0].reason.startswith("1 of ")
+
+
+def test_refusals(
+    model: Path, tmp_path: Path, software_device: vkq.Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(model, tmp_path / "run.json", "--path", "portable") == 2
+    assert "leave --path, --vs and --peer out" in capsys.readouterr().err
+    proto = onnx.load(model)
+    proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    broken = tmp_path / "half.onnx"
+    onnx.save(proto, broken)
+    assert bench(broken, tmp_path / "run.json") == 2
+    assert bench(tmp_path / "none.onnx", tmp_path / "run.json") == 2

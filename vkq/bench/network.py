@@ -1,0 +1,159 @@
+"""Whole ONNX models: verified, then timed as a whole and node by node, each node beside its floor."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vkq.bench import nodes, stats, timer
+from vkq.bench.ceilings import of_path
+from vkq.bench.result import Failure, NodeTime, Result, Row
+from vkq.bench.run import Plan, Progress
+from vkq.check import graph as oracle
+from vkq.errors import ArgumentError
+from vkq.graph.executable import Executable
+from vkq.graph.graph import Array, Graph
+from vkq.onnx.session import InferenceSession
+from vkq.onnx.tensors import package
+from vkq.runtime.device import Device
+from vkq.runtime.tensor import Tensor
+from vkq.select.path import choose_path
+
+MOST_DISPATCHES = 4096  # whose times are taken one by one
+NODE_RUNS = 20
+
+
+def at_batch(path: str, batch: int | None) -> bytes:
+    """A model's file, with another first axis of all inputs and outputs."""
+    if batch is None:
+        return Path(path).read_bytes()
+    model = package().load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = batch
+    del model.graph.value_info[:]  # which says the old batch
+    return bytes(model.SerializeToString())
+
+
+class Network:
+    """A model with inputs on a device; random images and numbers, always the same."""
+
+    def __init__(self, path: str, batch: int | None, device: Device):
+        self.model = at_batch(path, batch)
+        session = InferenceSession(self.model, device)
+        random = np.random.default_rng(0)
+        shapes = session.trial_shapes()
+        self.feed: dict[str, Array] = {}
+        for argument in session.model.inputs:
+            if argument.dtype != "float32":
+                raise ArgumentError(
+                    f"{path}: the input {argument.name!r} is {argument.dtype}; a model is measured with"
+                    " float32 inputs: use `vkq run --repeat`"
+                )
+            self.feed[argument.name] = random.standard_normal(shapes[argument.name], np.float32)
+        sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
+        self.name = f"{Path(path).name}[{sizes}]"
+        self.graph: Graph = session.lowered({name: x.shape for name, x in self.feed.items()})
+        self.executable = Executable(self.graph, device, {})
+        self.path = choose_path(device).path
+
+    def run(self) -> Tensor:
+        """Records the whole network; one of its results."""
+        e = self.executable
+        inputs, outputs = ([x.buffer for x in some.values()] for some in (e.inputs, e.outputs))
+        device = next(iter(e.inputs.values())).device
+        device.add(e.plan, inputs, outputs)
+        return next(iter(e.outputs.values()))
+
+    def expected(self) -> tuple[Mapping[str, Array], str]:
+        """The outputs by ONNX Runtime, or by the oracle where that is not installed; and which."""
+        try:
+            import onnxruntime
+        except ImportError:
+            return oracle.run(self.graph, self.feed), "the NumPy reference's"
+        options = onnxruntime.SessionOptions()
+        options.add_session_config_entry("session.qdqisint8allowed", "1")  # in integers on x86 too
+        session = onnxruntime.InferenceSession(self.model, options, providers=["CPUExecutionProvider"])
+        found = session.run(list(self.graph.outputs), self.feed)
+        return dict(zip(self.graph.outputs, found, strict=True)), f"ONNX Runtime {onnxruntime.__version__}'s"
+
+
+def measure(
+    path: str, batch: int | None, device: Device, plan: Plan, result: Result, progress: Progress
+) -> None:
+    """Adds a model's rows, and the times of its nodes, to a result; or why there are none."""
+    progress(f"{path}: preparing")
+    network = Network(path, batch, device)
+    words = ["vkq", "bench", path, *(["--batch", str(batch)] if batch else [])]
+    command = shlex.join(words + (["--device", plan.device_option] if plan.device_option else []))
+    progress(f"{network.name}: verifying")
+    wanted, whose = network.expected()
+    got = network.executable.run(network.feed)
+    wrong = sum(int(np.sum(got[name] != want)) for name, want in wanted.items())
+    size = sum(want.size for want in wanted.values())
+    if wrong:
+        reason = f"{wrong} of {size} outputs are not {whose}"
+        result.failures.append(Failure(network.name, "model", "", network.path, "mismatch", reason, command))
+        return
+    work = timer.Work(device, network.run, 0, rotate=False)
+    arm = timer.WorkArm(work, plan.settings, lambda: network.executable.run(network.feed))
+    floors = [nodes.work_of(network.graph, node) for node, _, _ in network.executable.steps]
+    for clock in (clock for clock in plan.clocks if clock in arm.clocks):
+        progress(f"{network.name}: {clock}")
+        samples = timer.measure([arm], clock, plan.settings).times[0]
+        row = _row(network, clock, samples, arm, floors, result)
+        row.verified, row.command = f"{size} of {size} outputs are {whose}", command
+        result.rows.append(row)
+    if device.capabilities.timestamp_valid_bits:
+        progress(f"{network.name}: node by node")
+        result.nodes += _nodes(network, device, floors, result)
+
+
+def _row(
+    network: Network, clock: str, samples: list[float], arm: timer.WorkArm,
+    floors: list[tuple[int, int]], result: Result,
+) -> Row:  # fmt: skip
+    found = stats.summarize(samples)
+    row = Row(
+        case=network.name, scheme="model", scale="", method=None, path=network.path, arm="vkq", variant="",
+        clock=clock, verified="", median_us=found.median, p20_us=found.p20, p80_us=found.p80,
+        samples_us=samples, dispatches=arm.work.dispatches, sets=1,
+        passes=arm.passes if clock == "gpu" else 1,
+        operations=sum(operations for operations, _ in floors), bytes=sum(size for _, size in floors),
+        compute_ceiling=None, compute_share=None, copy_share=None, overhead_us=None, warnings=[], command="",
+    )  # fmt: skip
+    ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
+    if ceiling and clock != "host":
+        row.compute_ceiling, row.compute_share = ceiling[0], row.gops / ceiling[1]
+    row.copy_share = row.gbps / copy if copy and clock != "host" else None
+    return row
+
+
+def _nodes(network: Network, device: Device, floors: list[tuple[int, int]], result: Result) -> list[NodeTime]:
+    """The median time of every dispatch, with timestamps around each, by nodes."""
+    with device.record(timestamps=MOST_DISPATCHES) as recording:
+        network.run()
+    taken: list[Any] = []
+    for _ in range(NODE_RUNS):
+        recording.run()
+        taken.append(recording.gpu_times_us())
+    times = np.median(np.asarray(taken[len(taken) // 4 :]), axis=0)  # the first ones warm caches
+    graph, names = network.graph, network.executable.plan.variants
+    ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
+    found = []
+    for (node, first, end), (operations, size) in zip(network.executable.steps, floors, strict=True):
+        if first == end:
+            continue  # a view: nothing is done
+        shapes = (graph.specs[name] for name in (node.inputs[0], node.outputs[0]))
+        found.append(
+            NodeTime(
+                network.name, node.source or node.outputs[0], node.label, " -> ".join(map(str, shapes)),
+                list(names[first:end]), [float(us) for us in times[first:end]],
+                max(operations / ceiling[1] if ceiling else 0.0, size / copy if copy else 0.0) / 1e3,
+                operations, size,
+            )
+        )  # fmt: skip
+    return found
