@@ -21,6 +21,7 @@ from .errors import (
 )
 from .layout.pack import Int8x4
 from .numerics.calibration import Calibrator, quantize_weight
+from .numerics.grouped import GroupedWeight
 from .numerics.qparams import QParams
 from .numerics.tables import clamp, leaky_relu
 from .ops.conv2d import Conv2d, conv2d
@@ -58,6 +59,7 @@ __all__ = [
     "Device",
     "DeviceError",
     "DeviceLostError",
+    "GroupedWeight",
     "Int8x4",
     "Linear",
     "MethodError",

@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from vkq.arguments import checked, shown
 from vkq.errors import ArgumentError, DTypeError
+from vkq.numerics.grouped import GroupedWeight, quantize_groups
 from vkq.numerics.qparams import SMALLEST_SCALE, QDType, QParams
 
 HALF_BINS = 2048  # of a histogram, on each side of 0
 
 
-@checked
+@overload
 def quantize_weight(
     weight: npt.ArrayLike, axis: int | None = 0
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]: ...
+@overload
+def quantize_weight(
+    weight: npt.ArrayLike,
+    axis: int | None = 0,
+    *,
+    bits: int,
+    group: int,
+    symmetric: bool = True,
+    scale_dtype: Literal["float16", "float32"] = "float32",
+) -> GroupedWeight: ...
+@checked
+def quantize_weight(
+    weight: npt.ArrayLike,
+    axis: int | None = 0,
+    *,
+    bits: int = 8,
+    group: int | None = None,
+    symmetric: bool = True,
+    scale_dtype: str = "float32",
+) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]] | GroupedWeight:
     """A float weight as int8 with a scale for each output channel, symmetric: what layers take as *weight*
-    and *w_scale*.
+    and *w_scale*; with *bits* and *group* a `GroupedWeight` instead, which `Linear` takes as *weight*.
 
     weight: float16, float32 or float64 of any shape, finite. axis: that of the output channels: 0 for
     `Linear` and `Conv2d`; None for one scale. Of each channel, in float32:
@@ -31,8 +52,18 @@ def quantize_weight(
     which is in [-127, 127], as onnxruntime.quantization does for symmetric int8 weights. Returns (int8 of the
     weight's shape, float32 of (channels,), or of (1,) without an axis).
 
-    Raises DTypeError for another dtype, ArgumentError for an axis that is not there and for NaN and
-    infinities.
+    In groups: weight (N, K); bits 4 or 8; group 32, 64 or 128 neighbours along K, of which K is a multiple.
+    Of each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"), 1 where it would be 0:
+
+        symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
+                   2**(bits - 1)
+        otherwise: scale = (max(0, w) - min(0, w)) / (2**bits - 1); zero_point = saturate(round(-min / scale))
+        q = saturate(round_half_even(w / scale) + zero_point)
+
+    as ONNX Runtime's quantizer for MatMulNBits.
+
+    Raises DTypeError for another dtype, ArgumentError for an axis that is not there, a group that does not
+    divide K, and for NaN and infinities.
 
     >>> q, scale = quantize_weight(np.array([[0.5, -1.27], [0.0, 254.0]], np.float32))
     >>> q.tolist(), scale.tolist()
@@ -47,6 +78,10 @@ def quantize_weight(
             f" [{-w.ndim}, {w.ndim - 1}], or None"
         )
     values = _finite(w, "quantize_weight: weight")
+    if bits != 8 or group is not None:
+        if axis != 0:
+            raise ArgumentError(f"quantize_weight: axis is {axis} and groups lie along K; leave it out")
+        return quantize_groups(values, bits, 128 if group is None else group, symmetric, scale_dtype)
     others = tuple(i for i in range(w.ndim) if axis is None or i != axis % w.ndim)
     largest = np.abs(values).max(axis=others, keepdims=True, initial=0)
     scale = np.maximum(largest / np.float32(127), np.float32(SMALLEST_SCALE))

@@ -1,5 +1,5 @@
 """Linear layers: q8ta_q8csw with float32 or int8 output, dq8ca_q8csw (activations quantized by rows),
-weight-only q8csw."""
+weight-only q8csw, and q4gsw (weights in groups of few bits)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from ..kernels.matrix_units import MatrixGemm, Pixels
 from ..kernels.repack import reshaped
 from ..kernels.weights import Arithmetic
 from ..layout.extent import BLOCKED, BYTES, MATRIX
+from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.linear import LinearProblem
@@ -31,8 +32,10 @@ class Linear(Layer[LinearProblem]):
     """``y = x @ weight.T + bias`` with an int8 weight, exactly.
 
     Args:
-        weight: (N, K) = (out_features, in_features), int8 (or uint8).
-        w_scale: float32, one number or (N,): the weight's scale per output channel.
+        weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
+            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float32 x of any rank.
+        w_scale: float32, one number or (N,): the weight's scale per output channel. None with a
+            GroupedWeight, which has its own scales and zero points.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
             q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
             scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
@@ -58,7 +61,8 @@ class Linear(Layer[LinearProblem]):
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
     as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to
     int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
-    below 2**-126 counts as 0.
+    below 2**-126 counts as 0. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
+        ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these
     weights.
@@ -76,8 +80,8 @@ class Linear(Layer[LinearProblem]):
     @checked
     def __init__(
         self,
-        weight: npt.ArrayLike,
-        w_scale: npt.ArrayLike,
+        weight: npt.ArrayLike | GroupedWeight,
+        w_scale: npt.ArrayLike | None = None,
         *,
         x_qparams: QParams | Literal["dynamic"] | None = None,
         y_qparams: QParams | None = None,
@@ -131,8 +135,8 @@ class Linear(Layer[LinearProblem]):
 @checked
 def linear(
     x: npt.ArrayLike | Tensor,
-    weight: npt.ArrayLike,
-    w_scale: npt.ArrayLike,
+    weight: npt.ArrayLike | GroupedWeight,
+    w_scale: npt.ArrayLike | None = None,
     *,
     x_qparams: QParams | Literal["dynamic"] | None = None,
     y_qparams: QParams | None = None,

@@ -6,6 +6,7 @@ error there would be in both.
 """
 
 from vkq.reference.dynamic import linear_dynamic
+from vkq.reference.grouped import linear_grouped
 from vkq.reference.layers import conv2d, conv2d_acc, conv2d_q8csw, linear, linear_acc, linear_q8csw
 from vkq.reference.operators import avg_pool2d, global_avg_pool, lookup, max_pool2d
 from vkq.reference.resize import resize
@@ -22,6 +23,7 @@ __all__ = [
     "linear",
     "linear_acc",
     "linear_dynamic",
+    "linear_grouped",
     "linear_q8csw",
     "lookup",
     "max_pool2d",

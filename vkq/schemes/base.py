@@ -15,6 +15,7 @@ from ..kernels.after import NOTHING, After
 from ..kernels.gemm import Gemm, Rows
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
+from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_scales, check_zero_points
 from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
@@ -27,7 +28,7 @@ XParams = QParams | Literal["dynamic"] | None
 @dataclasses.dataclass(frozen=True)
 class Operands:
     """What a layer is given, each checked by itself: the weight, its scale and zero point of every output
-    channel, a bias (int32 or float32) or None, the parameters of
+    channel (of a `GroupedWeight` its own, and nothing), a bias (int32 or float32) or None, the parameters of
     x and y, an activation, and the path asked for."""
 
     op: str
@@ -52,7 +53,7 @@ class Operands:
         return self.w_zero_point - (128 if self.weight.dtype == np.uint8 else 0)
 
 
-Weight = npt.ArrayLike
+Weight = npt.ArrayLike | GroupedWeight
 Checked = tuple[Any, npt.NDArray[Any], Int32]  # a weight, its scales, its zero points: as `Operands`
 
 

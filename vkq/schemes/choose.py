@@ -9,14 +9,16 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError
 from ..numerics.calibration import rounded_bias
+from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import Activation, activation_range
 from .base import Operands, Scheme, Weight, XParams
 from .dq8ca_q8csw import Dq8caQ8csw
+from .q4gsw import Q4gsw
 from .q8csw import Q8csw
 from .q8ta_q8csw import Q8taQ8csw
 
-SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw)
+SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw, Q4gsw)
 
 
 def scheme_of(
@@ -61,6 +63,8 @@ def _bias(
 
 
 def _kind(op: str, weight: Weight, x: XParams, by_rows: bool) -> type[Scheme]:
+    if isinstance(weight, GroupedWeight):
+        return Q4gsw
     if x is None:
         return Q8csw
     if isinstance(x, QParams):

@@ -1,0 +1,141 @@
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] through shared memory: float activations, weights of 4 or 8 bits in
+// groups along K, dequantized once for each tile, float32 accumulation.
+//
+// Memory    x: float32 rows of whole vec4; w: rows of codes as MatMulNBits has them; w_groups:
+//           common/grouped_weight.glslh; y: float32 rows. Shared memory holds one step of STEP k for each
+//           slice, four of k together; the next is in registers meanwhile.
+// Threads   a workgroup is LX x LY invocations x SLICES slices of k, and computes LY * TILE_M rows x
+//           LX * TILE_N columns; an invocation TILE_M x TILE_N results that lie LY (LX) apart. The slices'
+//           sums are added in order at the end.
+// Needs     128 bytes of shared memory for each row and column of the tile and slice.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+
+layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
+layout(constant_id = 2) const bool CLAMPED = false;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uint w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "grouped_weight.glslh"
+
+#define STEP 32u  // of k: no group is shorter
+#define K4 8u     // vec4 of a step
+#define INVOCATIONS (LX * LY)  // of a slice
+#define BM (LY * TILE_M)
+#define BN (LX * TILE_N)
+#define X_ITEMS (BM * 8 / INVOCATIONS)
+#define W_ITEMS (BN * BITS / INVOCATIONS)  // BITS words are a column's step
+shared vec4 x_tile[SLICES * 8 * BM];  // [slice][k / 4][m ^ k / 4]: neighbours along k go to other banks
+shared vec4 w_tile[SLICES * 8 * BN];  // [slice][k / 4][n ^ k / 4]
+
+vec4 next_x[X_ITEMS];
+uint next_w[W_ITEMS];
+vec2 next_scale[W_ITEMS];
+vec4 sums[TILE_M][TILE_N / 4];
+
+uint thread() { return gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x; }
+uint x_at(uint k4, uint m) { return (gl_LocalInvocationID.z * K4 + k4) * BM + (m ^ k4); }
+uint w_at(uint k4, uint n) { return (gl_LocalInvocationID.z * K4 + k4) * BN + (n ^ k4); }
+
+// What this thread brings of a step that begins at k; rows and columns beyond the end are those of the last.
+void load_step(uint first_m, uint first_n, uint k) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
+    uint item = thread() + i * INVOCATIONS, m = min(first_m + item / K4, p.m - 1u);
+    next_x[i] = x[(m * p.k + k) / 4u + item % K4];
+  }
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
+    uint item = thread() + i * INVOCATIONS, n = min(first_n + item / BITS, p.n - 1u);
+    next_w[i] = w[(n * p.k + k) / CODES + item % BITS];
+    next_scale[i] = scale_and_zero(n * (p.k / p.group) + k / p.group);
+  }
+}
+
+void store_step() {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
+    uint item = thread() + i * INVOCATIONS;
+    x_tile[x_at(item % K4, item / K4)] = next_x[i];
+  }
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
+    uint item = thread() + i * INVOCATIONS;
+    vec4 weights[VECTORS];
+    centred_weights(next_w[i], next_scale[i].y, weights);
+    [[unroll]] for (uint v = 0u; v < VECTORS; v++)
+      w_tile[w_at(item % BITS * VECTORS + v, item / BITS)] = weights[v] * next_scale[i].x;
+  }
+}
+
+void multiply_step() {
+  for (uint k4 = 0u; k4 < K4; k4++) {
+    vec4 ws[TILE_N];
+    [[unroll]] for (uint j = 0u; j < TILE_N; j++) ws[j] = w_tile[w_at(k4, gl_LocalInvocationID.x + j * LX)];
+    [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
+      vec4 values = x_tile[x_at(k4, gl_LocalInvocationID.y + i * LY)];
+      [[unroll]] for (uint j = 0u; j < TILE_N; j++) {
+        sums[i][j / 4u][j % 4u] += values.x * ws[j].x;
+        sums[i][j / 4u][j % 4u] += values.y * ws[j].y;
+        sums[i][j / 4u][j % 4u] += values.z * ws[j].z;
+        sums[i][j / 4u][j % 4u] += values.w * ws[j].w;
+      }
+    }
+  }
+}
+
+// The slices' sums in that of the first, through the memory of the tiles.
+void add_slices() {
+#if SLICES > 1
+  barrier();
+  [[unroll]] for (uint i = 0u; i < TILE_M * TILE_N / 4u; i++)
+    x_tile[(gl_LocalInvocationID.z * TILE_M * TILE_N / 4u + i) * INVOCATIONS + thread()] =
+        sums[i / (TILE_N / 4u)][i % (TILE_N / 4u)];
+  barrier();
+  if (gl_LocalInvocationID.z == 0u) {
+    for (uint s = 1u; s < SLICES; s++) {
+      [[unroll]] for (uint i = 0u; i < TILE_M * TILE_N / 4u; i++)
+        sums[i / (TILE_N / 4u)][i % (TILE_N / 4u)] +=
+            x_tile[(s * TILE_M * TILE_N / 4u + i) * INVOCATIONS + thread()];
+    }
+  }
+#endif
+}
+
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
+float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
+
+void store_results(uint m, uint n) {
+  [[unroll]] for (uint j = 0u; j < TILE_N; j++) {
+    uint column = n + j * LX;
+    float bias = bias_of(min(column, p.n - 1u), p.n * (p.k / p.group));
+    [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
+      if (m + i * LY < p.m && column < p.n)
+        y[(m + i * LY) * p.n + column] = bounded(sums[i][j / 4u][j % 4u] + bias);
+    }
+  }
+}
+
+void main() {
+  uint tiles_n = ceil_div(p.n, BN), tile = workgroup_index();
+  uint first_n = tile % tiles_n * BN, first_m = tile / tiles_n * BM;
+  uint last = p.k - STEP, mine = gl_LocalInvocationID.z * STEP;
+
+  [[unroll]] for (uint i = 0u; i < TILE_M; i++)
+    [[unroll]] for (uint j = 0u; j < TILE_N / 4u; j++) sums[i][j] = vec4(0.0);
+  load_step(first_m, first_n, min(mine, last));
+  for (uint k = 0u; k < p.k; k += SLICES * STEP) {  // the same number of turns for every slice
+    barrier();  // nobody reads the step before any more
+    store_step();
+    barrier();
+    load_step(first_m, first_n, min(k + SLICES * STEP + mine, last));
+    if (k + mine < p.k) multiply_step();
+  }
+  add_slices();
+  if (gl_LocalInvocationID.z == 0u)
+    store_results(first_m + gl_LocalInvocationID.y, first_n + gl_LocalInvocationID.x);
+}

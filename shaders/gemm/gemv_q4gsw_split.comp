@@ -1,0 +1,81 @@
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] for few rows: float activations, weights of 4 or 8 bits in groups along
+// K, dequantized in the shader. Bound by reading the weights once, so many threads share the sum over k.
+//   y[m,n] = sum over groups g of scale[n,g] * sum_k x[m,k] (q[n,k] - zero[n,g])  + bias[n]
+//
+// Memory    x: float32 rows of whole vec4; w: rows of codes as MatMulNBits has them, a uvec4 is a chunk of 32
+//           (16) codes and never of two groups; w_groups: common/grouped_weight.glslh; y: float32 rows.
+// Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. The
+//           parts take neighbouring chunks, so that what they read lies together.
+// Needs     16 bytes of shared memory an invocation and row.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1) in;
+layout(constant_id = 0) const uint LOCAL_X = 1;
+layout(constant_id = 1) const uint LOCAL_Y = 64;
+layout(constant_id = 2) const bool CLAMPED = false;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#define PART vec4
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "grouped_weight.glslh"
+#include "split_sum.glslh"
+
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
+float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
+
+// The sums of a chunk's products, by row and column, in units of the columns' scales.
+void multiply_chunk(uint m, uint chunk, uvec4 words[4], vec4 zeros, inout vec4 dots[ROWS]) {
+  [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    vec4 weights[4][VECTORS];
+    [[unroll]] for (uint c = 0u; c < 4u; c++) centred_weights(words[c][i], zeros[c], weights[c]);
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+      uint at = min(m + r, p.m - 1u) * (p.k / 4u) + (chunk * 4u + i) * VECTORS;
+      [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
+        vec4 values = x[at + v];
+        [[unroll]] for (uint c = 0u; c < 4u; c++) dots[r][c] += dot(values, weights[c][v]);
+      }
+    }
+  }
+}
+
+void main() {
+  uint tiles_n = ceil_div(p.n, 4u * LOCAL_X), tile = workgroup_index();
+  uint m = tile / tiles_n * ROWS, n = 4u * (tile % tiles_n * LOCAL_X + gl_LocalInvocationID.x);
+  uint chunks = p.k * BITS / 128u, groups = p.k / p.group, chunks_per_group = p.group * BITS / 128u;
+  uint rows_of_w[4];
+  [[unroll]] for (uint c = 0u; c < 4u; c++) rows_of_w[c] = min(n + c, p.n - 1u);
+
+  vec4 sums[ROWS] = {};
+  for (uint chunk = gl_LocalInvocationID.y; chunk < chunks; chunk += LOCAL_Y) {
+    uvec4 words[4];
+    vec4 scales, zeros;
+    [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk];
+    [[unroll]] for (uint c = 0u; c < 4u; c++) {
+      vec2 both = scale_and_zero(rows_of_w[c] * groups + chunk / chunks_per_group);
+      scales[c] = both.x;
+      zeros[c] = both.y;
+    }
+    vec4 dots[ROWS];
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) dots[r] = vec4(0.0);
+    multiply_chunk(m, chunk, words, zeros, dots);
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] += dots[r] * scales;
+  }
+  sum_parts(sums);
+  if (gl_LocalInvocationID.y == 0u) {
+    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+      [[unroll]] for (uint c = 0u; c < 4u; c++) {
+        if (m + r < p.m && n + c < p.n)
+          y[(m + r) * p.n + n + c] = bounded(sums[r][c] + bias_of(n + c, p.n * groups));
+      }
+    }
+  }
+}

@@ -1,0 +1,104 @@
+"""Weights in groups: as ONNX Runtime quantizes them, and every refusal with its numbers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnxruntime.capi import _pybind_state
+
+import vkq
+from vkq.numerics.grouped import GROUPS, largest_group
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool) -> None:
+    """Groups of both signs, of one, and of zeros (whose scale is 1 here and 0 there)."""
+    n, k = 7, 384  # an odd number of groups of 128
+    w = np.random.default_rng(group).standard_normal((n, k), np.float32)
+    w[2, :group], w[3, :group], w[4, :group] = 0, np.abs(w[3, :group]), -np.abs(w[4, :group])
+    packed, scale = (
+        np.zeros((n, k // group, group * bits // 8), np.uint8),
+        np.zeros(n * k // group, np.float32),
+    )
+    zero = np.zeros(n * -(-k // group * bits // 8), np.uint8)
+    quantize = getattr(_pybind_state, f"quantize_matmul_{bits}bits")
+    quantize(packed, np.ascontiguousarray(w.T), scale, zero, group, n, k, symmetric)
+    found = vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric)
+    scale[2 * (k // group)] = 1
+    np.testing.assert_array_equal(found.packed, packed)
+    np.testing.assert_array_equal(found.scale.reshape(-1), scale)
+    theirs = vkq.GroupedWeight(packed, scale, None if symmetric else zero, bits)
+    np.testing.assert_array_equal(found.zero_points(), theirs.zero_points())
+    half = np.abs(found.dequantize() - w).reshape(n, -1, group) <= np.abs(found.scales())[..., None] * 0.501
+    assert half.all() or symmetric  # the end of the other sign saturates
+
+
+def test_float16_scales_and_largest_values() -> None:
+    w = np.float32([[0.5] * 31 + [-4.0], [1e-9] * 31 + [-1e-9]])
+    found = vkq.quantize_weight(w, bits=4, group=32, scale_dtype="float16")
+    assert found.scale.dtype == np.float16
+    np.testing.assert_array_equal(found.dequantize()[0], w[0])
+    assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # float16 holds no such scale
+    assert found.nbytes == 2 * 16 + 2 * 2
+    with pytest.raises(vkq.ArgumentError, match=r"scale\[0, 0\] is -?inf"):
+        vkq.quantize_weight(w * np.float32(1e9), bits=4, group=32, scale_dtype="float16")
+
+
+@pytest.mark.parametrize(
+    ("shape", "options", "error"),
+    [
+        ((3, 96), {"bits": 4, "group": 128}, r"\(3, 96\) and group is 128; .* use group=32"),
+        ((3, 40), {"bits": 4, "group": 32}, "pad K with zeros to a multiple of 32"),
+        ((96,), {"bits": 4, "group": 32}, r"it must be \(N, K\)"),
+        ((3, 64), {"bits": 3, "group": 32}, "bits=3"),
+        ((3, 64), {"bits": 4, "group": 16}, "group=16"),
+        ((3, 64), {"bits": 4, "group": 32, "scale_dtype": "int8"}, "scale_dtype='int8'"),
+        ((3, 64), {"bits": 4, "group": 32, "axis": 1}, "groups lie along K"),
+    ],
+)
+def test_what_cannot_be_quantized(shape: tuple[int, ...], options: dict[str, Any], error: str) -> None:
+    with pytest.raises(vkq.ArgumentError, match=error):
+        vkq.quantize_weight(np.zeros(shape, np.float32), **options)
+
+
+def made(packed: Any = (3, 2, 16), scale: Any = (3, 2), zero: Any = None, bits: int = 4) -> vkq.GroupedWeight:
+    def array(of: Any, dtype: Any) -> Any:
+        return np.ones(of, dtype) if isinstance(of, tuple) else of
+
+    points = array(zero, np.uint8)
+    return vkq.GroupedWeight(array(packed, np.uint8), array(scale, np.float32), points, bits)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"packed": (3, 2, 8)}, r"packed has shape \(3, 2, 8\); it must be \(N, K / group, 16 or 32 or 64\)"),
+        ({"packed": (3, 32)}, r"packed has shape \(3, 32\)"),
+        ({"packed": (3, 2, 16), "bits": 8}, r"it must be \(N, K / group, 32 or 64 or 128\)"),
+        ({"packed": np.zeros((3, 2, 16), np.int8)}, "packed has dtype int8"),
+        ({"bits": 2}, "bits is 2"),
+        ({"scale": (2, 3)}, r"scale has shape \(2, 3\); by packed it must be \(3, 2\), or flat"),
+        ({"scale": np.ones((3, 2))}, "scale float64"),
+        ({"scale": np.float32([[1, 1], [1, np.nan], [1, 1]])}, r"scale\[1, 1\] is nan; it must be finite"),
+        ({"zero": (3, 2)}, r"zero_point \(packed\) has shape \(3, 2\); by packed it must be \(3, 1\)"),
+        ({"zero": np.ones((3, 2), np.float16)}, "zero_point has dtype float16; it must be uint8"),
+    ],
+)
+def test_what_is_no_weight(options: dict[str, Any], error: str) -> None:
+    with pytest.raises(vkq.VkqError, match=error):
+        made(**options)
+
+
+def test_zero_points_of_every_form() -> None:
+    packed = made(zero=np.uint8([[0x21], [0x43], [0x65]]))
+    np.testing.assert_array_equal(packed.zero_points(), [[1, 2], [3, 4], [5, 6]])
+    real = made(zero=np.float32([[0.5, -1], [0, 300], [7, 8]]))
+    np.testing.assert_array_equal(real.zero_points(), [[0.5, -1], [0, 300], [7, 8]])
+    np.testing.assert_array_equal(made().zero_points(), np.full((3, 2), 8))
+    np.testing.assert_array_equal(made((3, 2, 32), bits=8).zero_points(), np.full((3, 2), 128))
+
+
+def test_the_largest_group() -> None:
+    assert [largest_group(k) for k in (0, 31, 32, 96, 192, 640)] == [None, None, 32, 32, 64, 128]

@@ -1,0 +1,188 @@
+"""q4gsw and q8gsw: float activations, weights of 4 and 8 bits in groups along K.
+
+Compared with float64 by the bound that `vkq.reference.linear_grouped` derives: (K + 4) roundoffs of
+sum |x| |scale| |q - zero_point| + |bias|, with 2**-24 for rounding to nearest (2**-23 where a device rounds
+toward zero).
+"""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from vkq import reference
+from vkq.kernels import grouped
+from vkq.shader.catalog import catalog
+
+EPSILON = 2.0**-23
+TILES = catalog().shaders[grouped.STAGED].axes["tile"]
+# (M, N, K, bits, group, symmetric, scales): a row and a column alone; rows, columns and parts of k that no
+# tile or workgroup divides; several steps of k in a group and groups of one step; every number of rows that
+# gemv has
+SHAPES = [
+    (1, 1, 32, 4, 32, True, "float32"),
+    (1, 37, 416, 4, 32, False, "float16"),
+    (2, 9, 1152, 4, 128, True, "float16"),
+    (3, 70, 192, 4, 64, False, "float32"),
+    (35, 67, 160, 4, 32, True, "float32"),
+    (1, 6, 96, 8, 32, False, "float32"),
+    (4, 33, 640, 8, 128, True, "float16"),
+    (33, 35, 192, 8, 64, False, "float16"),
+]
+
+
+def weight(n: int, k: int, bits: int, group: int, symmetric: bool, scales: Any) -> vkq.GroupedWeight:
+    w = np.random.default_rng([n, k, bits]).standard_normal((n, k), np.float32)
+    return vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric, scale_dtype=scales)
+
+
+def numbers(*shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(shape).standard_normal(shape, np.float32)
+
+
+def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activation: Any = None) -> None:
+    want = reference.linear_grouped(x, w, bias, activation)
+    assert (got.dtype, got.shape) == (np.float32, want.shape)
+    size = reference.linear_grouped(x, w, bias, magnitude=True)
+    wrong = ~(np.abs(got - want) <= (w.shape[1] + 4) * EPSILON * size)
+    assert not wrong.any(), np.argwhere(wrong)[:5]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("method", ["auto", "staged"])
+def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, device: vkq.Device) -> None:
+    m, n, k = shape[:3]
+    w, x, bias = weight(n, k, *shape[3:]), numbers(m, k), numbers(n)
+    layer = vkq.Linear(w, bias=bias, method=method, device=device)
+    assert layer.scheme == f"q{shape[3]}gsw"
+    assert_close(layer(x), x, w, bias)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("tile", TILES)
+def test_every_tile(tile: str, bits: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """160 of k are 5 steps: no number of slices divides them."""
+    monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
+    w, x = weight(35, 160, bits, 32, False, "float32"), numbers(33, 160)
+    layer = vkq.Linear(w, method="staged", activation="relu", device=device)
+    assert layer.explain(x.shape).variants == (f"{grouped.STAGED}:{bits}.{tile}",)
+    assert_close(layer(x), x, w, None, "relu")
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("parts", [1, 2, 16])
+def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 (4 bits) chunks: parts that have none, and one part that has all."""
+    monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
+    for bits in (4, 8):
+        w, x = weight(11, 160, bits, 32, False, "float16"), numbers(rows, 160)
+        assert_close(vkq.Linear(w, method="gemv", device=device)(x), x, w)
+
+
+def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
+    w = weight(5, 64, 4, 64, True, "float32")
+    layer = vkq.Linear(w, device=device)
+    x = numbers(2, 3, 64)
+    assert_close(layer(x), x, w)
+    assert_close(layer(x[0, 0]), x[0, 0], w)
+    assert layer(x[:0]).shape == (0, 3, 5)
+    explained = layer.explain((1, 64))
+    assert (explained.scheme, explained.method, explained.variants) == (
+        "q4gsw", "gemv", ("gemv_q4gsw__split:4.1",)
+    )  # fmt: skip
+    none = vkq.GroupedWeight(np.zeros((2, 0, 16), np.uint8), np.zeros((2, 0), np.float32))
+    bias = np.float32([1, 2])
+    for method in ("auto", "staged"):  # K = 0: the bias alone
+        found = vkq.Linear(none, bias=bias, method=method, device=device)(np.zeros((40, 0), np.float32))
+        np.testing.assert_array_equal(found, np.tile(bias, (40, 1)))
+
+
+def test_extremes(device: vkq.Device) -> None:
+    """Large and tiny activations and scales, scales below zero, biases, bounds; fractional zero points."""
+    rng = np.random.default_rng(5)
+    packed = rng.integers(0, 256, (7, 3, 16), np.uint8)
+    for scale, size in ((1e-3, 1e30), (1e30, 1e-3), (1e-30, 1e-3), (3e-5, 1.0), (-0.25, 1e-37)):
+        values = (rng.uniform(0.5, 2, (7, 3)) * scale).astype(np.float32)
+        zero = rng.uniform(-20, 20, (7, 3)).astype(np.float32)
+        for points in (None, zero, rng.integers(0, 256, (7, 2), np.uint8)):
+            w = vkq.GroupedWeight(packed, values, points)
+            x, bias = numbers(3, 96) * np.float32(size), numbers(7) * np.float32(size * abs(scale))
+            want = reference.linear_grouped(x, w, bias)
+            allowed = 100 * EPSILON * reference.linear_grouped(x, w, bias, magnitude=True)
+            for method in ("gemv", "staged"):
+                got = vkq.Linear(w, bias=bias, method=method, device=device)(x)
+                assert (np.abs(got - want) <= allowed + 96 * 2.0**-120).all()  # subnormals may be flushed
+
+
+@pytest.mark.parametrize("method", ["gemv", "staged"])
+def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vkq.Device) -> None:
+    """inf times a weight of 0 is NaN, as the formula says; rows without them are as ever."""
+    packed = np.full((2, 1, 16), 0x99, np.uint8)  # 1
+    packed[1, 0, 3] = 0x98  # its k = 6 is 0
+    w = vkq.GroupedWeight(packed, np.full((2, 1), 0.5, np.float16))
+    x = np.ones((4, 32), np.float32)
+    x[1, 4], x[2, 6], x[3, 5] = np.nan, np.inf, -np.inf
+    got = vkq.Linear(w, method=method, device=device)(x)
+    np.testing.assert_array_equal(got[0], [16, 15.5])
+    np.testing.assert_array_equal(got[1:], [[np.nan, np.nan], [np.inf, np.nan], [-np.inf, -np.inf]])
+
+
+@pytest.mark.parametrize("method", ["gemv", "tiled", "staged"])
+def test_replays_give_the_same_bytes(method: str, device: vkq.Device) -> None:
+    w, x = weight(35, 256, 4, 64, False, "float16"), vkq.Tensor.from_numpy(numbers(33, 256), device)
+    layer = vkq.Linear(w, method=method, device=device)
+    with device.record() as recording:
+        y = layer(x)
+    found = set()
+    for _ in range(200):
+        with device.operation() as before:
+            before.fill(y.buffer, 0xA5A5A5A5)
+        recording.run()
+        found.add(y.numpy().tobytes())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"x_qparams": vkq.QParams(1.0)}, "x_qparams is given with a GroupedWeight"),
+        ({"x_qparams": "dynamic"}, "x_qparams is given with a GroupedWeight"),
+        ({"y_qparams": vkq.QParams(1.0)}, "y_qparams is given with a GroupedWeight"),
+        ({"w_zero_point": 3}, "w_zero_point is given, and weight is a GroupedWeight"),
+        ({"w_scale": 0.5}, "w_scale is given, and weight is a GroupedWeight"),
+        ({"bias": np.zeros(3, np.int32)}, "bias has dtype int32"),
+        ({"bias": np.zeros(4, np.float32)}, r"bias has shape \(4,\)"),
+        ({"path": "dot"}, "path dot needs int8 activations"),
+    ],
+)
+def test_what_does_not_go_together(options: dict[str, Any], error: str, any_device: vkq.Device) -> None:
+    with pytest.raises(vkq.VkqError, match=error):
+        vkq.Linear(weight(3, 32, 4, 32, True, "float32"), device=any_device, **options)
+
+
+def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
+    w: Any = weight(3, 32, 4, 32, True, "float32")
+    with pytest.raises(vkq.DTypeError, match="weight is GroupedWeight"):
+        vkq.Conv2d(w, None, device=any_device)  # type: ignore[arg-type]
+    layer = vkq.Linear(w, device=any_device)
+    with pytest.raises(vkq.DTypeError, match="x has dtype int8; it must be float32"):
+        layer(np.zeros((1, 32), np.int8))
+    with pytest.raises(vkq.ArgumentError, match="x has K=64"):
+        layer(np.zeros((1, 64), np.float32))
+    with pytest.raises(vkq.ArgumentError, match="w_scale is None"):
+        vkq.Linear(np.zeros((3, 32), np.int8), device=any_device)
+
+
+def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
+    """A CPU has no use for shared memory; a device that has not enough of it takes a smaller tile."""
+    facts = software_device.capabilities
+    assert grouped.staged_tile(facts, "4", 4096, 4096) is None
+    gpu = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
+    assert grouped.staged_tile(gpu, "4", 4096, 4096) == "128x128"
+    assert grouped.staged_tile(gpu, "4", 64, 4096) == "32x32x4"
+    little = dataclasses.replace(gpu, properties={**gpu.properties, "maxComputeSharedMemorySize": 16384})
+    assert grouped.staged_tile(little, "4", 4096, 4096) == "64x64"
+    assert grouped.staged_tile(little, "4", 64, 4096) == "32x32"

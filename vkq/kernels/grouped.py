@@ -1,0 +1,154 @@
+"""The product of float32 rows with weights in groups along K (`vkq.numerics.grouped`)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
+from ..numerics.grouped import GroupedWeight
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..runtime.program import Program, refusals
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .gemm import Rows
+from .weights import ceil4
+
+GEMV, STAGED = "gemv_q4gsw__split", "gemm_q4gsw__staged"
+CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
+PARTS = 128  # of the sum over k at most, in a workgroup of gemv
+# Tiles through shared memory, rows x columns (x slices of k), large ones first: taken where the product fills
+# half of their rows and they most of the device.
+TILES = ("128x128", "64x64", "32x32x4")
+SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
+
+
+class GroupedGemm:
+    """The product with a weight, its bias and the *bounds* of the activation."""
+
+    def __init__(
+        self,
+        device: Device,
+        weight: GroupedWeight,
+        bias: npt.NDArray[np.float32] | None,
+        bounds: tuple[float, float],
+    ):
+        self.device, self.weight, self.bounds = device, weight, bounds
+        self.n, self.k = weight.shape
+        self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.half = fits_half(weight)
+        self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: _words(weight.packed))
+        words = (weight.scale.size + self.n) * (1 if self.half else 2)
+        self.parameters = Resident(
+            device, max(4 * words, 4), lambda: _words(parameters(weight, bias, self.half))
+        )
+
+    def method(self, rows: int) -> tuple[str, str]:
+        """gemv, staged or tiled for so many rows, and why."""
+        facts = self.device.capabilities
+        if self.kernel != "auto":
+            return self.kernel, "asked for by name"
+        if rows <= profile(facts).gemv_rows_float or not self.k:
+            return "gemv", "few rows: reading the weight is the work"
+        if staged_tile(facts, str(self.weight.bits), rows, self.n):
+            return "staged", "rows enough to share what is dequantized"
+        return "tiled", "on this device invocations share nothing"
+
+    def program(self, rows: int) -> Program:
+        """The pipeline for so many rows."""
+        method, bits = self.method(rows)[0], str(self.weight.bits)
+        if method == "staged" and self.k:
+            tile = staged_tile(self.device.capabilities, bits, rows, self.n) or "32x32"
+            return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
+        variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, 4))))
+        return self.device.program(variant, {**self.split(method == "gemv"), **self.constants})
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """The specialization constants that both kernels have."""
+        return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
+
+    def split(self, share: bool) -> dict[str, Constant]:
+        """LOCAL_X blocks of columns and LOCAL_Y parts of k of a workgroup; one part where they do not share
+        the sum, and on a device where shared memory does not pay."""
+        known = profile(self.device.capabilities)
+        if known.gemv_columns or not share:
+            return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
+        chunks = self.k * self.weight.bits // CHUNK_BITS
+        parts = 1
+        while 2 * parts <= min(PARTS, chunks):
+            parts *= 2
+        return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
+
+    def build(
+        self,
+        b: Builder,
+        x: Value,
+        y: Value,
+        rows: Rows,
+        first: int = 0,
+        count: int | None = None,
+        extra: Sequence[Value] = (),
+    ) -> None:
+        """Adds the dispatch."""
+        low, high = self.bounds
+        push = {
+            "m": rows.count, "n": self.n, "k": self.k, "group": self.weight.group, "y_low": low,
+            "y_high": high,
+        }  # fmt: skip
+        method, reason = self.method(rows.count)
+        b.why("method", method)
+        b.why("method_reason", reason)
+        slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
+        b.dispatch(self.program(rows.count), slots, push, rows.count * self.n * self.k)
+
+
+def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
+    """The tile through shared memory for a product with so many rows and columns; None on a device where
+    tiles in registers do as well."""
+    known = profile(capabilities)
+    if known.staged is None:
+        return None
+    for tile in TILES:
+        size, sliced = int(tile.split("x")[0]), tile.count("x") == 2
+        fills = 4 * -(-rows // size) * -(-n // size) >= 3 * known.multiprocessors or sliced
+        variant = catalog().find(STAGED, bits=bits, tile=tile)
+        if fills and 2 * rows > size and not refusals(variant, variant.constants({}), capabilities):
+            return tile
+    return "32x32"
+
+
+def fits_half(weight: GroupedWeight) -> bool:
+    """Whether float16 holds scales and zero points, none of them so small that a driver may flush it."""
+    held = True
+    for values in (weight.scales(), weight.zero_points()):
+        with np.errstate(over="ignore"):
+            half = values.astype(np.float16)
+        normal = (np.abs(values) >= SMALLEST_HALF) | (values == 0)
+        held &= bool((half.astype(np.float32) == values).all() and normal.all())
+    return held
+
+
+def parameters(
+    weight: GroupedWeight, bias: npt.NDArray[np.float32] | None, half: bool
+) -> npt.NDArray[np.uint32]:
+    """Scale and zero point of every group and the biases, as shaders/common/grouped_weight.glslh says."""
+    added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
+    pairs = np.stack([weight.scales().reshape(-1), weight.zero_points().reshape(-1)], axis=-1)
+    if half:
+        words = pairs.astype("<f2").view("<u4").reshape(-1)
+        return np.concatenate([words, added.astype("<f4").view("<u4")])
+    tail = np.stack([added, np.zeros_like(added)], axis=-1)
+    return np.concatenate([pairs, tail]).astype("<f4").view("<u4").reshape(-1)
+
+
+def _words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+    """As uploads take them, and at least one."""
+    found = values.reshape(-1).view("<i4")
+    return found if found.size else np.zeros(1, np.int32)

@@ -1,0 +1,190 @@
+"""Weights with a scale for each group of neighbours along K, packed as ONNX Runtime's MatMulNBits takes them.
+
+A code ``q`` of ``bits`` bits stands for ``(q - zero_point) * scale`` of its group; without zero points they
+are the middle, ``2**(bits - 1)``.
+https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulNBits
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.arguments import RULES, Rule, checked
+from vkq.errors import ArgumentError, DTypeError
+from vkq.numerics.qparams import SMALLEST_SCALE
+
+BITS = (4, 8)
+GROUPS = (32, 64, 128)  # sizes of a group
+SCALES = ("float16", "float32")
+
+
+def largest_group(k: int) -> int | None:
+    """The largest size of a group that divides K; None where none does."""
+    return max((group for group in GROUPS if k and k % group == 0), default=None)
+
+
+class GroupedWeight:
+    """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which are never changed.
+
+    Args:
+        packed: (N, K / group, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
+        scale: (N, K / group), or flat; float16 or float32, of any sign. Below 2**-126 it counts as 0.
+        zero_point: None; or (N, ceil(K / group * bits / 8)), or flat, uint8: packed along K as the codes; or
+            (N, K / group) of the scale's dtype, any finite numbers.
+        bits: 4 or 8.
+
+    Raises ArgumentError or DTypeError, with the numbers, for what does not fit together.
+
+    >>> w = GroupedWeight(np.full((2, 3, 16), 0x98, np.uint8), np.full((2, 3), 0.5, np.float16))
+    >>> w.shape, w.group, w.dequantize()[0, :4]
+    ((2, 96), 32, array([0. , 0.5, 0. , 0.5], dtype=float32))
+    """
+
+    @checked
+    def __init__(
+        self,
+        packed: npt.ArrayLike,
+        scale: npt.ArrayLike,
+        zero_point: npt.ArrayLike | None = None,
+        bits: int = 4,
+    ):
+        codes, scales = np.asarray(packed), np.asarray(scale)
+        if bits not in BITS:
+            raise ArgumentError(f"GroupedWeight: bits is {bits}; it must be 4 or 8.")
+        if codes.dtype != np.uint8 or scales.dtype.name not in SCALES:
+            raise DTypeError(
+                f"GroupedWeight: packed has dtype {codes.dtype} and scale {scales.dtype}; they must be uint8,"
+                " and float16 or float32."
+            )
+        if codes.ndim != 3 or codes.shape[2] * 8 // bits not in GROUPS or codes.shape[2] * 8 % bits:
+            sizes = " or ".join(str(group * bits // 8) for group in GROUPS)
+            raise ArgumentError(
+                f"GroupedWeight: packed has shape {codes.shape}; it must be (N, K / group, {sizes}) for"
+                f" {bits} bits in groups of {', '.join(map(str, GROUPS))}; quantize again with such a group."
+            )
+        self.bits, self.group = int(bits), codes.shape[2] * 8 // bits
+        n, blocks = codes.shape[:2]
+        self.shape = (n, blocks * self.group)
+        self.packed = np.ascontiguousarray(codes)
+        self.scale = _sized(scales, (n, blocks), "scale")
+        self.zero_point = None if zero_point is None else self._zero_points(np.asarray(zero_point))
+        for name, values in (("scale", self.scale), ("zero_point", self.zero_point)):
+            if values is not None and not np.isfinite(values).all():
+                at = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+                raise ArgumentError(f"GroupedWeight: {name}{list(at)} is {values[at]}; it must be finite.")
+
+    def _zero_points(self, given: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        n, blocks = self.scale.shape
+        if given.dtype == np.uint8:
+            return _sized(given, (n, -(-blocks * self.bits // 8)), "zero_point (packed)")
+        if given.dtype != self.scale.dtype:
+            raise DTypeError(
+                f"GroupedWeight: zero_point has dtype {given.dtype}; it must be uint8 (packed) or that of"
+                f" scale, {self.scale.dtype}."
+            )
+        return _sized(given, (n, blocks), "zero_point")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of codes, scales and zero points."""
+        return sum(a.nbytes for a in (self.packed, self.scale, self.zero_point) if a is not None)
+
+    def codes(self) -> npt.NDArray[np.uint8]:
+        """(N, K), a code each."""
+        return _unpacked(self.packed.reshape(self.shape[0], -1), self.bits)
+
+    def scales(self) -> npt.NDArray[np.float32]:
+        """(N, K / group) in float32; what a device may flush to 0 is 0."""
+        scale = self.scale.astype(np.float32)
+        return np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), np.float32(0), scale)
+
+    def zero_points(self) -> npt.NDArray[np.float32]:
+        """(N, K / group) in float32."""
+        n, blocks = self.scale.shape
+        if self.zero_point is None:
+            return np.full((n, blocks), 1 << self.bits - 1, np.float32)
+        stored = self.zero_point
+        if stored.dtype == np.uint8:
+            stored = _unpacked(stored, self.bits)[:, :blocks]
+        return stored.astype(np.float32)
+
+    def dequantize(self) -> npt.NDArray[np.float32]:
+        """(N, K) float32: ``(q - zero_point) * scale``, each step rounded."""
+        steps = self.codes().reshape(*self.scale.shape, self.group) - self.zero_points()[..., None]
+        return np.asarray(steps * self.scales()[..., None]).reshape(self.shape)
+
+    def __repr__(self) -> str:
+        points = "" if self.zero_point is None else ", zero points"
+        return f"GroupedWeight{self.shape}: {self.bits} bits, group {self.group}, {self.scale.dtype}{points}"
+
+
+RULES |= {
+    "npt.ArrayLike | GroupedWeight": Rule(
+        lambda value: isinstance(value, GroupedWeight) or RULES["npt.ArrayLike"].check(value),
+        "an array of numbers or a GroupedWeight",
+    ),
+}
+
+
+def quantize_groups(
+    given: npt.NDArray[np.float32], bits: int, group: int, symmetric: bool, scale_dtype: str
+) -> GroupedWeight:
+    """`vkq.quantize_weight` in groups, of finite numbers.
+
+    >>> quantize_groups(np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128), 4, 64, True, "float32")
+    GroupedWeight(2, 128): 4 bits, group 64, float32
+    """
+    if bits not in BITS or group not in GROUPS or scale_dtype not in SCALES:
+        raise ArgumentError(
+            f"quantize_weight: bits={bits}, group={group}, scale_dtype={scale_dtype!r}; bits must be 4 or 8,"
+            f" group {', '.join(map(str, GROUPS))}, scale_dtype 'float16' or 'float32'."
+        )
+    if given.ndim != 2 or given.shape[1] % group:
+        fitting = largest_group(given.shape[1]) if given.ndim == 2 else None
+        remedy = f"use group={fitting}" if fitting else "pad K with zeros to a multiple of 32"
+        raise ArgumentError(
+            f"quantize_weight: weight has shape {given.shape} and group is {group}; it must be (N, K) with K"
+            f" a multiple of group: {remedy}."
+        )
+    groups, dtype = given.reshape(given.shape[0], -1, group), np.dtype(scale_dtype)
+    low, high = groups.min(-1, initial=0), groups.max(-1, initial=0)
+    middle, most = 1 << bits - 1, (1 << bits) - 1
+    if symmetric:
+        exact = np.where(high > -low, high, low) / np.float32(-middle)
+    else:
+        exact = (high - low) / np.float32(most)
+    with np.errstate(over="ignore"):
+        stored = exact.astype(dtype)
+    scale = stored.astype(np.float32)
+    stored = np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), 1, stored).astype(dtype)
+    scale = stored.astype(np.float32)
+    zero = np.full(scale.shape, middle) if symmetric else np.clip(np.rint(-low / scale), 0, most)
+    codes = np.clip(np.rint(groups / scale[..., None]) + zero[..., None], 0, most).astype(np.uint8)
+    points = None if symmetric else _packed(zero.astype(np.uint8), bits)
+    return GroupedWeight(_packed(codes, bits), stored, points, bits)
+
+
+def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """Codes along the last axis in bytes, the first in the lowest bits."""
+    if bits == 8:
+        return codes
+    even = np.concatenate([codes, np.zeros((*codes.shape[:-1], codes.shape[-1] % 2), np.uint8)], -1)
+    return np.asarray(even[..., ::2] | even[..., 1::2] << 4)
+
+
+def _unpacked(packed: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """The inverse of `_packed`, with a code of padding where there is one."""
+    if bits == 8:
+        return packed
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+
+
+def _sized(values: npt.NDArray[Any], shape: tuple[int, int], what: str) -> npt.NDArray[Any]:
+    if values.shape != shape and values.shape != (shape[0] * shape[1],):
+        raise ArgumentError(
+            f"GroupedWeight: {what} has shape {values.shape}; by packed it must be {shape}, or flat."
+        )
+    return np.ascontiguousarray(values.reshape(shape))

@@ -1,0 +1,42 @@
+"""Weights in groups of few bits (scheme q4gsw, q8gsw) in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.numerics.grouped import GroupedWeight
+from vkq.numerics.requantize import Activation, activation_range
+from vkq.problem.linear import LinearProblem
+
+
+def linear_grouped(
+    x: npt.NDArray[Any],
+    w: GroupedWeight,
+    bias: npt.NDArray[Any] | None = None,
+    activation: Activation = None,
+    magnitude: bool = False,
+) -> npt.NDArray[np.float64]:
+    """``y[m,n] = sum_g scale[n,g] * sum_{k in g} x[m,k] (q[n,k] - zero_point[n,g])  + bias[n]``, (..., N).
+
+    x: (..., K), float. *magnitude*: the sum of |x| |scale| |q - zero_point| and |bias| instead, which bounds
+    what float32 makes of it: each of the K products is rounded at most K + 4 times on its way into y (the
+    difference, where the zero point is a fraction; the product; the sums within its group, over the groups;
+    the scale, the bias), so |y32 - y| <= (K + 4) * 2**-24 * magnitude in any order of the additions.
+
+    >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
+    >>> linear_grouped(np.ones((1, 32)), w)
+    array([[24.]])
+    """
+    problem = LinearProblem.of(x.shape, w.shape)
+    steps = w.codes().reshape(*w.scale.shape, w.group) - w.zero_points().astype(np.float64)[..., None]
+    weight = (steps * w.scales().astype(np.float64)[..., None]).reshape(w.shape)
+    added = np.zeros(problem.n) if bias is None else bias.astype(np.float64)
+    rows = x.reshape(problem.m, problem.k).astype(np.float64)
+    if magnitude:
+        rows, weight, added = np.abs(rows), np.abs(weight), np.abs(added)
+    with np.errstate(invalid="ignore"):
+        y = np.clip(rows @ weight.T + added, *activation_range(activation))
+    return np.asarray(y).reshape(problem.y_shape)

@@ -1,0 +1,82 @@
+"""q4gsw, q8gsw: float32 activations, weights of 4 or 8 bits with a scale for each group along K, float32
+sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError
+from ..kernels.grouped import GroupedGemm
+from ..layout.extent import Spec
+from ..numerics.grouped import GroupedWeight
+from ..numerics.requantize import activation_range
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..select.path import Choice
+from .base import Checked, Operands, Product, Scheme, Weight
+
+
+class Q4gsw(Scheme):
+    """y = sum_g scale sum_{k in g} x (q - zero_point) + bias in float32, in an order that the method
+    decides."""
+
+    integer = False
+    inputs = ("float32",)
+
+    def __init__(self, operands: Operands):
+        super().__init__(operands)
+        op, bias = operands.op, operands.bias
+        self.name = f"q{operands.weight.bits}gsw"
+        if operands.x is not None or operands.y is not None:
+            given = "x_qparams" if operands.x is not None else "y_qparams"
+            raise ArgumentError(
+                f"{op}: {given} is given with a GroupedWeight, whose activations and results are float32;"
+                " leave it out, or give an int8 weight"
+            )
+        if bias is not None and bias.dtype != np.float32:
+            raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with a GroupedWeight it must be float32")
+        if operands.path not in ("auto", "portable"):
+            raise ArgumentError(
+                f"{op}: path {operands.path} needs int8 activations and an int8 weight; use 'auto' or"
+                " 'portable'"
+            )
+
+    @classmethod
+    def check_weight(
+        cls,
+        op: str,
+        rank: int,
+        weight: Weight,
+        scale: npt.ArrayLike | None,
+        zero_point: npt.ArrayLike | None,
+    ) -> Checked:
+        assert isinstance(weight, GroupedWeight)
+        if rank != 2:
+            raise ArgumentError(
+                f"{op}: weight is a {weight}, which linear layers alone take; give an int8 weight of {rank}"
+                " axes"
+            )
+        if scale is not None or zero_point is not None:
+            given = "w_scale" if scale is not None else "w_zero_point"
+            raise ArgumentError(f"{op}: {given} is given, and weight is a {weight}, which has its own")
+        return weight, weight.scale, np.zeros(weight.shape[0], np.int32)
+
+    def choice(self, device: Device) -> Choice:
+        return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
+
+    def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
+        if x.spec.dtype != "float32":
+            raise DTypeError(
+                f"{self.operands.op}: x has dtype {x.spec.dtype}; with a GroupedWeight it must be float32"
+            )
+        return x, ()
+
+    def result(self, shape: Sequence[int], layout: str) -> Spec:
+        return Spec(shape, "float32")
+
+    def linear(self, device: Device, form: str) -> Product:
+        o = self.operands
+        return GroupedGemm(device, o.weight, o.bias, activation_range(o.activation))
