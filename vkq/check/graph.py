@@ -12,6 +12,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec
+from ..graph.operators import groups
 from ..graph.operators.images import resize_of, window
 from ..graph.operators.number import conv_options, transposed_options
 from ..graph.operators.operator import Compute, one, there
@@ -21,7 +22,7 @@ from ..numerics.qparams import QParams
 from ..numerics.requantize import multipliers, requantize
 from ..problem.conv2d import Conv2dProblem
 from ..problem.transposed import TransposedConv2dProblem
-from ..reference import layers, transposed
+from ..reference import layers, linear_grouped, transposed
 from ..reference import operators as reference_ops
 from ..reference.layers import convolve
 from ..reference.resize import interpolate, resize
@@ -130,6 +131,13 @@ def _matmul_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(requantize(acc, multiplier[0], y))
 
 
+def _grouped_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    constants = {name: array for name, array in zip(node.inputs, x, strict=True) if array is not None}
+    bias = constants.get(node.input(groups.BIAS))
+    y = linear_grouped(there(x[groups.A]), groups.weight_of(node, constants), bias)
+    return one(y.astype(np.float32))
+
+
 def _avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a, how = node.attributes, pool_window(node, there(x[0]).shape)
     return one(reference_ops.avg_pool2d(there(x[0]), how, a["x"], a["y"], a["count_include_pad"]))
@@ -155,6 +163,7 @@ COMPUTE: dict[str, Compute] = {
     "AveragePool": _average_compute,
     "ConvInteger": _integer_product,
     "MatMulInteger": _integer_product,
+    "MatMulNBits": _grouped_compute,
     "MaxPool": _max_pool_compute,
     "Resize": _resize_compute,
     "conv2d": _layer(layers.conv2d, CONV),

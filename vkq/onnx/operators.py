@@ -256,6 +256,7 @@ def _rows() -> dict[tuple[str, str], Rule]:
         (MICROSOFT, "DequantizeLinear"): _as_it_is,
         (MICROSOFT, "Gelu"): _as_it_is,
         (MICROSOFT, "QuickGelu"): _as_it_is,
+        (MICROSOFT, "MatMulNBits"): _as_it_is,
     }
     return rows
 

@@ -14,7 +14,7 @@ from ...ops.matmul import multiplied
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
-from . import layers, movement, quantization
+from . import groups, layers, movement, quantization
 from .context import (
     BYTES,
     WORDS,
@@ -156,4 +156,5 @@ ROWS: dict[str, Row] = {
     "MaxPool": Row(first_is_bytes, _max_pool),
     **movement.ROWS,
     **quantization.ROWS,
+    **groups.ROWS,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import elementwise, movement, number, quantized
+from . import elementwise, groups, movement, number, quantized
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
@@ -14,6 +14,7 @@ TABLE: dict[str, Operator] = {
     **movement.OPERATORS,
     **number.OPERATORS,
     **quantized.OPERATORS,
+    **groups.OPERATORS,
 }
 
 

@@ -1,0 +1,102 @@
+"""com.microsoft's MatMulNBits against ONNX Runtime's CPU provider: both within the bound of float64."""
+
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from vkq import reference
+
+from .test_operators import MICROSOFT, model
+
+EPSILON = 2.0**-23
+NAMES = ("x", "b", "scales", "zeros", "groups", "bias")
+
+
+def node(k: int, n: int, bits: int, block: int, given: dict[str, Any]) -> Any:
+    names = [name if name == "x" or name in given else "" for name in NAMES]
+    while not names[-1]:
+        names.pop()
+    return helper.make_node(
+        "MatMulNBits", names, ["y"], domain=MICROSOFT, K=k, N=n, bits=bits, block_size=block
+    )
+
+
+def weight(n: int, k: int, bits: int, group: int, symmetric: bool) -> vkq.GroupedWeight:
+    w = np.random.default_rng([n, k]).standard_normal((n, k), np.float32)
+    return vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric)
+
+
+def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
+    given = {"b": w.packed, "scales": w.scale.reshape(-1)}
+    return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
+
+
+# An odd number of groups leaves half a byte of zero points; a row alone and more; leading axes; a bias.
+@pytest.mark.parametrize(
+    ("shape", "n", "bits", "group", "symmetric"),
+    [
+        ((1, 96), 37, 4, 32, False),
+        ((2, 5, 384), 33, 4, 128, True),
+        ((7, 192), 16, 4, 64, False),
+        ((3, 160), 9, 8, 32, False),
+        ((1, 256), 12, 8, 128, True),
+    ],
+    ids=str,
+)
+def test_as_onnx_runtime_within_the_bound(
+    shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
+) -> None:
+    k = shape[-1]
+    w, x = weight(n, k, bits, group, symmetric), np.random.default_rng(1).standard_normal(shape, np.float32)
+    given = inputs_of(w) | {"bias": np.linspace(-2, 2, n, dtype=np.float32)}
+    data = model([node(k, n, bits, group, given)], {"x": x}, given, "float32")
+    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    session = vkq.onnx.InferenceSession(data, device)
+    (ours,) = session.run(None, {"x": x})
+    want = reference.linear_grouped(x, w, given["bias"])
+    bound = (k + 4) * EPSILON * reference.linear_grouped(x, w, given["bias"], magnitude=True)
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    assert (np.abs(ours - want) <= bound).all()
+    assert (np.abs(theirs - want) <= bound).all()
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+
+
+@pytest.mark.parametrize(
+    ("k", "block", "changes", "error"),
+    [
+        (40, 32, {}, "K must be a multiple of block_size"),
+        (64, 16, {}, "quantize again with such a group"),
+        (64, 32, {"groups": np.arange(64, dtype=np.int32)}, "its groups are permuted"),
+        (
+            64,
+            32,
+            {"scales": np.ones(5, np.float32)},
+            r"scale has shape \(5,\); by packed it must be \(3, 2\)",
+        ),
+        (64, 32, {"b": np.zeros((3, 2, 8), np.uint8)}, r"packed has shape \(3, 2, 8\)"),
+    ],
+)
+def test_what_cannot_run_is_listed(
+    k: int, block: int, changes: dict[str, Any], error: str, any_device: vkq.Device
+) -> None:
+    blocks = -(-k // block)
+    given = {"b": np.zeros((3, blocks, block // 2), np.uint8), "scales": np.ones(3 * blocks, np.float32)}
+    given |= changes
+    x = np.ones((2, k), np.float32)
+    data = model([node(k, 3, 4, block, given)], {"x": x}, given, "float32")
+    with pytest.raises(vkq.UnsupportedModelError, match=error):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_weights_that_are_no_constants_are_listed(any_device: vkq.Device) -> None:
+    w = weight(3, 64, 4, 32, True)
+    x, given = np.ones((2, 64), np.float32), inputs_of(w)
+    inputs = {"x": x, "b": given.pop("b")}
+    data = model([node(64, 3, 4, 32, {**given, "b": 0})], inputs, given, "float32")
+    with pytest.raises(vkq.UnsupportedModelError, match="must be constants"):
+        vkq.onnx.InferenceSession(data, any_device)

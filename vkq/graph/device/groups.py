@@ -1,0 +1,39 @@
+"""Products with weights in groups along K on a device."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import VkqError
+from ...ops.linear import Linear
+from ...runtime.builder import Value
+from ..graph import Graph, Node
+from ..operators.groups import BIAS, A, weight_of
+from .context import Context, Row
+
+
+def _check(graph: Graph, node: Node) -> str | None:
+    if graph.specs[node.inputs[A]].dtype != "float32":
+        return f"takes {graph.specs[node.inputs[A]].dtype}; its activations must be float32"
+    if node.input(BIAS) and node.input(BIAS) not in graph.constants:
+        return "its bias must be a constant"
+    try:
+        weight_of(node, graph.constants)
+    except VkqError as error:
+        return str(error)
+    return None
+
+
+def _record(context: Context, node: Node) -> Value:
+    constants, device = context.graph.constants, context.builder.device
+
+    def make() -> Linear:
+        bias = constants[node.inputs[BIAS]].astype(np.float32) if node.input(BIAS) else None
+        return Linear(weight_of(node, constants), bias=bias, device=device)
+
+    layer = context.keep((node.op, node.outputs[0]), make)
+    y: Value = layer.build(context.builder, context.value(node.inputs[A]))
+    return y
+
+
+ROWS: dict[str, Row] = {"MatMulNBits": Row(_check, _record)}
