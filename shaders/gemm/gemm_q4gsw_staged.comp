@@ -37,7 +37,6 @@ shared vec4 w_tile[SLICES * 8 * BN];  // [slice][k / 4][n ^ k / 4]
 
 vec4 next_x[X_ITEMS];
 uint next_w[W_ITEMS];
-vec2 next_scale[W_ITEMS];
 vec4 sums[TILE_M][TILE_N / 4];
 
 uint thread() { return gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x; }
@@ -53,21 +52,21 @@ void load_step(uint first_m, uint first_n, uint k) {
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint item = thread() + i * INVOCATIONS, n = min(first_n + item / BITS, p.n - 1u);
     next_w[i] = w[(n * p.k + k) / CODES + item % BITS];
-    next_scale[i] = scale_and_zero(n * (p.k / p.group) + k / p.group);
   }
 }
 
-void store_step() {
+void store_step(uint first_n, uint k) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
     uint item = thread() + i * INVOCATIONS;
     x_tile[x_at(item % K4, item / K4)] = next_x[i];
   }
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
-    uint item = thread() + i * INVOCATIONS;
+    uint item = thread() + i * INVOCATIONS, n = min(first_n + item / BITS, p.n - 1u);
+    vec2 scale = scale_and_zero(n * (p.k / p.group) + k / p.group);
     vec4 weights[VECTORS];
-    centred_weights(next_w[i], next_scale[i].y, weights);
+    centred_weights(next_w[i], scale.y, weights);
     [[unroll]] for (uint v = 0u; v < VECTORS; v++)
-      w_tile[w_at(item % BITS * VECTORS + v, item / BITS)] = weights[v] * next_scale[i].x;
+      w_tile[w_at(item % BITS * VECTORS + v, item / BITS)] = weights[v] * scale.x;
   }
 }
 
@@ -130,7 +129,7 @@ void main() {
   load_step(first_m, first_n, min(mine, last));
   for (uint k = 0u; k < p.k; k += SLICES * STEP) {  // the same number of turns for every slice
     barrier();  // nobody reads the step before any more
-    store_step();
+    store_step(first_n, min(k + mine, last));
     barrier();
     load_step(first_m, first_n, min(k + SLICES * STEP + mine, last));
     if (k + mine < p.k) multiply_step();

@@ -78,6 +78,8 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
         "conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/scheme=dq8ca_q8csw",
         "conv2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/method=gemv",
         "conv_transpose2d[N=1,IC=1,H=1,W=1,OC=1,KH=1,KW=1]/scheme=q8csw",
+        "linear[M=1,K=33,N=1]/scheme=q4gsw",
+        "conv2d[N=1,IC=32,H=1,W=1,OC=1,KH=1,KW=1]/scheme=q8gsw",
         "linear[M=1]",
     ],
 )

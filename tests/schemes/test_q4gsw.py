@@ -18,7 +18,7 @@ from vkq.kernels import grouped
 from vkq.shader.catalog import catalog
 
 EPSILON = 2.0**-23
-TILES = catalog().shaders[grouped.STAGED].axes["tile"]
+VARIANTS = catalog().shaders[grouped.STAGED].variants
 # (M, N, K, bits, group, symmetric, scales): a row and a column alone; rows, columns and parts of k that no
 # tile or workgroup divides; several steps of k in a group and groups of one step; every number of rows that
 # gemv has
@@ -61,12 +61,11 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
     assert_close(layer(x), x, w, bias)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-@pytest.mark.parametrize("tile", TILES)
-def test_every_tile(tile: str, bits: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
+def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """160 of k are 5 steps: no number of slices divides them."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
-    w, x = weight(35, 160, bits, 32, False, "float32"), numbers(33, 160)
+    w, x = weight(35, 160, int(bits), 32, False, "float32"), numbers(33, 160)
     layer = vkq.Linear(w, method="staged", activation="relu", device=device)
     assert layer.explain(x.shape).variants == (f"{grouped.STAGED}:{bits}.{tile}",)
     assert_close(layer(x), x, w, None, "relu")
@@ -182,6 +181,7 @@ def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
     assert grouped.staged_tile(gpu, "4", 4096, 4096) == "128x128"
+    assert grouped.staged_tile(gpu, "8", 4096, 4096) == "64x64"
     assert grouped.staged_tile(gpu, "4", 64, 4096) == "32x32x4"
     little = dataclasses.replace(gpu, properties={**gpu.properties, "maxComputeSharedMemorySize": 16384})
     assert grouped.staged_tile(little, "4", 4096, 4096) == "64x64"

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq import reference
-from vkq.check.cases import Case
+from vkq.check.cases import FLOAT, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
+from vkq.numerics.grouped import GroupedWeight, largest_group
 from vkq.numerics.qparams import QParams
 from vkq.ops.conv2d import Conv2d
 from vkq.ops.conv_transpose2d import ConvTranspose2d
@@ -28,14 +29,15 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 
 @dataclass(frozen=True)
 class Weights:
-    """What a layer keeps: the weight, its scales, an int32 or float32 bias, and the parameters of x and y
-    (None: float32)."""
+    """What a layer keeps: the weight, its scales, an int32 or float32 bias, the parameters of x and y (None:
+    float32), and in its place the weight in groups, where the scheme has them."""
 
     w: npt.NDArray[np.int8]
     scale: npt.NDArray[np.float32]
     bias: Array
     x: QParams | None
     y: QParams | None
+    groups: GroupedWeight | None = None
 
 
 def weights(case: Case) -> Weights:
@@ -45,11 +47,24 @@ def weights(case: Case) -> Weights:
     w = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
     scale = rng.uniform(0.002, 0.008, p.gemm_n if case.scale == "channel" else 1).astype(np.float32)
     if not case.scheme.startswith("q8ta"):
-        return Weights(w, scale, rng.normal(0, 1, p.gemm_n).astype(np.float32), None, None)
+        bias = rng.normal(0, 1, p.gemm_n).astype(np.float32)
+        return Weights(w, scale, bias, None, None, _grouped(case, w))
     x = QParams(0.05, -3)
     typical = 73 * 73 * math.sqrt(p.gemm_k)  # the spread of the accumulators
     y = QParams(typical * 0.05 * 0.005 / 50, 5) if case.scheme == "q8ta_q8csw_q8to" else None
     return Weights(w, scale, rng.integers(-int(typical), int(typical) + 1, p.gemm_n).astype(np.int32), x, y)
+
+
+def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
+    """The weight's bytes as codes, in the largest groups that divide K, with float16 scales; None where there
+    are none."""
+    group = largest_group(case.problem.gemm_k)
+    if case.scheme not in GROUPED or case.op != "linear" or group is None:
+        return None
+    bits, (n, k) = GROUPED[case.scheme], w.shape
+    packed = w.view(np.uint8).reshape(n, -1)[:, : k * bits // 8].reshape(n, k // group, group * bits // 8)
+    scale = _rng("g", w.shape).uniform(0.002, 0.008, packed.shape[:2]).astype(np.float16)
+    return GroupedWeight(packed, scale, None, bits)
 
 
 def activations(case: Case) -> Array:
@@ -71,6 +86,10 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
                 f"{case.name}: method {case.method!r} is asked for, and {kind.__name__} has no methods"
             )
         options["method"] = case.method
+    if case.scheme in GROUPED:
+        if data.groups is None:
+            raise ArgumentError(f"{case.name}: {case.scheme} is for linear layers with K a multiple of 32")
+        return kind(data.groups, bias=data.bias, path=path, device=device, **options)
     x_qparams = "dynamic" if case.scheme == "dq8ca_q8csw" else data.x
     return kind(
         data.w, data.scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
@@ -95,7 +114,12 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
     Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
     order of float32 additions stays within.
     """
-    if case.scheme != "q8csw":
+    if data.groups is not None:
+        y, size = (
+            reference.linear_grouped(x, data.groups, data.bias, magnitude=bound) for bound in (False, True)
+        )
+        return Expected.of_sum(y, size, case.problem.gemm_k)
+    if case.scheme not in FLOAT:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
     y = _by_image(case, x, lambda part: _weight_only(case, data.w, data.scale, data.bias, part))
     size = _by_image(

@@ -16,7 +16,7 @@ from vkq.bench import data, stats, timer
 from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
-from vkq.check.cases import Case
+from vkq.check.cases import FLOAT, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
@@ -136,7 +136,7 @@ class Runner:
         self._report(case, arms, min((s for s in (before, after) if s is not None), default=None))
 
     def _paths(self, case: Case) -> tuple[str, ...]:
-        if case.scheme == "q8csw":
+        if case.scheme in FLOAT:
             return ("auto",)  # float activations: there is no dot product to choose
         base = [self.plan.base] if self.plan.base in PATHS else []
         return tuple(dict.fromkeys([*base, *self.plan.paths]))
@@ -174,7 +174,7 @@ class Runner:
             if (path, case.method) not in made:
                 made[path, case.method] = data.layer(case, weights, path, self.device)
             layer = made[path, case.method]
-            taken = "auto" if case.scheme == "q8csw" else layer.choice().path
+            taken = "auto" if case.scheme in FLOAT else layer.choice().path
             if taken in self._taken.values():  # auto, and the path that auto takes
                 return None
             self._taken[path] = taken
@@ -218,7 +218,7 @@ class Runner:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
-            if case.op not in ("linear", "conv2d") or case.scheme == "dq8ca_q8csw":
+            if case.op not in ("linear", "conv2d") or case.scheme in ("dq8ca_q8csw", *GROUPED):
                 raise NotImplementedError(
                     f"peers are not measured with {case.op} in the scheme {case.scheme}"
                 )

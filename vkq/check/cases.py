@@ -18,7 +18,9 @@ from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw")
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q4gsw", "q8gsw")
+GROUPED = {"q4gsw": 4, "q8gsw": 8}  # bits of weights in groups along K; linear layers alone
+FLOAT = ("q8csw", *GROUPED)  # float sums: one path, compared within a bound
 SCALES = ("channel", "tensor")
 
 
@@ -63,9 +65,11 @@ class Case:
 
     @property
     def bytes(self) -> int:
-        """Bytes of x, weight and y, each counted once, in the types of the scheme."""
-        x = 1 if self.scheme.startswith("q8ta") else 4
-        return self.problem.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else 4)
+        """Bytes of x, weight and y, each counted once, in the types of the scheme; of weights in groups the
+        codes."""
+        p, x = self.problem, 1 if self.scheme.startswith("q8ta") else 4
+        spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
+        return p.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else 4) - spared
 
     @property
     def operations(self) -> int:
@@ -161,6 +165,8 @@ _ODD = {
     "linear[M=33,K=1021,N=9]": "K just within what float lanes sum exactly",
     "linear[M=5,K=1025,N=70]": "K just above what float lanes sum exactly",
     "linear[M=70,K=2051,N=7]": "twice above what float lanes sum exactly",
+    "linear[M=1,K=160,N=37]": "one row, K in groups of 32",
+    "linear[M=35,K=192,N=33]": "just above a tile of 32, K in groups of 64",
     **{
         f"linear[M={5 + k % 4},K={k},N={n}]": f"K % 4 = {k % 4}, N % 4 = {n % 4}"
         for k in (28, 29, 30, 31)

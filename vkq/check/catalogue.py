@@ -19,12 +19,24 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError
 from ..kernels.methods import names as conv_methods
+from ..numerics.grouped import largest_group
 from ..numerics.qparams import QDType
 from ..numerics.quantize import dequantize, quantize
 from ..numerics.requantize import Activation
 from ..ops.linear import METHODS as LINEAR_METHODS
+from ..problem.linear import LinearProblem
 from ..problem.names import MOST_LETTERS, Problem, check_work, parse
-from .cases import CASES, ODD, SCHEMES, TRANSPOSED, Case, random_conv2d, random_linear, random_transposed
+from .cases import (
+    CASES,
+    GROUPED,
+    ODD,
+    SCHEMES,
+    TRANSPOSED,
+    Case,
+    random_conv2d,
+    random_linear,
+    random_transposed,
+)  # fmt: skip
 from .data import Data, random_data
 from .expected import Expected
 
@@ -42,7 +54,8 @@ class Check:
     """One case. ``x``, ``w``: the types of the operands; ``x`` is the 8-bit result's too.
 
     ``scheme``: one of `cases.SCHEMES`; dq8ca_q8csw (linear layers) and q8csw (int8 weights without zero
-    points) take float32 x, and q8csw is compared within a bound. ``wz``: weight zero points, "none",
+    points) take float32 x, and q8csw is compared within a bound, as are q4gsw and q8gsw (linear layers with
+    K in whole groups, of the real weight quantized anew). ``wz``: weight zero points, "none",
     "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its type.
     ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
     """
@@ -101,6 +114,8 @@ class Check:
         """The reference's answer to *given*."""
         if self.scheme == "q8csw":
             return data.expected_sum(given, self.activation)
+        if self.scheme in GROUPED:
+            return data.expected_grouped(given, GROUPED[self.scheme], self.activation)
         if self.scheme == "dq8ca_q8csw":
             return Expected(data.expected_dynamic(given, self.activation))
         if self.float_in:
@@ -130,6 +145,11 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
 )
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
+_IN_GROUPS: tuple[dict[str, Any], ...] = (
+    {"scheme": "q4gsw", "act": "relu6"},
+    {"scheme": "q4gsw", "wz": "channel", "method": "staged"},
+    {"scheme": "q8gsw", "wz": "channel", "method": "gemv"},
+)
 
 
 def catalogue(use: str | None = "correctness") -> Iterator[Check]:
@@ -155,6 +175,8 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
     if case.op == "linear":
         yield {**_WEIGHT_ONLY, "method": "gemv"}
         yield {**_DYNAMIC, "method": "gemv"}
+        if largest_group(case.problem.gemm_k):
+            yield from _IN_GROUPS
     else:
         yield {**_WEIGHT_ONLY, "method": "im2col"}
 
@@ -174,6 +196,8 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
         options["method"] = str(rng.choice(METHODS[check.op])) if rng.integers(2) else "auto"
         options["scheme"] = str(rng.choice(SCHEMES[:2])) if rng.integers(4) else str(rng.choice(SCHEMES))
+        if options["scheme"] in GROUPED and isinstance(p := check.problem, LinearProblem):
+            options["problem"] = LinearProblem(p.m, p.n, -(-p.k // 32) * 32)
         yield _fitting(dataclasses.replace(check, **options))
 
 
@@ -181,12 +205,15 @@ def _fitting(check: Check) -> Check:
     """The check with what its scheme cannot take replaced."""
     if check.scheme == "dq8ca_q8csw" and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
+    if check.scheme in GROUPED and (check.op != "linear" or not largest_group(check.problem.gemm_k)):
+        check = dataclasses.replace(check, scheme="q8csw")
     if check.scheme == "q8csw" and check.op == "conv_transpose2d":
         check = dataclasses.replace(check, scheme="q8ta_q8csw")
     if check.integer:
         return check
     check = dataclasses.replace(check, float_in=False)
-    if check.method not in ("auto", "gemv", "tiled", "im2col"):  # the others are of known 8-bit activations
+    if check.scheme not in GROUPED and check.method not in ("auto", "gemv", "tiled", "im2col"):
+        # the others are of known 8-bit activations
         check = dataclasses.replace(check, method="auto")
     return dataclasses.replace(check, w="int8", wz="none") if check.scheme == "q8csw" else check
 
@@ -245,6 +272,7 @@ def check_of(name: str) -> Check:
     if not check.integer and _fitting(check) != check:
         raise ArgumentError(
             f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in), and as methods auto, gemv,"
-            " tiled and im2col; q8csw int8 weights without zero points, and dq8ca_q8csw linear layers alone."
+            " tiled and im2col; q8csw int8 weights without zero points; dq8ca_q8csw linear layers alone;"
+            " q4gsw and q8gsw linear layers with K a multiple of 32."
         )
     return check

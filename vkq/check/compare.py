@@ -18,6 +18,7 @@ from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import PATHS, refusal
+from .cases import FLOAT, GROUPED
 from .catalogue import Check
 from .data import Data
 from .expected import Expected
@@ -78,7 +79,7 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
     refused: dict[str, str] = {}
     results: list[tuple[str, Tensor]] = []
     x = Tensor.from_numpy(given, device)
-    for path in paths if check.scheme != "q8csw" else ("auto",):
+    for path in paths if check.scheme not in FLOAT else ("auto",):
         try:
             results.append((path, layer(device, check, data, path)(x)))
         except DeviceLostError:
@@ -94,6 +95,11 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
 
 def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2d | ConvTranspose2d:
     """The layer of a check."""
+    if check.scheme in GROUPED:
+        return Linear(
+            data.grouped(GROUPED[check.scheme]), bias=data.float_bias, activation=check.activation,
+            method=check.method, path=path, device=device,
+        )  # fmt: skip
     options: dict[str, Any] = {
         "x_qparams": data.x_q if check.integer else "dynamic" if check.scheme == "dq8ca_q8csw" else None,
         "y_qparams": data.y_q if check.scheme == "q8ta_q8csw_q8to" else None,

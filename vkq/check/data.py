@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import reference
+from ..numerics.grouped import GroupedWeight, largest_group, quantize_groups
 from ..numerics.qparams import QDType, QParams
 from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
@@ -45,6 +46,16 @@ class Data:
         """The bias as real numbers, for schemes of float activations."""
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
+    def grouped(self, bits: int) -> GroupedWeight:
+        """The weight in groups of so many bits, the largest that divide K; with zero points where it has
+        some, and float16 scales where N is odd."""
+        points = 0 if self.w_zero_point is None else self.w_zero_point[:, None]
+        real = ((self.w.astype(np.float64) - points) * self.w_scale[:, None]).astype(np.float32)
+        group = largest_group(real.shape[1])
+        dtype = "float16" if real.shape[0] % 2 else "float32"
+        assert group is not None
+        return quantize_groups(real, bits, group, self.w_zero_point is None, dtype)
+
     def expected(self, y: QParams | None, **changes: Any) -> Array:
         """The reference's answer with output parameters y (None: float32); other arguments may be
         replaced."""
@@ -78,6 +89,12 @@ class Data:
         least = np.where(self.w > 0, -self.w, self.w)  # -|w|, which int8 holds also for -128
         size = op(-np.abs(x), least, self.w_scale, np.abs(self.float_bias), **self.options)
         return Expected.of_sum(y, size, self.problem.gemm_k)
+
+    def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
+        """The reference's answer to float32 x with the weight in groups, with its bound."""
+        w, bias = self.grouped(bits), self.float_bias
+        size = reference.linear_grouped(x, w, bias, magnitude=True)
+        return Expected.of_sum(reference.linear_grouped(x, w, bias, activation), size, self.problem.gemm_k)
 
 
 def random_data(

@@ -118,8 +118,13 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
     for tile in TILES:
         size, sliced = int(tile.split("x")[0]), tile.count("x") == 2
         fills = 4 * -(-rows // size) * -(-n // size) >= 3 * known.multiprocessors or sliced
-        variant = catalog().find(STAGED, bits=bits, tile=tile)
-        if fills and 2 * rows > size and not refusals(variant, variant.constants({}), capabilities):
+        variant = catalog().variants.get(f"{STAGED}:{bits}.{tile}")
+        if (
+            variant
+            and fills
+            and 2 * rows > size
+            and not refusals(variant, variant.constants({}), capabilities)
+        ):
             return tile
     return "32x32"
 
