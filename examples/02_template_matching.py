@@ -2,8 +2,8 @@
 with integer sums.
 
 Every crop is compared with the photograph at every place (`vkq.integer.match_template`), exactly. The same
-sums in float32, as an FFT gives them, are judged beside. The places found and the score map of one crop are
-drawn into a PNG. Usage: 02_template_matching.py [DEVICE]
+sums as SciPy and OpenCV (where it is installed) add them are judged beside. The places found and the score
+map of one crop are drawn into a PNG. Usage: 02_template_matching.py [DEVICE]
 """
 
 import sys
@@ -16,6 +16,11 @@ from PIL import Image, ImageDraw
 from skimage import data
 
 import vkq
+
+try:
+    import cv2
+except ImportError:  # pip install opencv-python-headless
+    cv2 = None
 
 OUT = Path(__file__).parent / "out"
 SIZE = 40  # of a crop
@@ -41,10 +46,9 @@ def cut(photo: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(crops), np.array(places)
 
 
-def best(scores: np.ndarray, smallest: bool = False) -> np.ndarray:
+def best(scores: np.ndarray) -> np.ndarray:
     """The place of the best score of each map."""
-    flat = scores.reshape(len(scores), -1)
-    at = flat.argmin(axis=1) if smallest else flat.argmax(axis=1)
+    at = scores.reshape(len(scores), -1).argmax(axis=1)
     return np.stack(np.unravel_index(at, scores.shape[1:]), axis=1)
 
 
@@ -73,36 +77,44 @@ def draw(photo: np.ndarray, scores: np.ndarray, found: np.ndarray, places: np.nd
     return both
 
 
+def in_float(photo: np.ndarray, crop: np.ndarray) -> dict[str, np.ndarray]:
+    """The products of a crop with every window, as others add them."""
+    found = {}
+    for dtype in (np.float32, np.float64):
+        a, t = photo.astype(dtype), crop.astype(dtype)
+        found[f"scipy's FFT in {np.dtype(dtype)}"] = scipy.signal.correlate(a, t, "valid", "fft")
+    if cv2 is not None:
+        found["OpenCV's matchTemplate"] = cv2.matchTemplate(photo, crop, cv2.TM_CCORR)
+    return found
+
+
 def main() -> int:
     photo = data.camera()
     crops, places = cut(photo)
     with vkq.Device(sys.argv[1] if len(sys.argv) > 1 else None) as device:
-        start = time.perf_counter()
-        scores = vkq.integer.match_template(photo, crops, "ccoeff_normed", device=device)
-        elapsed = time.perf_counter() - start
-        found = best(scores)
-        exact = vkq.integer.match_template(photo, crops[SHOWN], device=device)
-        difference = vkq.integer.match_template(photo, crops, "ssd", device=device)
         print(f"device   {device.name}")
+        templates = vkq.integer.Templates(crops[:, None], x_dtype="uint8", device=device)  # they stay there
+        start = time.perf_counter()
+        scores = vkq.integer.match_template(photo, templates, "ccoeff_normed")
+        elapsed = time.perf_counter() - start
+        difference = vkq.integer.match_template(photo, templates, "ssd", best=True)  # places alone come back
+        exact = vkq.integer.match_template(photo, crops[SHOWN], device=device)
+        print(templates.explain((1, 1, *photo.shape)))
+    found = best(scores)
     right = int((found == places).all(axis=1).sum())
-    right_ssd = int((best(difference, smallest=True) == places).all(axis=1).sum())
-    in_float = scipy.signal.correlate(
-        photo.astype(np.float32), crops[SHOWN].astype(np.float32), "valid", "fft"
-    )
-    wrong = np.abs(in_float.astype(np.float64) - exact)
+    right_ssd = int((difference.place == places).all(axis=1).sum())
     OUT.mkdir(exist_ok=True)
     draw(photo, scores, found, places).save(OUT / "template_matching.png")
-    macs = scores.size * SIZE * SIZE
     print(f"picture  {OUT / 'template_matching.png'}")
-    print(
-        f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds, integral images and"
-        " normalization"
-    )
-    share = (wrong > 0).mean()
-    print(
-        f"float32  sums of one crop by FFT: wrong at {share:.0%} of {wrong.size} places, by up to"
-        f" {wrong.max():g}"
-    )
+    macs = scores.size * SIZE * SIZE
+    print(f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds and the normalization")
+    for what, sums in in_float(photo, crops[SHOWN]).items():
+        wrong = np.abs(sums.astype(np.float64) - exact)
+        rounded = np.abs(np.rint(sums) - exact).max() == 0
+        print(
+            f"sums     {what}: wrong at {(wrong > 0).mean():.0%} of {wrong.size} places, by up to"
+            f" {wrong.max():.2g}; {'exact' if rounded else 'wrong'} when rounded"
+        )
     print(f"ssd      {right_ssd} of {CROPS} crops found: squared differences do not allow for brightness")
     print(
         f"result   {right} of {CROPS} crops found exactly where they were cut (correlation coefficient, exact"

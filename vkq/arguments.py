@@ -175,5 +175,8 @@ RULES: dict[str, Rule] = {
         lambda value: value if value is None or isinstance(value, str) else tuple(value),
     ),
     **dict.fromkeys(("ResizeMode", "Coordinates", "NearestMode", "Rounding"), Rule(_text, "text")),
-    **dict.fromkeys(("Accumulate", "Literal['ccorr', 'ssd', 'ccoeff_normed']"), Rule(_text, "text")),
+    **dict.fromkeys(
+        ("Accumulate", "Literal['ccorr', 'ssd']", "Literal['ccorr', 'ssd', 'ccoeff_normed']"),
+        Rule(_text, "text"),
+    ),
 }

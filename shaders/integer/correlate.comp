@@ -9,8 +9,8 @@
 //           digit, modulo 2^32.
 // Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (DOT 4: 2 int16);
 //           what lies outside of the stored rectangle is `fill`. w: [group][block][digit][channel][ky][kx /
-//           4][TEMPLATES], Int8x4 (DOT 4: [kx], int). constants: low and high word per template. y: int32, or
-//           low and high word of int64, [image][template][oh][ow].
+//           4][TEMPLATES], Int8x4 (DOT 4: [kx], int). constants: low and high word per template, then of
+//           w_offset. y: integer_result.glslh.
 // Threads   LOCAL_X x LOCAL_Y; each has TEMPLATES templates x 4 pixels: neighbours along x, whose words are
 //           shifted out of two neighbouring ones; or (COLUMN, ow = 1) LOCAL_Y apart along y. A workgroup
 //           takes `steps_per_split` steps of the reduction; a step is a block of `channel_block` x
@@ -38,80 +38,18 @@ layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Constants { ivec2 constants[]; };
 layout(set = 0, binding = 3) buffer Y { uint y[]; };
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint tiles_x, tiles_y, blocks, groups, images, splits;
-  uint steps, steps_per_split;
-  uint oh, ow, group_templates, group_channels, kh, kwords;
-  uint channel_block, row_block, word_block;
-  uint x_rows, x_words, x_first_row, x_first_word;
-  uint x_digits, w_digits;
-  int fill;                         // digit i of the number 0 in byte i
-  uint flush_words;                 // words after which the sums of the dot form could overflow
-  int w_offset_low, w_offset_high;
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
-#include "integer_operands.glslh"
-#include "wide.glslh"
+#include "integer_result.glslh"
 
 const uint THREADS = LOCAL_X * LOCAL_Y;
 const uint TILE_ROWS = COLUMN ? 4u * LOCAL_Y : LOCAL_Y;
 
+#include "integer_steps.glslh"
+
 Sum4 sums[TEMPLATES], x_sums;           // of the digit pair at hand; component = pixel
 uvec4 low[TEMPLATES], high[TEMPLATES];  // of everything so far
 uvec4 x_low, x_high;
-
-struct Step { uint x_digit, w_digit, channel, channels, ky, rows, word, words; };
-
-Step step_at(uint s) {
-  uint word_blocks = ceil_div(p.kwords, p.word_block), row_blocks = ceil_div(p.kh, p.row_block);
-  uint channel_blocks = ceil_div(p.group_channels, p.channel_block);
-  Step at;
-  at.word = s % word_blocks * p.word_block;
-  at.words = min(p.word_block, p.kwords - at.word);
-  s /= word_blocks;
-  at.ky = s % row_blocks * p.row_block;
-  at.rows = min(p.row_block, p.kh - at.ky);
-  s /= row_blocks;
-  at.channel = s % channel_blocks * p.channel_block;
-  at.channels = min(p.channel_block, p.group_channels - at.channel);
-  s /= channel_blocks;
-  at.w_digit = s % p.w_digits;
-  at.x_digit = s / p.w_digits;
-  return at;
-}
-
-// Shared words of one line of the image tile. COLUMN: odd, so that lines start in different banks.
-uint line_words(Step at) { return COLUMN ? at.words | 1u : LOCAL_X * SHARED_PER_FOUR_PIXELS + at.words; }
-
-void load_image(Step at, uint image, uint group, uvec2 tile) {
-  uint stride = line_words(at), lines = TILE_ROWS + at.rows - 1u;
-  uint first_row = tile.y * TILE_ROWS + at.ky - p.x_first_row;
-  uint first = tile.x * LOCAL_X * SHARED_PER_FOUR_PIXELS + at.word;
-  uint plane =
-      (at.x_digit * p.images + image) * p.groups * p.group_channels + group * p.group_channels + at.channel;
-  for (uint i = gl_LocalInvocationIndex; i < at.channels * lines * stride; i += THREADS) {
-    uint line = i / stride, channel = line / lines, row = first_row + line - channel * lines,
-         element = first + i - line * stride;
-    uint word = element / SHARED_PER_WORD - p.x_first_word;
-    bool inside = row < p.x_rows && word < p.x_words;  // unsigned: what lies before is far beyond
-    int value =
-        inside ? x[((plane + channel) * p.x_rows + row) * p.x_words + word] : fill_word(p.fill, at.x_digit);
-    image_tile[i] = shared_x(value, element);
-  }
-}
-
-void load_templates(Step at, uint first_block) {
-  const uint PER_WORD = TEMPLATES == 1 ? 1u : uint(TEMPLATES) / 4u;
-  uint base = (first_block * p.w_digits + at.w_digit) * p.group_channels + at.channel;
-  uint row_size = at.words * PER_WORD;
-  for (uint i = gl_LocalInvocationIndex; i < at.channels * at.rows * row_size; i += THREADS) {
-    uint line = i / row_size, channel = line / at.rows, row = at.ky + line - channel * at.rows;
-    uint word = ((base + channel) * p.kh + row) * p.kwords + at.word;
-    store_template(i, w[word * PER_WORD + i - line * row_size]);
-  }
-}
 
 void multiply(XOperand v[4], uint word) {
   [[unroll]] for (uint t = 0u; t < TEMPLATES; t++) {
@@ -154,13 +92,6 @@ void flush(uint x_digit, uint w_digit) {
   }
 }
 
-// Whether the step meets nothing but padding whose operand is 0, and adds nothing.
-bool only_zeros(Step at, uvec2 tile) {
-  int first_row = int(tile.y * TILE_ROWS + at.ky) - int(p.x_first_row);
-  bool outside = first_row + int(TILE_ROWS + at.rows) <= 1 || first_row >= int(p.x_rows);
-  return outside && shared_x(fill_word(p.fill, at.x_digit), 0u) == 0;
-}
-
 void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   uint pending = 0u, x_digit = 0u, w_digit = 0u;
   uint last = min((split + 1u) * p.steps_per_split, p.steps);
@@ -184,20 +115,6 @@ void reduce(uint split, uint image, uint group, uint block, uvec2 tile) {
   flush(x_digit, w_digit);
 }
 
-void store(uint index, uint low_word, uint high_word) {
-  bool add = p.splits > 1u;  // several workgroups share a result, and y is zero before
-  if (!WIDE) {
-    if (add) atomicAdd(y[index], low_word); else y[index] = low_word;
-  } else if (add) {
-    // each addition carries by itself, so their order does not matter
-    uint before = atomicAdd(y[2u * index], low_word);
-    atomicAdd(y[2u * index + 1u], high_word + uint(before + low_word < before));
-  } else {
-    y[2u * index] = low_word;
-    y[2u * index + 1u] = high_word;
-  }
-}
-
 void main() {
   uint id = workgroup_index();
   uvec2 tile = uvec2(id % p.tiles_x, id / p.tiles_x % p.tiles_y);
@@ -216,7 +133,10 @@ void main() {
   x_high = uvec4(0u);
   reduce(split, image, group, block, tile);
 
-  if (WINDOW_SUMS) scale_wide(x_low, x_high, uint(p.w_offset_low), uint(p.w_offset_high));
+  if (WINDOW_SUMS) {
+    ivec2 w_offset = constants[p.groups * p.group_templates];
+    scale_wide(x_low, x_high, uint(w_offset.x), uint(w_offset.y));
+  }
   uvec2 first = tile * uvec2(4u * LOCAL_X, TILE_ROWS) + gl_LocalInvocationID.xy * uvec2(4u, 1u);
   [[unroll]] for (uint t = 0u; t < TEMPLATES; t++) {
     uint in_group = block * TEMPLATES + t, channel = group * p.group_templates + in_group;
@@ -225,9 +145,8 @@ void main() {
     if (split == 0u) add_wide(low[t], high[t], uvec4(constants[channel].x), uvec4(constants[channel].y));
     [[unroll]] for (uint r = 0u; r < 4u; r++) {
       uvec2 at = COLUMN ? uvec2(0u, first.y + r * LOCAL_Y) : uvec2(first.x + r, first.y);
-      if (at.x >= p.ow || at.y >= p.oh) continue;
-      store(((image * p.groups * p.group_templates + channel) * p.oh + at.y) * p.ow + at.x, low[t][r],
-          high[t][r]);
+      uint place = at.x < p.ow && at.y < p.oh ? place_of(image, channel, at) : OUTSIDE;
+      if (place != OUTSIDE) store(place, low[t][r], high[t][r], p.splits > 1u);
     }
   }
 }

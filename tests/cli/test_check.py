@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from vkq import reference
@@ -124,3 +125,16 @@ def test_a_check_that_would_check_nothing_is_an_error(
     monkeypatch.setattr("vkq.check.catalogue.select", lambda _: [])
     assert main(["check"]) == 2
     assert "no case is left to check" in capsys.readouterr().err
+
+
+def test_check_integer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["check", "integer", "--count", "2", "--device", "llvmpipe", "--path", "transform"]) == 0
+    assert "2 random integer correlations on transform: 0 mismatches" in capsys.readouterr().out
+    assert main(["check", "integer", "--device", "llvmpipe"]) == 2
+    assert "--count is 0" in capsys.readouterr().err
+    monkeypatch.setattr(reference.integer, "conv2d", lambda x, w, bias, p: np.zeros(p.y_shape))
+    assert main(["check", "integer", "--count", "1", "--device", "llvmpipe", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["summary"]["mismatches"] == 1
+    assert "transform" in said["summary"]["paths"]
+    assert "seed 0: conv2d[" in said["mismatches"][0]

@@ -15,6 +15,7 @@ from tests.integer import cases as integer_cases
 from tests.integer.cases import PATHS
 from tests.referees import ort
 from vkq.integer import api as integer
+from vkq.integer import chunks, tiles, work
 from vkq.integer import correlation as op
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference_integer
@@ -138,12 +139,25 @@ def test_int32_edge(device: vkq.Device, path: str) -> None:
     assert integer.conv2d(-x, w, np.array([-room - 1]), path=path, device=device).item() == -(2**31)
 
 
+def test_multiplies(device: vkq.Device) -> None:
+    """Four products of bytes cost more than a multiply of 32 bits, where the sums fit; two do not."""
+    x, w = data(20, "int16", (1, 1, 9, 20)) // 64, data(21, "int16", (3, 1, 3, 5)) // 64
+    got = integer.conv2d(x, w, device=device)
+    assert got.dtype == np.int32
+    p = Conv2dProblem.of(x.shape, w.shape)
+    np.testing.assert_array_equal(got, reference_integer.conv2d(x, w, None, p))
+    assert "kernel: 32-bit multiplies" in integer.explain(x, w, device=device)
+    said = integer.explain(x, (w // 4).astype(np.int8), path="dot_u8u8", device=device)
+    assert "2 digits of 8 bits" in said
+    assert "kernel: the dot product u8u8: dot_u8u8, asked for by name" in said
+
+
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("path", ["dot_u8u8", "portable"])
 def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Workgroups that add to the same results, with carries from the low into the high word, give the same
     sums."""
-    profile_says(monkeypatch, op, busy_workgroups=500)
+    profile_says(monkeypatch, tiles, busy_workgroups=500)
     x, w = data(7, "int16", (1, 2, 30, 40)), data(8, "uint8", (3, 2, 20, 30))
     if not wide:
         x = (x // 64).astype(np.int16)
@@ -154,26 +168,30 @@ def test_split_reduction(device: vkq.Device, path: str, wide: bool, monkeypatch:
 
 def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts over images, rows and templates give the whole, in bounded device memory."""
-    monkeypatch.setattr(op, "CHUNK_BYTES", 20_000)
-    used = []
-    record = op.Job.record
+    monkeypatch.setattr(chunks, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(work, "BAND_BYTES", 4_000)
+    steps = []
+    plan = op.Correlation.plan
 
-    def spy(job: op.Job, recording: Any) -> None:
-        used.append(device.memory_used_bytes)
-        record(job, recording)
+    def spy(*given: Any) -> Any:
+        found = plan(*given)
+        steps.append(len(found.steps))
+        return found
 
-    monkeypatch.setattr(op.Job, "record", spy)
-    before = device.memory_used_bytes
+    monkeypatch.setattr(op.Correlation, "plan", spy)
     for x_shape, w_shape, options in (
         ((3, 2, 40, 50), (9, 2, 3, 4), {"stride": (2, 1), "dilation": (1, 2), "padding": 2}),
         ((2, 8, 30, 31), (8, 2, 5, 5), {"groups": 4, "padding": (9, 0)}),
     ):
         x, w = data(9, "int16", x_shape), data(10, "int8", w_shape)
         p = Conv2dProblem.of(x_shape, w_shape, **options)
+        device.reset_memory_peak()
+        before = device.memory_used_bytes
         got = integer.conv2d(x, w, **options, device=device)
         np.testing.assert_array_equal(got, reference_integer.conv2d(x, w, None, p))
-    assert len(used) > 10
-    assert max(used) - before < 3 * 20_000 + 4 * 512
+        assert device.memory_peak_bytes - before < 3 * 20_000 + 4_000 + 20 * 512
+    assert len(steps) > 10
+    assert max(steps) > 3  # bands within a chunk
 
 
 @pytest.mark.parametrize("x_dtype", ["uint8", "int8"])

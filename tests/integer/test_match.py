@@ -11,7 +11,7 @@ import skimage.data
 import skimage.feature
 
 import vkq
-from vkq.integer import api as integer
+from vkq import integer
 
 
 def windows(image: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

@@ -14,16 +14,18 @@ from typing import Any
 
 from vkq import spawn
 from vkq._version import __version__
-from vkq.check import catalogue
+from vkq.check import catalogue, integer
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
 from vkq.cli.common import Parsers, add_command, counted, device_argument, progress, whole
 from vkq.device import vulkan
 from vkq.errors import ArgumentError, DeviceError, PathError
+from vkq.integer.transform import TRANSFORM
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
 
+INTEGER = "integer"  # the filter that asks for exact integer correlations
 SHOWN = 5  # mismatches printed in full; of the others the names
 LISTED = 50
 _MESSAGE_HEAD = re.compile(r"^.*?MessageID = 0x[0-9a-f]+ \| ", re.DOTALL)
@@ -41,6 +43,7 @@ def register(commands: Parsers) -> None:
             "vkq check groups=3 --path portable",
             "vkq check 'linear[M=5,K=9,N=6]/seed=0' --path portable --debug",
             "vkq check --count 1000 --seed 7 --device 0 --json",
+            "vkq check integer --count 10",
         ],
     )
     parser.add_argument(
@@ -48,13 +51,13 @@ def register(commands: Parsers) -> None:
         nargs="?",
         default="",
         metavar="FILTER",
-        help="a case by its name, a part of names, or a glob (default: all)",
+        help="a case by its name, a part of names, or a glob (default: all); integer: vkq.integer",
     )
     device_argument(parser)
     parser.add_argument(
         "--path",
         action="append",
-        choices=PATHS,
+        choices=(*PATHS, TRANSFORM),
         help="check this path alone; may be repeated (default: all that can run)",
     )
     parser.add_argument(
@@ -79,6 +82,10 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.filter == INTEGER:
+        return _integer(options)
+    if TRANSFORM in (options.path or ()):
+        raise ArgumentError(f"check: --path {TRANSFORM} is for {INTEGER} alone")
     checks = _chosen(options)
     if options.list:
         print(*(check.name for check in checks), sep="\n")
@@ -125,6 +132,33 @@ def compared(
         "vkq": __version__,
         "seconds": round(time.perf_counter() - start, 2),
     }, mismatches
+
+
+def _integer(options: argparse.Namespace) -> int:
+    """Random exact correlations against NumPy's int64, on every path by turns."""
+    if not options.count:
+        raise ArgumentError("check integer: --count is 0; give the number of random cases, 1 or more")
+    start = time.perf_counter()
+    with Device(options.device) as device:
+        paths = options.path or [*usable_paths(device)[0], TRANSFORM]
+        seeds = range(options.seed, options.seed + options.count)
+        every = ((seed, paths[seed % len(paths)]) for seed in seeds)
+        outcomes = (integer.check(device, *one) for one in progress(every, len(seeds), "checking"))
+        found = [text for text in outcomes if text]
+        summary = {
+            "cases": len(seeds), "mismatches": len(found), "paths": paths, "device": device.name,
+            "driver": device.capabilities.driver, "vkq": __version__,
+            "seconds": round(time.perf_counter() - start, 2),
+        }  # fmt: skip
+    if options.json:
+        print(json.dumps({"schema": 1, "summary": summary, "mismatches": found}, indent=2))
+    else:
+        print(*found[:LISTED], f"device {summary['device']} ({summary['driver']})", sep="\n")
+        print(
+            f"{len(seeds)} random integer correlations on {', '.join(paths)}: {len(found)} mismatches,"
+            f" {summary['seconds']:.1f} s"
+        )
+    return 1 if found else 0
 
 
 def _chosen(options: argparse.Namespace) -> list[Check]:

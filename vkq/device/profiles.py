@@ -40,6 +40,8 @@ class Profile:
     cache_bytes: int
     multiprocessors: int
     matrix_tile_cycles: Mapping[str, tuple[int, int]]
+    integer_tile_cycles: Mapping[str, int]
+    transform_element_macs: int
     names: tuple[str, ...]
     whys: tuple[str, ...]
 
@@ -157,6 +159,8 @@ def _value(field: str, node: Any) -> Any:
         return frozenset(pairs)
     if field == "matrix_tile_cycles":
         return MappingProxyType({tile: _cycles(pair) for tile, pair in node.items()})
+    if field == "integer_tile_cycles":
+        return MappingProxyType({tile: cycles.int() for tile, cycles in node.items()})
     return node.int()
 
 

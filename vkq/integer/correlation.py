@@ -1,224 +1,238 @@
-"""Exact integer correlation on a device: operands packed as digits, one dispatch per chunk, results of 32 or
-64 bits."""
+"""Exact integer correlation on a device: templates that stay there, and plans for images."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..device.profiles import profile
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.eager import run
 from ..runtime.plan import Plan, Resident
-from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
-from ..select.path import Choice
-from ..shader.catalog import catalog
-from ..shader.spec import Value as Constant
-from .digits import Digits
-from .phases import Axis, pack_image, pack_taps, unpack_result
-from .work import TEMPLATES, Arithmetic, Shape, Stored, Work
+from ..select.path import COOPMAT, Choice, choose_path
+from . import matrix, work
+from .checks import extremes, range_of
+from .images import Images, Part
+from .phases import Axis, pack_taps
+from .tiles import Tiles
+from .transform import TRANSFORM, Transform, blocks_for, primes_for
+from .work import Arithmetic, Place, Range, Shape, arithmetic, multiplies
 
-CHUNK_BYTES = 32 << 20  # of the packed image and of the result on the device; larger ones are made in parts
 
+class Kernel(Protocol):
+    """Templates on a device, and the steps that correlate images with them."""
 
-class Correlation:
-    """Templates on a device, and the dispatches that correlate images with them.
+    def cost(self, s: Shape) -> float:
+        """About, in multiply-adds of `Tiles`."""
 
-    w is (OC, IC/groups, KH, KW), bias int64 (OC,). *columns* is the axis along the width; rows may differ
-    from call to call.
-    """
+    def describe(self, s: Shape) -> str:
+        """What it is, in words."""
 
-    def __init__(
-        self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], how: Arithmetic, groups: int,
-        rows: Axis, columns: Axis
-    ):  # fmt: skip
-        self.device, self.how, self.columns = device, how, columns
-        taps = pack_taps(w, rows, columns)
-        oc, self.groups = len(w), groups
-        taps = taps.reshape(groups, oc // groups, -1, *taps.shape[-2:])
-        self._sizes = {
-            "groups": groups, "templates": oc // groups, "channels": taps.shape[2], "kh": taps.shape[3],
-            "kwords": -(-taps.shape[4] // how.word_taps), "ow": columns.plain_out,
-        }  # fmt: skip
-        shape = self.shape(1, rows)
-        words = _template_words(taps, how, TEMPLATES[shape.block], shape)
-        self._weights = Resident(device, words.nbytes, lambda: words)
-        constants = how.constants(w, bias)
-        self._constants = Resident(device, constants.nbytes, lambda: constants)
-        self._plans: dict[tuple[Spec, Shape, Stored], Plan] = {}
+    def numbers(self) -> str:
+        """How the numbers are written and multiplied, in words."""
 
-    def shape(self, images: int, rows: Axis) -> Shape:
-        """The plain correlation for so many images and these rows."""
-        residues = rows.residues * self.columns.residues
-        return Shape(images=images * residues, oh=rows.plain_out, **self._sizes)
+    def scratch_bytes(self, part: Part, s: Shape) -> int:
+        """Of device memory beside images, templates and results."""
 
-    def load(self, x: npt.NDArray[Any], rows: Axis) -> Job:
-        """The images x (N, IC, H, W) packed on the device, with room for their result."""
-        how, columns = self.how, self.columns
-        shape = self.shape(len(x), rows)
-        first_row, last_row = rows.stored()
-        first, last = columns.stored()
-        first_word, last_word = first // how.lanes, -(-last // how.lanes)
-        size = (max(last_row - first_row, 1), max(last_word - first_word, 1) * how.lanes)
-        n, c = x.shape[0], x.shape[1]
-        phases = (rows.phases, columns.phases)
-        packed = np.empty((how.x.count, n, rows.residues, columns.residues, c, *phases, *size), how.x.dtype)
-        packed[...] = np.array(how.x.of_zero(), how.x.dtype).reshape(-1, *[1] * 8)
-        for image in range(n):  # one at a time: the digits of all would be a second copy
-            pack_image(
-                how.x.of(x[image]), packed[:, image], rows, columns, (first_row, first_word * how.lanes)
-            )
-        words = Tensor.from_numpy(np.ascontiguousarray(packed).view("<i4").reshape(-1), self.device)
-        stored = Stored(size[0], size[1] // how.lanes, first_row, first_word)
-        plan = self.plan(words.spec, shape, stored)
-        return Job(self, shape, rows, plan, words, Tensor.of(self.device, plan.result))
+    def adds(self, s: Shape) -> bool:
+        """Whether workgroups add to results, which must be zero before."""
 
-    def plan(self, x: Spec, shape: Shape, stored: Stored) -> Plan:
-        """The dispatch for packed images, and the clearing of the result where workgroups add to it; made
-        once for each shape."""
-        key = x, shape, stored
-        if key not in self._plans:
-            b = Builder(self.device)
-            self._plans[key] = b.plan(self.build(b, b.input(x), shape, stored))
-        return self._plans[key]
-
-    def build(self, b: Builder, x: Value, s: Shape, stored: Stored) -> Value:
+    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
         """Adds the correlation to a plan."""
-        how = self.how
-        work = Work.of(s, how, profile(self.device.capabilities).busy_workgroups)
-        y = b.words(s.images * s.groups * s.templates * s.oh * s.ow * (2 if how.wide else 1))
-        offset = how.w_offset % 2**64
-        push: dict[str, int | float] = {
-            **work.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh, "ow": s.ow,
-            "group_templates": s.templates, "group_channels": s.channels, "kh": s.kh, "kwords": s.kwords,
-            **dataclasses.asdict(stored), "x_digits": how.x.count, "w_digits": how.w.count,
-            "fill": _fill(how.x), "flush_words": how.flush_words,
-            "w_offset_low": _signed(offset & 0xFFFFFFFF), "w_offset_high": _signed(offset >> 32),
-        }  # fmt: skip
-        constants: dict[str, Constant] = {
-            "LOCAL_X": s.local[0], "LOCAL_Y": s.local[1], "COLUMN": s.column, "WIDE": how.wide,
-            "WINDOW_SUMS": how.w_offset != 0,
-        }  # fmt: skip
-        variant = catalog().find("integer_correlate__tiled", dot=how.form, templates=s.block)
-        if work.splits > 1:
-            b.fill(y, 0)
-        slots = [x, b.constant(self._weights), b.constant(self._constants), y]
-        b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
-        return y
 
 
 @dataclasses.dataclass(frozen=True)
-class Job:
-    """Images on a device, to be correlated with the templates of a `Correlation`."""
+class Sums:
+    """What is summed: the ranges of the numbers and of their sums (0 among them), and whether in 64 bits."""
 
-    owner: Correlation
-    shape: Shape
+    x_range: Range
+    w_range: Range
+    range: Range
+    wide: bool
+
+    @classmethod
+    def of(cls, x_range: Range, w: npt.NDArray[Any], wide: bool) -> Sums:
+        """For these templates."""
+        least, most = extremes(x_range, w)
+        return cls(x_range, range_of(w), (min(least, default=0), max(most, default=0)), wide)
+
+
+@dataclasses.dataclass(frozen=True)
+class Band:
+    """Images [first, last) and result rows [top, top + rows.out), which are worked on together."""
+
+    first: int
+    last: int
+    top: int
     rows: Axis
-    plan: Plan
-    x: Tensor
-    y: Tensor
-
-    def record(self, recording: Recording) -> None:
-        """Asks for the result."""
-        recording.add(self.plan, [self.x.buffer], [self.y.buffer])
-
-    def read(self, out: npt.NDArray[Any]) -> None:
-        """The result into out (N, OC, OH, OW), after everything recorded so far has run."""
-        s, columns = self.shape, self.owner.columns
-        raw = self.y.numpy().view("<i8" if self.owner.how.wide else "<i4")
-        split = (-1, self.rows.residues, columns.residues, s.groups * s.templates, s.oh, s.ow)
-        unpack_result(raw.reshape(split), self.rows, columns, out)
 
 
-def _fill(x: Digits) -> int:
-    digits = x.of_zero()
-    if x.bits == 16:
-        return digits[0]
-    return _signed(sum((d & 255) << (8 * i) for i, d in enumerate(digits)))
+class Correlation:
+    """Templates on a device, and the plans that correlate images with them.
+
+    w is (OC, IC/groups, KH, KW), bias int64 (OC,); *p* has the options. The number and size of images may
+    differ from call to call: *rows* and *columns* are the axes of one.
+    """
+
+    def __init__(
+        self, device: Device, path: str, p: Conv2dProblem, w: npt.NDArray[Any], bias: npt.NDArray[np.int64],
+        sums: Sums
+    ):  # fmt: skip
+        self.device, self.path, self.sums, self.groups = device, path, sums, p.groups
+        self.choice = choice_of(device, path)
+        self._transforms = (p.stride, p.dilation, p.groups) == ((1, 1), (1, 1), 1)
+        self.templates = len(w)
+        self._w, self._bias, self._axes = w, bias, axes(p)
+        self._kernels: dict[str, Kernel] = {}
+        self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
+
+    def shape(self, images: int, rows: Axis, columns: Axis) -> Shape:
+        """The plain correlation for so many images."""
+        return Shape(
+            images=images * rows.residues * columns.residues, groups=self.groups,
+            templates=self.templates // self.groups,
+            channels=self._w.shape[1] * rows.phases * columns.phases, kh=rows.plain_taps,
+            kw=columns.plain_taps, oh=rows.plain_out, ow=columns.plain_out,
+        )  # fmt: skip
+
+    def tiles(self) -> Tiles:
+        """The kernel in the path's form: a dot product, float lanes or 32-bit multiplies."""
+        return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
+
+    def _tiles(self, how: Arithmetic) -> Tiles:
+        found: Tiles = self._kernel(how.form, lambda *given: Tiles(self.device, *given), how)
+        return found
+
+    def matrix(self) -> matrix.Matrix:
+        """The kernel on matrix units."""
+        how = matrix.arithmetic(
+            self.sums.x_range, self.sums.w_range, self.sums.wide, self.device.capabilities
+        )
+        found: matrix.Matrix = self._kernel("matrix", lambda *given: matrix.Matrix(self.device, *given), how)
+        return found
+
+    def kernel(self, s: Shape) -> Kernel:
+        """The one that should be the fastest."""
+        return self.chosen(s)[0]
+
+    def transform(self) -> Transform:
+        """The kernel of number-theoretic transforms."""
+        if TRANSFORM not in self._kernels:
+            self._kernels[TRANSFORM] = Transform(
+                self.device, self._w, self._bias, self.sums.range, self.sums.wide
+            )
+        found: Any = self._kernels[TRANSFORM]
+        return found  # type: ignore[no-any-return]
+
+    def chosen(self, s: Shape) -> tuple[Kernel, str]:
+        """The kernel that should be the fastest, and why."""
+        if self.path not in ("auto", COOPMAT, TRANSFORM):
+            return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
+        able = dict(self._able(s))
+        if self.path in able:
+            return able[self.path], f"{able[self.path].describe(s)}: asked for by name"
+        costs = sorted((kernel.cost(s), name) for name, kernel in able.items())
+        best = able[costs[0][1]]
+        compared = ", ".join(f"{cost / 1e6:,.1f} million by {name}" for cost, name in costs)
+        path = f" ({self.choice.path}: {self.choice.reason})" if isinstance(best, Tiles) else ""
+        return best, f"{best.describe(s)}{path}; cost in multiply-adds of the dot product: {compared}"
+
+    def _able(self, s: Shape) -> Iterator[tuple[str, Kernel]]:
+        """The kernels that can take a shape, by name."""
+        yield self.tiles().how.form, self.tiles()
+        multiplied = multiplies(self.sums.x_range, self.sums.w_range, self.sums.wide)
+        if multiplied and self.choice.form != "float":
+            yield "mul32", self._tiles(multiplied)
+        if self.choice.path == COOPMAT and self.matrix().best(s) is not None:
+            yield COOPMAT, self.matrix()
+        if self._transforms and primes_for(self.sums.range) and blocks_for(s) is not None:
+            yield TRANSFORM, self.transform()
+
+    def _kernel(self, name: str, make: Any, how: Arithmetic) -> Any:
+        if name not in self._kernels:
+            taps = pack_taps(self._w, *self._axes)
+            taps = taps.reshape(self.groups, self.templates // self.groups, -1, *taps.shape[-2:])
+            numbers = how.constants(self._w, self._bias)
+            constants = Resident(self.device, numbers.nbytes, lambda: numbers)
+            self._kernels[name] = make(taps, how, constants)
+        return self._kernels[name]
+
+    def run(self, x: Tensor, images: Images, rows: Axis, columns: Axis) -> Tensor:
+        """The result (N, OC, OH, OW), int32; 64-bit sums are two words, the lower one first, on a last
+        axis."""
+        return run(self.plan(images, rows, columns), [x])
+
+    def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
+        """All steps for images of this kind; made once."""
+        key = images, rows, columns
+        if key not in self._plans:
+            b = Builder(self.device)
+            self._plans[key] = b.plan(self.build(b, b.input(images.spec), images, rows, columns))
+        return self._plans[key]
+
+    def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
+        """Adds the correlation to a plan, in bands of images and rows."""
+        n, oc = images.shape[0], self.templates
+        shape = (n, oc, rows.out, columns.out)
+        y = b.new(Spec((*shape, 2) if self.sums.wide else shape, "int32"))
+        kernel, reason = self.chosen(self.shape(n, rows, columns))
+        b.why("kernel", reason)
+        bands = self.bands(kernel, images, rows, columns)
+        if any(kernel.adds(self.shape(one.last - one.first, one.rows, columns)) for one in bands):
+            b.fill(y, 0)
+        plane = rows.out * columns.out
+        for band in bands:
+            first = band.first * oc * plane + band.top * columns.out
+            self.add(b, kernel, x, images, band, columns, y, first, plane)
+        return y
+
+    def add(
+        self, b: Builder, kernel: Kernel, x: Value, images: Images, band: Band, columns: Axis, y: Value,
+        first: int, plane: int
+    ) -> None:  # fmt: skip
+        """Adds a band to a plan: its results from element *first* of y on, a template's *plane* apart."""
+        rows, count = band.rows, band.last - band.first
+        residues = rows.residues, columns.residues
+        to = Place(residues, first, rows.out, columns.out, self.templates, plane)
+        part = Part(images, band.first, count, rows, columns)
+        kernel.build(b, x, part, self.shape(count, rows, columns), y, to)
+
+    def bands(
+        self, kernel: Kernel, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
+    ) -> list[Band]:
+        """The whole in bands whose scratch memory fits `BAND_BYTES`, with so many bytes for each result."""
+        total = n = images.shape[0]
+        lines = rows.out
+
+        def fits() -> bool:
+            part = Part(images, 0, n, rows.band(0, lines), columns)
+            used = kernel.scratch_bytes(part, self.shape(n, part.rows, columns))
+            return used + result_bytes * n * lines * columns.out <= work.BAND_BYTES
+
+        while not fits() and n > 1:
+            n = -(-n // 2)
+        while not fits() and lines > 1:
+            lines = -(-lines // 2)
+        return [
+            Band(first, min(first + n, total), top, rows.band(top, min(top + lines, rows.out)))
+            for first in range(0, total, n)
+            for top in range(0, rows.out, lines)
+        ]
 
 
-def _signed(word: int) -> int:
-    return word - 2**32 if word >= 2**31 else word
-
-
-def _template_words(
-    taps: npt.NDArray[Any], how: Arithmetic, width: int, shape: Shape
-) -> npt.NDArray[np.int32]:
-    """taps (G, T, C, KH, KW) as words [group][block][digit][channel][ky][word][template of the block]."""
-    g, t, c, kh, kw = taps.shape
-    padded = np.zeros((g, shape.blocks * width, c, kh, shape.kwords * how.word_taps), taps.dtype)
-    padded[:, :t, :, :, :kw] = taps  # zero beyond the edge, as a number: its digits follow from the offset
-    digits = how.w.of(padded)
-    words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
-    split = words.reshape(how.w.count, g, shape.blocks, width, c, kh, shape.kwords)
-    return np.ascontiguousarray(split.transpose(1, 2, 0, 4, 5, 6, 3))
+def choice_of(device: Device, path: str) -> Choice:
+    """The path for what is no transform; refuses unknown ones."""
+    return choose_path(device, "auto" if path == TRANSFORM else path)
 
 
 def axes(p: Conv2dProblem) -> tuple[Axis, Axis]:
     """The problem's vertical and horizontal axis."""
     rows = Axis(p.h, p.kh, p.oh, p.stride[0], p.dilation[0], p.padding[0])
     return rows, Axis(p.w, p.kw, p.ow, p.stride[1], p.dilation[1], p.padding[1])
-
-
-def correlate(
-    device: Device, choice: Choice, how: Arithmetic, p: Conv2dProblem, x: npt.NDArray[Any],
-    w: npt.NDArray[Any], bias: npt.NDArray[np.int64]
-) -> npt.NDArray[Any]:  # fmt: skip
-    """The whole correlation in chunks that fit `CHUNK_BYTES`; int64 where *how* is wide, else int32."""
-    y = np.empty(p.y_shape, np.int64 if how.wide else np.int32)
-    rows, columns = axes(p)
-    for first, last, groups in _template_chunks(p, how):
-        one_group = p.oc // p.groups
-        channels = slice(first // one_group * w.shape[1], (last - 1) // one_group * w.shape[1] + w.shape[1])
-        owner = Correlation(device, w[first:last], bias[first:last], how, groups, rows, columns)
-        images, lines = _image_chunk(p, how, last - first, channels.stop - channels.start)
-        for n in range(0, p.n, images):
-            for top in range(0, p.oh, lines):
-                part, axis = rows.part(top, min(top + lines, p.oh))
-                job = owner.load(x[n : n + images, channels, part], axis)
-                with device.operation() as recording:
-                    job.record(recording)
-                job.read(y[n : n + images, first:last, top : top + lines])
-    return y
-
-
-def _template_chunks(p: Conv2dProblem, how: Arithmetic) -> Iterator[tuple[int, int, int]]:
-    """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only
-    one."""
-    template = max(1, p.gemm_k // p.kw * (p.kw + 3) * how.w.count * (4 if how.form == "mul32" else 1))
-    result = p.ow * min(p.oh, 64) * (8 if how.wide else 4)
-    most = max(8, CHUNK_BYTES // max(template, result) // 8 * 8)
-    unit = p.oc // p.groups if p.groups > 1 else 1
-    step = max(unit, most // unit * unit)
-    for first in range(0, p.oc, step):
-        last = min(first + step, p.oc)
-        yield first, last, (last - first) // unit if p.groups > 1 else 1
-
-
-def _image_chunk(p: Conv2dProblem, how: Arithmetic, templates: int, channels: int) -> tuple[int, int]:
-    """(images, result rows) that are worked on together."""
-    images, lines = p.n, p.oh
-
-    def fits() -> bool:
-        reach = min(p.h, (lines - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1)
-        packed = (
-            images
-            * channels
-            * (reach + p.dilation[0] * p.stride[0])
-            * (p.w + 4 * p.dilation[1] * p.stride[1])
-        )
-        result = images * templates * lines * p.ow * (8 if how.wide else 4)
-        return max(packed * how.x.count * how.x.bits // 8, result) <= CHUNK_BYTES
-
-    while not fits() and images > 1:
-        images = -(-images // 2)
-    while not fits() and lines > 1:
-        lines = -(-lines // 2)
-    return images, lines

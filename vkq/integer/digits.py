@@ -28,6 +28,10 @@ class Digits:
     offset: int
     bits: int = 8
 
+    def __str__(self) -> str:
+        moved = f", moved by {-self.offset}" if self.offset else ""
+        return f"{self.count} digit{'s' if self.count > 1 else ''} of {self.bits} bits{moved}"
+
     @property
     def ones(self) -> int:
         """1 + 256 + ...: what adding 1 to every digit adds to the number."""

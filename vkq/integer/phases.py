@@ -69,16 +69,9 @@ class Axis:
         last = max(min(length, -((start - self.size) // self.step)) for start in starts)
         return (first, last) if last > first else (0, 0)
 
-    def places(self, residue: int, phase: int, first: int, last: int) -> tuple[slice, slice]:
-        """Where elements [first, last) of a sub-image lie: (slice of the stored elements, slice of the
-        image)."""
-        start = self.start(residue, phase)
-        begin = max(first, -(start // self.step))
-        end = min(last, -((start - self.size) // self.step))
-        if end <= begin:
-            return slice(0, 0), slice(0, 0)
-        at = start + begin * self.step
-        return slice(begin - first, end - first), slice(at, at + (end - begin - 1) * self.step + 1, self.step)
+    def band(self, first: int, last: int) -> Axis:
+        """Outputs [first, last) alone, of the whole image."""
+        return dataclasses.replace(self, out=last - first, pad=self.pad - first * self.stride)
 
     def part(self, first: int, last: int) -> tuple[slice, Axis]:
         """Outputs [first, last) alone: (the part of the image that they read, its axis)."""
@@ -92,21 +85,6 @@ class Axis:
         )
 
 
-def pack_image(
-    x: npt.NDArray[Any], out: npt.NDArray[Any], rows: Axis, columns: Axis, first: tuple[int, int]
-) -> None:
-    """Writes the sub-images of x (..., C, H, W) into out (..., Rh, Rw, C, Ph, Pw, rows, columns), from
-    element *first* on.
-
-    What lies outside of the image is left as it is.
-    """
-    last_row, last_column = first[0] + out.shape[-2], first[1] + out.shape[-1]
-    for rh, rw, ph, pw in np.ndindex(rows.residues, columns.residues, rows.phases, columns.phases):
-        to_h, from_h = rows.places(rh, ph, first[0], last_row)
-        to_w, from_w = columns.places(rw, pw, first[1], last_column)
-        out[..., rh, rw, :, ph, pw, to_h, to_w] = x[..., from_h, from_w]
-
-
 def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any]:
     """w (T, C, KH, KW) as (T, C, Ph, Pw, KH', KW'); taps that a phase lacks are zero."""
     t, c = w.shape[:2]
@@ -117,10 +95,3 @@ def pack_taps(w: npt.NDArray[Any], rows: Axis, columns: Axis) -> npt.NDArray[Any
         taps = w[:, :, ph :: rows.stride // rows.common, pw :: columns.stride // columns.common]
         out[:, :, ph, pw, : taps.shape[2], : taps.shape[3]] = taps
     return out
-
-
-def unpack_result(y: npt.NDArray[Any], rows: Axis, columns: Axis, out: npt.NDArray[Any]) -> None:
-    """The results (N, Rh, Rw, T, OH', OW') of the sub-images into out (N, T, OH, OW)."""
-    for rh, rw in np.ndindex(rows.residues, columns.residues):
-        target = out[:, :, rh :: rows.dilation // rows.common, rw :: columns.dilation // columns.common]
-        target[...] = y[:, rh, rw, :, : target.shape[2], : target.shape[3]]

@@ -21,6 +21,8 @@ FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     2**32 - 1,
 )  # words: 4096 * 4 * 255**2 < 2**31, 256 * 4 * 2**14 = 2**24
 LOCAL_SIZES = ((16, 4), (4, 16), (64, 1), (1, 64))  # few, as each is a pipeline of its own
+BAND_BYTES = 60 << 20  # of scratch memory; larger work is done in bands of images and rows
+Range = tuple[int, int]
 TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 
@@ -34,10 +36,8 @@ class Arithmetic:
     w: Digits
     wide: bool
 
-    @property
-    def lanes(self) -> int:
-        """Image elements in a word of device memory."""
-        return 32 // self.x.bits
+    def __str__(self) -> str:
+        return f"x as {self.x}, w as {self.w}, multiplied as {self.form}"
 
     @property
     def word_taps(self) -> int:
@@ -59,40 +59,43 @@ class Arithmetic:
         return FLUSH_FLOAT if self.form == "float" else FLUSH_WIDE if self.wide else NEVER
 
     def constants(self, w: npt.NDArray[Any], bias: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-        """Per template: bias + (x_offset - x_shift) * sum w, as (low, high) words of the number modulo
+        """Per template: bias + (x_offset - x_shift) * sum w, then w_offset; as (low, high) words modulo
         2**64."""
         sums = w.reshape(len(w), -1).sum(axis=1, dtype=np.int64)
         factor = np.uint64((self.x.offset - self.x_shift) % 2**64)
-        return np.asarray(
-            (bias.astype(np.uint64) + sums.astype(np.uint64) * factor)
-            .astype("<u8")
-            .view("<i4")
-            .reshape(-1, 2)
-        )
+        numbers = bias.astype(np.uint64) + sums.astype(np.uint64) * factor
+        found = np.append(numbers, np.uint64(self.w_offset % 2**64))
+        return np.asarray(found.astype("<u8").view("<i4").reshape(-1, 2))
 
 
-def arithmetic(x_range: tuple[int, int], w_range: tuple[int, int], wide: bool, form: str) -> Arithmetic:
-    """The cheapest exact arithmetic for numbers of these ranges.
+def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> Arithmetic:
+    """The cheapest exact arithmetic of a form for numbers of these ranges.
 
     Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
-    multiply, which is exact modulo 2**32 but not in 64 bits.
+    multiply.
     """
-    x, w = digits_for(*x_range), digits_for(*w_range)
-    if form == "float" and not wide and x.count * w.count > 1 and max(x.count, w.count) <= 2:
-        return Arithmetic("mul32", digits_for(*x_range, bits=16), digits_for(*w_range, bits=16), wide)
-    return Arithmetic(form, x, w, wide)
+    multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
+    return multiplied or Arithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
+
+
+def multiplies(x_range: Range, w_range: Range, wide: bool) -> Arithmetic | None:
+    """One 32-bit multiply for each product of 16-bit numbers, of which one needs more than a byte: exact
+    modulo 2**32, but not in 64 bits."""
+    x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
+    narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
+    return None if wide or narrow or x.count > 1 or w.count > 1 else Arithmetic("mul32", x, w, wide)
 
 
 @dataclasses.dataclass(frozen=True)
 class Shape:
-    """A plain correlation as the shader does it, after `integer_phases`: sizes by group, result and tile."""
+    """A plain correlation as the shaders do it, after `phases`: sizes by group, result and tile."""
 
     images: int
     groups: int
     templates: int  # of a group
     channels: int  # of a group
     kh: int
-    kwords: int
+    kw: int
     oh: int
     ow: int
 
@@ -101,16 +104,21 @@ class Shape:
         """Results one pixel wide: an invocation's four pixels lie below each other."""
         return self.ow == 1
 
-    @property
-    def block(self) -> str:
+    def words(self, how: Arithmetic) -> int:
+        """Of a template's line."""
+        return -(-self.kw // how.word_taps)
+
+    @staticmethod
+    def block_of(templates: int) -> str:
         """How many templates an invocation has: the cheapest, an image word counting like two templates."""
         return min(
             TEMPLATES,
-            key=lambda name: (
-                -(-self.templates // TEMPLATES[name]) * (TEMPLATES[name] + 2),
-                -TEMPLATES[name],
-            ),
+            key=lambda name: (-(-templates // TEMPLATES[name]) * (TEMPLATES[name] + 2), -TEMPLATES[name]),
         )
+
+    @property
+    def block(self) -> str:
+        return self.block_of(self.templates)
 
     @property
     def blocks(self) -> int:
@@ -129,25 +137,24 @@ class Shape:
         return -(-self.ow // width), -(-self.oh // height)
 
 
-def step_size(shape: Shape, form: str, most_words: int) -> tuple[int, int, int]:
+def step_size(shape: Shape, how: Arithmetic, most_words: int) -> tuple[int, int, int]:
     """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
     allow."""
     local = shape.local
     rows = 4 * local[1] if shape.column else local[1]
-    across = local[0] * (4 if form == "mul32" else 1)
-    words_max = min(most_words, TILE_WORDS // (TEMPLATES[shape.block] * (4 if form == "float" else 1)))
+    across = local[0] * (4 if how.form == "mul32" else 1)
+    words_max = min(most_words, TILE_WORDS // (TEMPLATES[shape.block] * (4 if how.form == "float" else 1)))
+    kwords = shape.words(how)
 
     def fits(channels: int, kh: int, words: int) -> bool:
         line = words | 1 if shape.column else across + words
         return channels * kh * words <= words_max and channels * (rows + kh - 1) * line <= TILE_WORDS
 
-    words = _even(
-        shape.kwords, next(n for n in range(min(shape.kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n))
-    )
+    words = _even(kwords, next(n for n in range(min(kwords, STEP_WORDS), 0, -1) if n == 1 or fits(1, 1, n)))
     kh = _even(
         shape.kh, next(n for n in range(min(shape.kh, STEP_WORDS), 0, -1) if n == 1 or fits(1, n, words))
     )
-    if (kh, words) != (shape.kh, shape.kwords):
+    if (kh, words) != (shape.kh, kwords):
         return 1, kh, words
     most = next(n for n in range(min(shape.channels, STEP_WORDS), 0, -1) if n == 1 or fits(n, kh, words))
     return _even(shape.channels, most), kh, words
@@ -159,13 +166,25 @@ def _even(total: int, most: int) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class Stored:
-    """The part of the images that is on the device: its size, and where it begins in the whole."""
+class Place:
+    """Where the results of a plain correlation lie in the whole: sub-images of (rows, columns) residues, of
+    *rows* x *columns* results, from element *first* on; templates and a plane's elements of the whole."""
 
-    x_rows: int
-    x_words: int
-    x_first_row: int
-    x_first_word: int
+    residues: tuple[int, int]
+    first: int
+    rows: int
+    columns: int
+    channels: int
+    plane: int
+
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants of the block integer_result."""
+        return {
+            "residues_h": self.residues[0], "residues_w": self.residues[1], "y_first": self.first,
+            "y_rows": self.rows, "y_columns": self.columns, "y_channels": self.channels,
+            "y_plane": self.plane,
+        }  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,10 +204,10 @@ class Work:
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
         pairs = how.x.count * how.w.count
-        words = s.channels * s.kh * s.kwords
+        words = s.channels * s.kh * s.words(how)
         wanted = max(1, busy // alone)
-        block = step_size(s, how.form, max(8, min(STEP_WORDS, pairs * words // wanted)))
-        steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.kwords // block[2])
+        block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
+        steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
         return cls(tiles, block, steps, max(1, steps // wanted), macs)
 

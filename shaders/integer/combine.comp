@@ -1,0 +1,61 @@
+// The end of an exact integer correlation on matrix units: the sums of all parts (correlate_coopmat.comp) as
+// whole numbers.
+//
+//   y = constant + sum_parts sum_ij 256^(i+j) part[digit i of x][digit j of w] + w_offset * (window sum of x)
+//
+// modulo 2^32, or 2^64 where WIDE; the window sums are those of one more template, of ones.
+//
+// Memory    part: as there, a template's digits `quads` * 4 columns apart, the ones after all of them.
+//           constants: low and high word per template, then those of w_offset. y: integer_result.glslh.
+// Threads   one invocation has a place and four templates; neighbours read 32 bytes in a row.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const uint TH = 16;
+layout(constant_id = 2) const uint TW = 8;
+layout(constant_id = 3) const bool WIDE = false;
+layout(constant_id = 4) const bool WINDOW_SUMS = false;
+
+layout(set = 0, binding = 0) readonly buffer Part { uvec4 part[]; };
+layout(set = 0, binding = 1) readonly buffer Constants { ivec2 constants[]; };
+layout(set = 0, binding = 2) buffer Y { uint y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "integer_result.glslh"
+
+void main() {
+  uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  uint pair = id % 2u, s = id / 2u % TW, r = id / (2u * TW) % TH;
+  id /= 2u * TW * TH;
+  uint pairs = ceil_div(p.quads, 2u), quad = 2u * (id % pairs) + pair, tile = id / pairs;
+  uint tiles = p.tiles_h * p.tiles_w, image_tile = tile / tiles, at = tile - image_tile * tiles;
+  uint image = image_tile % p.images, group = image_tile / p.images;
+  uvec2 place = uvec2(at % p.tiles_w * TW + s, at / p.tiles_w * TH + r);
+  if (quad < p.quads && group < p.groups && place.x < p.ow && place.y < p.oh) {
+    uint line = p.columns / 4u, part_size = p.groups * p.images * tiles * TH * TW * line;
+    uint first = (tile * TH * TW + s * TH + r) * line;
+    uvec4 low = uvec4(0u), high = uvec4(0u), x_low = uvec4(0u), x_high = uvec4(0u);
+    for (uint digit = 0u; digit < p.x_digits; digit++) for (uint split = 0u; split < p.splits; split++) {
+      uint from = first + (digit * p.splits + split) * part_size;
+      for (uint j = 0u; j < p.w_digits; j++)
+        add_shifted(low, high, ivec4(part[from + j * p.quads + quad]), 8u * (digit + j));
+      if (WINDOW_SUMS) add_shifted(x_low, x_high, ivec4(part[from + p.w_digits * p.quads].xxxx), 8u * digit);
+    }
+    if (WINDOW_SUMS) {
+      ivec2 w_offset = constants[p.groups * p.group_templates];
+      scale_wide(x_low, x_high, uint(w_offset.x), uint(w_offset.y));
+      add_wide(low, high, x_low, x_high);
+    }
+    [[unroll]] for (uint t = 0u; t < 4u; t++) {
+      uint in_group = 4u * quad + t, channel = group * p.group_templates + in_group;
+      if (in_group >= p.group_templates) continue;
+      uvec4 l = uvec4(low[t]), h = uvec4(high[t]);
+      add_wide(l, h, uvec4(constants[channel].x), uvec4(constants[channel].y));
+      uint to = place_of(image, channel, place);
+      if (to != OUTSIDE) store(to, l.x, h.x, false);
+    }
+  }
+}

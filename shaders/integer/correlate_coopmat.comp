@@ -1,0 +1,144 @@
+// Exact integer correlation of images with large windows on matrix units (VK_KHR_cooperative_matrix, subgroup
+// scope): y[n,t,oy,ox] = sum_{c,ky,kx} x[n,c,oy+ky,ox+kx] * w[t,c,ky,kx], as a product of places x templates
+// whose k are the window's columns, so that a single channel fills the matrices.
+//
+// Tile      TH x TW places x BN templates of a workgroup. In shared memory the lines under the tile lie once
+//           for each of its TW columns: column s has words of 16 pixels that begin at pixel s + 16 q. So the
+//           MN places of a matrix (below each other) are rows of 16-byte words, PITCH words apart, for any
+//           tap, and nothing is ever gathered again. PITCH is odd, which keeps rows in other banks.
+// Chunk     ROWS lines x WORDS words of the window, of one channel and one digit of x: what is in shared
+//           memory at a time. A workgroup takes `chunks_per_part` of them; a part of all the chunks and a
+//           digit of x has sums of its own, which must fit 32 bits (integer/matrix.py sees to that).
+// Memory    x: as in correlate.comp. w: [group][chunk][run of 16 k][column], 16 bytes each; the digits of a
+//           template are columns of their own, and a chunk is padded with zeros to whole turns of the loop.
+//           part: int32 [part][group][image][tile][place, those of a tile's column below each other][column].
+// Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
+#extension GL_EXT_control_flow_attributes : require
+
+#define BM (TH * TW)
+layout(local_size_x = INVOCATIONS) in;
+layout(constant_id = 3) const uint ROWS = 16;
+layout(constant_id = 4) const uint WORDS = 2;
+
+layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) writeonly buffer Part { uvec4 part[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint images, groups, channels;  // of a group
+  uint tiles_h, tiles_w, columns;
+  uint splits, parts, chunks_per_part, row_blocks, word_blocks, steps;
+  uint x_rows, x_words, x_first_row, x_first_word;
+  uint fill;                      // digit i of the number 0 in byte i
+} p;
+
+#include "workgroup.glslh"
+#include "coopmat_matrices.glslh"
+
+#define W_RUNS (BK / 16)
+#define W_ROW (W_RUNS + 1)
+#define STAGE (BN * W_ROW)
+const uint PITCH = WORDS | 1u, LINES = TH + ROWS - 1u, HALO = TW * LINES * PITCH;
+shared uvec4 tile[HALO + 2 * STAGE];
+
+uint plane;                   // word of x: the chunk's channel
+uint tile_row, tile_word;     // line and word of x: of the tile's first place, from the stored rectangle on
+uint chunk_row, chunk_word;   // of the window
+uint padding;
+
+// The pixels under the tile for the chunk, for four columns of the tile at a time.
+#define BATCH 2  // items whose loads are under way at once
+void load_lines() {
+  const uint items = WORDS * LINES * (TW / 4u);
+  [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < items; first += BATCH * INVOCATIONS) {
+    uint words[BATCH][5];
+    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
+      uint item = first + b * INVOCATIONS, line = item / WORDS, q = item - line * WORDS;
+      uint four = line / LINES, row = tile_row + chunk_row + line - four * LINES;
+      uint word = tile_word + 4u * (chunk_word + q) + four;
+      bool inside = item < items && row < p.x_rows;  // unsigned: what lies before is far beyond
+      [[unroll]] for (uint i = 0u; i < 5u; i++)
+        words[b][i] = inside && word + i < p.x_words ? x[plane + row * p.x_words + word + i] : padding;
+    }
+    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
+      uint item = first + b * INVOCATIONS, line = item / WORDS, q = item - line * WORDS;
+      uint four = line / LINES, at = (3u * four * LINES + line) * PITCH + q;
+      uvec4 run = uvec4(words[b][0], words[b][1], words[b][2], words[b][3]);
+      uvec4 next = uvec4(run.yzw, words[b][4]);
+      if (item < items) {
+        tile[at] = operand(run);
+        [[unroll]] for (uint s = 1u; s < 4u; s++)
+          tile[at + s * LINES * PITCH] = operand((run >> (8u * s)) | (next << (32u - 8u * s)));
+      }
+    }
+  }
+}
+
+#define W_ACROSS min(BN, INVOCATIONS)
+#define W_ITEMS ((BN * W_RUNS + INVOCATIONS - 1) / INVOCATIONS)
+uvec4 next_w[SLOTS][W_ITEMS];
+uint w_first;
+
+void load_step(uint slot, uint t) {
+  uint run = min(t, p.steps - 1u) * W_RUNS + gl_LocalInvocationIndex / W_ACROSS % W_RUNS;
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * p.columns];
+}
+
+void store_step(uint slot, uint stage) {
+  uint t = gl_LocalInvocationIndex;
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    if (t < BN * W_RUNS)
+      tile[HALO + stage * STAGE + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] =
+          next_w[slot][i];
+}
+
+// Runs of a chunk are those of its lines; with an odd WORDS lines follow each other without a gap, and what
+// lies beyond the last one is multiplied by zeros.
+uint x_place(uint t, uint stage) {
+  uint run = min(t, p.steps - 1u) * W_RUNS, line = run / WORDS;
+  return subgroup_m / TH * (LINES * PITCH) + run + line * (PITCH - WORDS);
+}
+uint w_place(uint stage) { return HALO + stage * STAGE + subgroup_n * W_ROW; }
+#define X_RUN(j) ((j) * MN / TH * (LINES * PITCH) + (j) * MN % TH * PITCH)
+#define X_STRIDE PITCH
+#define LOAD_ONCE load_lines()
+#include "coopmat_pipeline.glslh"
+
+void find_chunk(uint chunk, uint digit, uint group, uint image) {
+  chunk_word = chunk % p.word_blocks * WORDS;
+  uint row_block = chunk / p.word_blocks, channel = row_block / p.row_blocks;
+  chunk_row = (row_block - channel * p.row_blocks) * ROWS;
+  plane = (((digit * p.images + image) * p.groups + group) * p.channels + channel) * p.x_rows * p.x_words;
+}
+
+void main() {
+  uint index = workgroup_index(), tiles = p.tiles_h * p.tiles_w, tiles_n = p.columns / BN;
+  uint place = index / tiles_n, n = index % tiles_n * BN;  // place: of the part's tiles
+  uint image_tile = place / tiles, at = place - image_tile * tiles;
+  uint image = image_tile % p.images, group = image_tile / p.images % p.groups;
+  uint number = image_tile / (p.images * p.groups), digit = number / p.splits, split = number % p.splits;
+  tile_row = at / p.tiles_w * TH - p.x_first_row;
+  tile_word = at % p.tiles_w * (TW / 4u) - p.x_first_word;
+  padding = bitfieldExtract(p.fill, int(8u * digit), 8) * 0x01010101u;
+  uint chunks = p.channels * p.row_blocks * p.word_blocks, first = split * p.chunks_per_part;
+  uint t = gl_LocalInvocationIndex;
+  clear_acc();
+  [[dont_unroll]] for (uint chunk = first; chunk < min(first + p.chunks_per_part, chunks); chunk++) {
+    find_chunk(chunk, digit, group, image);
+    w_first = ((group * chunks + chunk) * p.steps * W_RUNS) * p.columns + n + t % W_ACROSS;
+    barrier();
+    multiply_steps(p.steps);
+  }
+  uint to = (place * BM + subgroup_m) * (p.columns / 4u) + (n + subgroup_n) / 4u;
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
+    coopMatStore(acc[i][j], part, to + j * MN * (p.columns / 4u) + i * (MM / 4), p.columns / 4u,
+        gl_CooperativeMatrixLayoutColumnMajor);
+}

@@ -1,0 +1,93 @@
+"""What the integer functions refuse: other types than whole numbers, and sums that an accumulator may not
+hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
+from .work import Range
+
+Accumulate = Literal["int32", "int64", "auto"]
+Array = npt.NDArray[Any]
+
+DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
+_LIMITS = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
+
+
+def accumulator(
+    name: str, x_range: Range, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate
+) -> np.dtype[Any]:
+    """int32 or int64, where every sum fits it: see *accumulate* of `conv2d`. Raises AccumulatorOverflowError
+    where none does."""
+    if accumulate not in ("int32", "int64", "auto"):
+        raise ArgumentError(f"{name}: accumulate is {accumulate!r}; it must be int32, int64 or auto")
+    offsets = bias.astype(object)
+    least, most = (sums + offsets for sums in extremes(x_range, w))
+    for dtype in ("int32", "int64") if accumulate == "auto" else (accumulate,):
+        bottom, top = _LIMITS[dtype]
+        if all(bottom <= v for v in least) and all(v <= top for v in most):
+            return np.dtype(dtype)
+    bottom, top = _LIMITS["int64" if accumulate == "auto" else accumulate]
+    worst = max(range(len(w)), key=lambda i: max(most[i] - top, bottom - least[i]))
+    remedy = "use accumulate='int64' or 'auto'" if accumulate == "int32" else "use smaller numbers or windows"
+    taps = w[worst].astype(object)
+    raise AccumulatorOverflowError(
+        f"{name}: template {worst}: its sums lie in [{least[worst]}, {most[worst]}] (x in [{x_range[0]},"
+        f" {x_range[1]}], positive taps sum to {taps[taps > 0].sum()}, negative ones to"
+        f" {taps[taps < 0].sum()}), and {'int64' if accumulate == 'auto' else accumulate} holds [{bottom},"
+        f" {top}]; {remedy}"
+    )
+
+
+def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """The least and the largest sum that each template can give, in Python's numbers."""
+    flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
+    positive, negative = (
+        np.where(part, flat, 0).sum(axis=1, dtype=np.int64).astype(object) for part in (flat > 0, flat < 0)
+    )
+    return positive * low + negative * high, positive * high + negative * low
+
+
+def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
+    """An array of whole numbers in the machine's byte order."""
+    array = np.asarray(values)
+    native = array.dtype.newbyteorder("=")
+    if native.name not in DTYPES:
+        raise DTypeError(f"{name}: {what} has dtype {array.dtype}; it must be one of {', '.join(DTYPES)}")
+    return array.astype(native, copy=False)
+
+
+def bias_of(name: str, bias: npt.ArrayLike | None, channels: int) -> npt.NDArray[np.int64]:
+    """One number for each template, 0 where none is given."""
+    if bias is None:
+        return np.zeros(channels, np.int64)
+    values = np.asarray(bias)
+    if values.dtype.kind not in "iu" or values.dtype.name == "uint64":
+        raise DTypeError(f"{name}: bias has dtype {values.dtype}; it must be of integers, at most int64")
+    if values.shape != (channels,):
+        raise ArgumentError(
+            f"{name}: bias has shape {values.shape}; it must be ({channels},), one number per template"
+        )
+    return values.astype(np.int64)
+
+
+def range_of(values: Array) -> Range:
+    """The least and the largest number, with 0 among them: padding, and lanes beyond an edge, are 0."""
+    if values.size == 0:
+        return 0, 0
+    return min(int(values.min()), 0), max(int(values.max()), 0)
+
+
+def squares_fit(name: str, count: int, x_range: Range, w: Array) -> None:
+    """Raises AccumulatorOverflowError where the sum of *count* squared differences may leave int64."""
+    reach = max(abs(v) for v in (*x_range, *range_of(w)))
+    if count * (2 * reach) ** 2 >= 2**63:
+        raise AccumulatorOverflowError(
+            f"{name}: {count} squares of numbers up to {reach} may leave int64; use smaller templates or"
+            " 16-bit data"
+        )

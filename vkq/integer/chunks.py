@@ -1,0 +1,83 @@
+"""Exact integer correlations of arrays in host memory, of any size: a chunk on the device at a time."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from .correlation import Correlation, Sums, axes
+from .images import Images, words
+
+CHUNK_BYTES = 256 << 20  # of an array's result, and of its templates, on the device at a time
+
+
+def correlate(
+    device: Device, path: str, sums: Sums, p: Conv2dProblem, x: npt.NDArray[Any], w: npt.NDArray[Any],
+    bias: npt.NDArray[np.int64]
+) -> npt.NDArray[Any]:  # fmt: skip
+    """The whole correlation of arrays, in chunks that fit `CHUNK_BYTES`; int64 where the sums are wide, else
+    int32."""
+    y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
+    for first, last, groups in _template_chunks(p, sums):
+        one_group = p.oc // p.groups
+        channels = slice(first // one_group * w.shape[1], (last - 1) // one_group * w.shape[1] + w.shape[1])
+        part = dataclasses.replace(p, groups=groups, oc=last - first, ic=channels.stop - channels.start)
+        owner = Correlation(device, path, part, w[first:last], bias[first:last], sums)
+        correlate_arrays(owner, part, x[:, channels], y[:, first:last])
+    return y
+
+
+def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
+    """The correlation of an array with templates that are on the device, into *y*, in chunks."""
+    rows, columns = axes(p)
+    images, lines = _image_chunk(p, owner.sums, x.itemsize)
+    for n in range(0, p.n, images):
+        for top in range(0, p.oh, lines):
+            seen, axis = rows.part(top, min(top + lines, p.oh))
+            chunk = x[n : n + images, :, seen]
+            sent = Tensor.from_numpy(words(chunk), owner.device)
+            found = owner.run(sent, Images.of_array(chunk), axis, columns)
+            y[n : n + images, :, top : top + lines] = numbers(found, owner.sums.wide)
+
+
+def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
+    """A result as an array."""
+    raw = y.numpy()
+    return raw.view("<i8")[..., 0] if wide else raw
+
+
+def _template_chunks(p: Conv2dProblem, sums: Sums) -> Iterator[tuple[int, int, int]]:
+    """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only
+    one."""
+    template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
+    result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
+    most = max(8, CHUNK_BYTES // max(template, result) // 8 * 8)
+    unit = p.oc // p.groups if p.groups > 1 else 1
+    step = max(unit, most // unit * unit)
+    for first in range(0, p.oc, step):
+        last = min(first + step, p.oc)
+        yield first, last, (last - first) // unit if p.groups > 1 else 1
+
+
+def _image_chunk(p: Conv2dProblem, sums: Sums, itemsize: int) -> tuple[int, int]:
+    """(images, result rows) that are worked on together."""
+    images, lines = p.n, p.oh
+
+    def fits() -> bool:
+        reach = min(p.h, (lines - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1)
+        raw = images * p.ic * reach * p.w * itemsize
+        result = images * p.oc * lines * p.ow * (8 if sums.wide else 4)
+        return max(raw, result) <= CHUNK_BYTES
+
+    while not fits() and images > 1:
+        images = -(-images // 2)
+    while not fits() and lines > 1:
+        lines = -(-lines // 2)
+    return images, lines

@@ -1,0 +1,133 @@
+"""Images on a device as the correlations read them: the digits of their numbers, packed by a shader."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..layout.extent import MATRIX, Spec, layout_number
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from .digits import Digits
+from .phases import Axis
+
+Shape4 = tuple[int, int, int, int]
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Images (N, C, H, W) of numbers of *dtype*, as they lie on a device: *spec* is a tensor's, or that of
+    row-major words."""
+
+    shape: Shape4
+    dtype: str
+    spec: Spec
+
+    @classmethod
+    def of_array(cls, x: npt.NDArray[Any]) -> Images:
+        """Of an array that is uploaded as it is: see `words`."""
+        n, c, h, w = x.shape
+        return cls((n, c, h, w), x.dtype.name, Spec((-(-x.nbytes // 4),), "int32"))
+
+    @property
+    def bits(self) -> int:
+        return 8 * np.dtype(self.dtype).itemsize
+
+    def constants(self) -> dict[str, int | bool]:
+        """How the shader reads them."""
+        signed = np.dtype(self.dtype).kind == "i"
+        if self.spec.packed is None:
+            return {"LAYOUT": -1, "BITS": self.bits, "SIGNED": signed}
+        folded = 0 if not self.spec.folded else 1 if self.spec.layout == MATRIX else 2
+        return {
+            "LAYOUT": layout_number(self.spec.layout), "BITS": 8, "SIGNED": signed, "FOLDED": folded,
+        }  # fmt: skip
+
+
+def words(x: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """The bytes of an array as whole words."""
+    raw = np.ascontiguousarray(x, x.dtype.newbyteorder("<")).reshape(-1).view(np.uint8)
+    if raw.size % 4:
+        raw = np.concatenate((raw, np.zeros(-raw.size % 4, np.uint8)))
+    return raw.view("<i4")
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """The part of the sub-images that is packed: its size, and where it begins in the whole."""
+
+    x_rows: int
+    x_words: int
+    x_first_row: int
+    x_first_word: int
+
+    @classmethod
+    def of(cls, rows: Axis, columns: Axis, lanes: int) -> Stored:
+        first_row, last_row = rows.stored()
+        first, last = columns.stored()
+        first_word, last_word = first // lanes, -(-last // lanes)
+        return cls(max(last_row - first_row, 1), max(last_word - first_word, 1), first_row, first_word)
+
+    def words(self, images: int, channels: int, rows: Axis, columns: Axis) -> int:
+        """Of one digit."""
+        planes = rows.residues * columns.residues * rows.phases * columns.phases
+        return images * channels * planes * self.x_rows * self.x_words
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a kernel works on at a time: images [first, first + count), and the axes of their results."""
+
+    images: Images
+    first: int
+    count: int
+    rows: Axis
+    columns: Axis
+
+    def stored(self, digits: Digits) -> Stored:
+        """What is packed of them."""
+        return Stored.of(self.rows, self.columns, 32 // digits.bits)
+
+    def words(self, digits: Digits) -> int:
+        """Of all that is packed."""
+        channels = self.images.shape[1]
+        return digits.count * self.stored(digits).words(self.count, channels, self.rows, self.columns)
+
+
+def pack(b: Builder, x: Value, part: Part, digits: Digits) -> Value:
+    """Adds the packing of images to a plan."""
+    images, channels, h, w = part.images.shape
+    stored, y = part.stored(digits), b.words(part.words(digits))
+    push = {
+        "words": y.bytes // 4 // digits.count, "digits": digits.count, "least": signed_word(digits.least),
+        "images": images, "channels": channels, "h": h, "w": w, "first_image": part.first,
+        "rows": stored.x_rows, "row_words": stored.x_words, "first_row": stored.x_first_row,
+        "first_word": stored.x_first_word,
+    }  # fmt: skip
+    for name, axis in (("h", part.rows), ("w", part.columns)):
+        push |= {
+            f"residues_{name}": axis.residues, f"phases_{name}": axis.phases, f"stride_{name}": axis.stride,
+            f"dilation_{name}": axis.dilation, f"pad_{name}": axis.pad, f"step_{name}": axis.step,
+        }  # fmt: skip
+    program = b.device.program(
+        catalog().find("integer_pack__word"), {**part.images.constants(), "DIGIT_BITS": digits.bits}
+    )
+    b.dispatch(program, [x, y], push, y.bytes)
+    return y
+
+
+def fill_word(digits: Digits) -> int:
+    """Digit i of the number 0 in byte i: what padding holds."""
+    values = digits.of_zero()
+    if digits.bits == 16:
+        return values[0]
+    return signed_word(sum((d & 255) << (8 * i) for i, d in enumerate(values)))
+
+
+def signed_word(value: int) -> int:
+    """A number modulo 2**32 as an int32."""
+    word = value % 2**32
+    return word - 2**32 if word >= 2**31 else word

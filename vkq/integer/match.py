@@ -1,0 +1,109 @@
+"""Template matching from exact integer sums."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..errors import ArgumentError
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from .best import Best, best_of_maps
+from .checks import Array, integers, range_of
+from .score import score
+from .templates import Templates
+
+
+@checked
+def match_template(
+    image: npt.ArrayLike | Tensor,
+    templates: npt.ArrayLike | Templates,
+    method: Literal["ccorr", "ssd", "ccoeff_normed"] = "ccorr",
+    best: bool = False,
+    *,
+    path: str = "auto",
+    device: Device | None = None,
+) -> Any:
+    """How well each template fits at every place of the image, from exact integer sums.
+
+    With sums over the window I at a place and the template T of n numbers (all channels together):
+
+    | method | value | dtype | best | elsewhere |
+    | --- | --- | --- | --- | --- |
+    | "ccorr" | sum I*T | int64, exact | largest | cv2.TM_CCORR |
+    | "ssd" | sum (I - T)**2 | int64, exact | smallest; 0 where equal | cv2.TM_SQDIFF |
+    | "ccoeff_normed" | cov(I, T) / sqrt(var(I) * var(T)) | float64 | largest; 1 where I = a*T + b, a > 0 |
+      cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
+
+    The products run on the device. "ccoeff_normed" divides exact whole numbers in float64 on the host, and is
+    0 where the window or the template is constant, as scikit-image's.
+
+    Args:
+        image: (H, W) or (C, H, W), of the dtypes of `conv2d`, or such a Tensor.
+        templates: (h, w) or (T, h, w) for an image (H, W); (C, h, w) or (T, C, h, w) for an image (C, H, W);
+            h <= H, w <= W. Or `Templates` (T, C, h, w) without options, which stay on the device.
+        best: True returns ``Best(score, place)`` of each template instead of the maps: (T,) and (T, 2), or
+            one number and (2,). "ccorr" and "ssd" find it on the device, so that no map comes back.
+        path, device: as `conv2d`.
+
+    Returns:
+        (T, H-h+1, W-w+1), or without T where one template was given alone. The value at [i, j] is that of the
+        window whose top left pixel is (i, j).
+
+    Raises:
+        DTypeError, ArgumentError: as `conv2d`. AccumulatorOverflowError: sums of squares beyond int64 (32-bit
+        data alone).
+
+    >>> image = np.arange(20, dtype=np.uint8).reshape(4, 5) ** 2
+    >>> score = match_template(image, image[1:3, 2:4], "ssd")
+    >>> np.argwhere(score == 0)
+    array([[1, 2]])
+    >>> match_template(image, image[None, 1:3, 2:4], "ssd", best=True)
+    Best(score=array([0]), place=array([[1, 2]]))
+    """
+    if method not in ("ccorr", "ssd", "ccoeff_normed"):
+        raise ArgumentError(f"match_template: method is {method!r}; it must be ccorr, ssd or ccoeff_normed")
+    a = image if isinstance(image, Tensor) else integers("match_template", "image", image)
+    kept, single = _templates(a, templates, path, device)
+    shape = (1, *((1, *a.shape) if len(a.shape) == 2 else a.shape))
+    kept.problem(shape)
+    if best and method != "ccoeff_normed":
+        x, images = kept.source(a, shape)
+        found = kept.best_of(x, images, method == "ssd")
+        return Best(*(part[0, 0] if single else part[0] for part in found))
+    host = a.numpy().reshape(shape) if isinstance(a, Tensor) else a.reshape(shape)
+    products = kept(host)[0].astype(np.int64, copy=False)
+    scores = products if method == "ccorr" else score(method, host[0], kept.w, products)
+    if best:
+        scores = best_of_maps(scores)
+        return Best(*(part[0] for part in scores)) if single else scores
+    return scores[0] if single else scores
+
+
+def _templates(
+    a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | None
+) -> tuple[Templates, bool]:
+    """As `Templates`, and whether there is one alone."""
+    if isinstance(templates, Templates):
+        if templates.plain and len(a.shape) in (2, 3):
+            return templates, False
+        raise ArgumentError(
+            f"match_template: image {a.shape} and Templates {templates.w.shape}; the image must be (H, W) or"
+            " (C, H, W), and the templates without bias, stride, padding, dilation and groups"
+        )
+    t = integers("match_template", "templates", templates)
+    rank = len(a.shape)
+    if rank not in (2, 3) or t.ndim not in (rank, rank + 1):
+        raise ArgumentError(
+            f"match_template: image {a.shape}, templates {t.shape}; they must be (H, W) with (h, w) or (T, h,"
+            " w), or (C, H, W) with (C, h, w) or (T, C, h, w)"
+        )
+    single = t.ndim == rank
+    w = t[None] if single else t
+    w = w if w.ndim == 4 else w[:, None]
+    x_range = range_of(a) if isinstance(a, np.ndarray) else None
+    where = a.device if isinstance(a, Tensor) and device is None else device
+    return Templates(w, x_dtype=str(a.dtype), x_range=x_range, path=path, device=where), single

@@ -1,0 +1,254 @@
+"""The exact integer correlation on matrix units: templates as its shader reads them, its tiles, and its
+dispatches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import Profile, profile
+from ..probe.matrices import Matrices, advertised
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .digits import digits_for
+from .images import Part, fill_word, pack
+from .work import Arithmetic, Place, Range, Shape
+
+SHADER = "integer_correlate__coopmat"
+RUN = 16  # window columns in a word of the tile, and k of a run of templates
+MOST_WORDS = 8  # of a chunk's line
+# What the cost is made of beside the profile's cycles, measured on an H200 (benchmarks/integer.md).
+TILES_MACS = 62  # of `Tiles` on a multiprocessor in a cycle
+CHUNK_CYCLES = 30  # for each KiB of pixels that a chunk brings to shared memory
+START_CYCLES = 3000  # of a workgroup
+PART_CYCLES = 1 / 8  # of the device, for each int32 of the parts that is written and read again
+
+
+def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> Arithmetic:
+    """In the form of matrices, signed or not, for which templates need no offset, where there is one."""
+    x, w = digits_for(*x_range), digits_for(*w_range)
+    forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
+    ways = [Arithmetic(form, x, w, wide) for form in forms]
+    return next((how for how in ways if how.w_offset == 0), ways[0])
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """How a correlation is divided: tile and matrices; lines and words of a window in a chunk; and chunks in
+    a part, whose sums fit int32."""
+
+    variant: Variant
+    matrices: Matrices
+    rows: int
+    words: int
+    chunks: int  # of all channels
+    chunks_per_part: int
+
+    def __str__(self) -> str:
+        return (
+            f"matrices of {self.matrices}, a tile of {self.variant.axes['tile']}, {self.rows} lines x"
+            f" {self.words * RUN} columns of the window at a time, in {self.splits} parts"
+        )
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Places down and across, and columns of the product."""
+        d = self.variant.defines
+        return int(d["TH"]), int(d["TW"]), int(d["BN"])
+
+    @property
+    def splits(self) -> int:
+        return -(-self.chunks // self.chunks_per_part)
+
+    @property
+    def steps(self) -> int:
+        """Of a chunk, whole turns of the loop."""
+        bk, turns = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        return -(-self.rows * self.words * RUN // (bk * turns)) * turns
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        return {**self.matrices.constants(self.variant), "ROWS": self.rows, "WORDS": self.words}
+
+    def tiles(self, s: Shape) -> tuple[int, int]:
+        return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
+
+    def columns(self, columns: int) -> int:
+        """So many, padded to whole tiles."""
+        return -(-columns // self.tile[2]) * self.tile[2]
+
+
+def column_count(templates: int, how: Arithmetic) -> int:
+    """Columns of the product: four templates at a time for each digit, and one of ones where window sums are
+    asked for."""
+    return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
+
+
+def tilings(s: Shape, how: Arithmetic, capabilities: Capabilities) -> Iterator[Tiling]:
+    """All that the device can run."""
+    words_all = -(-s.kw // RUN)
+    words = -(-words_all // -(-words_all // MOST_WORDS))
+    largest = 255 * 255 if how.form == "u8u8" else 128 * 128
+    for variant, matrices in itertools.product(catalog().shaders[SHADER].variants, advertised(capabilities)):
+        if variant.axes["dot"] != how.form or matrices.form != how.form or not _fits(variant, matrices):
+            continue
+        for rows in sorted({-(-s.kh // blocks) for blocks in range(1, s.kh + 1)}):
+            chunks = s.channels * -(-s.kh // rows) * -(-words_all // words)
+            most = (2**31 - 1) // (largest * rows * words * RUN)
+            if not most or not matrices.runs(variant, capabilities, ROWS=rows, WORDS=words):
+                continue
+            for parts in sorted({-(-chunks // count) for count in range(1, min(chunks, 64) + 1)}):
+                if parts <= most:
+                    yield Tiling(variant, matrices, rows, words, chunks, parts)
+
+
+def _fits(variant: Variant, matrices: Matrices) -> bool:
+    """Whether a subgroup has whole matrices, and whole columns of the tile."""
+    found = matrices.constants(variant)
+    th, tw, bn = (int(variant.defines[name]) for name in ("TH", "TW", "BN"))
+    down, across = int(found["WGM"]), int(found["WGN"])
+    if not (down and across):
+        return False
+    sm, sn = th * tw // down, bn // across
+    return sm % th == 0 and sn > 0 and sn % matrices.m == 0 and th % matrices.n == 0
+
+
+def cost(t: Tiling, s: Shape, how: Arithmetic, known: Profile) -> float:
+    """Cycles, about: rounds of workgroups over the units, and the parts."""
+    th, tw, bn = t.tile
+    columns = t.columns(column_count(s.templates, how))
+    places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
+    workgroups = places // (th * tw) * (columns // bn) * how.x.count * t.splits
+    kib = tw * (th + t.rows - 1) * (t.words | 1) / 64
+    chunk = t.steps * known.integer_tile_cycles[t.variant.axes["tile"]] + kib * CHUNK_CYCLES
+    rounds = max(workgroups / known.multiprocessors, 1)
+    parts = places * columns * how.x.count * t.splits
+    return rounds * t.chunks_per_part * chunk + START_CYCLES + parts / known.multiprocessors * PART_CYCLES
+
+
+class Matrix:
+    """Templates (G, T, C, KH, KW) on a device, for its matrix units."""
+
+    def __init__(self, device: Device, taps: npt.NDArray[Any], how: Arithmetic, constants: Resident):
+        self.device, self.how, self.taps, self._constants = device, how, taps, constants
+        self._weights: dict[tuple[int, int, int, int], Resident] = {}
+        self._best: dict[Shape, Tiling | None] = {}
+        self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the best
+
+    def best(self, s: Shape) -> Tiling | None:
+        """The tiling that should be the fastest; None where the device can run none."""
+        if self.tiling is not None:
+            return self.tiling
+        if s not in self._best:
+            able = tilings(s, self.how, self.device.capabilities)
+            known = profile(self.device.capabilities)
+            self._best[s] = min(able, key=lambda t: cost(t, s, self.how, known), default=None)
+        return self._best[s]
+
+    def _chosen(self, s: Shape) -> Tiling:
+        found = self.best(s)
+        assert found is not None
+        return found
+
+    def _parts_words(self, s: Shape, t: Tiling) -> int:
+        columns = t.columns(column_count(s.templates, self.how))
+        places = math.prod(t.tiles(s)) * t.tile[0] * t.tile[1]
+        return self.how.x.count * t.splits * s.groups * s.images * places * columns
+
+    def describe(self, s: Shape) -> str:
+        """What it is."""
+        return str(self._chosen(s))
+
+    def cost(self, s: Shape) -> float:
+        """About, in multiply-adds of `Tiles`."""
+        known = profile(self.device.capabilities)
+        return cost(self._chosen(s), s, self.how, known) * known.multiprocessors * TILES_MACS
+
+    def numbers(self) -> str:
+        """How they are written."""
+        return str(self.how)
+
+    def scratch_bytes(self, part: Part, s: Shape) -> int:
+        """Of the packed images and the parts."""
+        return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
+
+    def adds(self, s: Shape) -> bool:
+        """Never: parts are added at the end."""
+        return False
+
+    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+        """Adds the correlation of images to a plan: all parts, and their sum."""
+        how, t = self.how, self._chosen(s)
+        tiles_h, tiles_w = t.tiles(s)
+        columns = t.columns(column_count(s.templates, how))
+        common = {
+            "images": s.images, "groups": s.groups, "tiles_h": tiles_h, "tiles_w": tiles_w,
+            "columns": columns, "splits": t.splits,
+        }  # fmt: skip
+        parts = b.words(self._parts_words(s, t))
+        row_blocks = -(-s.kh // t.rows)
+        program = self.device.program(t.variant, t.constants, t.matrices.subgroup)
+        push: dict[str, int | float] = {
+            **common, "channels": s.channels, "parts": how.x.count * t.splits,
+            "chunks_per_part": t.chunks_per_part, "row_blocks": row_blocks,
+            "word_blocks": t.chunks // (s.channels * row_blocks), "steps": t.steps,
+            **dataclasses.asdict(part.stored(how.x)), "fill": fill_word(how.x) % 2**32,
+        }  # fmt: skip
+        weights = b.constant(self._packed(t))
+        macs = parts.bytes // 4 * t.chunks_per_part * t.steps * int(t.variant.defines["BK"])
+        b.dispatch(program, [pack(b, x, part, how.x), weights, parts], push, macs)
+        combined = {
+            **common, **to.push, "quads": -(-s.templates // 4), "group_templates": s.templates,
+            "x_digits": how.x.count, "w_digits": how.w.count, "oh": s.oh, "ow": s.ow,
+        }  # fmt: skip
+        constants: dict[str, Constant] = {
+            "TH": t.tile[0], "TW": t.tile[1], "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0,
+        }  # fmt: skip
+        program = self.device.program(catalog().find("integer_combine__quad"), constants)
+        b.dispatch(program, [parts, b.constant(self._constants), y], combined, parts.bytes // 4)
+
+    def _packed(self, t: Tiling) -> Resident:
+        g, templates = self.taps.shape[:2]
+        columns = t.columns(column_count(templates, self.how))
+        key = t.rows, t.words, t.steps, columns
+        if key not in self._weights:
+            runs = t.steps * int(t.variant.defines["BK"]) // RUN
+            size = g * t.chunks * runs * columns * RUN
+            self._weights[key] = Resident(
+                self.device, size, lambda: _words(self.taps, self.how, t, runs, columns)
+            )
+        return self._weights[key]
+
+
+def _words(
+    taps: npt.NDArray[Any], how: Arithmetic, t: Tiling, runs: int, columns: int
+) -> npt.NDArray[np.int32]:
+    """taps as bytes [group][chunk = channel, block of lines, block of words][run][column][16]; what is no tap
+    is an operand of 0."""
+    g, templates, c, kh, kw = taps.shape
+    quads, digits = 4 * -(-templates // 4), how.w.count
+    row_blocks = -(-kh // t.rows)
+    width = t.chunks // (c * row_blocks) * t.words * RUN
+    flip = 128 if how.form == "u8u8" else 0
+    found = np.zeros((g, columns, c, row_blocks * t.rows, width), np.uint8)
+    values = how.w.of(taps).view(np.uint8) ^ np.uint8(flip)
+    for digit in range(digits):
+        found[:, digit * quads : digit * quads + templates, :, :kh, :kw] = values[digit]
+    if how.w_offset:
+        found[:, digits * quads, :, :kh, :kw] = 1
+    split = found.reshape(g, columns, c, row_blocks, t.rows, -1, t.words, RUN)
+    ordered = split.transpose(0, 2, 3, 5, 4, 6, 1, 7).reshape(g, t.chunks, t.rows * t.words, columns, RUN)
+    padded = np.zeros((g, t.chunks, runs, columns, RUN), np.uint8)
+    padded[:, :, : t.rows * t.words] = ordered
+    return padded.reshape(-1).view("<i4")

@@ -1,0 +1,228 @@
+"""``vkq.integer.Templates``: templates that stay on a device, for image after image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..errors import ArgumentError, DTypeError
+from ..layout.extent import Spec
+from ..problem.conv2d import Conv2dProblem
+from ..problem.options import Padding
+from ..runtime.device import Device
+from ..runtime.eager import run
+from ..runtime.opened import default_device
+from ..runtime.tensor import Tensor
+from . import correlation as op
+from .best import Best, Reduction, tensor_range
+from .checks import DTYPES, Accumulate, Array, accumulator, bias_of, integers, squares_fit
+from .chunks import correlate_arrays
+from .explain import explained
+from .images import Images, words
+from .phases import Axis
+
+
+class Templates:
+    """The templates of `conv2d`, packed once on a device.
+
+    Args:
+        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`.
+        x_dtype: of the images: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked for
+            all that it holds.
+        x_range: (least, largest) of the images' numbers, where it is narrower: (0, 4095) for a camera of 12
+            bits needs fewer products and a smaller accumulator. Images with other numbers are refused.
+
+    ``templates(x)`` is `conv2d` of x (N, C, H, W): NumPy in gives NumPy out, a Tensor (int8, uint8 or int32)
+    gives a Tensor (N, OC, OH, OW) of int32; 64-bit sums are int32 words (N, OC, OH, OW, 2), the lower one
+    first: ``y.numpy().view("<i8")[..., 0]``. `best` reduces on the device.
+
+    Raises:
+        DTypeError, ArgumentError, AccumulatorOverflowError: as `conv2d`, when it is made.
+
+    >>> t = Templates(np.array([[[[1, 2]]], [[[-1, 1]]]], np.int8))
+    >>> t(np.array([[[[10, 20, 250]]]], np.uint8))[0, :, 0]
+    array([[ 50, 520],
+           [ 10, 230]], dtype=int32)
+    >>> best = t.best(np.array([[[[10, 20, 250]]]], np.uint8))
+    >>> best.score, best.place[0, 1]
+    (array([[520, 230]]), array([0, 1]))
+    """
+
+    @checked
+    def __init__(
+        self,
+        w: npt.ArrayLike,
+        bias: npt.ArrayLike | None = None,
+        stride: int | Sequence[int] = 1,
+        padding: Padding = 0,
+        dilation: int | Sequence[int] = 1,
+        groups: int = 1,
+        accumulate: Accumulate = "auto",
+        *,
+        x_dtype: str = "uint8",
+        x_range: Sequence[int] | None = None,
+        path: str = "auto",
+        device: Device | None = None,
+    ):
+        if x_dtype not in DTYPES:
+            raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
+        self.w = integers("Templates", "w", w)
+        if self.w.ndim != 4 or 0 in self.w.shape:
+            raise ArgumentError(
+                f"Templates: w has shape {self.w.shape}; it must be (OC, C/groups, KH, KW), of at least one"
+                " number"
+            )
+        info = np.iinfo(x_dtype)
+        low, high = (info.min, info.max) if x_range is None else _pair(x_range)
+        self.x_dtype, self.x_range = x_dtype, (min(low, 0), max(high, 0))
+        self.device = device or default_device()
+        self._options = (stride, padding, dilation, groups)
+        offsets = bias_of("Templates", bias, len(self.w))
+        self._bias = offsets
+        wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
+        # A window that fits any options, to know them: what depends on the image is asked for each time.
+        c, kh, kw = self.w.shape[1] * groups, *self.w.shape[2:]
+        reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), _two(dilation), strict=True)]
+        self._problem = p = self.problem((1, c, *reach))
+        self._owner = op.Correlation(
+            self.device, path, p, self.w, offsets, op.Sums.of(self.x_range, self.w, wide)
+        )
+        self._reductions: dict[tuple[Images, Axis, Axis, bool], Reduction] = {}
+
+    def problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
+        """The convolution of images of this shape."""
+        return Conv2dProblem.of(x_shape, self.w.shape, *self._options)
+
+    def __call__(self, x: npt.ArrayLike | Tensor) -> Any:
+        """`conv2d` of x (N, C, H, W) with these templates; see the class."""
+        if isinstance(x, Tensor):
+            images = self._of_tensor(x, x.shape)
+            p = self.problem(images.shape)
+            if 0 in p.y_shape:
+                shape = (*p.y_shape, 2) if self._owner.sums.wide else p.y_shape
+                return Tensor.of(self.device, Spec(shape, "int32"))
+            return self._owner.run(x, images, *op.axes(p))
+        array = self._checked(integers("Templates", "x", x))
+        p = self.problem(array.shape)
+        y = np.empty(p.y_shape, np.int64 if self._owner.sums.wide else np.int32)
+        if y.size:
+            correlate_arrays(self._owner, p, array, y)
+        return y
+
+    def best(self, x: npt.ArrayLike | Tensor, method: Literal["ccorr", "ssd"] = "ccorr") -> Best:
+        """The best place of each template in each image, found on the device: only they come back.
+
+        Args:
+            x: as for a call.
+            method: "ccorr" for the largest sum, "ssd" for the smallest sum of squared differences (stride,
+                dilation and groups 1, no bias; where a window hangs over the edge the image is 0 there).
+
+        Returns:
+            ``Best(score, place)``: int64 (N, OC), and (N, OC, 2): the row and column of the result, the first
+            one where several are alike.
+
+        Raises:
+            As a call; ArgumentError also where there is no place at all.
+        """
+        if method not in ("ccorr", "ssd"):
+            raise ArgumentError(f"Templates.best: method is {method!r}; it must be ccorr or ssd")
+        if isinstance(x, Tensor):
+            return self.best_of(x, self._of_tensor(x, x.shape), method == "ssd")
+        array = self._checked(integers("Templates.best", "x", x))
+        self.problem(array.shape)
+        return self.best_of(
+            Tensor.from_numpy(words(array), self.device), Images.of_array(array), method == "ssd"
+        )
+
+    def best_of(self, x: Tensor, images: Images, ssd: bool) -> Best:
+        """`best` of images on the device."""
+        p = self.problem(images.shape)
+        if 0 in p.y_shape:
+            raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
+        if ssd:
+            self._check_ssd(p)
+        rows, columns = op.axes(p)
+        key = images, rows, columns, ssd
+        if key not in self._reductions:
+            self._reductions[key] = Reduction(self._owner, *key)
+        reduction = self._reductions[key]
+        found = reduction.read(run(reduction.plan, [x]).numpy())
+        if not ssd:
+            return found
+        own = (self.w.reshape(len(self.w), -1).astype(np.int64) ** 2).sum(axis=1)
+        return Best(found.score + own, found.place)
+
+    @property
+    def plain(self) -> bool:
+        """Whether there are no options and no bias."""
+        p = self._problem
+        return (p.stride, p.dilation, p.groups, p.padding) == ((1, 1), (1, 1), 1, (0,) * 4) and not (
+            self._bias.any()
+        )
+
+    def explain(self, x_shape: Sequence[int]) -> str:
+        """Which kernel takes images of this shape, and why; its memory."""
+        p = self.problem(x_shape)
+        image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
+        return explained(self._owner, p, Images.of_array(image))
+
+    def source(self, x: Tensor | Array, shape: Sequence[int]) -> tuple[Tensor, Images]:
+        """Images on the device under this shape (N, C, H, W)."""
+        if isinstance(x, Tensor):
+            return x, self._of_tensor(x, shape)
+        array = self._checked(x).reshape(shape)
+        return Tensor.from_numpy(words(array), self.device), Images.of_array(array)
+
+    def _check_ssd(self, p: Conv2dProblem) -> None:
+        if (p.stride, p.dilation, p.groups) != ((1, 1), (1, 1), 1) or self._bias.any():
+            raise ArgumentError(
+                f"Templates.best: ssd with stride {p.stride}, dilation {p.dilation}, groups {p.groups}"
+                f"{' and a bias' if self._bias.any() else ''}; they must be 1, and no bias"
+            )
+        squares_fit("Templates.best", math.prod(self.w.shape[1:]), self.x_range, self.w)
+
+    def _checked(self, x: Array) -> Array:
+        """The array, whose numbers are those that the templates were made for."""
+        info, (low, high) = np.iinfo(x.dtype), self.x_range
+        if x.size and (info.min < low or info.max > high):
+            self._check_range(int(x.min()), int(x.max()))
+        return x
+
+    def _check_range(self, least: int, most: int) -> None:
+        low, high = self.x_range
+        if least < low or most > high:
+            raise ArgumentError(
+                f"Templates: x has numbers in [{least}, {most}], and these templates were made for [{low},"
+                f" {high}]; make them with a larger x_dtype or x_range"
+            )
+
+    def _of_tensor(self, x: Tensor, shape: Sequence[int]) -> Images:
+        if x.device is not self.device:
+            raise ArgumentError(
+                f"Templates: x is on {x.device!r} and the templates on {self.device!r}; they must be on one"
+                " device"
+            )
+        if x.dtype not in DTYPES:
+            raise DTypeError(f"Templates: x has dtype {x.dtype}; it must be int8, uint8 or int32")
+        info, (low, high) = np.iinfo(x.dtype), self.x_range
+        if x.size and (info.min < low or info.max > high):
+            found = tensor_range(x) if x.dtype == "int32" else (info.min, info.max)
+            self._check_range(*found)
+        self.problem(shape)
+        n, c, h, w = shape
+        return Images((n, c, h, w), x.dtype, x.spec)
+
+
+def _pair(values: Sequence[int]) -> tuple[int, int]:
+    if len(values) != 2 or values[0] > values[1]:
+        raise ArgumentError(f"Templates: x_range is {tuple(values)}; it must be (least, largest)")
+    return int(values[0]), int(values[1])
+
+
+def _two(values: int | Sequence[int]) -> tuple[int, int]:
+    return (values, values) if isinstance(values, int) else (int(values[0]), int(values[-1]))

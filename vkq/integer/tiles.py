@@ -1,0 +1,93 @@
+"""The exact integer correlation on dot products, float lanes or 32-bit multiplies: templates as its shader
+reads them, and its dispatch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .images import Part, fill_word, pack
+from .work import TEMPLATES, Arithmetic, Place, Shape, Work
+
+# Of the dot product that take as long as a 32-bit multiply: 1.8 to 2 on an H200 (benchmarks/integer.md),
+# where two digits by one are a little faster as bytes.
+MULTIPLY_MACS = 2.1
+
+
+class Tiles:
+    """Templates (G, T, C, KH, KW) on a device, four pixels by several templates in registers."""
+
+    def __init__(self, device: Device, taps: npt.NDArray[Any], how: Arithmetic, constants: Resident):
+        self.device, self.how, self._constants = device, how, constants
+        block = Shape.block_of(taps.shape[1])
+        words = _words(taps, how, TEMPLATES[block])
+        self._weights = Resident(device, words.nbytes, lambda: words)
+
+    def __str__(self) -> str:
+        return "32-bit multiplies" if self.how.form == "mul32" else f"the dot product {self.how.form}"
+
+    def numbers(self) -> str:
+        """How they are written."""
+        return str(self.how)
+
+    def scratch_bytes(self, part: Part, s: Shape) -> int:
+        """Of the packed images."""
+        return 4 * part.words(self.how.x)
+
+    def describe(self, s: Shape) -> str:
+        """What it is."""
+        return str(self)
+
+    def cost(self, s: Shape) -> float:
+        """In multiply-adds of eight templates at a time; fewer share less."""
+        block = TEMPLATES[s.block]
+        each = MULTIPLY_MACS if self.how.form == "mul32" else 1
+        return self.work(s).macs * each * (block + 1) / block
+
+    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+        """Adds the correlation of images to a plan. Where workgroups share results (`adds`), *y* is zero
+        before."""
+        how, work = self.how, self.work(s)
+        push: dict[str, int | float] = {
+            **work.push, **to.push, "groups": s.groups, "images": s.images, "blocks": s.blocks, "oh": s.oh,
+            "ow": s.ow, "group_templates": s.templates, "group_channels": s.channels, "kh": s.kh,
+            "kwords": s.words(how), **dataclasses.asdict(part.stored(how.x)), "w_digits": how.w.count,
+            "fill": fill_word(how.x), "flush_words": how.flush_words,
+        }  # fmt: skip
+        constants: dict[str, Constant] = {
+            "LOCAL_X": s.local[0], "LOCAL_Y": s.local[1], "COLUMN": s.column, "WIDE": how.wide,
+            "WINDOW_SUMS": how.w_offset != 0,
+        }  # fmt: skip
+        variant = catalog().find("integer_correlate__tiled", dot=how.form, templates=s.block)
+        packed = pack(b, x, part, how.x)
+        slots = [packed, b.constant(self._weights), b.constant(self._constants), y]
+        b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
+
+    def work(self, s: Shape) -> Work:
+        """How the reduction is divided."""
+        return Work.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
+
+    def adds(self, s: Shape) -> bool:
+        """Whether workgroups add to results, which must be zero before."""
+        return self.work(s).splits > 1
+
+
+def _words(taps: npt.NDArray[Any], how: Arithmetic, width: int) -> npt.NDArray[np.int32]:
+    """taps as words [group][block][digit][channel][ky][word][template of the block]."""
+    g, t, c, kh, kw = taps.shape
+    blocks, kwords = -(-t // width), -(-kw // how.word_taps)
+    padded = np.zeros((g, blocks * width, c, kh, kwords * how.word_taps), taps.dtype)
+    padded[:, :t, :, :, :kw] = taps  # zero beyond the edge, as a number: its digits follow from the offset
+    digits = how.w.of(padded)
+    words = digits.astype("<i4") if how.word_taps == 1 else np.ascontiguousarray(digits).view("<i4")
+    split = words.reshape(how.w.count, g, blocks, width, c, kh, kwords)
+    return np.ascontiguousarray(split.transpose(1, 2, 0, 4, 5, 6, 3))

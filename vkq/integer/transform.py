@@ -1,0 +1,231 @@
+"""The exact integer correlation by number-theoretic transforms: what large windows cost does not depend on
+their size.
+
+The transform is a Fourier transform modulo a prime, so nothing is rounded: a cyclic convolution of whole
+numbers modulo the prime. It is taken where all sums differ by less than the prime, or the product of two, so
+that the residue says which one it is. Images are divided into blocks that overlap by the window
+(overlap-save).
+
+J. M. Pollard, The fast Fourier transform in a finite field, Mathematics of Computation 25 (1971).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..shader.catalog import catalog
+from . import work
+from .images import Images, Part, words
+from .work import Place, Range, Shape
+
+TRANSFORM = "transform"  # the path's name
+ROOTS = 4096  # the order of the root of unity: no axis is longer
+PRIMES = {2013265921: 31, 1811939329: 13}  # p and a primitive root; p - 1 is a multiple of 2**26
+SECOND, FIRST = PRIMES  # alone the larger one is taken
+RADICES = {64: (8, 8), 128: (16, 8), 256: (16, 16), 512: (32, 16), 1024: (32, 32)}  # passes of an axis
+R = 2**32  # of Montgomery's multiplication
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """Blocks of (rows, columns) elements, *count* of them down and across, *step* results apart."""
+
+    size: tuple[int, int]
+    step: tuple[int, int]
+    count: tuple[int, int]
+
+    @property
+    def elements(self) -> int:
+        return self.size[0] * self.size[1]
+
+    @property
+    def number(self) -> int:
+        return self.count[0] * self.count[1]
+
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants."""
+        return {
+            "size_h": self.size[0], "size_w": self.size[1], "blocks_h": self.count[0],
+            "blocks_w": self.count[1], "step_h": self.step[0], "step_w": self.step[1],
+        }  # fmt: skip
+
+
+def blocks_for(s: Shape) -> Blocks | None:
+    """Those with the least work; None where the window is too large for any."""
+    able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
+    return min(able, key=lambda one: elements(one, s), default=None)
+
+
+def _steps(size: tuple[int, int], s: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
+    step = size[0] - s.kh + 1, size[1] - s.kw + 1
+    return step, (-(-s.oh // step[0]), -(-s.ow // step[1]))
+
+
+def elements(one: Blocks, s: Shape) -> int:
+    """That are transformed: of images, of templates, and of their products."""
+    images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
+    return one.elements * (images + products + s.templates * s.channels)
+
+
+class Transform:
+    """Templates (T, C, KH, KW) on a device, transformed anew in each plan: they would take more memory than
+    time."""
+
+    def __init__(
+        self, device: Device, w: npt.NDArray[Any], bias: npt.NDArray[np.int64], sums: Range, wide: bool
+    ):  # fmt: skip
+        self.device, self.sums, self.wide, self.templates = device, sums, wide, len(w)
+        self.primes = primes_for(sums)
+        self._taps = Images.of_array(w)
+        packed, numbers = words(w), bias.astype("<i8").view("<i4")
+        self._weights = Resident(device, packed.nbytes, lambda: packed)
+        self._bias = Resident(device, numbers.nbytes, lambda: numbers)
+
+    def describe(self, s: Shape) -> str:
+        """What it is."""
+        blocks = blocks_for(s)
+        assert blocks is not None
+        return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
+
+    def cost(self, s: Shape) -> float:
+        """About, in multiply-adds of `Tiles`."""
+        blocks = blocks_for(s)
+        assert blocks is not None
+        each = profile(self.device.capabilities).transform_element_macs
+        return len(self.primes) * each * elements(blocks, s)
+
+    def numbers(self) -> str:
+        """The modulus."""
+        return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
+
+    def adds(self, s: Shape) -> bool:
+        """Never."""
+        return False
+
+    def scratch_bytes(self, part: Part, s: Shape, templates: int = 1) -> int:
+        """Of blocks of images, of so many templates, and of their products."""
+        found = blocks_for(s)
+        assert found is not None
+        return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
+
+    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+        """Adds the correlation of images to a plan: the images' transforms, and then those of as many
+        templates at a time as there is room for."""
+        blocks = blocks_for(s)
+        assert blocks is not None
+        pads = {"pad_h": part.rows.pad, "pad_w": part.columns.pad, "first_image": part.first}
+        images = [
+            self._transformed(b, x, part.images, blocks, prime, {**pads, "count": part.count})
+            for prime in self.primes
+        ]
+        whole = dataclasses.replace(blocks, count=(1, 1))
+        taps = b.constant(self._weights)
+        at_once = self._at_once(part, s)
+        for first in range(0, self.templates, at_once):
+            count = min(at_once, self.templates - first)
+            own = {"pad_h": 0, "pad_w": 0, "first_image": first, "count": count}
+            products = []
+            for prime, image in zip(self.primes, images, strict=True):
+                template = self._transformed(b, taps, self._taps, whole, prime, own, flipped=True)
+                products.append(self._product(b, image, template, blocks, prime, s, count))
+            self._store(b, products, blocks, s, first, count, y, to)
+
+    def _at_once(self, part: Part, s: Shape) -> int:
+        fit = (n for n in range(self.templates, 1, -1) if self.scratch_bytes(part, s, n) <= work.BAND_BYTES)
+        return next(fit, 1)
+
+    def _transformed(
+        self, b: Builder, x: Value, source: Images, blocks: Blocks, prime: int, push: dict[str, int],
+        flipped: bool = False
+    ) -> Value:  # fmt: skip
+        images, channels, h, w = source.shape
+        arrays = push["count"] * channels * blocks.number
+        y = b.words(arrays * blocks.elements)
+        constants = {**source.constants(), "FLIPPED": flipped}
+        program = b.device.program(catalog().find("integer_transform_load__element"), constants)
+        sizes = {"images": images, "channels": channels, "h": h, "w": w, "prime": prime}
+        b.dispatch(program, [x, y], {**push, **sizes, **blocks.push}, y.bytes)
+        self._passes(b, y, blocks, prime, arrays, "forward")
+        return y
+
+    def _passes(self, b: Builder, y: Value, blocks: Blocks, prime: int, arrays: int, way: str) -> None:
+        """Both axes in place; the inverse in the opposite order."""
+        found = list(_axis_passes(blocks))
+        for inner, radix, span in found if way == "forward" else reversed(found):
+            variant = catalog().find("integer_transform_pass__radix", way=way, radix=f"r{radix}")
+            push: dict[str, int | float] = {
+                "runs": arrays * blocks.elements // radix, "inner": inner, "span": span, "prime": prime,
+                "inverse": pow(prime, -1, R),
+            }  # fmt: skip
+            slots = [y, b.constant(self._roots(prime))]
+            b.dispatch(b.device.program(variant), slots, push, 8 * y.bytes)
+
+    def _roots(self, prime: int) -> Resident:
+        return self.device.constant(("integer_roots", prime), 4 * ROOTS, lambda: roots(prime))
+
+    def _product(
+        self, b: Builder, image: Value, template: Value, blocks: Blocks, prime: int, s: Shape, count: int
+    ) -> Value:  # fmt: skip
+        z = b.words(s.images * count * blocks.number * blocks.elements)
+        push: dict[str, int | float] = {
+            "elements": blocks.elements, "blocks": blocks.number, "templates": count, "channels": s.channels,
+            "images": s.images, "prime": prime, "inverse": pow(prime, -1, R),
+            "factor": pow(blocks.elements, -1, prime) * R * R % prime,
+        }  # fmt: skip
+        program = b.device.program(catalog().find("integer_transform_multiply__element"))
+        b.dispatch(program, [image, template, z], push, z.bytes * s.channels)
+        self._passes(b, z, blocks, prime, s.images * count * blocks.number, "inverse")
+        return z
+
+    def _store(
+        self, b: Builder, products: list[Value], blocks: Blocks, s: Shape, first: int, count: int, y: Value,
+        to: Place
+    ) -> None:  # fmt: skip
+        modulus, prime = int(np.prod(self.primes, dtype=object)), self.primes[-1]
+        push: dict[str, int | float] = {
+            **to.push, **blocks.push, "images": s.images, "templates": count, "first_template": first,
+            "oh": s.oh, "ow": s.ow, "prime": prime, "inverse": pow(prime, -1, R),
+            "first_prime": self.primes[0], "first_inverse": 0, "most_low": self.sums[1] % R,
+            "most_high": self.sums[1] // R, "modulus_low": modulus % R, "modulus_high": modulus // R,
+        }  # fmt: skip
+        if len(products) > 1:
+            push["first_inverse"] = pow(self.primes[0], -1, prime) * R % prime
+        constants = {"WIDE": self.wide, "TWO": len(products) > 1}
+        program = b.device.program(catalog().find("integer_transform_store__element"), constants)
+        b.dispatch(program, [products[0], products[-1], b.constant(self._bias), y], push, products[0].bytes)
+
+
+def primes_for(sums: Range) -> tuple[int, ...]:
+    """The primes whose product tells all sums of the range apart; none where two do not."""
+    spread = sums[1] - sums[0]
+    ways: tuple[tuple[int, ...], ...] = ((SECOND,), (FIRST, SECOND))
+    return next((way for way in ways if spread < np.prod(way, dtype=object)), ())
+
+
+def _axis_passes(blocks: Blocks) -> Iterator[tuple[int, int, int]]:
+    """(elements between neighbours, radix, span) of the forward passes: along rows first, then columns."""
+    for size, inner in ((blocks.size[1], 1), (blocks.size[0], blocks.size[1])):
+        span = size
+        for radix in RADICES[size]:
+            span //= radix
+            yield inner, radix, span
+
+
+def roots(prime: int) -> npt.NDArray[np.uint32]:
+    """The powers of a root of unity of order `ROOTS`, times 2**32."""
+    step = pow(PRIMES[prime], (prime - 1) // ROOTS, prime)
+    powers = itertools.accumulate(
+        itertools.repeat(step, ROOTS - 1), lambda a, b: a * b % prime, initial=R % prime
+    )
+    return np.fromiter(powers, np.uint32, ROOTS)
