@@ -9,9 +9,11 @@ PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
+QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests/onnx/test_nodes.py tests/cli/test_cli.py \
+  tests/test_imports.py tests/test_style.py tests/test_mutants.py
 MOBILE := build/mobile
 
-.PHONY: demo test fuzz mutants sanitize lint mobile wheel clean help
+.PHONY: demo test env quick docs docs-look fuzz mutants sanitize lint mobile wheel clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -41,6 +43,20 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	  setarch -R $(BIN)/python -m pytest -q tests/runtime/test_threads.py tests/runtime/test_transfer.py tests/runtime/test_recording.py \
 	  tests/runtime/test_buffer.py tests/runtime/test_packing.py -k "not swiftshader"
 
+env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
+
+# One driver, without the validation layer: for the loop of editing; `make test` is what must pass.
+quick: $(VENV)/.test  ## a part of the suite in under 3 minutes: numbers, shapes, layouts, schemes, operators, rules of the house
+	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -k "not swiftshader" $(QUICK)
+
+docs: $(VENV)/.test  ## the manual, build/docs/index.html; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
+
+docs-look: docs  ## every page of it in a headless Chromium: none wider than a phone's or a desktop's window
+	@$(MAKE) --no-print-directory packages PACKAGES=chromium
+	$(BIN)/python docs/look.py build/docs
+
 lint: $(VENV)/.test  ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -60,7 +76,7 @@ clean:  ## remove the environment, drivers and build output
 	rm -rf $(VENV) .drivers build dist examples/out .pytest_cache .mypy_cache .ruff_cache
 
 help:
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 # System packages: installed where root or sudo is at hand, else the command is printed. Only what is missing.
 .PHONY: packages

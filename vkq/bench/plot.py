@@ -4,6 +4,7 @@ other libraries. Needs matplotlib."""
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from vkq.check.cases import Case
 from vkq.errors import ArgumentError
 
 SUFFIXES = (".svg", ".png", ".pdf")
-MOST_LABELS = 16  # of points of a roofline; more would cover each other
+MOST_LABELS = 10  # of points of a roofline; more would cover each other
 # Of the background and of what is drawn on it; the series' colours can be told apart by the colour-blind,
 # too.
 THEMES = {"light": ("#ffffff", "#1f2328", "#d0d7de"), "dark": ("#0d1117", "#e6edf3", "#30363d")}
@@ -85,8 +86,8 @@ def bars(title: str, groups: Mapping[str, Mapping[str, float]], path: Path, them
         for spine in ("top", "right"):
             axes.spines[spine].set_visible(False)
         handles = [axes.barh(0, 0, color=COLOURS[i], label=name) for i, name in enumerate(series)]
-        axes.legend(handles=handles, loc="lower right", frameon=False)
-        figure.suptitle(title, fontsize=10)
+        figure.legend(handles=handles, loc="outside upper center", ncols=len(series), frameon=False)
+        axes.set_title(title, fontsize=10)
 
 
 def _bar_label(one: Mapping[str, float], name: str) -> str:
@@ -173,7 +174,7 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
         ys = [min(rate, x * copy) if copy else rate for x in xs]
         axes.plot(xs, ys, linewidth=1, label=f"ceiling {name}, copy", color=colour, alpha=0.5)
         axes.annotate(
-            f"{name} {rate / 1e3:.3g} TOPS", (right, ys[-1]), (0, 3), textcoords="offset points", ha="right",
+            f"{name} {_tops(rate)}", (right, ys[-1]), (0, 3), textcoords="offset points", ha="right",
             fontsize=8,
         )  # fmt: skip
     for label, series in _series(rows).items():
@@ -183,6 +184,16 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     axes.set(xscale="log", yscale="log", xlabel="operations per byte of x, weight and y", ylabel="GOP/s")
     axes.grid(alpha=0.5, which="major")
     axes.legend(fontsize=8, loc="lower right", handles=axes.collections)
+
+
+def _tops(gops: float) -> str:
+    return (
+        f"{gops / 1e3:,.0f} TOPS"
+        if gops >= 1e5
+        else f"{gops / 1e3:.3g} TOPS"
+        if gops >= 1e3
+        else f"{gops:.3g} GOP/s"
+    )
 
 
 def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
@@ -195,22 +206,28 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
 
 
 def _label(axes: Any, rows: Sequence[Row]) -> None:
-    """Names the points, the fastest of each case; where there are too many, the fastest of all."""
+    """Names the points, the fastest of each case, from the top on; one whose name would cover another's is
+    left out."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.gops):
         best[row.case] = row
-    for number, row in enumerate(sorted(best.values(), key=lambda row: -row.gops)[:MOST_LABELS]):
-        axes.annotate(
-            _short(row.case), (row.operations / row.bytes, row.gops), (5, (4, -9)[number % 2]),
-            textcoords="offset points", fontsize=6.5,
-        )  # fmt: skip
+    at = {case: (math.log10(row.operations / row.bytes), math.log10(row.gops)) for case, row in best.items()}
+    wide, high = (max(v) - min(v) + 0.6 for v in zip(*at.values(), strict=True))
+    named: list[tuple[float, float]] = []
+    for case in sorted(best, key=lambda case: -best[case].gops):
+        x, y = at[case]
+        if len(named) < MOST_LABELS and all(
+            abs(x - u) > 0.2 * wide or abs(y - v) > 0.045 * high for u, v in named
+        ):
+            named.append((x, y))
+            axes.annotate(_short(case), (10**x, 10**y), (5, 3), textcoords="offset points", fontsize=7)
 
 
 def _short(case: str) -> str:
-    """A case in a few letters: ``4096x4096x4096`` (M, K, N), ``128>128 3x3 72x120 n10``."""
+    """A case in a few letters: ``4096x4096x4096`` (M, K, N), ``128>128 3x3 72x120 x10`` (channels, kernel,
+    image, batch)."""
     s = _sizes(case)
     if "M" in s:
         return f"{s['M']}x{s['K']}x{s['N']}"
-    return f"{s['IC']}>{s['OC']} {s['KH']}x{s['KW']} {s['H']}x{s['W']}" + (
-        f" n{s['N']}" if s["N"] != "1" else ""
-    )
+    batch = f" x{s['N']}" if s["N"] != "1" else ""
+    return f"{s['IC']}>{s['OC']} {s['KH']}x{s['KW']} {s['H']}x{s['W']}{batch}"

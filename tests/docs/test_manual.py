@@ -1,0 +1,102 @@
+"""The manual: its code runs, its commands run, it names everything public, and it builds without a
+warning."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vkq
+import vkq.integer
+from tests.cli.test_examples import folder, run_shortened, short  # noqa: F401  fixtures
+from tests.conftest import ROOT
+
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if page.name != "changelog.md")
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(
+        rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+
+
+def named(page: Path) -> str:
+    return str(page.relative_to(DOCS))
+
+
+COMMANDS = list(
+    dict.fromkeys(
+        line.removeprefix("$ vkq ").strip()
+        for page in PAGES
+        for block in blocks(page, "console")
+        for line in block.splitlines()
+    )
+)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=named)
+def test_code(page: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks of a page go on where the one before ended."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr("vkq.runtime.opened._default", software_device)
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks(page, "python")):
+        exec(compile(block, f"{named(page)}, block {number}", "exec"), names)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.usefixtures("short")
+def test_command(
+    command: str,
+    folder: Path,  # noqa: F811
+    software_device: vkq.Device,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    run_shortened(shlex.split(command), folder, software_device, monkeypatch, capsys, tmp_path)
+
+
+def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
+    """Other blocks are commands of a machine (sh, yaml, dockerfile) in guides that say what was run, and
+    formulas."""
+    found = {
+        (named(page), kind)
+        for page in PAGES
+        for kind in re.findall(r"^```(\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    kinds = {kind for _, kind in found}
+    assert kinds <= {"python", "console", "sh", "yaml", "dockerfile", "{eval-rst}", "{toctree}", "{vkq-help}"}
+    for page in (DOCS / "guides").glob("*.md"):
+        if {(named(page), kind) for kind in ("sh", "yaml", "dockerfile")} & found:
+            assert re.search(r"\*\*.*[Nn]ot (run|built)", page.read_text(encoding="utf-8")), page
+
+
+def test_everything_public_is_in_the_reference() -> None:
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    documented = set(re.findall(r"auto(?:function|class):: (\w+)", text))
+    errors = {name for name in vkq.__all__ if name.endswith("Error")}  # by their module
+    assert set(vkq.__all__) - errors - {"__version__", "integer"} <= documented
+    assert set(vkq.integer.__all__) <= documented
+
+
+@pytest.mark.parametrize("name", sorted(set(vkq.__all__) - {"__version__", "integer"}))
+def test_everything_public_says_what_it_is(name: str) -> None:
+    assert len((getattr(vkq, name).__doc__ or "").strip()) > 30
+
+
+def test_it_builds_without_a_warning(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", str(DOCS), str(tmp_path)],
+        capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "api.html").read_text(encoding="utf-8")
+    assert "2**-126" in page
+    assert "vkq bench" in (tmp_path / "commands.html").read_text(encoding="utf-8")
