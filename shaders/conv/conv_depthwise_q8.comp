@@ -5,8 +5,8 @@
 // There is no sum over channels for a dot product to make, so this multiplies float lanes, exact for 1024
 // taps; it is the same under every path.
 //
-// Memory    x: kPackedInt8_4W4C words; w: words [kh][kw][c4], lane = output channel; channels:
-//           gemm_output.glslh; y: kPackedInt8_4W4C words or float32 NCHW.
+// Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: words [kh][kw][c4], lane = output
+//           channel; channels: gemm_output.glslh; y: as x, or float32 NCHW.
 // Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
 //           channels.
 // Needs     no shared memory and no barrier.

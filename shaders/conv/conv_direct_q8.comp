@@ -6,8 +6,8 @@
 // counts as zero) in the lanes that are not its own. So no byte is ever shifted, and groups of any size use
 // whole dot products.
 //
-// Memory    x: kPackedInt8_4W4C words; w: blocks [kh][span][kw][c4] of 4 output channels x 4 lanes; channels:
-//           gemm_output.glslh; y: kPackedInt8_4W4C words or float32 NCHW.
+// Memory    x: words of kPackedInt8_4W4C or kPackedInt8_16C (BLOCKED); w: blocks [kh][span][kw][c4] of 4
+//           output channels x 4 lanes; channels: gemm_output.glslh; y: as x, or float32 NCHW.
 // Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
 //           channels.
 // Needs     no barrier, and shared memory for a long k of the float form alone.

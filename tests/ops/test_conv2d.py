@@ -10,6 +10,7 @@ from tests.cases import CASES, Data, random_conv2d, random_data
 from tests.referees import ort
 from vkq import reference
 from vkq.kernels.methods import METHODS, names
+from vkq.layout.extent import BLOCKED
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
@@ -38,6 +39,15 @@ def check(data: Data, device: vkq.Device, **options: Any) -> None:
         np.testing.assert_array_equal(
             got, data.expected(y, activation=options.get("activation")), strict=True
         )
+
+
+def check_blocked(data: Data, device: vkq.Device, **options: Any) -> None:
+    """A layer that takes kPackedInt8_16C, and gives it, without a repack."""
+    layer = layer_of(data, device, data.y_q, **options)
+    x = vkq.Tensor.from_numpy(data.x, device, BLOCKED)
+    y = layer(x)
+    np.testing.assert_array_equal(y.numpy(), data.expected(data.y_q), strict=True)
+    assert y.layout == BLOCKED and len(layer.plan(x.spec).variants) == 1
 
 
 def methods_for(problem: Conv2dProblem) -> list[str]:
@@ -101,6 +111,7 @@ def test_depthwise_with_any_multiplier(device, name):
     problem = parse(name)
     check(random_data(problem, rng), device, method="depthwise")
     check(random_data(problem, rng, "uint8", "uint8", w_zero_points="channel"), device, method="depthwise")
+    check_blocked(random_data(problem, rng, w_zero_points="channel"), device, method="depthwise")
 
 
 GROUPED = [
@@ -119,6 +130,7 @@ GROUPED = [
 def test_direct_with_groups_that_straddle_words(device, name, path):
     data = random_data(parse(name), np.random.default_rng(4), "uint8", "uint8", w_zero_points="channel")
     check(data, device, method="direct", path=path)
+    check_blocked(data, device, method="direct", path=path)
 
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])

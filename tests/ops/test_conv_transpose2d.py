@@ -11,6 +11,7 @@ import vkq
 from tests.cases import TRANSPOSED, random_transposed
 from tests.referees import ort
 from vkq import reference
+from vkq.layout.extent import BLOCKED
 from vkq.numerics.requantize import multipliers
 from vkq.ops.conv_transpose2d import Taps
 from vkq.problem.names import parse
@@ -80,6 +81,15 @@ def check(o: Operands, device: vkq.Device, **options: Any) -> None:
             o.x, o.w, y=y, activation=options.get("activation"), **o.options, **o.sizes
         )
         np.testing.assert_array_equal(got, want, strict=True)
+
+
+def check_blocked(o: Operands, device: vkq.Device) -> None:
+    """Images in kPackedInt8_16C, which stay so."""
+    given = {("x_qparams" if k == "x" else k): v for k, v in o.options.items()}
+    x = vkq.Tensor.from_numpy(o.x, device, BLOCKED)
+    y = vkq.conv_transpose2d(x, o.w, y_qparams=o.y, **given, **o.sizes)
+    assert y.layout == BLOCKED
+    np.testing.assert_array_equal(y.numpy(), reference.conv_transpose2d(o.x, o.w, y=o.y, **o.options, **o.sizes))
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -164,7 +174,9 @@ ODD = {
 def test_odd_shapes(device, name):
     problem = parse(name)
     assert problem.name == name
-    check(operands(problem, np.random.default_rng(4), "uint8", "uint8"), device)
+    o = operands(problem, np.random.default_rng(4), "uint8", "uint8")
+    check(o, device)
+    check_blocked(o, device)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.profiles import profile
+from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Pair
 from ..runtime.builder import Builder, Value
@@ -21,6 +22,7 @@ from ..shader.spec import Variant
 from .gemm import FLOAT_WORDS, INVOCATIONS
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
+LAYOUTS = (IMAGE, BLOCKED)  # of the images that these kernels take and give
 UNROLLED_TAPS = 7  # of a line: wider kernels are rare
 LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
@@ -102,15 +104,17 @@ class Direct:
         flat = self._aligned().reshape(1, 4 * ceil4(self.oc), -1)
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
-    def program(self, v: Sweep) -> Program:
-        """The pipeline for sweeps like this one."""
+    def program(self, v: Sweep, layout: str = IMAGE) -> Program:
+        """The pipeline for sweeps like this one, over images in this layout."""
         wide = 1
         while wide < LOCAL_CHANNEL_BLOCKS and 4 * wide < self.oc:
             wide *= 2
         across, down = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
         local: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down}
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        kind: dict[str, Constant] = {"SLIDE": v.slides, "SPREAD": v.spread, "KW": taps}
+        kind: dict[str, Constant] = {
+            "SLIDE": v.slides, "SPREAD": v.spread, "KW": taps, "BLOCKED": layout == BLOCKED,
+        }  # fmt: skip
         constants = {**local, **kind, "ROW_SUMS": self.row_sums, **self._constants()}
         constants |= self.arithmetic.after.constants
         return self.device.program(self._variant(), constants)
@@ -128,7 +132,8 @@ class Direct:
         }  # fmt: skip
         macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(self.program(v), slots, push, macs, self.arithmetic.after.in_place)
+        program = self.program(v, x.spec.layout)
+        b.dispatch(program, slots, push, macs, self.arithmetic.after.in_place)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.sweep(b, Sweep.of(p), x, y)

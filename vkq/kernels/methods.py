@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import ArgumentError, MethodError
-from ..layout.extent import BLOCKED, IMAGE
+from ..layout.extent import BLOCKED, IMAGE, Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import COOPMAT, Choice
-from .direct import Depthwise, Direct
+from .direct import LAYOUTS, Depthwise, Direct
 from .gemm import Gemm
 from .im2col import Im2col
 from .implicit import Implicit
@@ -85,7 +85,7 @@ class Method:
     take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
     kernel takes and gives. packing: what of a problem the kernel's weights depend on; a kernel is made for
     each.
-    floats: whether it takes float activations too.
+    floats: whether it takes float activations too. layouts: others that the kernel takes, and gives then.
     """
 
     name: str
@@ -95,6 +95,11 @@ class Method:
     layout: str = IMAGE
     packing: Callable[[Convolution, Conv2dProblem], Hashable] = lambda c, p: None
     floats: bool = False
+    layouts: tuple[str, ...] = ()
+
+    def layout_of(self, x: Spec) -> str:
+        """The layout in which the kernel takes this input, and gives its result."""
+        return x.layout if x.layout in self.layouts else self.layout
 
 
 def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -186,6 +191,7 @@ METHODS = [
         _not_depthwise,
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
+        layouts=LAYOUTS,
     ),
     Method(
         "matrix",
@@ -195,7 +201,7 @@ METHODS = [
         BLOCKED,
         lambda c, p: MatrixConv.packing(p, c.scheme, c.device.capabilities),
     ),
-    Method("direct", _not_direct, _direct_merit, _direct(Direct)),
+    Method("direct", _not_direct, _direct_merit, _direct(Direct), layouts=LAYOUTS),
     Method(
         "implicit",
         _not_implicit,

@@ -115,9 +115,10 @@ class Conv2d(Layer[Conv2dProblem]):
         method, reason = self._method(p)
         b.why("method", method.name)
         b.why("method_reason", reason)
-        taken, _ = self._scheme.take(b, x, method.layout)
-        result = self._scheme.result(p.y_shape, method.layout)
-        y = b.new(result) if other is None else b.view(repacked(b, other, method.layout), result)
+        layout = method.layout_of(x.spec)
+        taken, _ = self._scheme.take(b, x, layout)
+        result = self._scheme.result(p.y_shape, layout)
+        y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
             self._kernel(method, p).build(b, p, taken, y)
         return y

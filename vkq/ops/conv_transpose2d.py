@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..kernels.direct import Direct, Sweep
+from ..kernels.direct import LAYOUTS, Direct, Sweep
 from ..kernels.weights import Arithmetic
 from ..layout.extent import IMAGE
 from ..numerics.qparams import QParams
@@ -136,6 +136,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
             "method_reason",
             f"one ordinary convolution for each of {stride_h}x{stride_w} phases of the output",
         )
+        layout = x.spec.layout if x.spec.layout in LAYOUTS else layout
         taken, _ = self._scheme.take(b, x, layout)
         y = b.new(self._scheme.result(p.y_shape, layout))
         for v, h, kernel in self._phases if y.spec.size else ():
