@@ -89,7 +89,9 @@ def check_blocked(o: Operands, device: vkq.Device) -> None:
     x = vkq.Tensor.from_numpy(o.x, device, BLOCKED)
     y = vkq.conv_transpose2d(x, o.w, y_qparams=o.y, **given, **o.sizes)
     assert y.layout == BLOCKED
-    np.testing.assert_array_equal(y.numpy(), reference.conv_transpose2d(o.x, o.w, y=o.y, **o.options, **o.sizes))
+    np.testing.assert_array_equal(
+        y.numpy(), reference.conv_transpose2d(o.x, o.w, y=o.y, **o.options, **o.sizes)
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -145,32 +145,6 @@ class Direct:
         return {"LONG_K": self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS}
 
 
-class Depthwise(Direct):
-    """A convolution whose output channels see one input channel each; see conv_depthwise_q8.comp."""
-
-    _word_bytes = 1
-
-    def _span(self) -> int:
-        return 1
-
-    def _flat(self) -> Int8:
-        flat = np.zeros((1, 4 * ceil4(self.oc), self.kh * self.kw), np.int8)
-        flat[0, : self.oc] = self._weight.reshape(self.oc, -1)
-        return flat
-
-    def _packed(self) -> Int8:
-        return np.ascontiguousarray(self._flat()[0].T)
-
-    def _parameters(self) -> Int32:  # the shader multiplies int8 lanes as they are, whatever the path
-        return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
-
-    def _variant(self) -> Variant:
-        return catalog().find("conv2d_q8ta_q8csw__depthwise", **self.arithmetic.axes)
-
-    def _constants(self) -> dict[str, Constant]:
-        return {"ONE_TO_ONE": self.group_oc == 1, "LONG_K": self.kh * self.kw > 4 * FLOAT_WORDS}
-
-
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:
     """(lane of each channel's first input in the words of its block of four, words that any block needs)."""
     channel = np.arange(oc)

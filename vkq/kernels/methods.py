@@ -19,7 +19,8 @@ from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import COOPMAT, Choice
-from .direct import LAYOUTS, Depthwise, Direct
+from .depthwise import Depthwise
+from .direct import LAYOUTS, Direct
 from .gemm import Gemm
 from .im2col import Im2col
 from .implicit import Implicit

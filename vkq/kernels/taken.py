@@ -19,7 +19,8 @@ from ..select.path import TABLE
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .after import NOTHING
-from .direct import Depthwise, Direct, Sweep
+from .depthwise import Depthwise
+from .direct import Direct, Sweep
 from .gemm import Int8Gemm, Rows
 from .implicit import Implicit
 from .pixels import pixel_rows

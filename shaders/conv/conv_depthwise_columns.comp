@@ -1,0 +1,109 @@
+// Depthwise convolution in int8 on packed dot products: OC = IC, square kernels of 3 or 5 taps, stride 1 or 2.
+//
+// A dot product needs four bytes of one channel, and a word holds four channels of a pixel: the words of four
+// input lines in one column, their bytes transposed, are four taps of a column for each of four channels. They
+// serve all ROWS output lines and the KERNEL output pixels that see the column; the taps of an output line stand
+// in its weights where it sees them, beside the channel's zero point, which counts as zero.
+//
+// Memory    x, y: kPackedInt8_16C words; w: [column][output line][word of taps][c4] of four channels x four
+//           lines; channels: gemm_output.glslh.
+// Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels; four neighbours are 16 channels, and
+//           then come the neighbours along the line.
+// Needs     no shared memory and no barrier.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_integer_dot_product : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 2) const bool ROW_SUMS = false;
+
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "dot4x8.glslh"
+#define OUT 1
+#define NO_STORE_BLOCK
+#include "gemm_output.glslh"
+
+#define LINES ((ROWS - 1) * STRIDE + KERNEL)          // of the input
+#define WORDS ((LINES + 3) / 4)                       // of a column of one channel
+#define INPUT_COLUMNS ((COLUMNS - 1) * STRIDE + KERNEL)
+const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
+
+uint first_pixel[LINES];  // of the input line, in pixels
+bool inside_line[LINES];
+
+// Where an output pixel's taps of one column lie among the words.
+bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
+
+// Four words of four bytes, lanes and words exchanged.
+ivec4 transposed(ivec4 v) {
+  int even = 0x00ff00ff, odd = int(0xff00ff00u);
+  int ab02 = (v.x & even) | ((v.y & even) << 8), ab13 = ((v.x >> 8) & even) | (v.y & odd),
+      cd02 = (v.z & even) | ((v.w & even) << 8), cd13 = ((v.z >> 8) & even) | (v.w & odd);
+  return ivec4((ab02 & 0xffff) | (cd02 << 16), (ab13 & 0xffff) | (cd13 << 16),
+      int(uint(ab02) >> 16) | (cd02 & int(0xffff0000u)), int(uint(ab13) >> 16) | (cd13 & int(0xffff0000u)));
+}
+
+int input_word(int line, uint column, uint word_of_block) {
+  bool inside = inside_line[line] && column < p.w;
+  int word = x[inside ? 4u * (first_pixel[line] + column) + word_of_block : 0u];
+  return inside ? word : int8x4_broadcast(p.x_zero_point);
+}
+
+// Four channels' words of taps of one column.
+ivec4 column_words(int word, uint column, uint word_of_block) {
+  ivec4 lines = ivec4(0);
+  [[unroll]] for (int i = 0; i < 4; i++)
+    if (4 * word + i < LINES) lines[i] = input_word(4 * word + i, column, word_of_block);
+  return transposed(lines);
+}
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, q = i % 4u, at = i / 4u;
+  uint row_groups = ceil_div(p.oh, ROWS), column_groups = ceil_div(p.ow, COLUMNS);
+  uint line = at / column_groups, plane = line / row_groups, block = plane / p.images;
+  uint ow = (at - line * column_groups) * COLUMNS, oh = (line - plane * row_groups) * ROWS;
+  uint image = plane - block * p.images, c4 = 4u * block + q, y_c4 = ceil_div(p.channels, 4u);
+  if (c4 < y_c4) {
+    [[unroll]] for (int k = 0; k < LINES; k++) {
+      uint h = oh * STRIDE - p.pad_t + uint(k);
+      inside_line[k] = h < p.h;
+      first_pixel[k] = (plane * p.h + (inside_line[k] ? h : 0u)) * p.w;
+    }
+    ivec4 sums[ROWS * COLUMNS], x_sums[ROWS * COLUMNS];
+    [[unroll]] for (int k = 0; k < ROWS * COLUMNS; k++) sums[k] = x_sums[k] = ivec4(0);
+    [[unroll]] for (int j = 0; j < INPUT_COLUMNS; j++) {
+      [[unroll]] for (int word = 0; word < WORDS; word++) {
+        ivec4 taps = column_words(word, ow * STRIDE - p.pad_l + uint(j), q);
+        [[unroll]] for (int column = 0; column < COLUMNS; column++) {
+          int kw = j - column * STRIDE;
+          if (kw < 0 || kw >= KERNEL) continue;
+          [[unroll]] for (int row = 0; row < ROWS; row++) {
+            if (!sees(row, word)) continue;
+            ivec4 weights = w[uint((kw * ROWS + row) * WORDS + word) * y_c4 + c4];
+            [[unroll]] for (int c = 0; c < 4; c++) {
+              XOperand xs = x_operand(taps[c]);
+              sums[row * COLUMNS + column][c] += dot4x8(xs, w_operand(weights[c]));
+              if (SUM_ROWS) x_sums[row * COLUMNS + column][c] += lane_sum(xs);
+            }
+          }
+        }
+      }
+    }
+    ivec4 offset = channel_block(c4, OFFSET), w_zero_point = channel_block(c4, W_ZERO_POINT);
+    [[unroll]] for (uint row = 0u; row < ROWS; row++) {
+      [[unroll]] for (uint column = 0u; column < COLUMNS; column++) {
+        ivec4 acc = sums[row * COLUMNS + column] + offset;
+        if (SUM_ROWS) acc -= w_zero_point * x_sums[row * COLUMNS + column];
+        if (oh + row < p.oh && ow + column < p.ow)
+          y[4u * ((plane * p.oh + oh + row) * p.ow + ow + column) + q] = output_word(acc, c4);
+      }
+    }
+  }
+}
