@@ -1,5 +1,5 @@
 // y = saturate(round_half_even(x / scale) + zero_point): ONNX QuantizeLinear per tensor, exactly
-// (exact_float.glslh). NaN gives the lower bound, infinities saturate.
+// (quantize_pixels.comp). NaN gives the lower bound, infinities saturate.
 //
 // Memory    x: float32, row-major; y: Int8x4 words in the layout of number LAYOUT; padding lanes get the zero
 //           point.
@@ -20,23 +20,24 @@ layout(push_constant) uniform Push {
   uint n, c, h, w;
   float scale;
   int zero_point;
+  float inverse, low, high, safe;
 } p;
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
-#include "exact_float.glslh"
+#include "quantized.glslh"
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
 void main() {
   uint word = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uvec4 extent = uvec4(p.n, p.c, p.h, p.w);
-  ivec4 q = ivec4(p.zero_point);
+  uvec4 extent = uvec4(p.n, p.c, p.h, p.w), bits = uvec4(0u);
   [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
     uvec4 e = any_layout_element(LAYOUT, word, lane, extent);
-    if (all(lessThan(e, extent)))
-      q[lane] = clamp(
-          quantized_quotient(x[row_major(e, extent)], floatBitsToUint(p.scale)) + p.zero_point, -128, 127);
+    if (all(lessThan(e, extent))) bits[lane] = x[row_major(e, extent)];
   }
-  if (word < p.words) y[word] = int8x4_pack(q);
+  bool sure = true;
+  Int8x4 result = quantized_word(bits, sure);
+  if (!sure) result = exact_word(bits);
+  if (word < p.words) y[word] = result;
 }

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from ..errors import DTypeError
-from ..layout.extent import Spec, extent_of, layout_number
+from ..layout.extent import BLOCKED, PIXELS, Spec, extent_of, layout_number
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
+from .weights import ceil4
+
+
+INVERSES = (2.0**-100, 2.0**100)  # scales whose reciprocal and products with it are normal numbers
+SAFE = 0.5 - 2.0**-20
 
 
 def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Value:
@@ -16,28 +21,45 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
         raise DTypeError(f"quantize: x has dtype {x.spec.dtype}; it must be float32")
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
     if y.spec.size:
-        program = b.device.program(
-            catalog().find("quantize_q8ta__word"), {"LAYOUT": layout_number(y.spec.layout)}
-        )
         n, c, h, w = extent_of(x.spec.shape, y.spec.layout)
-        push: dict[str, int | float] = {
-            "words": y.spec.nbytes // 4, "n": n, "c": c, "h": h, "w": w, "scale": q.scale,
-            "zero_point": signed_zero_point(q),
-        }  # fmt: skip
+        push: dict[str, int | float] = {"n": n, "c": c, "h": h, "w": w, **_steps(q)}
+        if y.spec.layout in PIXELS:
+            variant = catalog().find("quantize_q8ta__pixels", layout=PIXELS[y.spec.layout])
+            line = w if y.spec.layout == BLOCKED else 4 * ceil4(w)
+            program = b.device.program(variant)
+            push["threads"] = -(-c // 16) * n * h * line
+        else:
+            constants = {"LAYOUT": layout_number(y.spec.layout)}
+            program = b.device.program(catalog().find("quantize_q8ta__word"), constants)
+            push["words"] = y.spec.nbytes // 4
         b.dispatch(program, [x, y], push)
     return y
+
+
+def _steps(q: QParams) -> dict[str, int | float]:
+    """The push constants of shaders/common/quantized.glslh."""
+    zero, usual = signed_zero_point(q), INVERSES[0] <= q.scale <= INVERSES[1]
+    return {
+        "scale": q.scale, "zero_point": zero, "inverse": 1.0 / q.scale if usual else 0.0,
+        "low": -128.0 - zero, "high": 127.0 - zero, "safe": SAFE if usual else -1.0,
+    }  # fmt: skip
 
 
 def dequantized(b: Builder, x: Value, q: QParams) -> Value:
     """8-bit numbers as float32."""
     y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
-        constants = {"LAYOUT": layout_number(x.spec.layout)}
-        program = b.device.program(catalog().find("dequantize_q8ta__element"), constants)
         n, c, h, w = x.spec.extent
         push: dict[str, int | float] = {
-            "elements": x.spec.size, "n": n, "c": c, "h": h, "w": w, "scale": q.scale,
-            "zero_point": signed_zero_point(q),
+            "n": n, "c": c, "h": h, "w": w, "scale": q.scale, "zero_point": signed_zero_point(q),
         }  # fmt: skip
+        if x.spec.layout in PIXELS:
+            variant = catalog().find("dequantize_q8ta__pixels", layout=PIXELS[x.spec.layout])
+            program = b.device.program(variant)
+            push["threads"] = -(-c // 16) * n * h * w
+        else:
+            constants = {"LAYOUT": layout_number(x.spec.layout)}
+            program = b.device.program(catalog().find("dequantize_q8ta__element"), constants)
+            push["elements"] = x.spec.size
         b.dispatch(program, [x, y], push)
     return y

@@ -17,6 +17,7 @@ CONTIGUOUS = "contiguous"
 MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
+PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}  # layouts of whole vectors of pixels, as variants name them
 NUMBERS = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
 BYTES = ("int8", "uint8")
 Extent = tuple[int, int, int, int]

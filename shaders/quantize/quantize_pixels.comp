@@ -1,0 +1,69 @@
+// y = saturate(round_half_even(x / scale) + zero_point) of images: ONNX QuantizeLinear per tensor, exactly.
+// NaN gives the lower bound, infinities saturate.
+//
+// A product with 1 / scale decides, unless it lies so near to a tie (farther than `safe` from an integer) that
+// its rounding could: then the quotient is made (exact_float.glslh).
+//
+// Memory    x: float32, row-major, read as bits: a device may flush subnormal floats; y: kPackedInt8_16C
+//           (BLOCKED) or kPackedInt8_4W4C, padding lanes get the zero point.
+// Threads   one invocation quantizes 16 channels of one pixel, its neighbours those of the next pixels.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
+#if BLOCKED
+layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
+#else
+layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
+#endif
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint threads;
+  uint n, c, h, w;
+  float scale;
+  int zero_point;
+  float inverse, low, high, safe;
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "quantized.glslh"
+
+uint columns() { return BLOCKED == 1 ? p.w : 4u * ceil_div(p.w, 4u); }
+
+// The bits of four channels of a pixel; 0 where there is none.
+uvec4 loaded(uint first, uint channel) {
+  uvec4 bits = uvec4(0u);
+  [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+    if (channel + lane < p.c) bits[lane] = x[first + (channel + lane) * p.h * p.w];
+  return bits;
+}
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  uint line = i / columns(), w = i - line * columns(), plane = line / p.h, block = plane / p.n;
+  uint image = plane - block * p.n, h = line - plane * p.h;
+  uint first = (image * p.c * p.h + h) * p.w + min(w, p.w - 1u);
+  if (i < p.threads) {
+    uvec4 bits[4];
+    [[unroll]] for (uint k = 0u; k < 4u; k++) bits[k] = loaded(first, 16u * block + 4u * k);
+    bool sure = true;
+    ivec4 words;
+    [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = quantized_word(bits[k], sure);
+    if (!sure) {
+      [[dont_unroll]] for (uint k = 0u; k < 4u; k++)
+        words = ivec4(words.yzw, exact_word(loaded(first, 16u * block + 4u * k)));
+    }
+#if BLOCKED
+    y[i] = words;
+#else
+    uint c4 = ceil_div(p.c, 4u), at = 4u * ((image * p.h + h) * (columns() / 4u) + w / 4u) * c4 + w % 4u;
+    [[unroll]] for (uint k = 0u; k < 4u; k++)
+      if (4u * block + k < c4) y[at + 4u * (4u * block + k)] = words[k];
+#endif
+  }
+}
