@@ -6,8 +6,8 @@
 //                 product decide unless the value lies farther than `safe` from an integer, so near to a tie
 //                 that the order of roundings could matter: then the steps are done.
 //
-// Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel.
-// Threads   one invocation writes one word: four channels of one output pixel.
+// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too.
+// Threads   one invocation writes one vector.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -16,14 +16,20 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const int LAYOUT = 0;
 
-layout(set = 0, binding = 0) readonly buffer X { int x[]; };
-layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
+#if BLOCKED
+#define Element ivec4
+#define WORDS 4  // of an element
+#else
+#define Element int
+#define WORDS 1
+#endif
+layout(set = 0, binding = 0) readonly buffer X { Element x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint words;
+  uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
   uint kernel_h, kernel_w, stride_h, stride_w, pad_t, pad_l, dilation_h, dilation_w;
 #if KIND == KIND_AVERAGE
@@ -36,7 +42,7 @@ layout(push_constant) uniform Push {
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
-#include "layout/any.glslh"
+#include "pixels.glslh"
 #if KIND == KIND_AVERAGE
 #define RARE_QUOTIENTS
 #include "exact_sum.glslh"
@@ -52,8 +58,25 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-ivec4 pixel(uvec4 e, uint h, uint w) {
-  return int8x4_unpack(x[any_layout_word(LAYOUT, uvec4(e.x, e.y, h, w), uvec4(p.n, p.c, p.x_h, p.x_w))]);
+// The first vector of a line of x, of these channels.
+uint line_of(Pixels at, uint h) {
+  at.h = h;
+  at.w = 0u;
+  return vector_of(at, uvec4(p.n, p.c, p.x_h, p.x_w));
+}
+
+// The words of pixel w of a line: of 16 channels, or of four.
+struct Words { ivec4 lanes[WORDS]; };
+
+Words pixel(uint line, uint w) {
+  Words words;
+#if BLOCKED
+  ivec4 vector = x[line + w];
+  [[unroll]] for (int k = 0; k < 4; k++) words.lanes[k] = int8x4_unpack(vector[k]);
+#else
+  words.lanes[0] = int8x4_unpack(x[4u * (line + w / 4u * blocks_of(p.c)) + w % 4u]);
+#endif
+  return words;
 }
 
 #if KIND == KIND_AVERAGE
@@ -61,11 +84,18 @@ float mean_steps(float total, float count) {
   return sum(quotient(quotient(total, count), p.y_scale), float(p.y_zero));
 }
 
-ivec4 exact_mean(uvec4 e, Span rows, Span columns, float count) {
+// The steps one by one, of four channels: word k of the pixels.
+ivec4 exact_mean(Pixels at, Span rows, Span columns, float count, int k) {
   vec4 total = vec4(0.0);
   for (uint h = rows.first; h < rows.last; h++) {
+    uint line = line_of(at, h);
     for (uint w = columns.first; w < columns.last; w++) {
-      vec4 centred = vec4(pixel(e, h, w) - p.x_zero);
+#if BLOCKED
+      ivec4 lanes = int8x4_unpack(x[line + w][k]);
+#else
+      ivec4 lanes = pixel(line, w).lanes[0];
+#endif
+      vec4 centred = vec4(lanes - p.x_zero);
       [[unroll]] for (int i = 0; i < 4; i++) total[i] = sum(total[i], multiply(centred[i], p.x_scale));
     }
   }
@@ -74,37 +104,72 @@ ivec4 exact_mean(uvec4 e, Span rows, Span columns, float count) {
     q = vec4(q.yzw, clamp(roundEven(mean_steps(total.x, count)), -512.0, 512.0));
     total = total.yzwx;
   }
-  return ivec4(q) - p.y_shift;
+  return clamp(ivec4(q) - p.y_shift, ivec4(p.y_min), ivec4(p.y_max));
 }
 
-ivec4 result(uvec4 e, Span rows, Span columns) {
-  ivec4 total = ivec4(0);
+Element result(Pixels at, Span rows, Span columns) {
+  ivec4 total[WORDS];
+  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] = ivec4(0);
   for (uint h = rows.first; h < rows.last; h++) {
-    for (uint w = columns.first; w < columns.last; w++) total += pixel(e, h, w) - p.x_zero;
+    uint line = line_of(at, h);
+    for (uint w = columns.first; w < columns.last; w++) {
+      Words words = pixel(line, w);
+      [[unroll]] for (int k = 0; k < WORDS; k++) total[k] += words.lanes[k];
+    }
   }
-  float count = float(p.count != 0u ? p.count : (rows.last - rows.first) * (columns.last - columns.first));
-  vec4 value = vec4(total) * (p.ratio / count) + float(p.y_zero - p.y_shift);
-  vec4 rounded = roundEven(value);
-  ivec4 q = ivec4(clamp(rounded, vec4(-512.0), vec4(512.0)));
-  if (any(greaterThan(abs(value - rounded), vec4(p.safe)))) q = exact_mean(e, rows, columns, count);
-  return clamp(q, ivec4(p.y_min), ivec4(p.y_max));
-}
+  int inside = int((rows.last - rows.first) * (columns.last - columns.first));
+  float count = float(p.count != 0u ? p.count : uint(inside));
+  ivec4 q[WORDS];
+  float farthest = 0.0;
+  [[unroll]] for (int k = 0; k < WORDS; k++) {
+    vec4 value = vec4(total[k] - p.x_zero * inside) * (p.ratio / count) + float(p.y_zero - p.y_shift);
+    vec4 rounded = roundEven(value), distance = abs(value - rounded);
+    q[k] = clamp(ivec4(clamp(rounded, vec4(-512.0), vec4(512.0))), ivec4(p.y_min), ivec4(p.y_max));
+    farthest = max(farthest, max(max(distance.x, distance.y), max(distance.z, distance.w)));
+  }
+  if (farthest > p.safe) {
+    [[dont_unroll]] for (int k = 0; k < WORDS; k++) {
+      ivec4 exact = exact_mean(at, rows, columns, count, k);
+      [[unroll]] for (int i = 0; i < WORDS; i++) q[i] = i == k ? exact : q[i];
+    }
+  }
 #else
-ivec4 result(uvec4 e, Span rows, Span columns) {
-  ivec4 most = ivec4(-128);
+Element result(Pixels at, Span rows, Span columns) {
+  ivec4 q[WORDS];
+  [[unroll]] for (int k = 0; k < WORDS; k++) q[k] = ivec4(-128);
   for (uint h = rows.first; h < rows.last; h += p.dilation_h) {
-    for (uint w = columns.first; w < columns.last; w += p.dilation_w) most = max(most, pixel(e, h, w));
+    uint line = line_of(at, h);
+    for (uint w = columns.first; w < columns.last; w += p.dilation_w) {
+      Words words = pixel(line, w);
+      [[unroll]] for (int k = 0; k < WORDS; k++) q[k] = max(q[k], words.lanes[k]);
+    }
   }
-  return most;
-}
 #endif
+#if BLOCKED
+  return ivec4(int8x4_pack(q[0]), int8x4_pack(q[1]), int8x4_pack(q[2]), int8x4_pack(q[3]));
+#else
+  return int8x4_pack(q[0]);
+#endif
+}
+
+Span columns_under(uint w) {
+  return under(w, p.stride_w, p.pad_l, p.kernel_w, p.dilation_w, p.x_w);
+}
 
 void main() {
-  uint word = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uvec4 e = any_layout_element(LAYOUT, word, 0u, uvec4(p.n, p.c, p.y_h, p.y_w));
-  if (word < p.words && e.w < p.y_w && e.z < p.y_h && e.x < p.n) {
-    Span rows = under(e.z, p.stride_h, p.pad_t, p.kernel_h, p.dilation_h, p.x_h);
-    Span columns = under(e.w, p.stride_w, p.pad_l, p.kernel_w, p.dilation_w, p.x_w);
-    y[word] = int8x4_pack(result(e, rows, columns));
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  if (i < p.vectors) {
+    Pixels at = pixels_of(i, uvec4(p.n, p.c, p.y_h, p.y_w));
+    Span rows = under(at.h, p.stride_h, p.pad_t, p.kernel_h, p.dilation_h, p.x_h);
+#if BLOCKED
+    y[i] = result(at, rows, columns_under(at.w));
+#else
+    ivec4 words = ivec4(0);
+    [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // the words going round
+      uint w = min(at.w + k, p.y_w - 1u);
+      words = ivec4(words.yzw, result(at, rows, columns_under(w)));
+    }
+    y[i] = words;
+#endif
   }
 }

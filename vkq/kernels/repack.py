@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..layout.extent import CONTIGUOUS, Spec, layout_number
+from ..layout.extent import CONTIGUOUS, PIXELS, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 
@@ -26,13 +26,19 @@ def reshaped(b: Builder, x: Value, shape: Sequence[int], layout: str | None = No
 def repack_into(b: Builder, x: Value, y: Value) -> None:
     """Adds the dispatch that writes the elements of x in row-major order into y, in its layout."""
     s, to = x.spec, y.spec
-    if s.size:
-        constants = {"X_LAYOUT": layout_number(s.layout), "Y_LAYOUT": layout_number(to.layout)}
-        program = b.device.program(catalog().find("repack_q8__word"), constants)
-        push: dict[str, int | float] = {"words": to.nbytes // 4}
-        push |= {f"x_{d}": v for d, v in zip("nchw", s.extent, strict=True)}
-        push |= {f"y_{d}": v for d, v in zip("nchw", to.extent, strict=True)}
-        b.dispatch(program, [x, y], push)
+    if not s.size:
+        return
+    if {s.layout, to.layout} == PIXELS.keys() and s.extent == to.extent:
+        program = b.device.program(catalog().find("repack_q8__pixels", to=PIXELS[to.layout]))
+        sizes: dict[str, int | float] = dict(zip("nchw", to.extent, strict=True))
+        b.dispatch(program, [x, y], {"vectors": to.nbytes // 16, **sizes})
+        return
+    constants = {"X_LAYOUT": layout_number(s.layout), "Y_LAYOUT": layout_number(to.layout)}
+    program = b.device.program(catalog().find("repack_q8__word"), constants)
+    push: dict[str, int | float] = {"words": to.nbytes // 4}
+    push |= {f"x_{d}": v for d, v in zip("nchw", s.extent, strict=True)}
+    push |= {f"y_{d}": v for d, v in zip("nchw", to.extent, strict=True)}
+    b.dispatch(program, [x, y], push)
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:

@@ -87,15 +87,9 @@ class Spec:
         return len(self.shape) != 4 or self.layout == MATRIX
 
     @property
-    def lanes_are_channels(self) -> bool:
-        """Whether a word holds four channels of one pixel."""
-        packed = self.packed
-        return packed is not None and packed.dims[packed.lane.dim] == "c"
-
-    @property
     def image_layout(self) -> str:
-        """Its own layout where a word holds four channels of one pixel, else kPackedInt8_4W4C."""
-        return self.layout if self.lanes_are_channels else IMAGE
+        """Its own layout where that holds vectors of pixels (`PIXELS`), else kPackedInt8_4W4C."""
+        return self.layout if self.layout in PIXELS else IMAGE
 
 
 def default_layout(dtype: str, rank: int) -> str:

@@ -11,7 +11,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import Spec, layout_number
+from ..layout.extent import PIXELS, Spec, layout_number
 from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
@@ -69,9 +69,7 @@ def max_pooled(
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec(window.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
     if y.spec.size:
-        program = b.device.program(
-            catalog().find("max_pool_q8__word"), {"LAYOUT": layout_number(y.spec.layout)}
-        )
+        program = b.device.program(catalog().find("max_pool_q8__pixels", layout=PIXELS[y.spec.layout]))
         b.dispatch(program, [x, y], _window_constants(window, y.spec), y.spec.size * window.taps)
     return y
 
@@ -133,9 +131,7 @@ def averaged(
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        program = b.device.program(
-            catalog().find("avg_pool_q8__word"), {"LAYOUT": layout_number(y.spec.layout)}
-        )
+        program = b.device.program(catalog().find("avg_pool_q8__pixels", layout=PIXELS[y.spec.layout]))
         push = _window_constants(window, y.spec) | _average_constants(window, xq, yq, count_include_pad)
         b.dispatch(program, [x, y], push, 8 * y.spec.size * window.taps)
     return y
@@ -222,7 +218,7 @@ def averaged_by_table(b: Builder, x: Value, table: npt.NDArray[np.float32], yq: 
 def _window_constants(window: Window, y: Spec) -> dict[str, int | float]:
     n, c, h, w = window.x_shape
     return {
-        "words": y.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": y.shape[2], "y_w": y.shape[3],
+        "vectors": y.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": y.shape[2], "y_w": y.shape[3],
         "kernel_h": window.kernel[0], "kernel_w": window.kernel[1], "stride_h": window.stride[0],
         "stride_w": window.stride[1], "pad_t": window.padding[0], "pad_l": window.padding[1],
         "dilation_h": window.dilation[0], "dilation_w": window.dilation[1],

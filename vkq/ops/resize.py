@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..kernels.repack import repacked
-from ..layout.extent import Spec, layout_number
+from ..layout.extent import PIXELS, Spec
 from ..numerics.stored import shift
 from ..problem.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
 from ..runtime.builder import Builder, Value
@@ -78,16 +78,16 @@ def resized_as(b: Builder, x: Value, how: Resize) -> Value:
     y = b.new(Spec(how.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
     if y.spec.size:
         table = b.device.constant(("resize", how), 16 * sum(how.size), lambda: _table(how))
-        constants: dict[str, Constant] = {"LAYOUT": layout_number(y.spec.layout)}
+        constants: dict[str, Constant] = {}
         if how.mode == "linear":
             constants["EVEN"] = how.rounding == "even"
         n, c, h, w = x.spec.shape
         push: dict[str, int | float] = {
-            "words": y.spec.nbytes // 4, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
+            "vectors": y.spec.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
             "y_w": how.size[1], "shift": shift(y.spec.dtype),
         }  # fmt: skip
-        program = b.device.program(catalog().find("resize_q8__word", mode=how.mode), constants)
-        b.dispatch(program, [x, b.constant(table), y], push)
+        variant = catalog().find("resize_q8__pixels", mode=how.mode, layout=PIXELS[y.spec.layout])
+        b.dispatch(b.device.program(variant, constants), [x, b.constant(table), y], push)
     return y
 
 
