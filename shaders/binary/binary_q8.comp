@@ -8,9 +8,10 @@
 //
 // Memory    a, b, y: Int8x4 words in one layout; table: byte 256 * (b + 128) + (a + 128), four to a word.
 //   SAME      equal shapes: vectors of four words, any layout.
+//   PIXELS    broadcast images in a layout of vectors of pixels (pixels.glslh).
 //   otherwise broadcast: a word of y holds four elements along the axis LANE_AXIS, so it needs one word of a
 //   and of b.
-// Threads   one invocation writes one vector (SAME) or one word.
+// Threads   one invocation writes one vector (SAME, PIXELS) or one word.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -25,7 +26,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
 
-#if SAME
+#if SAME || PIXELS
 #define Element ivec4
 #else
 #define Element int
@@ -47,6 +48,9 @@ layout(push_constant) uniform Push {
 #include "int8x4.glslh"
 #include "row_major.glslh"
 #include "layout/any.glslh"
+#if PIXELS
+#include "pixels.glslh"
+#endif
 
 // A lane of a word after the other, from the lowest; the words as unsigned with their signs turned.
 uint next_lane(uint result, uint ua, uint ub) {
@@ -97,7 +101,23 @@ bool undecided(vec4 farthest) {
   return max(two.x, two.y) > p.safe;
 }
 
-#if !SAME
+#if PIXELS
+// Of an operand of these sizes: the number of the vector for one of y, and what the vector holds for it.
+uint place(Pixels at, uvec4 size) {
+  Pixels own = Pixels(min(at.image, size.x - 1u), min(at.block, blocks_of(size.y) - 1u), min(at.h, size.z - 1u),
+      min(at.w, size.w - 1u));
+  return vector_of(own, size);
+}
+
+ivec4 spread(ivec4 words, uvec4 size, uvec4 y_size) {
+  if (BLOCKED == 0 && size.w < y_size.w) words = words.xxxx;
+  if (size.y < y_size.y) {
+    if (BLOCKED == 1) words = words.xxxx;
+    [[unroll]] for (int k = 0; k < 4; k++) words[k] = int8x4_broadcast(int8x4_lane(words[k], 0u));
+  }
+  return words;
+}
+#elif !SAME
 uvec4 extent_of(uvec4 dims) { return FOLDED ? uvec4(1u, 1u, dims.x * dims.y * dims.z, dims.w) : dims; }
 
 // The word that holds logical element e (broadcast into dims), and the lane of e where all four lanes of y
@@ -115,7 +135,7 @@ Int8x4 lanes(Int8x4 word, uint lane, bool one) {
 }
 #endif
 
-#if SAME
+#if SAME || PIXELS
 // Four words, looked up: one at a time, the words going round.
 ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
   ivec4 result = ivec4(0);
@@ -130,7 +150,15 @@ ivec4 vector_from_table(ivec4 words_a, ivec4 words_b) {
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.count) {
+#if SAME
     ivec4 words_a = a[i], words_b = b[i], result;
+#else
+    uvec4 y_size = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_size = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
+    uvec4 b_size = uvec4(p.b_n, p.b_c, p.b_h, p.b_w);
+    Pixels at = pixels_of(i, y_size);
+    ivec4 words_a = spread(a[place(at, a_size)], a_size, y_size), result;
+    ivec4 words_b = spread(b[place(at, b_size)], b_size, y_size);
+#endif
     vec4 farthest = vec4(0.0);
     [[unroll]] for (int w = 0; w < 4; w++)
       result[w] = combine_word(words_a[w], words_b[w], farthest);

@@ -1,23 +1,22 @@
 // The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
 // + y_zero), the sum exact.
 //
-// Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y:
-//           the same, one pixel.
-// Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then
-//           halves in shared memory.
+// Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel.
+// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation adds
+//           every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
-layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 1) const uint ACROSS = 1;
 
-layout(set = 0, binding = 0) readonly buffer X { int x[]; };
-layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
+layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint n, c, h, w, c4;
+  uint n, c, h, w, blocks;
   int x_zero, y_zero, y_min, y_max;
   float multiplier;
 } p;
@@ -25,29 +24,51 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "requantize.glslh"
-#include "layout/any.glslh"
+#include "pixels.glslh"
 
-shared ivec4 sums[LOCAL_X];
+#define WORDS (BLOCKED == 1 ? 4 : 1)  // of sums
+shared ivec4 sums[WORDS * LOCAL_X];
+
+Int8x4 mean(ivec4 total) {
+  ivec4 acc = total - p.x_zero * int(p.h * p.w), q;
+  [[unroll]] for (int i = 0; i < 4; i++)
+    q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
+  return int8x4_pack(q);
+}
 
 void main() {
-  uint block = workgroup_index(), me = gl_LocalInvocationID.x, pixels = p.h * p.w;
-  uvec4 e = uvec4(block / p.c4, block % p.c4 * 4u, 0u, 0u), extent = uvec4(p.n, p.c, p.h, p.w);
-  ivec4 total = ivec4(0);
-  for (uint i = me; i < pixels; i += LOCAL_X) {
-    e.z = i / p.w;
-    e.w = i - e.z * p.w;
-    total += int8x4_unpack(x[any_layout_word(LAYOUT, e, extent)]);
+  uint tiles = ceil_div(p.blocks, ACROSS), group = workgroup_index(), image = group / tiles;
+  uint me = gl_LocalInvocationID.x, block = (group - image * tiles) * ACROSS + me % ACROSS;
+  uint columns = ceil_div(p.w, VECTOR_PIXELS), vectors = p.h * columns, step_ = LOCAL_X / ACROSS;
+  uint first = BLOCKED == 1 ? (block * p.n + image) * vectors : image * vectors * p.blocks + block;
+  ivec4 total[WORDS];
+  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] = ivec4(0);
+  if (block < p.blocks) {
+    for (uint i = me / ACROSS; i < vectors; i += step_) {
+#if BLOCKED
+      ivec4 vector = x[first + i];
+      [[unroll]] for (int k = 0; k < WORDS; k++) total[k] += int8x4_unpack(vector[k]);
+#else
+      ivec4 vector = x[first + i * p.blocks];
+      uint w = 4u * (i % columns);
+      [[unroll]] for (uint k = 0u; k < 4u; k++) total[0] += w + k < p.w ? int8x4_unpack(vector[k]) : ivec4(0);
+#endif
+    }
   }
-  sums[me] = total;
+  [[unroll]] for (uint k = 0u; k < WORDS; k++) sums[k * LOCAL_X + me] = total[k];
   barrier();
-  for (uint half_ = LOCAL_X / 2u; half_ > 0u; half_ /= 2u) {
-    if (me < half_) sums[me] += sums[me + half_];
+  for (uint half_ = LOCAL_X / 2u; half_ >= ACROSS; half_ /= 2u) {
+    if (me < half_) {
+      [[unroll]] for (uint k = 0u; k < WORDS; k++) sums[k * LOCAL_X + me] += sums[k * LOCAL_X + me + half_];
+    }
     barrier();
   }
-  if (me == 0u) {
-    ivec4 acc = sums[0] - p.x_zero * int(pixels), q;
-    [[unroll]] for (int i = 0; i < 4; i++)
-      q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
-    y[any_layout_word(LAYOUT, uvec4(e.xy, 0u, 0u), uvec4(p.n, p.c, 1u, 1u))] = int8x4_pack(q);
+  if (me < ACROSS && block < p.blocks) {
+#if BLOCKED
+    y[block * p.n + image] =
+        ivec4(mean(sums[me]), mean(sums[LOCAL_X + me]), mean(sums[2u * LOCAL_X + me]), mean(sums[3u * LOCAL_X + me]));
+#else
+    y[image * p.blocks + block] = ivec4(mean(sums[me]), 0, 0, 0);
+#endif
   }
 }

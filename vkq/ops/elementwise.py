@@ -16,7 +16,7 @@ from ..errors import ArgumentError, DTypeError
 from ..kernels.after import After, with_sum
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
-from ..layout.extent import Spec, default_layout, layout_number
+from ..layout.extent import PIXELS, Spec, default_layout, layout_number
 from ..layout.pack import layout
 from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
 from ..numerics.qparams import QParams
@@ -222,10 +222,10 @@ def _combine(
 ) -> None:
     """Adds the dispatch for operands in one layout and of one rank."""
     x, z, y = operands
-    same = x.spec.shape == z.spec.shape
+    shape = "same" if x.spec.shape == z.spec.shape else PIXELS.get(y.spec.layout, "broadcast")
     words = y.spec.nbytes // 4
     push |= {
-        "count": ceil4(words) if same else words, "ra": numbers.ra, "rb": numbers.rb,
+        "count": words if shape == "broadcast" else ceil4(words), "ra": numbers.ra, "rb": numbers.rb,
         "offset": numbers.offset, "safe": numbers.safe,
     }  # fmt: skip
     for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
@@ -234,7 +234,7 @@ def _combine(
         "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
         "LANE_AXIS": layout(y.spec.layout).lane.dim,
     }  # fmt: skip
-    variant = catalog().find("binary_q8__word", op=numbers.variant, shape="same" if same else "broadcast")
+    variant = catalog().find("binary_q8__word", op=numbers.variant, shape=shape)
     b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)
 
 

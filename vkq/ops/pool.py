@@ -11,7 +11,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import PIXELS, Spec, layout_number
+from ..layout.extent import BLOCKED, PIXELS, Spec, layout_number
 from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
@@ -28,6 +28,7 @@ from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
+MOST_ACROSS = 8  # neighbouring blocks of channels of a workgroup: 128 bytes
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -176,11 +177,15 @@ def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec((n, c, 1, 1), yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        program = b.device.program(
-            catalog().find("global_avg_pool_q8__reduce"), {"LAYOUT": layout_number(y.spec.layout)}
-        )
+        blocked = y.spec.layout == BLOCKED
+        blocks = -(-c // 16) if blocked else ceil4(c)
+        variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[y.spec.layout])
+        across = 1
+        while not blocked and across < min(MOST_ACROSS, blocks):
+            across *= 2
+        program = b.device.program(variant, {"ACROSS": across})
         push: dict[str, int | float] = {
-            "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "x_zero": signed_zero_point(xq),
+            "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
         }  # fmt: skip
         b.dispatch(program, [x, y], push, x.spec.size)
