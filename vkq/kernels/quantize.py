@@ -10,7 +10,6 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .weights import ceil4
 
-
 INVERSES = (2.0**-100, 2.0**100)  # scales whose reciprocal and products with it are normal numbers
 SAFE = 0.5 - 2.0**-20
 

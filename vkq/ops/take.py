@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
+from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
 from ..layout.extent import BYTES, CONTIGUOUS, NUMBERS, Spec, layout_number
 from ..numerics.stored import shift
@@ -21,7 +22,6 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
-from .shape import Moved, move, strides
 
 ANY = (*BYTES, *NUMBERS)
 Places = npt.NDArray[np.integer[Any]]

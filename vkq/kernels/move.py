@@ -1,0 +1,140 @@
+"""Rectangular movements of 8-bit elements, as steps of a plan: transposition, slices, padding, and the inputs
+of a concatenation."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ..errors import ArgumentError
+from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, layout_number
+from ..layout.pack import layout
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+
+BLOCK = {IMAGE: 4, BLOCKED: 16}  # channels of a vector
+
+
+@dataclasses.dataclass(frozen=True)
+class Moved:
+    """One logical axis of a result: its length, and the part [before, before + size) that the input has,
+    *stride* apart there."""
+
+    length: int
+    before: int
+    size: int
+    stride: int
+
+    def joined(self, inner: Moved) -> Moved | None:
+        """This axis and the next as one, where the elements allow it."""
+        if inner.before or inner.size != inner.length or self.stride != inner.stride * inner.size:
+            return None
+        return Moved(
+            self.length * inner.length, self.before * inner.length, self.size * inner.length, inner.stride
+        )
+
+
+def move(
+    b: Builder,
+    x: Value,
+    y: Value,
+    axes: Sequence[Moved],
+    fill: int,
+    along: int | None = None,
+    order: Sequence[int] | None = None,
+) -> None:
+    """Adds the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis that
+    x has."""
+    if order is None and _whole_pixels(x.spec, y.spec, axes, along):
+        _move_pixels(b, x, y, axes, fill, along is not None)
+        return
+    packed, folded = layout(y.spec.layout), y.spec.folded
+    lane = len(axes) - 1 if folded else packed.lane.dim
+    whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
+    box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
+    box = list(y.spec.extent)
+    if box_axis:
+        box[box_axis] = box_size
+    push: dict[str, int | float] = {
+        "words": packed.words(box), "fill": fill, "box_axis": box_axis, "box_first": box_first,
+        "box_size": box_size,
+    }  # fmt: skip
+    logical = _four_axes(axes, folded)
+    for name, values in {
+        "y": y.spec.extent,
+        "x": x.spec.extent,
+        "dims": [a.length for a in logical],
+        "before": [a.before for a in logical],
+        "size": [a.size for a in logical],
+        "stride": [a.stride for a in logical],
+    }.items():
+        push |= {f"{name}_{d}": value for d, value in zip("nchw", values, strict=True)}
+    constants: dict[str, Constant] = {
+        "LAYOUT": layout_number(y.spec.layout), "FOLDED": folded, "WORDS": whole_words,
+        "KEEP": along is not None, "LANE_AXIS": packed.lane.dim,
+    }  # fmt: skip
+    b.dispatch(b.device.program(catalog().find("move_q8__word"), constants), [x, y], push)
+
+
+def _whole_pixels(x: Spec, y: Spec, axes: Sequence[Moved], along: int | None) -> bool:
+    """Whether x moves by whole pixels and whole blocks of channels."""
+    if y.layout not in PIXELS or x.layout != y.layout or len(axes) != 4:
+        return False
+    block, channels = BLOCK[y.layout], axes[1]
+    own = zip(axes, x.shape, strides(x.shape), strict=True)
+    whole = [a.stride == step and a.size == size for a, size, step in own]
+    # what lies beside x's last channels in their block: the next input's, written after; nothing; or fill
+    last = along == 1 or channels.size % block == 0 or channels.before + channels.size >= channels.length
+    together = y.layout == BLOCKED or along != 3  # or else a vector holds pixels of two inputs
+    return all(whole) and channels.before % block == 0 and last and together
+
+
+def _move_pixels(b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, keep: bool) -> None:
+    before = [a.before for a in axes]
+    push: dict[str, int | float] = {
+        "vectors": (x if keep else y).spec.nbytes // 16, "fill": fill, "before_n": before[0],
+        "before_block": before[1] // BLOCK[y.spec.layout], "before_h": before[2], "before_w": before[3],
+    }  # fmt: skip
+    for name, spec in (("y", y.spec), ("x", x.spec)):
+        push |= {f"{name}_{d}": size for d, size in zip("nchw", spec.shape, strict=True)}
+    variant = catalog().find("move_q8__pixels", layout=PIXELS[y.spec.layout])
+    b.dispatch(b.device.program(variant, {"KEEP": keep}), [x, y], push)
+
+
+def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:
+    """(axis of the extent, first, size) of the part of y that an input covers, from a whole block; (0, 0, 0)
+    is all of y."""
+    if y.folded:
+        inner = math.prod(y.shape[along + 1 : -1])
+        if along == len(y.shape) - 1:
+            axis, begin, size = 3, axes[along].before, axes[along].size
+        elif math.prod(y.shape[:along]) == 1:
+            axis, begin, size = 2, axes[along].before * inner, axes[along].size * inner
+        else:
+            return (0, 0, 0)
+    else:
+        axis, begin, size = along, axes[along].before, axes[along].size
+    first = begin // 4 * 4
+    return (axis, first, begin + size - first) if axis else (0, 0, 0)
+
+
+def _four_axes(axes: Sequence[Moved], folded: bool) -> list[Moved]:
+    """Four axes that mean the same; those of a folded layout are joined where they can be."""
+    joined: list[Moved] = []
+    for axis in axes:
+        one = joined[-1].joined(axis) if folded and joined else None
+        joined[-1:] = [one] if one else [*joined[-1:], axis]
+    if len(joined) > 4:
+        joined = [axis for axis in joined if axis.length > 1]
+    if len(joined) > 4:
+        raise ArgumentError(
+            f"{len(joined)} axes move apart from each other; at most 4 can: reshape, and move them in steps"
+        )
+    return [Moved(1, 0, 1, 0)] * (4 - len(joined)) + joined
+
+
+def strides(shape: Sequence[int]) -> list[int]:
+    """Row-major strides in elements."""
+    return [math.prod(shape[i + 1 :]) for i in range(len(shape))]
