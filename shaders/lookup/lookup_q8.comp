@@ -35,13 +35,13 @@ Int8x4 map_word(Int8x4 word) {
 }
 
 void main() {
+  uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
+  ivec4 words[VECTORS];  // all on their way before any is needed
+  [[unroll]] for (uint i = 0u; i < VECTORS; i++) words[i] = x[min(first + i * LOCAL_X, p.vectors - 1u)];
   for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) entries[i] = table[i];
   barrier();
-  uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
   [[unroll]] for (uint i = 0u; i < VECTORS; i++) {
-    uint at = first + i * LOCAL_X;
-    if (at >= p.vectors) break;
-    ivec4 words = x[at];
-    y[at] = ivec4(map_word(words.x), map_word(words.y), map_word(words.z), map_word(words.w));
+    ivec4 v = words[i], result = ivec4(map_word(v.x), map_word(v.y), map_word(v.z), map_word(v.w));
+    if (first + i * LOCAL_X < p.vectors) y[first + i * LOCAL_X] = result;
   }
 }

@@ -6,8 +6,8 @@
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: 256 numbers.
-// Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup; maximum and sum are halved
-//           in shared memory.
+// Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup, side by side: in
+//           kPackedInt8_4H4W four rows are. Maximum and sum are halved in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -31,16 +31,21 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float y_scale;          // int8 output only
-  int y_zero;
+  float scale;            // of y, and what goes with it: int8 output only
+  int zero_point;
+  float inverse, low, high, safe;
 } p;
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "row_major.glslh"
 #include "exact_sum.glslh"
+#if OUT == OUT_Q8
+#include "quantized.glslh"
+#endif
 #include "layout/any.glslh"
 
+const uint ROWS = LOCAL_X / THREADS;  // of a workgroup
 shared int most[LOCAL_X];
 shared uvec2 sums[LOCAL_X];  // low, high
 
@@ -82,16 +87,16 @@ void store(uvec4 e, uint count, ivec4 q, int top, float inverse) {
     if (i < count) y[row_major(along(e, (AXIS == 1u ? e.y : e.w) + i), extent())] = result[i];
   }
 #else
-  ivec4 rounded;
-  [[unroll]] for (uint i = 0u; i < 4u; i++)
-    rounded[i] = quantized_quotient(floatBitsToUint(result[i]), floatBitsToUint(p.y_scale));
-  y[any_layout_word(LAYOUT, e, extent())] = int8x4_pack(clamp(rounded + p.y_zero, ivec4(-128), ivec4(127)));
+  bool sure = true;
+  Int8x4 word = quantized_word(floatBitsToUint(result), sure);
+  if (!sure) word = exact_word(floatBitsToUint(result));
+  y[any_layout_word(LAYOUT, e, extent())] = word;
 #endif
 }
 
 void main() {
-  uint me = gl_LocalInvocationID.x, t = me % THREADS,
-       row = workgroup_index() * (LOCAL_X / THREADS) + me / THREADS, size = length_();
+  uint me = gl_LocalInvocationID.x, t = me / ROWS, row = workgroup_index() * ROWS + me % ROWS,
+       size = length_();
   uvec4 e = begin_of(min(row, p.rows - 1u));
   int top = -128;
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
@@ -101,10 +106,10 @@ void main() {
   most[me] = top;
   barrier();
   for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
-    if (t < half_) most[me] = max(most[me], most[me + half_]);
+    if (t < half_) most[me] = max(most[me], most[me + half_ * ROWS]);
     barrier();
   }
-  top = most[me - t];
+  top = most[me % ROWS];
 
   uvec2 total = uvec2(0u);
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
@@ -115,10 +120,10 @@ void main() {
   sums[me] = total;
   barrier();
   for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
-    if (t < half_) sums[me] = add_wide(sums[me], sums[me + half_]);
+    if (t < half_) sums[me] = add_wide(sums[me], sums[me + half_ * ROWS]);
     barrier();
   }
-  float inverse = quotient(1.0, wide_to_float(sums[me - t]));
+  float inverse = quotient(1.0, wide_to_float(sums[me % ROWS]));
   if (row < p.rows) {
     for (uint i = 4u * t; i < size; i += 4u * THREADS) {
       ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, along(e, i), extent())]);

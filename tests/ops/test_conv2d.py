@@ -47,7 +47,8 @@ def check_blocked(data: Data, device: vkq.Device, **options: Any) -> None:
     x = vkq.Tensor.from_numpy(data.x, device, BLOCKED)
     y = layer(x)
     np.testing.assert_array_equal(y.numpy(), data.expected(data.y_q), strict=True)
-    assert y.layout == BLOCKED and len(layer.plan(x.spec).variants) == 1
+    assert y.layout == BLOCKED
+    assert len(layer.plan(x.spec).variants) == 1
 
 
 def methods_for(problem: Conv2dProblem) -> list[str]:

@@ -21,7 +21,7 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
     y = b.new(Spec(x.spec.shape, q.dtype, layout, q))
     if y.spec.size:
         n, c, h, w = extent_of(x.spec.shape, y.spec.layout)
-        push: dict[str, int | float] = {"n": n, "c": c, "h": h, "w": w, **_steps(q)}
+        push: dict[str, int | float] = {"n": n, "c": c, "h": h, "w": w, **steps(q)}
         if y.spec.layout in PIXELS:
             variant = catalog().find("quantize_q8ta__pixels", layout=PIXELS[y.spec.layout])
             line = w if y.spec.layout == BLOCKED else 4 * ceil4(w)
@@ -35,7 +35,7 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
     return y
 
 
-def _steps(q: QParams) -> dict[str, int | float]:
+def steps(q: QParams) -> dict[str, int | float]:
     """The push constants of shaders/common/quantized.glslh."""
     zero, usual = signed_zero_point(q), INVERSES[0] <= q.scale <= INVERSES[1]
     return {

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..arguments import checked
 from ..errors import ArgumentError
-from ..kernels.gemm import INVOCATIONS
+from ..kernels.quantize import steps
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
 from ..layout.extent import MATRIX, Spec, layout_number
@@ -25,6 +25,8 @@ from . import operand
 from .operand import Operand
 from .shape import transposed
 
+INVOCATIONS = 128
+THREADS = 32  # of a row at most: four rows lie side by side in kPackedInt8_4H4W
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
 
 
@@ -110,15 +112,14 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
     if s.size == 0:
         return y
     threads = 1
-    while threads < min(INVOCATIONS, ceil4(s.extent[axis])):
+    while threads < min(THREADS, ceil4(s.extent[axis])):
         threads *= 2
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(s.layout), "LOCAL_X": INVOCATIONS, "THREADS": threads, "AXIS": axis,
     }  # fmt: skip
     n, c, h, w = s.extent
     push: dict[str, int | float] = {
-        "rows": s.size // s.extent[axis], "n": n, "c": c, "h": h, "w": w,
-        "y_scale": yq.scale if yq else 1.0, "y_zero": signed_zero_point(yq) if yq else 0,
+        "rows": s.size // s.extent[axis], "n": n, "c": c, "h": h, "w": w, **steps(yq or QParams(1.0)),
     }  # fmt: skip
     table = b.device.constant(("softmax", xq.scale), 1024, lambda: exponentials(xq.scale))
     program = b.device.program(
