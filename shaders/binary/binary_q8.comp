@@ -104,9 +104,8 @@ bool undecided(vec4 farthest) {
 #if PIXELS
 // Of an operand of these sizes: the number of the vector for one of y, and what the vector holds for it.
 uint place(Pixels at, uvec4 size) {
-  Pixels own = Pixels(min(at.image, size.x - 1u), min(at.block, blocks_of(size.y) - 1u), min(at.h, size.z - 1u),
-      min(at.w, size.w - 1u));
-  return vector_of(own, size);
+  uint image = min(at.image, size.x - 1u), block = min(at.block, blocks_of(size.y) - 1u);
+  return vector_of(Pixels(image, block, min(at.h, size.z - 1u), min(at.w, size.w - 1u)), size);
 }
 
 ivec4 spread(ivec4 words, uvec4 size, uvec4 y_size) {

@@ -1,9 +1,9 @@
-// Depthwise convolution in int8 on packed dot products: OC = IC, square kernels of 3 or 5 taps, stride 1 or 2.
+// Depthwise convolution in int8 on packed dot products: OC = IC, kernels of 3x3 or 5x5, stride 1 or 2.
 //
 // A dot product needs four bytes of one channel, and a word holds four channels of a pixel: the words of four
-// input lines in one column, their bytes transposed, are four taps of a column for each of four channels. They
-// serve all ROWS output lines and the KERNEL output pixels that see the column; the taps of an output line stand
-// in its weights where it sees them, beside the channel's zero point, which counts as zero.
+// input lines in one column, their bytes transposed, are four taps of a column for each of four channels.
+// They serve all ROWS output lines and the KERNEL output pixels that see the column; the taps of an output
+// line stand in its weights where it sees them, beside the channel's zero point, which counts as zero.
 //
 // Memory    x, y: kPackedInt8_16C words; w: [column][output line][word of taps][c4] of four channels x four
 //           lines; channels: gemm_output.glslh.
@@ -26,6 +26,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
+#include "transposed4x4.glslh"
 #define OUT 1
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
@@ -41,15 +42,6 @@ bool inside_line[LINES];
 // Where an output pixel's taps of one column lie among the words.
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
-// Four words of four bytes, lanes and words exchanged.
-ivec4 transposed(ivec4 v) {
-  int even = 0x00ff00ff, odd = int(0xff00ff00u);
-  int ab02 = (v.x & even) | ((v.y & even) << 8), ab13 = ((v.x >> 8) & even) | (v.y & odd),
-      cd02 = (v.z & even) | ((v.w & even) << 8), cd13 = ((v.z >> 8) & even) | (v.w & odd);
-  return ivec4((ab02 & 0xffff) | (cd02 << 16), (ab13 & 0xffff) | (cd13 << 16),
-      int(uint(ab02) >> 16) | (cd02 & int(0xffff0000u)), int(uint(ab13) >> 16) | (cd13 & int(0xffff0000u)));
-}
-
 int input_word(int line, uint column, uint word_of_block) {
   bool inside = inside_line[line] && column < p.w;
   int word = x[inside ? 4u * (first_pixel[line] + column) + word_of_block : 0u];
@@ -61,7 +53,7 @@ ivec4 column_words(int word, uint column, uint word_of_block) {
   ivec4 lines = ivec4(0);
   [[unroll]] for (int i = 0; i < 4; i++)
     if (4 * word + i < LINES) lines[i] = input_word(4 * word + i, column, word_of_block);
-  return transposed(lines);
+  return transposed4x4(lines);
 }
 
 void main() {

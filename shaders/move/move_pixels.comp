@@ -35,8 +35,7 @@ uvec4 x_size() { return uvec4(p.x_n, p.x_c, p.x_h, p.x_w); }
 
 // Pixel w of x, or `fill` outside of it.
 Element pixel(Pixels at, uint w) {
-  bool inside =
-      at.image < p.x_n && at.block < blocks_of(p.x_c) && at.h < p.x_h && w < p.x_w;
+  bool inside = at.image < p.x_n && at.block < blocks_of(p.x_c) && at.h < p.x_h && w < p.x_w;
   at.w = w;
   uint vector = inside ? vector_of(at, x_size()) : 0u;
 #if BLOCKED
@@ -47,20 +46,23 @@ Element pixel(Pixels at, uint w) {
   return inside ? read : Element(int8x4_broadcast(p.fill));
 }
 
+Pixels moved(Pixels at, int sign_) {
+  return Pixels(at.image + sign_ * p.before_n, at.block + sign_ * p.before_block, at.h + sign_ * p.before_h,
+      at.w + sign_ * p.before_w);
+}
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.vectors) {
     uvec4 y_size = uvec4(p.y_n, p.y_c, p.y_h, p.y_w);
     Pixels at = pixels_of(i, KEEP ? x_size() : y_size), from = at;
-    Pixels moved = Pixels(at.image + p.before_n, at.block + p.before_block, at.h + p.before_h, at.w + p.before_w);
-    if (!KEEP)
-      from = Pixels(at.image - p.before_n, at.block - p.before_block, at.h - p.before_h, at.w - p.before_w);
+    if (!KEEP) from = moved(at, -1);
 #if BLOCKED
     ivec4 words = pixel(from, from.w);
 #else
     ivec4 words;
     [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = pixel(from, from.w + k);
 #endif
-    y[vector_of(KEEP ? moved : at, y_size)] = words;
+    y[vector_of(KEEP ? moved(at, 1) : at, y_size)] = words;
   }
 }

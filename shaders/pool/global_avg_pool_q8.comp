@@ -2,8 +2,8 @@
 // + y_zero), the sum exact.
 //
 // Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel.
-// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation adds
-//           every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
+// Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation
+//           adds every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -51,7 +51,8 @@ void main() {
 #else
       ivec4 vector = x[first + i * p.blocks];
       uint w = 4u * (i % columns);
-      [[unroll]] for (uint k = 0u; k < 4u; k++) total[0] += w + k < p.w ? int8x4_unpack(vector[k]) : ivec4(0);
+      [[unroll]] for (uint k = 0u; k < 4u; k++)
+        total[0] += w + k < p.w ? int8x4_unpack(vector[k]) : ivec4(0);
 #endif
     }
   }
@@ -65,8 +66,9 @@ void main() {
   }
   if (me < ACROSS && block < p.blocks) {
 #if BLOCKED
-    y[block * p.n + image] =
-        ivec4(mean(sums[me]), mean(sums[LOCAL_X + me]), mean(sums[2u * LOCAL_X + me]), mean(sums[3u * LOCAL_X + me]));
+    ivec4 words;
+    [[unroll]] for (uint k = 0u; k < WORDS; k++) words[k] = mean(sums[k * LOCAL_X + me]);
+    y[block * p.n + image] = words;
 #else
     y[image * p.blocks + block] = ivec4(mean(sums[me]), 0, 0, 0);
 #endif

@@ -1,8 +1,8 @@
 // y = saturate(round_half_even(x / scale) + zero_point) of images: ONNX QuantizeLinear per tensor, exactly.
 // NaN gives the lower bound, infinities saturate.
 //
-// A product with 1 / scale decides, unless it lies so near to a tie (farther than `safe` from an integer) that
-// its rounding could: then the quotient is made (exact_float.glslh).
+// A product with 1 / scale decides, unless it lies so near to a tie (farther than `safe` from an integer)
+// that its rounding could: then the quotient is made (exact_float.glslh).
 //
 // Memory    x: float32, row-major, read as bits: a device may flush subnormal floats; y: kPackedInt8_16C
 //           (BLOCKED) or kPackedInt8_4W4C, padding lanes get the zero point.

@@ -1,7 +1,8 @@
 // Moves int8 images from kPackedInt8_4W4C to kPackedInt8_16C (BLOCKED) or back.
 //
 // Memory    x: words of the one layout; y: vectors of the other (pixels.glslh).
-// Threads   one invocation writes one vector; its neighbours read the rest of the 64 bytes that it reads from.
+// Threads   one invocation writes one vector; its neighbours read the rest of the 64 bytes that it reads
+//           from.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -31,7 +32,8 @@ void main() {
     [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = x[first + 4u * min(4u * at.block + k, c4 - 1u)];
 #else
     uint first = ((at.block / 4u * p.n + at.image) * p.h + at.h) * p.w;
-    [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = x[4u * (first + min(at.w + k, p.w - 1u)) + at.block % 4u];
+    [[unroll]] for (uint k = 0u; k < 4u; k++)
+      words[k] = x[4u * (first + min(at.w + k, p.w - 1u)) + at.block % 4u];
 #endif
     y[i] = words;
   }

@@ -48,8 +48,9 @@ def move(
     """Adds the dispatch that takes *axes* of y from x; with *along*, only the part of y along that axis that
     x has."""
     if order is None and _whole_pixels(x.spec, y.spec, axes, along):
-        _move_pixels(b, x, y, axes, fill, along is not None)
-        return
+        return _move_pixels(b, x, y, axes, fill, along is not None)
+    if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
+        return _transpose_pixels(b, x, y, order)
     packed, folded = layout(y.spec.layout), y.spec.folded
     lane = len(axes) - 1 if folded else packed.lane.dim
     whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
@@ -101,6 +102,20 @@ def _move_pixels(b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: in
         push |= {f"{name}_{d}": size for d, size in zip("nchw", spec.shape, strict=True)}
     variant = catalog().find("move_q8__pixels", layout=PIXELS[y.spec.layout])
     b.dispatch(b.device.program(variant, {"KEEP": keep}), [x, y], push)
+
+
+def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> None:
+    n, c, h, w = sizes = x.spec.shape
+    runs = list(sizes)
+    runs[order[1]] = -(-sizes[order[1]] // BLOCK[y.spec.layout])
+    if y.spec.layout == BLOCKED:
+        threads = 4 * -(-c // 16) * runs[0] * runs[2] * runs[3]
+    else:
+        threads = -(-c // 4) * runs[0] * runs[2] * (runs[3] if order[1] == 3 else 4 * -(-runs[3] // 4))
+    constants: dict[str, Constant] = {f"ORDER_{i}": axis for i, axis in enumerate(order)}
+    variant = catalog().find("transpose_q8__pixels", layout=PIXELS[y.spec.layout])
+    push: dict[str, int | float] = {"threads": threads, "n": n, "c": c, "h": h, "w": w}
+    b.dispatch(b.device.program(variant, constants), [x, y], push)
 
 
 def _box(y: Spec, axes: Sequence[Moved], along: int) -> tuple[int, int, int]:

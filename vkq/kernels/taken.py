@@ -91,9 +91,9 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
     for layer, name, axes in (
         ("add", "binary_q8__word", {"op": "add", "shape": "same"}),
-        ("average pool", "avg_pool_q8__word", {}),
-        ("global average pool", "global_avg_pool_q8__reduce", {}),
-        ("quantize", "quantize_q8ta__word", {}),
+        ("average pool", "avg_pool_q8__pixels", {"layout": "4w4c"}),
+        ("global average pool", "global_avg_pool_q8__reduce", {"layout": "4w4c"}),
+        ("quantize", "quantize_q8ta__pixels", {"layout": "4w4c"}),
     ):
         yield layer, device.program(catalog().find(name, **axes))
 
