@@ -43,9 +43,12 @@ bool inside_line[LINES];
 bool sees(int row, int word) { return row * STRIDE < 4 * word + 4 && row * STRIDE + KERNEL > 4 * word; }
 
 int input_word(int line, uint column, uint word_of_block) {
+  // of variables alone, so that they are selected and not branched for
   bool inside = inside_line[line] && column < p.w;
-  int word = x[inside ? 4u * (first_pixel[line] + column) + word_of_block : 0u];
-  return inside ? word : int8x4_broadcast(p.x_zero_point);
+  uint at = 4u * (first_pixel[line] + column) + word_of_block;
+  at = inside ? at : 0u;
+  int outside = int8x4_broadcast(p.x_zero_point), word = x[at];
+  return inside ? word : outside;
 }
 
 // Four channels' words of taps of one column.

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from vkq.check.cases import CASES, SCALES, SCHEMES, TRANSPOSED, Case
 from vkq.errors import ArgumentError, did_you_mean
+from vkq.problem.mover import TAKES, Mover, mover
 from vkq.problem.names import MOST_LETTERS, Problem, check_work, parse
 from vkq.yamlfile import Node, load
 
@@ -32,7 +33,7 @@ _NAME = re.compile(r"(\w+)\[([^\[\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})(?::([0-9]{1,18}))?")
 
 
-def expand(text: str) -> list[Problem]:
+def expand(text: str) -> list[Problem | Mover]:
     """The problems that a name with lists and ranges of sizes states, the last size varying fastest.
 
     >>> [p.name for p in expand("linear[M=1,8,K=16:32:16,N=4]")][1:3]
@@ -63,8 +64,9 @@ def expand(text: str) -> list[Problem]:
         raise ArgumentError(
             f"{text!r} states {count} cases; at most {MAX_CASES} can be asked for: use larger steps"
         )
+    read = mover if match[1] in TAKES else parse
     return [
-        parse(f"{match[1]}[{','.join(map('='.join, zip(keys, one, strict=True)))}]")
+        read(f"{match[1]}[{','.join(map('='.join, zip(keys, one, strict=True)))}]")
         for one in itertools.product(*values)
     ]
 

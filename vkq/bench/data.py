@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq import reference
+from vkq.bench import movers
 from vkq.check.cases import FLOAT, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
@@ -21,7 +22,9 @@ from vkq.numerics.qparams import QParams
 from vkq.ops.conv2d import Conv2d
 from vkq.ops.conv_transpose2d import ConvTranspose2d
 from vkq.ops.linear import Linear
+from vkq.problem.mover import Mover
 from vkq.runtime.device import Device
+from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d": ConvTranspose2d}
@@ -42,6 +45,8 @@ class Weights:
 
 def weights(case: Case) -> Weights:
     """The weights of a case; cases that differ only in M, N (of a conv2d), H or W have the same."""
+    if isinstance(case.problem, Mover):
+        return Weights(np.zeros(0, np.int8), np.zeros(0, np.float32), np.zeros(0), movers.X, movers.Y)
     p = case.problem
     rng = _rng("w", p.weight_shape, case.scheme, case.scale)
     w = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
@@ -70,6 +75,8 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 def activations(case: Case) -> Array:
     """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of
     more."""
+    if isinstance(case.problem, Mover):
+        return movers.activations(case.problem)
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
     if not case.scheme.startswith("q8ta"):
         return rng.standard_normal(case.problem.x_shape, np.float32)
@@ -79,6 +86,8 @@ def activations(case: Case) -> Array:
 def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     """The vkq layer of a case on one path. Raises ArgumentError where the case asks for a method and layers
     have none."""
+    if isinstance(case.problem, Mover):
+        return movers.Moving(case.problem, device)
     kind, options = KINDS[case.op], window(case)
     if case.method is not None:
         if not has_methods(case):
@@ -97,9 +106,19 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
     )  # fmt: skip
 
 
+def tensor(case: Case, layer: Any, x: Array) -> Tensor:
+    """The input on the device, as the layer takes it without a repack."""
+    if isinstance(case.problem, Mover):
+        made: Tensor = layer.tensor(x)
+        return made
+    return Tensor.from_numpy(
+        x, layer.device, layer.input_layout(x.shape) if case.scheme.startswith("q8ta") else None
+    )
+
+
 def has_methods(case: Case) -> bool:
     """Whether the layer of a case can be asked for one of its ways by name."""
-    return "method" in inspect.signature(KINDS[case.op]).parameters
+    return case.op in KINDS and "method" in inspect.signature(KINDS[case.op]).parameters
 
 
 def window(case: Case) -> dict[str, Any]:
@@ -114,18 +133,20 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
     Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
     order of float32 additions stays within.
     """
+    if isinstance(case.problem, Mover):
+        return Expected(movers.expected(case.problem, x))
     if data.groups is not None:
         y, size = (
             reference.linear_grouped(x, data.groups, data.bias, magnitude=bound) for bound in (False, True)
         )
-        return Expected.of_sum(y, size, case.problem.gemm_k)
+        return Expected.of_sum(y, size, case.layer.gemm_k)
     if case.scheme not in FLOAT:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
     y = _by_image(case, x, lambda part: _weight_only(case, data.w, data.scale, data.bias, part))
     size = _by_image(
         case, np.abs(x), lambda part: _weight_only(case, np.abs(data.w), data.scale, np.abs(data.bias), part)
     )
-    return Expected.of_sum(y, size, case.problem.gemm_k)
+    return Expected.of_sum(y, size, case.layer.gemm_k)
 
 
 def _by_image(case: Case, x: Array, answer: Any) -> Array:

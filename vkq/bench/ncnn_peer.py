@@ -30,7 +30,7 @@ def arm(
 ) -> tuple[Callable[[], Array], str, str]:
     """(call, what ran, agreement). Raises NotImplementedError for what ncnn cannot run as this case states
     it."""
-    p = case.problem
+    p = case.layer
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
     if isinstance(p, Conv2dProblem) and p.groups != 1:
@@ -68,7 +68,7 @@ def _gpu(ncnn: Any, device: Device) -> int:
 
 
 def _net(ncnn: Any, case: Case, weights: Weights, bias: Array, index: int) -> tuple[Any, str]:
-    p = case.problem
+    p = case.layer
     values = {0: p.gemm_n}
     if isinstance(p, Conv2dProblem):
         top, left, bottom, right = p.padding
@@ -102,8 +102,8 @@ def _agreement(case: Case, weights: Weights, x: Array, bias: Array, got: Array) 
     assert weights.x is not None
     scale = weights.scale * np.float32(weights.x.scale)
     real = x.astype(np.float64)
-    if isinstance(case.problem, Conv2dProblem):
-        p = case.problem
+    if isinstance(case.layer, Conv2dProblem):
+        p = case.layer
         window = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation}
         want = reference.conv2d_q8csw(real, weights.w, scale, bias, **window)  # type: ignore[arg-type]
     else:

@@ -84,7 +84,7 @@ class OnnxRuntime:
         return PeerArm(call, ran, agreement(call(), expected))
 
     def _model(self, case: Case, data: Weights) -> tuple[str, Any]:
-        helper, kinds, p = self._onnx.helper, self._onnx.TensorProto, case.problem
+        helper, kinds, p = self._onnx.helper, self._onnx.TensorProto, case.layer
         assert data.x is not None
         assert data.y is not None
         conv = isinstance(p, Conv2dProblem)
@@ -131,7 +131,7 @@ class PyTorch:
         self._torch = _library("torch", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        torch, p = self._torch, case.problem
+        torch, p = self._torch, case.layer
         ran = f"PyTorch {torch.__version__} on the CPU with {torch.get_num_threads()} threads"
         if case.op == "linear" and case.scheme != "q8csw":
             xt, wt = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weights.w.T))

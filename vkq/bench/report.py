@@ -87,17 +87,11 @@ class Table:
             cells = zip(_cells(arm, comparisons), _WIDE_WIDTHS, strict=True)
             return " ".join(cell.rjust(width) for cell, width in cells) + f"  {_command(arm)}"
         row = _first(arm)
-        share = f"{row.compute_share:.0%}" if row.compute_share else "-"
+        rate, share = _speed(row)
         spread = f"{microseconds(row.p20_us)}..{microseconds(row.p80_us)}"
         line = self._line(
             row.case,
-            [
-                row.path,
-                microseconds(row.median_us),
-                spread,
-                _rate(row.gops) if row.clock != "host" else "-",
-                share,
-            ],
+            [row.path, microseconds(row.median_us), spread, rate if row.clock != "host" else "-", share],
         )
         ratio = _ratio(row, comparisons)
         said = [] if ratio == "-" else [ratio]
@@ -162,6 +156,13 @@ def _cells(arm: dict[str, Row], comparisons: Sequence[Comparison]) -> Cells:
         _rate(main.gbps) if main is not host else "-",
         f"{main.copy_share:.0%}" if main.copy_share else "-", _ratio(main, comparisons),
     ]  # fmt: skip
+
+
+def _speed(row: Row) -> tuple[str, str]:
+    """GOP/s and their share of the ceiling; GB/s and their share of a copy where there is no arithmetic."""
+    if row.operations:
+        return _rate(row.gops), f"{row.compute_share:.0%}" if row.compute_share else "-"
+    return f"{_rate(row.gbps)} GB", f"{row.copy_share:.0%} copy" if row.copy_share else "-"
 
 
 def _first(arm: dict[str, Row]) -> Row:

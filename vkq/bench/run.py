@@ -21,7 +21,6 @@ from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
-from vkq.runtime.tensor import Tensor
 from vkq.select.path import PATHS, refusal
 
 Progress = Callable[[str], None]
@@ -142,7 +141,7 @@ class Runner:
         return tuple(dict.fromkeys([*base, *self.plan.paths]))
 
     def _weights(self, case: Case) -> tuple[data.Weights, dict[Any, Any]]:
-        window = case.name if case.op == "conv2d" else ""
+        window = "" if case.op == "linear" else case.name
         key = (case.problem.weight_shape, case.scheme, case.scale, window)
         if self._built is None or self._built[0] != key:
             self._built = None  # before the next are made: they may be large
@@ -152,12 +151,12 @@ class Runner:
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """The reference's answer. What it costs with few rows is the weights, so it is asked once for
         `FEW_ROWS` of them."""
-        if case.op != "linear" or case.problem.gemm_m > FEW_ROWS:
+        if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
             return data.expected(case, weights, x)
         if "expected" not in made:
-            more = replace(case, problem=LinearProblem(FEW_ROWS, case.problem.gemm_n, case.problem.gemm_k))
+            more = replace(case, problem=LinearProblem(FEW_ROWS, case.layer.gemm_n, case.layer.gemm_k))
             made["expected"] = data.expected(more, weights, data.activations(more))
-        found: Expected = made["expected"].first(case.problem.gemm_m)
+        found: Expected = made["expected"].first(case.layer.gemm_m)
         return found
 
     def _vkq_arm(
@@ -203,9 +202,7 @@ class Runner:
         return None
 
     def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> timer.WorkArm:
-        tensor = Tensor.from_numpy(
-            x, self.device, None if not case.scheme.startswith("q8ta") else layer.input_layout(x.shape)
-        )
+        tensor = data.tensor(case, layer, x)
         ceiling, copy = of_path(path, self.result.ceilings), self.result.ceilings.get("copy")
         arithmetic_s = case.operations / ceiling[1] if ceiling else 0.0
         memory_bound = bool(copy) and case.bytes / (copy or 1) > 0.5 * arithmetic_s

@@ -12,8 +12,10 @@ from typing import Literal
 
 import numpy as np
 
+from ..errors import ArgumentError
 from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
+from ..problem.mover import Mover
 from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
@@ -33,7 +35,7 @@ class Case:
     the network of its list has it. ``use``: what it is for.
     """
 
-    problem: Problem
+    problem: Problem | Mover
     scheme: str = SCHEMES[0]
     scale: str = SCALES[0]
     method: str | None = None
@@ -50,6 +52,13 @@ class Case:
     def op(self) -> str:
         """``linear``, ``conv2d``, ...: what stands before the bracket."""
         return self.name.partition("[")[0]
+
+    @property
+    def layer(self) -> Problem:
+        """The problem of a layer's case. Raises ArgumentError for operators that only move data."""
+        if isinstance(self.problem, Mover):
+            raise ArgumentError(f"{self.name} has no weight; it must be a linear layer or a convolution")
+        return self.problem
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def catalogue(use: str | None = "correctness") -> Iterator[Check]:
     for case in (*CASES, *TRANSPOSED):
         if use in (None, case.use):
             for number, options in enumerate(_options(case)):
-                yield Check(case.problem, seed=number, **options)
+                yield Check(case.layer, seed=number, **options)
 
 
 def _options(case: Case) -> Iterator[dict[str, Any]]:

@@ -4,7 +4,8 @@ filter."""
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from vkq.errors import ArgumentError, did_you_mean
 from vkq.problem.conv2d import Conv2dProblem
@@ -14,13 +15,26 @@ from vkq.problem.transposed import TransposedConv2dProblem
 
 Problem = LinearProblem | Conv2dProblem | TransposedConv2dProblem
 
+
+class Sized(Protocol):
+    """What is measured or checked."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def macs(self) -> int: ...
+    def bytes(self) -> int: ...
+
+
 _NUMBERS = r"\w+=[0-9]{1,18}(?:x[0-9]{1,18}){0,3}"
 _NAME = re.compile(rf"(\w+)\[({_NUMBERS}(?:,{_NUMBERS})*)\]")
 MOST_LETTERS = 500  # of a name
 MOST_BYTES = 1 << 33  # of a problem whose operands are made: x, weight and y
 MOST_MACS = 1 << 42  # of a problem that is computed: minutes on the slowest device
 _IMAGE = ("N", "IC", "H", "W", "OC", "KH", "KW")
-_TAKES = {  # operation: its sizes, and its options, which may stand in any order and be left out
+Takes = Mapping[str, tuple[Sequence[str], Sequence[str]]]
+# operation: its sizes, and its options, which may stand in any order and be left out
+_TAKES: Takes = {
     "linear": (("M", "K", "N"), ()),
     "conv2d": (_IMAGE, ("stride", "padding", "dilation", "groups")),
     "conv_transpose2d": (_IMAGE, ("stride", "padding", "output_padding", "dilation", "groups")),
@@ -38,18 +52,12 @@ def parse(name: str) -> Problem:
     >>> parse("conv_transpose2d[N=1,IC=4,H=5,W=6,OC=2,KH=3,KW=3,stride=2]").y_shape
     (1, 2, 11, 13)
     """
-    _check_length(name)
-    match = _NAME.fullmatch(name)
-    if match is None or match[1] not in _TAKES:
-        kind = name.partition("[")[0]
-        near = did_you_mean(kind, _TAKES) if kind not in _TAKES else ""
-        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_EXAMPLE}{near}")
-    sizes, given = _read(name, match)
-    if match[1] == "linear":
+    op, sizes, given = read(name, _TAKES)
+    if op == "linear":
         m, k, n = sizes
         return LinearProblem(m=m, k=k, n=n)
     n, ic, h, w, oc, kh, kw = sizes
-    if match[1] == "conv_transpose2d":
+    if op == "conv_transpose2d":
         weight = (ic, oc // max(1, given.get("groups", 1)), kh, kw)
         return TransposedConv2dProblem.of((n, ic, h, w), weight, **given)
     stride, dilation = (pair("conv2d", key, given.get(key, 1), 1) for key in ("stride", "dilation"))
@@ -57,7 +65,7 @@ def parse(name: str) -> Problem:
     return Conv2dProblem(n, ic, h, w, oc, kh, kw, stride, padding, dilation, given.get("groups", 1))
 
 
-def check_work(problem: Problem) -> None:
+def check_work(problem: Sized) -> None:
     """Refuses a problem that cannot be computed here for comparison, before its operands are made: they and
     the result must have at most `MOST_BYTES`, and there may be at most `MOST_MACS` multiply-adds."""
     if problem.bytes() > MOST_BYTES or problem.macs > MOST_MACS:
@@ -74,9 +82,16 @@ def _check_length(name: str) -> None:
         )
 
 
-def _read(name: str, match: re.Match[str]) -> tuple[list[int], dict[str, Any]]:
-    """The sizes in their order, and the options that the name gives: a number, or several as a tuple."""
-    sizes, options = _TAKES[match[1]]
+def read(name: str, takes: Takes) -> tuple[str, list[int], dict[str, Any]]:
+    """The operation, its sizes in their order, and the options that the name gives: a number, or several as a
+    tuple. Raises ArgumentError for an operation or a size that *takes* does not have."""
+    _check_length(name)
+    match = _NAME.fullmatch(name)
+    if match is None or match[1] not in takes:
+        kind = name.partition("[")[0]
+        near = did_you_mean(kind, takes) if kind not in takes else ""
+        raise ArgumentError(f"{name!r} is not a problem; write linear[M=1,K=64,N=32] or {_EXAMPLE}{near}")
+    sizes, options = takes[match[1]]
     pairs = [item.split("=") for item in match[2].split(",")]
     values = {key: tuple(int(number) for number in text.split("x")) for key, text in pairs}
     missing, unknown = [key for key in sizes if key not in values], sorted(set(values) - {*sizes, *options})
@@ -87,4 +102,5 @@ def _read(name: str, match: re.Match[str]) -> tuple[list[int], dict[str, Any]]:
         wrong = "; ".join(f"{what}: {', '.join(keys)}" for what, keys in said.items() if keys)
         raise ArgumentError(f"{name!r}: {wrong}; {match[1]} takes {', '.join((*sizes, *options))}.")
     given = {key: values[key] for key in options if key in values}
-    return [values[key][0] for key in sizes], {k: v[0] if len(v) == 1 else v for k, v in given.items()}
+    single = {key: value[0] if len(value) == 1 else value for key, value in given.items()}
+    return match[1], [values[key][0] for key in sizes], single

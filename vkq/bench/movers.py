@@ -1,0 +1,152 @@
+"""Operators that only move data (`vkq.problem.mover`): what each runs, and what must come out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from vkq.kernels.repack import repacked
+from vkq.layout.extent import BLOCKED, IMAGE
+from vkq.numerics import quantize as numbers
+from vkq.numerics.elementwise import binary
+from vkq.numerics.qparams import QParams
+from vkq.ops import elementwise, operand, pool, quantize, resize, shape, softmax, table
+from vkq.ops.explain import explain
+from vkq.problem.mover import LAYOUTS, Mover
+from vkq.problem.window import Window
+from vkq.reference import operators
+from vkq.reference.softmax import softmax as softmax_reference
+from vkq.runtime.builder import Builder, Value
+from vkq.runtime.device import Device
+from vkq.runtime.tensor import Tensor
+
+Array = npt.NDArray[Any]
+X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
+ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
+ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]
+TO_NHWC = (0, 2, 3, 1)
+
+
+def to_other(b: Builder, x: Value) -> Value:
+    return repacked(b, x, IMAGE if x.spec.layout == BLOCKED else BLOCKED)
+
+
+def images(p: Mover, x: Array) -> Window:
+    return Window.of(p.op, x.shape, p.k, p.stride, p.k // 2, 1, False)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One of them. run: on Tensors x and z (None where there is no other operand); expected: the same of
+    arrays."""
+
+    run: Callable[[Mover, Any, Any], Tensor]
+    expected: Callable[[Mover, Array, Array], Array]
+
+
+OPERATIONS: dict[str, Operation] = {
+    "quantize": Operation(
+        lambda p, x, z: quantize.quantize(x, X, layout=LAYOUTS[p.block]),
+        lambda p, x, z: numbers.quantize(x, X),
+    ),
+    "dequantize": Operation(
+        lambda p, x, z: quantize.dequantize(x), lambda p, x, z: numbers.dequantize(x, X),
+    ),
+    "repack": Operation(
+        lambda p, x, z: operand.apply("repack", to_other, {"x": x}, (), None), lambda p, x, z: x
+    ),
+    "add": Operation(
+        lambda p, x, z: elementwise.add(x, z, Y), lambda p, x, z: binary("add", x, z, X, X, Y),
+    ),
+    "mul": Operation(
+        lambda p, x, z: elementwise.mul(x, z, Y), lambda p, x, z: binary("mul", x, z, X, X, Y),
+    ),
+    "gate": Operation(
+        lambda p, x, z: elementwise.mul(x, z, Y), lambda p, x, z: binary("mul", x, z, X, X, Y),
+    ),
+    "lookup": Operation(
+        lambda p, x, z: table.lookup(x, ENTRIES), lambda p, x, z: operators.lookup(x, ENTRIES)
+    ),
+    "max_pool2d": Operation(
+        lambda p, x, z: pool.max_pool2d(x, p.k, p.stride, p.k // 2),
+        lambda p, x, z: operators.max_pool2d(x, images(p, x)),
+    ),
+    "avg_pool2d": Operation(
+        lambda p, x, z: pool.avg_pool2d(x, p.k, p.stride, p.k // 2, y_qparams=Y),
+        lambda p, x, z: operators.avg_pool2d(x, images(p, x), X, Y, True),
+    ),
+    "global_avg_pool2d": Operation(
+        lambda p, x, z: pool.global_avg_pool2d(x, y_qparams=Y),
+        lambda p, x, z: operators.global_avg_pool(x, X, Y),
+    ),
+    "resize": Operation(
+        lambda p, x, z: resize.resize(x, scale=2), lambda p, x, z: x.repeat(2, 2).repeat(2, 3),
+    ),
+    "concat": Operation(
+        lambda p, x, z: shape.concat([x, z], 1), lambda p, x, z: np.concatenate([x, z], 1),
+    ),
+    "pad": Operation(
+        lambda p, x, z: shape.pad(x, ONE_AROUND),
+        lambda p, x, z: np.pad(x, ONE_AROUND, constant_values=X.zero_point),
+    ),
+    "transpose": Operation(
+        lambda p, x, z: shape.transpose(x, TO_NHWC), lambda p, x, z: x.transpose(TO_NHWC).copy()
+    ),
+    "softmax": Operation(
+        lambda p, x, z: softmax.softmax(x, -1, PROBABILITY),
+        lambda p, x, z: softmax_reference(x, X, -1, PROBABILITY),
+    ),
+}  # fmt: skip
+
+
+def activations(p: Mover) -> Array:
+    """x of a problem, always the same."""
+    rng = np.random.default_rng([p.n, p.c, p.h, p.w])
+    if p.op == "quantize":
+        return rng.normal(0, 4, p.x_shape).astype(np.float32)
+    return rng.integers(-128, 128, p.x_shape, dtype=np.int8)
+
+
+def second(p: Mover) -> Array:
+    """The other operand; empty where there is none."""
+    rng = np.random.default_rng([p.w, p.h, p.c, p.n])
+    return rng.integers(-128, 128, p.z_shape, dtype=np.int8)
+
+
+def expected(p: Mover, x: Array) -> Array:
+    """The answer of the reference."""
+    return np.ascontiguousarray(OPERATIONS[p.op].expected(p, x, second(p)))
+
+
+class Moving:
+    """A mover on a device with its other operand, as the runner asks layers."""
+
+    def __init__(self, p: Mover, device: Device):
+        self.problem, self.device, self.run = p, device, OPERATIONS[p.op].run
+        self.z = self.tensor(second(p)) if any(p.z_shape) else None
+
+    def tensor(self, x: Array) -> Tensor:
+        """An operand on the device."""
+        if x.dtype == np.float32:
+            return Tensor.from_numpy(x, self.device)
+        rows = x.ndim == 2 and self.problem.block == 4  # kPackedInt8_4H4W
+        return Tensor.from_numpy(x, self.device, None if rows else LAYOUTS[self.problem.block], X)
+
+    def __call__(self, x: Any) -> Any:
+        if isinstance(x, Tensor):
+            return self.run(self.problem, x, self.z)
+        return self.run(self.problem, self.tensor(x), self.z).numpy()
+
+    def choice(self) -> Any:
+        """There is one path, which no ceiling of arithmetic bounds."""
+        return SimpleNamespace(path="memory")
+
+    def explain(self, x_shape: Any) -> Any:
+        """The path and the variants."""
+        x = self.tensor(activations(self.problem))
+        return SimpleNamespace(path="memory", variants=explain(self, x).variants)
