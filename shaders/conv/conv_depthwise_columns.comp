@@ -21,7 +21,7 @@ layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
+layout(set = 0, binding = 3) buffer Y { int y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -93,11 +93,19 @@ void main() {
     }
     ivec4 offset = channel_block(c4, OFFSET), w_zero_point = channel_block(c4, W_ZERO_POINT);
     [[unroll]] for (uint row = 0u; row < ROWS; row++) {
-      [[unroll]] for (uint column = 0u; column < COLUMNS; column++) {
-        ivec4 acc = sums[row * COLUMNS + column] + offset;
-        if (SUM_ROWS) acc -= w_zero_point * x_sums[row * COLUMNS + column];
-        if (oh + row < p.oh && ow + column < p.ow)
-          y[4u * ((plane * p.oh + oh + row) * p.ow + ow + column) + q] = output_word(acc, c4);
+      [[unroll]] for (uint first = 0u; first < COLUMNS; first += 4u) {
+        uint at = 4u * ((plane * p.oh + oh + row) * p.ow + ow + first) + q;
+        ivec4 words, others = ivec4(0);
+        [[unroll]] for (uint k = 0u; k < 4u; k++) {
+          ivec4 acc = sums[row * COLUMNS + first + k] + offset;
+          if (SUM_ROWS) acc -= w_zero_point * x_sums[row * COLUMNS + first + k];
+          words[k] = output_word(acc, c4);
+        }
+        [[unroll]] for (uint k = 0u; k < 4u; k++)
+          if (AFTER == AFTER_ADD && oh + row < p.oh && ow + first + k < p.ow) others[k] = y[at + 4u * k];
+        words = after(words, others);
+        [[unroll]] for (uint k = 0u; k < 4u; k++)
+          if (oh + row < p.oh && ow + first + k < p.ow) y[at + 4u * k] = words[k];
       }
     }
   }

@@ -5,8 +5,9 @@
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32;
 //              the fraction is cut off, or rounded half to even (EVEN)
 //
-// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for each row of y, then each column: (first, second, bits of the distance from the first,
-//           from the second).
+// Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for
+//           each row of y, then each column: (first, second, bits of the distance from the first, from the
+//           second).
 // Threads   one invocation writes one vector.
 #version 450
 #extension GL_EXT_control_flow_attributes : require

@@ -12,6 +12,7 @@ from tests.cases import random_data
 from vkq import QParams, Tensor
 from vkq.kernels.after import through_table
 from vkq.kernels.implicit import Implicit
+from vkq.layout.extent import BLOCKED
 from vkq.numerics.elementwise import binary
 from vkq.numerics.stored import signed
 from vkq.numerics.tables import table_of
@@ -36,6 +37,11 @@ KERNELS = [
     ("conv2d[N=1,IC=6,H=7,W=6,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]", "depthwise", "portable"),
     ("conv2d[N=1,IC=3,H=7,W=6,OC=5,KH=3,KW=3,stride=2,padding=1]", "im2col", "dot_s8s8"),
 ]
+BLOCKS = [
+    ("conv2d[N=2,IC=20,H=6,W=9,OC=20,KH=3,KW=3,padding=1,groups=5]", "dot_s8s8"),
+    ("conv2d[N=2,IC=18,H=7,W=6,OC=18,KH=3,KW=3,stride=2,padding=1,groups=18]", "portable"),
+    ("conv2d[N=2,IC=18,H=7,W=13,OC=18,KH=3,KW=3,stride=2,padding=1,groups=18]", "dot_s8s8"),
+]
 MATRIX = [
     "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
@@ -45,7 +51,7 @@ TIES = 2.0  # the scale of a sum over those of its operands: half of all results
 
 def planned(
     device: vkq.Device, name: str, kind: Kind, method: str, path: str, dtype: Any = "int8",
-    first: bool = True, ratio: float = TIES,
+    first: bool = True, ratio: float = TIES, layout: str | None = None,
 ) -> tuple[Plan, list[Tensor], Any]:  # fmt: skip
     """The plan of a convolution with a last step, its inputs, and the result by the oracle."""
     p, rng = parse(name), np.random.default_rng(len(name))
@@ -57,14 +63,14 @@ def planned(
         w_zero_point=data.w_zero_point, device=device, **data.options,
     )  # fmt: skip
     before, given = data.expected(own), rng.integers(0, 256, p.y_shape, np.uint8).view(dtype)
-    b, tensors = Builder(device), [Tensor.from_numpy(data.x, device)]
+    b, tensors = Builder(device), [Tensor.from_numpy(data.x, device, layout)]
     x = b.input(tensors[0].spec)
     if kind == "lookup":
         entries = rng.integers(0, 256, 256, np.uint8).view(dtype)
         layer.finish(through_table(signed(entries), yq))
         return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
     layer.finish(elementwise.sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
-    tensors.append(Tensor.from_numpy(given, device))
+    tensors.append(Tensor.from_numpy(given, device, layout))
     # a copy: what is added to is written over
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)
     y = layer.build(b, x, copied)
@@ -79,6 +85,15 @@ def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kin
     plan, tensors, want = planned(device, name, kind, method, path)
     for _ in range(3):  # what is added to is not changed
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize(("name", "path"), BLOCKS)
+def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind) -> None:
+    """Kernels straight from the image store in kPackedInt8_16C too, whose lines have no padding."""
+    plan, tensors, want = planned(device, name, kind, "auto", path, layout=BLOCKED)
+    assert plan.result.layout == BLOCKED
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

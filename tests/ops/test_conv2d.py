@@ -115,6 +115,26 @@ def test_depthwise_with_any_multiplier(device, name):
     check_blocked(random_data(problem, rng, w_zero_points="channel"), device, method="depthwise")
 
 
+COLUMNS = [
+    "conv2d[N=2,IC=37,H=9,W=11,OC=37,KH=3,KW=3,padding=1,groups=37]",
+    "conv2d[N=1,IC=16,H=8,W=14,OC=16,KH=3,KW=3,stride=2,padding=0x1x1x0,groups=16]",
+    "conv2d[N=1,IC=18,H=4,W=7,OC=18,KH=5,KW=5,padding=2,groups=18]",
+    "conv2d[N=1,IC=33,H=7,W=10,OC=33,KH=5,KW=5,stride=2,padding=2,groups=33]",
+    "conv2d[N=1,IC=17,H=1,W=2,OC=17,KH=3,KW=3,padding=1,groups=17]",  # an image smaller than the kernel
+]
+
+
+@pytest.mark.parametrize("path", PATHS[:3])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_depthwise_on_dot_products(device, name, path):
+    """Both kernels and strides, ragged rows, columns and channels; weight zero points need sums of x."""
+    for points in ("none", "channel"):
+        data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)
+        check_blocked(data, device, path=path)
+    spec = vkq.Tensor.from_numpy(data.x, device, BLOCKED).spec
+    assert "depthwise_columns" in layer_of(data, device, data.y_q, path=path).plan(spec).variants[0]
+
+
 GROUPED = [
     "conv2d[N=1,IC=6,H=6,W=7,OC=6,KH=3,KW=3,padding=1,groups=3]",
     "conv2d[N=1,IC=10,H=5,W=5,OC=4,KH=3,KW=2,groups=2]",

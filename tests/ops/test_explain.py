@@ -13,7 +13,7 @@ def test_every_kind_of_operator_names_its_shaders(any_device: vkq.Device) -> Non
     image = vkq.Tensor.from_numpy(np.ones((1, 4, 8, 8), np.int8), any_device, qparams=Q)
     small = vkq.explain(vkq.resize, image, scale=2).variants
     assert vkq.explain(vkq.add, image, image, Q).variants == ("binary_q8__word:add.same",)
-    assert vkq.explain(vkq.max_pool2d, image, 2).variants == ("max_pool_q8__word",)
+    assert vkq.explain(vkq.max_pool2d, image, 2).variants == ("max_pool_q8__pixels:4w4c",)
     assert len(small) == 1
     assert small[0].startswith("resize")
     told = vkq.explain(vkq.conv2d, image, np.ones((4, 4, 3, 3), np.int8), 1.0, x_qparams=Q, method="im2col")

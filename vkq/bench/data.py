@@ -63,7 +63,7 @@ def weights(case: Case) -> Weights:
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
     """The weight's bytes as codes, in the largest groups that divide K, with float16 scales; None where there
     are none."""
-    group = largest_group(case.problem.gemm_k)
+    group = largest_group(case.layer.gemm_k)
     if case.scheme not in GROUPED or case.op != "linear" or group is None:
         return None
     bits, (n, k) = GROUPED[case.scheme], w.shape

@@ -175,7 +175,7 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
     if case.op == "linear":
         yield {**_WEIGHT_ONLY, "method": "gemv"}
         yield {**_DYNAMIC, "method": "gemv"}
-        if largest_group(case.problem.gemm_k):
+        if largest_group(case.layer.gemm_k):
             yield from _IN_GROUPS
     else:
         yield {**_WEIGHT_ONLY, "method": "im2col"}

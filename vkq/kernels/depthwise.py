@@ -83,7 +83,7 @@ class Columns:
         self.weights = Resident(of.device, size, lambda: _columns(weight, zero_points, rows, words, stride))
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        self.parameters = Resident(
+        self.parameters = of.arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: of.arithmetic.channel_parameters(flat, of.form, zero_points[None]),
         )  # fmt: skip
@@ -95,9 +95,11 @@ class Columns:
             "pad_t": p.padding[0], "pad_l": p.padding[1], "x_zero_point": of.arithmetic.x_zero_point,
             **of.arithmetic.epilogue,
         }  # fmt: skip
-        program = of.device.program(self.variant, {"ROW_SUMS": of.row_sums})
+        after = of.arithmetic.after
+        program = of.device.program(self.variant, {"ROW_SUMS": of.row_sums, **after.constants})
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(program, slots, push, 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw)
+        macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
+        b.dispatch(program, slots, push, macs, after.in_place)
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:

@@ -37,7 +37,7 @@ def explain(
 
     >>> from vkq.ops.pool import max_pool2d
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants
-    ('max_pool_q8__word',)
+    ('max_pool_q8__pixels:4w4c',)
     """
     chosen = next((a.device for a in arguments if isinstance(a, Tensor)), None) or device or default_device()
     first = [Tensor.from_numpy(a, chosen) if isinstance(a, np.ndarray) else a for a in arguments[:1]]

@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 from ..kernels.quantize import steps
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import MATRIX, Spec, layout_number
+from ..layout.extent import BLOCKED, MATRIX, Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
@@ -90,6 +90,8 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onn
 
     if len(s.shape) == 4 and axis == 1:
         y = rows(repacked(b, x, s.image_layout), CHANNELS)
+    elif axis == max(last, 0) and s.folded and s.layout == BLOCKED:
+        y = rows(x, CHANNELS)
     elif axis == max(last, 0):
         ready = s.folded and layout(s.layout).lane.dim == COLUMNS
         y = rows(x if ready else repacked(b, x, MATRIX), COLUMNS)

@@ -12,10 +12,9 @@ import math
 from dataclasses import dataclass
 
 from vkq.errors import ArgumentError
-from vkq.layout.extent import BLOCKED, IMAGE
 from vkq.problem.names import Takes, read
 
-LAYOUTS = {16: BLOCKED, 4: IMAGE}
+LAYOUTS = {16: "kPackedInt8_16C", 4: "kPackedInt8_4W4C"}
 # operation: (bytes of an element of x, bytes of the result for each element of x, the other operand)
 BYTES: dict[str, tuple[int, int, str]] = {
     "quantize": (4, 1, ""), "dequantize": (1, 4, ""), "repack": (1, 1, ""), "lookup": (1, 1, ""),
