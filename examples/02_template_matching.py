@@ -3,9 +3,12 @@ with integer sums.
 
 Every crop is compared with the photograph at every place (`vkq.integer.match_template`), exactly. The same
 sums as SciPy and OpenCV (where it is installed) add them are judged beside. The places found and the score
-map of one crop are drawn into a PNG. Usage: 02_template_matching.py [DEVICE]
+map of one crop are drawn into a PNG.
+
+    02_template_matching.py [--image PICTURE] [--device DEVICE]
 """
 
+import argparse
 import sys
 import time
 from pathlib import Path
@@ -89,10 +92,21 @@ def in_float(photo: np.ndarray, crop: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def main() -> int:
-    photo = data.camera()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--image", type=Path, help="any picture, made grey (default: scikit-image's camera)")
+    parser.add_argument("--device", help="an index, or a part of a name")
+    options = parser.parse_args()
+    photo = np.asarray(Image.open(options.image).convert("L")) if options.image else data.camera()
+    if min(photo.shape) < 3 * SIZE:
+        parser.error(
+            f"the picture is {photo.shape[1]}x{photo.shape[0]}; it must be {3 * SIZE} at least each way"
+        )
     crops, places = cut(photo)
-    with vkq.Device(sys.argv[1] if len(sys.argv) > 1 else None) as device:
-        print(f"device   {device.name}")
+    with vkq.Device(options.device) as device:
+        work = CROPS * SIZE**2 * (photo.shape[0] - SIZE + 1) * (photo.shape[1] - SIZE + 1)
+        print(f"device   {device.name}: {work / 1e9:.1f} billion multiply-adds, seconds on a CPU", flush=True)
         templates = vkq.integer.Templates(crops[:, None], x_dtype="uint8", device=device)  # they stay there
         start = time.perf_counter()
         scores = vkq.integer.match_template(photo, templates, "ccoeff_normed")

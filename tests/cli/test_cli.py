@@ -95,6 +95,7 @@ def test_words() -> None:
     lines = folded("   kernels        " + "word " * 60, 18, 80).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[1].startswith(" " * 18 + "word")
+    assert folded("word " * 60, 3) == "word " * 60  # a pipe's lines are as long as they are
 
 
 def test_a_report_holds_everything_as_json(

@@ -50,7 +50,9 @@ def test_show(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert "axes: out=i32, tile=two" in lines
     assert "requires: maxComputeSharedMemorySize=20000" in lines
-    assert "  number=1, name=y, access=write, type=int, optional=False" in lines
+    assert any(
+        line.startswith("  number=1, name=y, access=write, type=int, optional=False") for line in lines
+    )
     assert "  LOCAL_X: id=0, type=uint, default=16, overridden=True" in lines
     assert any(line.startswith("spirv: size_bytes=") and "local_size=[16, 1, 1]" in line for line in lines)
 

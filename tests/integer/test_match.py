@@ -93,3 +93,13 @@ def test_refusals(any_device: vkq.Device) -> None:
     image[0, 0] = 2**31 - 1
     with pytest.raises(vkq.AccumulatorOverflowError, match="4 squares of numbers up to 2147483647"):
         integer.match_template(image, image[:2, :2], "ssd", device=any_device)
+
+
+def test_channels_last_are_told_apart(any_device: vkq.Device) -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (30, 40, 3), dtype=np.uint8)
+    for templates in (picture[4:9, 6:13], picture[None, 4:9, 6:13]):
+        with pytest.raises(vkq.ArgumentError, match=r"have their channels last.*transpose\(2, 0, 1\)"):
+            vkq.integer.match_template(picture, templates, device=any_device)
+    first = picture.transpose(2, 0, 1)
+    found = vkq.integer.match_template(first, first[:, 4:9, 6:13], "ssd", device=any_device)
+    assert np.argwhere(found == 0).tolist() == [[4, 6]]

@@ -20,19 +20,19 @@ from vkq.bench.run import Plan, Runner, describe, host, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
-from vkq.cli.common import Parsers, add_command, columns, number, output_file, status_line, whole
+from vkq.cli.common import Parsers, add_command, columns, folded, number, output_file, status_line, whole
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 
 EXAMPLES = [
-    "vkq bench                                                   # the lists there are",
-    "vkq bench seed gemv --json seed.json                        # case lists",
+    "vkq bench   # the lists there are",
+    "vkq bench seed gemv --json seed.json  # case lists",
     "vkq bench 'linear[M=1,K=4096,N=4096]' --path all --device 0",
     "vkq bench 'linear[M=64:1024:64,K=1024,N=1024]' --vs portable --plot m.png",
     "vkq bench resnet50 --peer ort --md resnet50.md",
-    "vkq bench model.onnx --batch 8 --json model.json            # a whole model, by node and by kernel",
-    "vkq bench --self-test                                       # can this machine tell 10 % from nothing?",
+    "vkq bench model.onnx --batch 8 --json model.json  # a whole model, by node and by kernel",
+    "vkq bench --self-test  # can this machine tell 10 % from nothing?",
     "vkq compare old.json new.json --fail-above 5%",
 ]
 
@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
     """Exit code 1 where a result differs from the reference, the self-test fails, or nothing could be
     measured."""
     if not options.cases and not options.self_test:
-        print("case lists:", *(f"  {name:20} {summary}" for name, summary in cases.lists().items()), sep="\n")
+        listed = [folded(f"  {name:20} {summary}", 23) for name, summary in cases.lists().items()]
+        print("case lists:", *listed, sep="\n")
         print("examples:", *(f"  {example}" for example in EXAMPLES), sep="\n")
         return 0
     if options.plot:
@@ -166,7 +167,7 @@ def _measure(
         command = shlex.join(["vkq", *(options.argv or [])])
         result = empty(device, plan, command, status, not options.no_ceilings)
         table = report.Table([*(case.name for case in chosen), *models], columns(), options.wide)
-        say([*report.header(result), "", table.head()])
+        say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
         runner = Runner(device, plan, result, status)
         for number, case in enumerate(chosen, 1):
             rows, ratios, failures = len(result.rows), len(result.comparisons), len(result.failures)
@@ -183,7 +184,7 @@ def _measure(
     words = [word for word in options.cases if word not in models]
     result.totals = totals(cases.networks(words), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
-    say([*table.totals(result.totals), *report.footer(result)])
+    say([folded(line, 9) for line in [*table.totals(result.totals), *report.footer(result)]])
     return result
 
 

@@ -17,7 +17,7 @@ from vkq._version import __version__
 from vkq.check import catalogue, integer
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
-from vkq.cli.common import Parsers, add_command, counted, device_argument, progress, whole
+from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, progress, whole
 from vkq.device import vulkan
 from vkq.errors import ArgumentError, DeviceError, PathError
 from vkq.integer.transform import TRANSFORM
@@ -204,11 +204,12 @@ def _show(summary: dict[str, Any], mismatches: list[Mismatch]) -> None:
     if len(mismatches) > LISTED:
         print(f"... and {len(mismatches) - LISTED} more")
     for path, why in summary["refused_paths"].items():
-        print(f"not checked: {path}: {why}")
+        print(folded(f"not checked: {path}: {why}", 4))
     print(f"device {summary['device']} ({summary['driver']})")
-    print(
+    said = (
         f"{counted(summary['cases'], 'case')} on {counted(len(summary['paths']), 'path')}"
         f" ({', '.join(summary['paths'])}), {counted(summary['comparisons'], 'comparison')},"
         f" {summary['refused_by_method']} that a method cannot compute:"
         f" {counted(summary['mismatches'], 'mismatch', 'mismatches')}, {summary['seconds']:.1f} s"
     )
+    print(folded(said, 4))

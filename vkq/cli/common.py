@@ -112,11 +112,14 @@ def columns() -> int | None:
 
 
 def folded(line: str, indent: int, width: int | None = None) -> str:
-    """A line of prose in the terminal's width (at most 110), what goes on behind *indent* spaces."""
-    width = width or min(columns() or 110, 110)
+    """A line of prose in the terminal's width, what goes on behind *indent* spaces; as it is in a file or
+    pipe."""
+    width = width or columns()
+    if width is None:
+        return line
     return textwrap.fill(
         line, max(width, indent + 30), subsequent_indent=" " * indent, break_long_words=False,
-        break_on_hyphens=False, drop_whitespace=True, replace_whitespace=False,
+        break_on_hyphens=False, replace_whitespace=False,
     )  # fmt: skip
 
 

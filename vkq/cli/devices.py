@@ -103,14 +103,19 @@ def show_capabilities(c: dict[str, Any]) -> None:
     ]
     dot = "yes" if c["features"]["shaderIntegerDotProduct"] else "no"
     print(
-        f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']},"
-        f" {c['driver'] or 'driver unnamed'})"
+        folded(
+            f"{c['index']}: {c['name']} ({c['device_type']}, Vulkan {c['api_version']},"
+            f" {c['driver'] or 'driver unnamed'})",
+            3,
+        )
     )
     print(folded(f"   dot product    {dot}; accelerated: {', '.join(fast) or 'none'}", 18))
     print(folded(f"   int8 matrices  {', '.join(matrices) or 'none'}", 18))
-    print(
-        f"   subgroup {limits.get('subgroupSize', 0)}, workgroup {limits['maxComputeWorkGroupInvocations']}, "
-        f"shared memory {limits['maxComputeSharedMemorySize']} B, "
-        f"buffer {limits['maxStorageBufferRange']} B, "
-        f"timestamps {c['timestamp_valid_bits']} bits of {c['timestamp_period_ns']:g} ns"
+    said = (
+        f"   limits         subgroup {limits.get('subgroupSize', 0)},"
+        f" workgroup {limits['maxComputeWorkGroupInvocations']},"
+        f" shared memory {limits['maxComputeSharedMemorySize']} B,"
+        f" buffer {limits['maxStorageBufferRange']} B,"
+        f" timestamps {c['timestamp_valid_bits']} bits of {c['timestamp_period_ns']:g} ns"
     )
+    print(folded(said, 18))

@@ -18,7 +18,7 @@ from vkq._version import __version__
 from vkq.bench.report import shortened
 from vkq.check.compare import usable_paths
 from vkq.check.replay import TIMES, replays
-from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress, whole
+from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, folded, progress, whole
 from vkq.cli.devices import show_capabilities
 from vkq.device import vulkan
 from vkq.device.choose import choose_device
@@ -117,9 +117,9 @@ def _show(report: dict[str, Any]) -> None:
     print()
     show_capabilities(report["device"])
     show_probe(report["probe"])
-    print(f"   int8 path      {report['path'] or 'none'}: {report['reason']}")
+    print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
     for path, why in report["refused_paths"].items():
-        print(f"     {path:<10} {why}")
+        print(folded(f"     {path:<10} {why}", 16))
     print()
     for case in dict.fromkeys(replay["case"] for replay in report["replays"]):
         runs = [replay for replay in report["replays"] if replay["case"] == case]
@@ -146,7 +146,5 @@ def show_probe(probe: dict[str, Any]) -> None:
         f"{name} {rate / units.get(name, (1e12,))[0]:.3g} {units.get(name, (0, 'TOPS'))[1]}"
         for name, rate in probe["rates"].items()
     ]
-    print(
-        "   rates         "
-        f" {', '.join(rates) or 'not measured'}{' (host clock)' if probe['clock'] == 'host' else ''}"
-    )
+    clock = " (host clock)" if probe["clock"] == "host" else ""
+    print(folded(f"   rates          {', '.join(rates) or 'not measured'}{clock}", 18))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vkq.cli.common import Parsers, add_command, device_argument, output_file, status_line, whole
+from vkq.cli.common import Parsers, add_command, device_argument, folded, output_file, status_line, whole
 from vkq.cli.inputs import feed_of, input_arguments
 from vkq.errors import ArgumentError
 
@@ -75,7 +75,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
         times.append(1e3 * (time.perf_counter() - start))
     print(f"device  {session.device.name}")
     for name, array in results.items():
-        print(f"output  {name}: {array.dtype}{list(array.shape)} {summary(array)}")
+        print(folded(f"output  {name}: {array.dtype}{list(array.shape)} {summary(array)}", 8))
     if options.repeat > 1:
         print(
             f"time    median {statistics.median(times):.3f} ms, least {min(times):.3f} ms of"

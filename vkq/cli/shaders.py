@@ -12,7 +12,7 @@ from typing import Any
 
 from vkq import cache
 from vkq.cli import shader_table
-from vkq.cli.common import Parsers, add_command, counted, device_argument, progress, show_help
+from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress, show_help
 from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, Executable
@@ -41,6 +41,7 @@ def register(commands: Parsers) -> None:
         ["vkq shaders list", "vkq shaders list linear", "vkq shaders list 'conv2d_*:*.q8to' --json"],
     )
     listing.add_argument("pattern", nargs="?", default="", help=pattern)
+    listing.add_argument("--wide", action="store_true", help="whole summaries, however wide the terminal")
     listing.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
     show = add_command(
@@ -114,7 +115,7 @@ def shaders_list(options: argparse.Namespace) -> int:
         return 0
     width = max(len(variant.name) for variant in variants)
     for variant in variants:
-        print(f"{variant.name:{width}}  {variant.summary}")
+        print(f"{variant.name:{width}}  {variant.summary}"[: None if options.wide else columns()])
     return 0
 
 

@@ -101,6 +101,11 @@ def _templates(
             f"match_template: image {a.shape}, templates {t.shape}; they must be (H, W) with (h, w) or (T, h,"
             " w), or (C, H, W) with (C, h, w) or (T, C, h, w)"
         )
+    if rank == 3 and t.shape[-1] == a.shape[-1] < a.shape[0] != t.shape[-3] and a.shape[-1] in (1, 3, 4):
+        raise ArgumentError(
+            f"match_template: image {a.shape} and templates {t.shape} have their channels last; they must be"
+            " first: image.transpose(2, 0, 1), and the templates alike"
+        )
     single = t.ndim == rank
     w = t[None] if single else t
     w = w if w.ndim == 4 else w[:, None]
