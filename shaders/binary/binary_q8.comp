@@ -25,6 +25,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 // the layout's extent is (1, 1, rows, last axis) of the logical dims
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
+layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in kPackedInt8_4W4C, y in 16C
 
 #if SAME || PIXELS
 #define Element ivec4
@@ -116,6 +117,14 @@ ivec4 spread(ivec4 words, uvec4 size, uvec4 y_size) {
   }
   return words;
 }
+
+// Sixteen channels of an image of one pixel, which lies in four vectors of kPackedInt8_4W4C.
+ivec4 gate_at(Pixels at, uvec4 size) {
+  uint blocks = ceil_div(size.y, 4u), first = min(at.image, size.x - 1u) * blocks;
+  ivec4 words;
+  [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = b[first + min(4u * at.block + k, blocks - 1u)].x;
+  return words;
+}
 #elif !SAME
 uvec4 extent_of(uvec4 dims) { return FOLDED ? uvec4(1u, 1u, dims.x * dims.y * dims.z, dims.w) : dims; }
 
@@ -156,7 +165,11 @@ void main() {
     uvec4 b_size = uvec4(p.b_n, p.b_c, p.b_h, p.b_w);
     Pixels at = pixels_of(i, y_size);
     ivec4 words_a = spread(a[place(at, a_size)], a_size, y_size), result;
+#if BLOCKED
+    ivec4 words_b = GATE ? gate_at(at, b_size) : spread(b[place(at, b_size)], b_size, y_size);
+#else
     ivec4 words_b = spread(b[place(at, b_size)], b_size, y_size);
+#endif
 #endif
     vec4 farthest = vec4(0.0);
     [[unroll]] for (int w = 0; w < 4; w++)

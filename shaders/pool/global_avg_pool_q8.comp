@@ -10,6 +10,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint ACROSS = 1;
+layout(constant_id = 2) const bool TO_4W4C = false;  // y in kPackedInt8_4W4C, x in kPackedInt8_16C
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
@@ -68,7 +69,13 @@ void main() {
 #if BLOCKED
     ivec4 words;
     [[unroll]] for (uint k = 0u; k < WORDS; k++) words[k] = mean(sums[k * LOCAL_X + me]);
-    y[block * p.n + image] = words;
+    if (TO_4W4C) {
+      uint blocks = ceil_div(p.c, 4u);
+      [[unroll]] for (uint k = 0u; k < WORDS; k++)
+        if (4u * block + k < blocks) y[image * blocks + 4u * block + k] = ivec4(words[k], 0, 0, 0);
+    } else {
+      y[block * p.n + image] = words;
+    }
 #else
     y[image * p.blocks + block] = ivec4(mean(sums[me]), 0, 0, 0);
 #endif

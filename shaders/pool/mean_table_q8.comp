@@ -3,8 +3,8 @@
 // two halves of 32 bits.
 //
 // Memory    x: Int8x4 words in the layout of number LAYOUT, whose words hold four channels of one pixel; y:
-//           the same, one pixel; table: 256 numbers, for -128 first, for all channels or for each (COUNT 1 or
-//           c).
+//           one pixel, in that of Y_LAYOUT; table: 256 numbers, for -128 first, for all channels or for each
+//           (COUNT 1 or c).
 // Threads   a workgroup adds up four channels of one image: each invocation every LOCAL_X-th pixel, then
 //           halves in shared memory.
 #version 450
@@ -13,6 +13,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 2) const int Y_LAYOUT = 0;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer Table { int table[]; };
@@ -84,6 +85,6 @@ void main() {
       float scaled = clamp(multiply(total_of(high[0][i], low[0][i]), p.multiplier), -512.0, 512.0);
       q[i] = clamp(round_to_int(scaled) + p.y_zero, -128, 127);
     }
-    y[any_layout_word(LAYOUT, uvec4(e.xy, 0u, 0u), uvec4(p.n, p.c, 1u, 1u))] = int8x4_pack(q);
+    y[any_layout_word(Y_LAYOUT, uvec4(e.xy, 0u, 0u), uvec4(p.n, p.c, 1u, 1u))] = int8x4_pack(q);
   }
 }

@@ -42,5 +42,7 @@ def repack_into(b: Builder, x: Value, y: Value) -> None:
 
 
 def repacked(b: Builder, x: Value, layout: str) -> Value:
-    """x in another packed layout; x itself where it has it."""
-    return x if x.spec.layout == layout else reshaped(b, x, x.spec.shape, layout)
+    """x in another packed layout; x itself where it has it. All who ask for it share one copy."""
+    if x.spec.layout == layout:
+        return x
+    return b.once(x, layout, lambda: reshaped(b, x, x.spec.shape, layout))

@@ -108,14 +108,20 @@ class Conv2d(Layer[Conv2dProblem]):
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
 
-    def build(self, b: Builder, x: Value, other: Value | None = None) -> Value:
+    def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
+        """The packed layouts in which int8 inputs of this shape are taken as they are; a result has that of
+        its input."""
+        method, _ = self._method(self._problem_of(tuple(x_shape))[0])
+        return method.layouts or (method.layout,)
+
+    def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
         """Adds the layer to a plan. *other* is what a last step adds the result to, and where it writes it:
-        nothing may read it afterwards."""
+        nothing may read it afterwards. *layout*: of the result, where the method has several."""
         p, _ = self._problem_of(x.spec.shape)
         method, reason = self._method(p)
         b.why("method", method.name)
         b.why("method_reason", reason)
-        layout = method.layout_of(x.spec)
+        layout = layout if layout in method.layouts else method.layout_of(x.spec)
         taken, _ = self._scheme.take(b, x, layout)
         result = self._scheme.result(p.y_shape, layout)
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, DTypeError
 from ..kernels.after import After, with_sum
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
-from ..layout.extent import PIXELS, Spec, default_layout, layout_number
+from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, default_layout, layout_number
 from ..layout.pack import layout
 from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
 from ..numerics.qparams import QParams
@@ -232,7 +232,7 @@ def _combine(
         push |= operand.named(name, dims)
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
-        "LANE_AXIS": layout(y.spec.layout).lane.dim,
+        "LANE_AXIS": layout(y.spec.layout).lane.dim, "GATE": _gates(x.spec, z.spec),
     }  # fmt: skip
     variant = catalog().find("binary_q8__word", op=numbers.variant, shape=shape)
     b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)
@@ -268,13 +268,22 @@ def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, 
         ) from None
 
 
+def _gates(x: Spec, z: Spec) -> bool:
+    """Whether z has a number for each channel of x, in kPackedInt8_4W4C, and x is in kPackedInt8_16C: the
+    kernel takes both as they are."""
+    gate = z.shape[:1] in (x.shape[:1], (1,)) and z.shape[1:] == (*x.shape[1:2], 1, 1)
+    return gate and x.shape != z.shape and (x.layout, z.layout) == (BLOCKED, IMAGE)
+
+
 def _alike(b: Builder, x: Value, z: Value, shape: tuple[int, ...]) -> tuple[Value, Value]:
     """Both with the rank of the result and in one layout: that of the operand which has the result's shape,
-    if one has and if it can be broadcast."""
+    if one has and if it can be broadcast. Gates (`_gates`) stay as they are."""
     whole = (z if z.spec.shape == shape and x.spec.shape != shape else x).spec
     name = whole.layout if len(whole.shape) == len(shape) else default_layout(whole.dtype, len(shape))
     if x.spec.shape != z.spec.shape:
         name = operand.axes_layout(name, len(shape))
+    if _gates(x.spec, z.spec):
+        return x, z
 
     def alike(one: Value) -> Value:
         missing = len(shape) - len(one.spec.shape)

@@ -11,7 +11,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import BLOCKED, PIXELS, Spec, layout_number
+from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, layout_number
 from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
@@ -162,8 +162,11 @@ def global_avg_pool2d(
     return operand.apply("global_avg_pool2d", globally_averaged, {"x": x}, options, device, out)
 
 
-def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None) -> Value:
-    """Adds `global_avg_pool2d` to a plan."""
+def globally_averaged(
+    b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None
+) -> Value:
+    """Adds `global_avg_pool2d` to a plan. *layout*: of the result, where the kernel can write it; else it is
+    that of x."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -175,15 +178,16 @@ def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams
         )
     multiplier = float(global_multiplier(h * w, xq, yq))
     x = repacked(b, x, x.spec.image_layout)
-    y = b.new(Spec((n, c, 1, 1), yq.dtype, x.spec.layout, yq))
+    blocked = x.spec.layout == BLOCKED
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, IMAGE if blocked and layout == IMAGE else x.spec.layout, yq))
     if y.spec.size:
-        blocked = y.spec.layout == BLOCKED
         blocks = -(-c // 16) if blocked else ceil4(c)
-        variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[y.spec.layout])
+        variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
         across = 1
         while not blocked and across < min(MOST_ACROSS, blocks):
             across *= 2
-        program = b.device.program(variant, {"ACROSS": across})
+        constants = {"ACROSS": across, "TO_4W4C": y.spec.layout != x.spec.layout}
+        program = b.device.program(variant, constants)
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
@@ -192,9 +196,11 @@ def globally_averaged(b: Builder, x: Value, y_qparams: QParams | None, x_qparams
     return y
 
 
-def averaged_by_table(b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams) -> Value:
+def averaged_by_table(
+    b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
+) -> Value:
     """Adds the mean over each channel's pixels of a function of 8-bit x, given as a float32 table of (256,)
-    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`."""
+    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`. *layout*: as `globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape
     if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):
@@ -206,11 +212,10 @@ def averaged_by_table(b: Builder, x: Value, table: npt.NDArray[np.float32], yq: 
     numbers, exponent = fixed_point(table)
     key = ("mean", numbers.shape, numbers.tobytes())
     x = repacked(b, x, x.spec.image_layout)
-    y = b.new(Spec((n, c, 1, 1), yq.dtype, x.spec.layout, yq))
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, layout if layout in PIXELS else x.spec.layout, yq))
     if y.spec.size:
-        program = b.device.program(
-            catalog().find("mean_table_q8__reduce"), {"LAYOUT": layout_number(y.spec.layout)}
-        )
+        layouts = {"LAYOUT": layout_number(x.spec.layout), "Y_LAYOUT": layout_number(y.spec.layout)}
+        program = b.device.program(catalog().find("mean_table_q8__reduce"), layouts)
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "c4": ceil4(c), "count": numbers.size // 256,
             "y_zero": signed_zero_point(yq), "multiplier": mean_multiplier(exponent, h * w, yq),

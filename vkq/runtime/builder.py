@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ..layout.extent import Spec
@@ -30,6 +31,8 @@ class Builder:
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
         self._steps: list[Step] = []
+        self._writes: Counter[int] = Counter()  # of each slot so far
+        self._copies: dict[Hashable, tuple[Value, int]] = {}
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
@@ -78,11 +81,24 @@ class Builder:
         """Adds a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in
         multiply-adds, where it may be enough for a watchdog to matter. *in_place*: see `step_of`."""
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
-        self._steps.append(step_of(self.device, program, sizes, push, macs, numbers, in_place))
+        self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
 
     def fill(self, value: Value, word: int) -> None:
         """Adds a fill of every word."""
-        self._steps.append(Step((value.slot,), (), (value.slot,), value=word))
+        self._add(Step((value.slot,), (), (value.slot,), value=word))
+
+    def _add(self, step: Step) -> None:
+        self._steps.append(step)
+        self._writes.update(step.writes)
+
+    def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
+        """What *make* makes of a value, made once for each key while neither is written over."""
+        key = value.slot, self._writes[value.slot], value.spec, key
+        found, writes = self._copies.get(key, (None, 0))
+        if found is None or self._writes[found.slot] != writes:
+            found = make()
+            self._copies[key] = found, self._writes[found.slot]
+        return found
 
     @property
     def dispatches(self) -> int:

@@ -26,34 +26,36 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
     )  # fmt: skip
 
 
+def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
+    key = (node.op, node.outputs[0], node.attributes["x"], node.attributes["y"])
+    return context.keep(key, lambda: _made(context, node, kind, names))
+
+
 def _layer(kind: Any, names: tuple[str, ...]) -> Record:
     def record(context: Context, node: Node) -> Value:
-        a = node.attributes
-        key = (node.op, node.outputs[0], a["x"], a["y"])
-        layer = context.keep(key, lambda: _made(context, node, kind, names))
+        layer = _kept(context, node, kind, names)
         return unnamed(context, layer.build(context.builder, context.value(node.inputs[0])))
 
     return record
 
 
-def _conv(context: Context, node: Node) -> Value:
-    a, x, b = node.attributes, context.value(node.inputs[0]), context.builder
-    last: Node | None = a.get("after")
+def linear_of(context: Context, node: Node) -> Linear:
+    """The layer of a linear."""
+    layer: Linear = _kept(context, node, Linear, ())
+    return layer
+
+
+def convolved(context: Context, node: Node, layout: str | None) -> Value:
+    """A conv2d with its last step, in this layout where it can."""
+    x, b = context.value(node.inputs[0]), context.builder
+    last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
     # A sum is written where its other operand lies, unless somebody else reads that.
     apart = other is not None and (
         not b.made(other) or other.slot == x.slot or context.read_later(node, other)
     )
-
-    def made() -> Conv2d:
-        layer: Conv2d = _made(context, node, Conv2d, CONV)
-        if last is not None and not apart:
-            layer.finish(_after(node, last, context.graph.specs[node.outputs[0]].shape))
-        return layer
-
-    key = (node.op, node.outputs[0], a["x"], a["y"], apart)
-    layer: Conv2d = context.keep(key, made)
-    y = unnamed(context, layer.build(b, x, None if apart else other))
+    layer = conv_of(context, node, apart)
+    y = unnamed(context, layer.build(b, x, None if apart else other, layout))
     if last is None or other is None or not apart:
         return y
     of = last.attributes
@@ -61,6 +63,21 @@ def _conv(context: Context, node: Node) -> Value:
     one, two = (y, other) if last.inputs[0] == OWN else (other, y)
     summed = elementwise.combined(b, one, two, op, of["a"], of["b"], of["y"], of.get("activation"))
     return unnamed(context, summed)
+
+
+def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
+    """The layer of a conv2d; *apart*: without its last step."""
+    a = node.attributes
+    last: Node | None = a.get("after")
+
+    def made() -> Conv2d:
+        layer: Conv2d = _made(context, node, Conv2d, CONV)
+        if last is not None and not apart:
+            layer.finish(_after(node, last, context.graph.specs[node.outputs[0]].shape))
+        return layer
+
+    layer: Conv2d = context.keep((node.op, node.outputs[0], a["x"], a["y"], apart), made)
+    return layer
 
 
 def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
@@ -75,7 +92,6 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
 
 
 ROWS: dict[str, Row] = {
-    "conv2d": Row(same_type, _conv),
     "conv_transpose2d": Row(same_type, _layer(ConvTranspose2d, TRANSPOSED)),
     "linear": Row(same_type, _layer(Linear, ())),
 }

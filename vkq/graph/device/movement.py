@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...kernels.repack import reshaped
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
@@ -27,11 +26,6 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
         return _taken(context, node)
 
     return record
-
-
-def _reshape(context: Context, node: Node) -> Value:
-    x = context.value(node.inputs[0])
-    return reshaped(context.builder, x, context.graph.specs[node.outputs[0]].shape)
 
 
 def _transpose(context: Context, node: Node) -> Value:
@@ -99,7 +93,6 @@ def _taken(context: Context, node: Node) -> Value:
 
 ROWS: dict[str, Row] = {
     "Resize": Row(first_is_bytes, _resize),
-    "Reshape": Row(anything, _reshape),
     "Transpose": Row(places_are_known, _bytes_or_words(_transpose)),
     "Slice": Row(places_are_known, _slice),
     "Concat": Row(anything, _concat),

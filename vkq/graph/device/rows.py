@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...kernels.quantize import quantized
+from ...kernels.repack import reshaped
 from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.matmul import multiplied
 from ...runtime.builder import Value
@@ -26,6 +27,7 @@ from .context import (
     same_type,
     unnamed,
 )
+from .layouts import wanted
 
 
 def refusal(graph: Graph, node: Node) -> str | None:
@@ -53,6 +55,10 @@ def _why_float(graph: Graph, node: Node) -> str:
 
 
 # ----------------------------------------------------------------------------- products, element-wise
+
+
+def _conv(context: Context, node: Node) -> Value:
+    return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
 
 def _matmul(context: Context, node: Node) -> Value:
@@ -84,6 +90,11 @@ def _lookup2(context: Context, node: Node) -> Value:
 # ---------------------------------------------------------------------------- images, probabilities
 
 
+def _reshape(context: Context, node: Node) -> Value:
+    x, layout = context.value(node.inputs[0]), wanted(context, node.outputs[0])
+    return reshaped(context.builder, x, context.graph.specs[node.outputs[0]].shape, layout)
+
+
 def _avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
     y = pool.averaged(
@@ -96,12 +107,14 @@ def _avg_pool(context: Context, node: Node) -> Value:
 def _global_avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
     x = context.value(node.inputs[0])
-    return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"]))
+    layout = wanted(context, node.outputs[0])
+    return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"], layout))
 
 
 def _mean_lookup(context: Context, node: Node) -> Value:
     a, x = node.attributes, context.value(node.inputs[0])
-    return unnamed(context, pool.averaged_by_table(context.builder, x, a["table"], a["y"]))
+    layout = wanted(context, node.outputs[0])
+    return unnamed(context, pool.averaged_by_table(context.builder, x, a["table"], a["y"], layout))
 
 
 def _max_pool(context: Context, node: Node) -> Value:
@@ -126,7 +139,8 @@ def _softmax_check(graph: Graph, node: Node) -> str | None:
 
 
 def _quantize(context: Context, node: Node) -> Value:
-    y = quantized(context.builder, context.value(node.inputs[0]), node.attributes["y"])
+    layout = wanted(context, node.outputs[0])
+    y = quantized(context.builder, context.value(node.inputs[0]), node.attributes["y"], layout)
     return unnamed(context, y)
 
 
@@ -142,6 +156,7 @@ ROWS: dict[str, Row] = {
             context.builder, context.value(node.inputs[0]), node.attributes["x"]
         ),
     ),
+    "conv2d": Row(same_type, _conv),
     **layers.ROWS,
     "matmul": Row(anything, _matmul),
     "add": Row(bytes_of_one_type, _binary),
@@ -154,6 +169,7 @@ ROWS: dict[str, Row] = {
     "mean_lookup": Row(first_is_bytes, _mean_lookup),
     "softmax": Row(_softmax_check, _softmax),
     "MaxPool": Row(first_is_bytes, _max_pool),
+    "Reshape": Row(anything, _reshape),
     **movement.ROWS,
     **quantization.ROWS,
     **groups.ROWS,

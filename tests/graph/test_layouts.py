@@ -1,0 +1,148 @@
+"""One layout for each value: what is repacked in networks, on devices that are not here; shared copies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.device.reported import reported
+from tests.kernels import emulated
+from tests.onnx.networks import KINDS, Net, quantized
+from vkq import QParams, Tensor
+from vkq.check import graph as oracle
+from vkq.graph.device.context import Context
+from vkq.graph.device.rows import ROWS
+from vkq.graph.executable import Executable
+from vkq.graph.graph import Graph
+from vkq.graph.passes import lower
+from vkq.kernels.repack import repacked
+from vkq.layout.extent import BLOCKED, IMAGE, Spec
+from vkq.numerics.elementwise import binary
+from vkq.onnx.reader import read
+from vkq.ops import elementwise, pool
+from vkq.reference import operators
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.runtime.plan import Plan, Resident
+from vkq.runtime.program import Program
+from vkq.select.path import Choice
+from vkq.shader.spec import Value, Variant
+
+Q = QParams(0.05, 3)
+
+
+class Planned(vkq.Device):
+    """A device of which only the capabilities are there: plans are made for it, and nothing else."""
+
+    def __init__(self, name: str):
+        self.capabilities = reported(name)
+        self._soft_float = self.doctored = False
+        self.matrices = bool(self.capabilities.cooperative_matrices)
+
+    def program(
+        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        return Program(variant, variant.constants(constants or {}), None)
+
+    def constant(self, key: Any, size: int, make: Callable[[], Any]) -> Resident:
+        return Resident(self, size, make)
+
+    def groups_per_dispatch(self, total: int, macs: int) -> int:
+        return total
+
+
+def network(kind: str, folder: Path, batch: int, size: int) -> Graph:
+    net = Net(seed=6, shape=(batch, 3, size, size))
+    model = read(quantized(net.model(*KINDS[kind](net)), "qdq_int8", folder, net.shape))
+    return lower(model.at({a.name: (batch, 3, size, size) for a in model.inputs}))
+
+
+def plan_of(graph: Graph, device: vkq.Device) -> Plan:
+    b = Builder(device)
+    values = {name: b.input(Spec(graph.specs[name].shape, graph.specs[name].dtype)) for name in graph.inputs}
+    context = Context(graph, b, {}, values)
+    for node in graph.nodes:
+        made = ROWS[node.op].record(context, node)
+        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+    return b.plan(*(values[name] for name in graph.outputs))
+
+
+@pytest.mark.parametrize(("batch", "size"), [(1, 32), (40, 16)])  # from 33 rows on matrix units are taken
+@pytest.mark.parametrize("kind", ["resnet", "mobilenet_v2", "mobilenet_v3", "efficientnet"])
+@pytest.mark.parametrize("name", ["nvidia-h200", "radv-gfx1030"])
+def test_at_most_two_repacks(
+    name: str, kind: str, batch: int, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = Planned(name)
+    choice = Choice("coopmat" if device.matrices else "dot_s8s8", "s8s8", "as the test says")
+    monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)
+    variants = plan_of(network(kind, tmp_path, batch, size), device).variants
+    assert any("coopmat" in variant for variant in variants) == device.matrices
+    assert sum(variant.startswith("repack") for variant in variants) <= 2
+
+
+@pytest.mark.parametrize("kind", ["efficientnet", "resnet"])
+def test_networks_in_blocks_of_channels(
+    kind: str, strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same results on matrix units, in their layout."""
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    graph = network(kind, tmp_path, 1, 16)
+    feed = {"x": np.random.default_rng(2).standard_normal((1, 3, 16, 16)).astype(np.float32)}
+    executable = Executable(graph, strict_device, {})
+    assert any("coopmat" in variant for variant in executable.plan.variants)
+    for name, want in oracle.run(graph, feed).items():
+        np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("channels", [16, 21])
+def test_a_gate_in_the_layout_that_it_comes_in(device: vkq.Device, channels: int, batch: int) -> None:
+    rng, q, z = np.random.default_rng(7), QParams(0.02, -7), QParams(1 / 256, -128)
+    shape = (3, channels, 2, 5)
+    x = rng.integers(-128, 128, shape, dtype=np.int8)
+    gate = rng.integers(-128, 128, (batch, channels, 1, 1), dtype=np.int8)
+    tensors = [Tensor.from_numpy(x, device, BLOCKED), Tensor.from_numpy(gate, device, IMAGE)]
+    b = Builder(device)
+    y = elementwise.combined(b, *(b.input(t.spec) for t in tensors), "mul", q, z, Q)
+    plan = b.plan(y)
+    assert plan.variants == ("binary_q8__word:mul.16c",)
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), binary("mul", x, gate, q, z, Q), strict=True)
+
+
+@pytest.mark.parametrize("channels", [16, 21])
+@pytest.mark.parametrize(("of", "to"), [(BLOCKED, IMAGE), (IMAGE, BLOCKED), (BLOCKED, BLOCKED)])
+def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of: str, to: str) -> None:
+    x = np.random.default_rng(8).integers(-128, 128, (3, channels, 4, 5), dtype=np.int8)
+    numbers = np.linspace(-1, 3, 256, dtype=np.float32)
+    tensor = Tensor.from_numpy(x, device, of)
+    plain, table = Builder(device), Builder(device)
+    mean = pool.globally_averaged(plain, plain.input(tensor.spec), Q, QParams(0.1, 5), to)
+    assert mean.spec.layout == (of if of == IMAGE else to)  # that kernel reads blocks to write both
+    got = run(plain.plan(mean), [tensor]).numpy()
+    np.testing.assert_array_equal(got, operators.global_avg_pool(x, QParams(0.1, 5), Q), strict=True)
+    mean = pool.averaged_by_table(table, table.input(tensor.spec), numbers, Q, to)
+    assert mean.spec.layout == to
+    got = run(table.plan(mean), [tensor]).numpy()
+    np.testing.assert_array_equal(got, operators.mean_of_table(x, numbers, Q), strict=True)
+
+
+def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) -> None:
+    b = Builder(any_device)
+    x = b.new(Spec((1, 4, 3, 3), "int8"))
+    b.fill(x, 1)
+    copy = repacked(b, x, BLOCKED)
+    assert repacked(b, x, BLOCKED) is copy
+    assert repacked(b, x, IMAGE) is x
+    b.fill(copy, 2)  # as a sum in place would
+    again = repacked(b, x, BLOCKED)
+    assert again.slot != copy.slot
+    assert repacked(b, x, BLOCKED) is again
+    b.fill(x, 3)
+    assert repacked(b, x, BLOCKED).slot not in (x.slot, copy.slot, again.slot)

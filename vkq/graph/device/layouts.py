@@ -1,0 +1,35 @@
+"""One layout for each value: what can come in several layouts comes in the one that is read.
+
+Most convolutions and linear layers have a layout of their own, and what stands between them keeps that of
+its input (`vkq.layout.extent.PIXELS`), so little is left to choose: numbers that are quantized, means of
+whole images, reshaped values, and convolutions that take several layouts.
+"""
+
+from __future__ import annotations
+
+from .context import Context
+from .layers import conv_of, linear_of
+
+# Those that keep the layout of their first input, and of the operand that has the result's shape.
+KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat")
+KEEP_WHOLE = ("add", "sub", "mul")
+
+
+def wanted(context: Context, name: str) -> str | None:
+    """The layout in which the first reader that has one of its own takes a value; None where none has."""
+    graph, found = context.graph, [name]
+    for node in graph.nodes:
+        reads = [one for one in node.inputs[: 2 if node.op in KEEP_WHOLE else 1] if one in found]
+        if not reads:
+            continue
+        shape = graph.specs[reads[0]].shape
+        if node.op == "linear":
+            return linear_of(context, node).input_layout(shape)
+        if node.op == "conv2d":
+            layouts = conv_of(context, node).input_layouts(shape)
+            if len(layouts) == 1:
+                return layouts[0]
+        whole = node.op in KEEP_WHOLE and shape == graph.specs[node.outputs[0]].shape
+        if whole or node.op in (*KEEP, "conv2d"):
+            found.append(node.outputs[0])
+    return None
