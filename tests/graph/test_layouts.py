@@ -133,6 +133,59 @@ def test_means_in_the_layout_that_is_read(device: vkq.Device, channels: int, of:
     np.testing.assert_array_equal(got, operators.mean_of_table(x, numbers, Q), strict=True)
 
 
+def branches(net: Net, last: int, result: bool) -> list[str]:
+    """Branches side by side, one of which is also a residual."""
+    x = net.relu(net.conv("x", 16))
+    one, two, three = net.relu(net.conv(x, 32, 1)), net.relu(net.conv(x, 16, 3)), net.conv(x, last, 1)
+    both = net.concat(one, two, three)
+    y = net.conv(net.op("MaxPool", both, kernel_shape=[2, 2], strides=[1, 1]), 8, 1)
+    again = net.op("Add", net.conv(x, 16, 1), two)
+    head = net.head(net.conv(net.op("MaxPool", again, kernel_shape=[2, 2], strides=[1, 1]), 8, 1))
+    return [net.head(y), head, *([both] if result else [])]
+
+
+@pytest.mark.parametrize(
+    ("last", "result", "copied"), [(48, False, False), (5, False, False), (48, True, True)]
+)
+def test_branches_are_written_where_they_lie_side_by_side(
+    last: int, result: bool, copied: bool, strict_device: vkq.Device, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    net = Net(seed=9, shape=(1, 3, 8, 8))  # whole 256 bytes, where some devices let buffers begin
+    model = read(quantized(net.model(*branches(net, last, result)), "qdq_int8", tmp_path, net.shape))
+    graph = lower(model.at({"x": net.shape}))
+    feed = {"x": np.random.default_rng(3).standard_normal(net.shape).astype(np.float32)}
+    executable = Executable(graph, strict_device, {})
+    counts = {node.op: end - first for node, first, end in executable.steps}
+    assert (counts["Concat"] > 0) == copied
+    for _ in range(2):
+        got = executable.run(feed)
+        for name, want in oracle.run(graph, feed).items():
+            np.testing.assert_array_equal(got[name], want, strict=True)
+
+
+def test_what_cannot_be_joined(any_device: vkq.Device) -> None:
+    b = Builder(any_device)
+    spec, whole = Spec((1, 16, 4, 4), "int8", BLOCKED), Spec((1, 32, 4, 4), "int8", BLOCKED)
+    given, one, two, three = b.input(spec), b.new(spec), b.new(spec), b.new(spec)
+    assert b.joined([given, one], whole) is None
+    assert b.joined([one, one], whole) is None
+    both = b.joined([one, two], whole)
+    assert both is not None
+    assert b.joined([two, three], whole) is None
+    assert [b.shares(value) for value in (one, two, both, three)] == [True, True, True, False]
+    for value in (three, one, two):
+        b.fill(value, 1)
+    result = repacked(b, both, IMAGE)
+    plan = b.plan(result)
+    places = [plan.scratch[value.slot] for value in (both, one, two, three)]
+    assert places[1:3] == [(places[0][0], 256), (places[0][0] + 256, 256)]
+    begin = places[0][0]
+    assert not begin <= places[3][0] < begin + 512 or b.lifetimes([both.slot])[0].first > 0
+
+
 def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) -> None:
     b = Builder(any_device)
     x = b.new(Spec((1, 4, 3, 3), "int8"))

@@ -200,7 +200,8 @@ def averaged_by_table(
     b: Builder, x: Value, table: npt.NDArray[np.float32], yq: QParams, layout: str | None = None
 ) -> Value:
     """Adds the mean over each channel's pixels of a function of 8-bit x, given as a float32 table of (256,)
-    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`. *layout*: as `globally_averaged`."""
+    or (C, 256): (N, C, 1, 1), see `vkq.reference.operators.mean_of_table`. *layout*: as
+    `globally_averaged`."""
     operand.check_image("mean", x.spec.shape)
     n, c, h, w = x.spec.shape
     if not 0 < h * w <= MOST_TABLE_PIXELS or table.shape not in ((256,), (c, 256)):

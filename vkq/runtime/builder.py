@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ class Builder:
         self._steps: list[Step] = []
         self._writes: Counter[int] = Counter()  # of each slot so far
         self._copies: dict[Hashable, tuple[Value, int]] = {}
+        self._parts: dict[int, tuple[int, int]] = {}  # of a joined array: slot -> (its slot, where in it)
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
@@ -61,6 +63,26 @@ class Builder:
     def made(self, value: Value) -> bool:
         """Whether steps of this plan write it: it is neither an input nor a constant."""
         return value.slot not in self._residents and value.slot not in {v.slot for v in self._inputs}
+
+    def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
+        """The array whose bytes are those of *parts*, one after the other: what writes them writes it. None
+        where they cannot lie so: each must be made by steps of this plan, be a part of nothing else, and
+        begin where the device lets a buffer begin. Nobody may read or write a part as something else, nor
+        may it or the array be a result."""
+        unit = self.device.capabilities.properties["minStorageBufferOffsetAlignment"]
+        *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
+        able = all(self.made(part) and not self.shares(part) for part in parts)
+        apart = len({part.slot for part in parts}) == len(parts)
+        if not able or not apart or size != spec.nbytes or any(offset % unit for offset in offsets):
+            return None
+        whole = self.new(spec)
+        for part, offset in zip(parts, offsets, strict=True):
+            self._parts[part.slot] = whole.slot, offset
+        return whole
+
+    def shares(self, value: Value) -> bool:
+        """Whether it is a joined array, or a part of one."""
+        return value.slot in self._parts or any(whole == value.slot for whole, _ in self._parts.values())
 
     def view(self, value: Value, spec: Spec) -> Value:
         """The same bytes under another name."""
@@ -110,7 +132,9 @@ class Builder:
         taken = {v.slot for v in (*self._inputs, *results)} | self._residents.keys()
         between = [slot for slot in range(len(self._bytes)) if slot not in taken]
         offsets, total = place(self.lifetimes(between))
-        sizes = {s: (at, self._bytes[s]) for s, at in zip(between, offsets, strict=True)}
+        places = dict(zip(between, offsets, strict=True))
+        places |= {part: places[whole] + at for part, (whole, at) in self._parts.items()}
+        sizes = {s: (at, self._bytes[s]) for s, at in places.items()}
         return Plan(
             tuple(v.spec for v in self._inputs), tuple(v.spec for v in results),
             tuple(v.slot for v in results), tuple(self._steps), self._residents, sizes, total,
@@ -118,11 +142,11 @@ class Builder:
         )  # fmt: skip
 
     def lifetimes(self, slots: Sequence[int]) -> list[Lifetime]:
-        """When each slot is in use, by the numbers of the steps."""
+        """When each slot is in use, by the numbers of the steps; a joined array with its parts."""
         used: dict[int, list[int]] = {}
         for i, step in enumerate(self._steps):
             for slot in step.slots:
-                used.setdefault(slot, []).append(i)
+                used.setdefault(self._parts.get(slot, (slot, 0))[0], []).append(i)
         return [
             Lifetime(self._bytes[s], used[s][0], used[s][-1]) if s in used else Lifetime(0, 0, 0)
             for s in slots

@@ -51,9 +51,8 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
     # A sum is written where its other operand lies, unless somebody else reads that.
-    apart = other is not None and (
-        not b.made(other) or other.slot == x.slot or context.read_later(node, other)
-    )
+    alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
+    apart = other is not None and (not alone or context.read_later(node, other))
     layer = conv_of(context, node, apart)
     y = unnamed(context, layer.build(b, x, None if apart else other, layout))
     if last is None or other is None or not apart:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...layout.extent import BLOCKED, Spec
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
@@ -41,11 +42,40 @@ def _slice(context: Context, node: Node) -> Value:
     return take.sliced(context.builder, x, parts)
 
 
+# Those that never give their input by another name.
+READERS = ("conv2d", "MaxPool", "avg_pool2d", "global_avg_pool2d", "mean_lookup", "Concat")
+
+
+def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
+    """A concatenation along channels in kPackedInt8_16C, where blocks of channels follow each other: its
+    inputs are written where they lie in it, and nothing is copied. None where that cannot be."""
+    spec = context.graph.specs[node.outputs[0]]
+    channels = len(spec.shape) == 4 and node.attributes["axis"] in (1, -3)
+    whole = all(x.spec.layout == BLOCKED and x.spec.shape[1] % 16 == 0 for x in xs[:-1])
+    if not channels or not whole or xs[-1].spec.layout != BLOCKED:
+        return None
+    slots = [value.slot for value in context.values.values()]
+    alone = all(slots.count(x.slot) == 1 for x in xs)
+    if not alone or not all(_read_as_it_is(context, name) for name in (*node.inputs, node.outputs[0])):
+        return None
+    return context.builder.joined(xs, Spec(spec.shape, spec.dtype, BLOCKED))
+
+
+def _read_as_it_is(context: Context, name: str) -> bool:
+    """Whether a value is no result of the graph, and nothing that reads it gives it by another name."""
+    readers = [node for node in context.graph.nodes if name in node.inputs]
+    return name not in context.graph.outputs and all(
+        node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers
+    )
+
+
 def _concat(context: Context, node: Node) -> Value:
     xs = [context.value(name) for name in node.inputs]
     if len(xs) == 1:
         return xs[0]
     if xs[0].spec.dtype in BYTES:
+        if (whole := _in_place(context, node, xs)) is not None:
+            return whole
         return unnamed(context, shape.concatenated(context.builder, xs, node.attributes["axis"]))
     return take.concatenated_words(context.builder, xs, node.attributes["axis"])
 
