@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 import vkq
 from tests.kernels.emulated import capabilities, emulate
+from vkq.check import integer as check_integer
 from vkq.device.profiles import profile
 from vkq.integer import correlation as op
 from vkq.integer import matrix
@@ -19,6 +21,7 @@ from vkq.reference import integer as reference
 from vkq.runtime.tensor import Tensor
 from vkq.shader.catalog import catalog
 
+SEEDS = int(os.environ.get("VKQ_INTEGER_SEEDS", "2"))  # of the random cases; each is compiled for seconds
 # dtypes, shapes and options by tile: what it is for. Parts are forced, so that sums of several are added.
 CASES: dict[str, tuple[str, str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "16x8x128": (
@@ -123,6 +126,13 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
     for t in found:
         assert t.chunks_per_part * t.rows * t.words * matrix.RUN * largest < 2**31
         assert t.splits * t.chunks_per_part >= t.chunks >= 3 * -(-300 // t.rows)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Channels, images, groups, strides, dilations, windows beyond the image; extremes of every dtype."""
+    emulate(device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
+    assert check_integer.check(device, seed, "coopmat") is None
 
 
 def test_auto_takes_them(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
