@@ -28,7 +28,8 @@ from .work import Arithmetic, Place, Range, Shape
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
 MOST_WORDS = 8  # of a chunk's line
-# What the cost is made of beside the profile's cycles, measured on an H200 (benchmarks/integer.md).
+# What the cost is made of beside the profile's cycles: TILES_MACS is an H200's (benchmarks/integer.md), the
+# others are estimates.
 TILES_MACS = 62  # of `Tiles` on a multiprocessor in a cycle
 CHUNK_CYCLES = 30  # for each KiB of pixels that a chunk brings to shared memory
 START_CYCLES = 3000  # of a workgroup
