@@ -61,9 +61,11 @@ def test_tensor_range(device: vkq.Device) -> None:
 
 
 def test_nothing_is_sent_again(device: vkq.Device) -> None:
-    """The second call makes no plan, and packs no template."""
-    templates = Templates(np.ones((2, 1, 3, 3), np.int8), device=device)
-    x = data(6, "uint8", (1, 1, 8, 8))
+    """The second call makes no plan, and packs no template; the caller's array may change."""
+    w, x = np.ones((2, 1, 3, 3), np.int8), data(6, "uint8", (1, 1, 8, 8))
+    templates = Templates(w, dilation=np.int64(2), device=device)
+    w[:] = 7
+    np.testing.assert_array_equal(templates(x), expected(x, w // 7, dilation=2))
     first, plans = templates(x), dict(templates._owner._plans)
     np.testing.assert_array_equal(templates(x), first)
     assert templates._owner._plans == plans

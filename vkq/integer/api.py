@@ -3,8 +3,10 @@ Vulkan device.
 
 No scales and no rounding: ``y = sum x * w`` in whole numbers, equal to NumPy's int64 to the last bit, for any
 shape and windows of any size. Arrays are NumPy's, of dtype int8, uint8, int16, uint16 or int32; ``x`` and
-``w`` may differ. 8-bit data runs on the packed dot product; wider data is split into signed bytes, so no
-16-bit or 64-bit feature of the device is needed.
+``w`` may differ. Wider numbers are split into bytes, so no 16-bit or 64-bit feature of the device is needed.
+The products run on the packed dot product, 32-bit multiplies, matrix units or number-theoretic transforms,
+whatever should be the fastest (`explain`). Templates that are used again are kept on the device by
+`vkq.integer.Templates`.
 
 The accumulator is checked, never hoped for: before anything runs, the largest possible sum of each template
 is computed from the range of the image and the template's own sums (see `conv2d`). ``accumulate`` says what

@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
-from ..problem.options import Padding
+from ..problem.options import ConvOptions, Padding
 from ..runtime.device import Device
 from ..runtime.eager import run
 from ..runtime.opened import default_device
@@ -71,7 +71,7 @@ class Templates:
     ):
         if x_dtype not in DTYPES:
             raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
-        self.w = integers("Templates", "w", w)
+        self.w = np.array(integers("Templates", "w", w))  # packed later, whatever becomes of the caller's
         if self.w.ndim != 4 or 0 in self.w.shape:
             raise ArgumentError(
                 f"Templates: w has shape {self.w.shape}; it must be (OC, C/groups, KH, KW), of at least one"
@@ -85,10 +85,10 @@ class Templates:
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets
         wide = accumulator("Templates", self.x_range, self.w, offsets, accumulate) == np.int64
-        # A window that fits any options, to know them: what depends on the image is asked for each time.
-        c, kh, kw = self.w.shape[1] * groups, *self.w.shape[2:]
-        reach = [(k - 1) * d + 1 for k, d in zip((kh, kw), _two(dilation), strict=True)]
-        self._problem = p = self.problem((1, c, *reach))
+        # The options, with an image that has room for the window: what depends on images is asked for later.
+        options = ConvOptions.of("Templates", self.w.shape, *self._options)
+        reach = [(k - 1) * d + 1 for k, d in zip(self.w.shape[2:], options.dilation, strict=True)]
+        self._problem = p = self.problem((1, self.w.shape[1] * groups, *reach))
         self._owner = op.Correlation(
             self.device, path, p, self.w, offsets, op.Sums.of(self.x_range, self.w, wide)
         )
@@ -222,7 +222,3 @@ def _pair(values: Sequence[int]) -> tuple[int, int]:
     if len(values) != 2 or values[0] > values[1]:
         raise ArgumentError(f"Templates: x_range is {tuple(values)}; it must be (least, largest)")
     return int(values[0]), int(values[1])
-
-
-def _two(values: int | Sequence[int]) -> tuple[int, int]:
-    return (values, values) if isinstance(values, int) else (int(values[0]), int(values[-1]))
