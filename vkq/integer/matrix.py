@@ -144,18 +144,18 @@ class Matrix:
     def __init__(self, device: Device, taps: npt.NDArray[Any], how: Arithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        self._best: dict[Shape, Tiling | None] = {}
         self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the best
 
     def best(self, s: Shape) -> Tiling | None:
         """The tiling that should be the fastest; None where the device can run none."""
         if self.tiling is not None:
             return self.tiling
-        if s not in self._best:
-            able = tilings(s, self.how, self.device.capabilities)
-            known = profile(self.device.capabilities)
-            self._best[s] = min(able, key=lambda t: cost(t, s, self.how, known), default=None)
-        return self._best[s]
+        c = self.device.capabilities
+
+        def make() -> Tiling | None:
+            return min(tilings(s, self.how, c), key=lambda t: cost(t, s, self.how, profile(c)), default=None)
+
+        return self.device.plan(("integer_tiling", s, self.how, advertised(c)), make)
 
     def _chosen(self, s: Shape) -> Tiling:
         found = self.best(s)
