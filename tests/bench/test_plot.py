@@ -1,5 +1,6 @@
 """Pictures: a sweep with its lines, a roofline with its ceilings."""
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,13 @@ def test_a_sweep_draws_a_line_for_each_path_in_order_of_size(figures: list[Any],
 def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None:
     cases = [Case(p) for p in expand("linear[M=8,K=4,8,N=4,8]")]
     found = run(*(row(c.name, 10) for c in cases))
+    found.rows[3] = dataclasses.replace(found.rows[3], operations=100_000)
     found.ceilings = {"dot_s8s8": 5.0, "fp32_fma": None, "copy": 1.0}
     plot.draw(found, cases, tmp_path / "roof.svg")
     (axes,) = figures[0].axes
     assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
-    assert {"8x4x4", "8x8x8"} <= {text.get_text() for text in axes.texts}
+    # three points lie upon each other, and one is named
+    assert sorted(text.get_text() for text in axes.texts) == ["8x4x4", "8x8x8", "dot_s8s8 5 GOP/s"]
     assert max(axes.lines[0].get_ydata()) == 5.0
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert "<svg" in (tmp_path / "roof.svg").read_text()
@@ -81,3 +84,15 @@ def test_a_picture_is_the_same_bytes_again(tmp_path: Path) -> None:
     for name in ("a", "b"):
         plot.draw(run(*(row(c.name, 10) for c in CASES)), CASES, tmp_path / f"{name}.svg")
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_what_only_moves_data_is_swept_in_bytes(figures: list[Any], tmp_path: Path) -> None:
+    cases = [Case(p) for p in expand("transpose[N=1,2,C=16,H=8,W=8,block=4]")]
+    rows = [dataclasses.replace(row(c.name, 10), operations=0) for c in cases]
+    plot.draw(run(*rows), cases, tmp_path / "x.svg")
+    assert figures[0].axes[0].get_ylabel() == "GB/s"
+    with pytest.raises(vkq.ArgumentError, match="no row does arithmetic"):
+        plot.draw(run(rows[0]), cases[:1], tmp_path / "x.svg")
+    model = dataclasses.replace(row("model.onnx", 10), operations=1000)
+    plot.draw(run(rows[0], model), (), tmp_path / "x.svg")
+    assert [text.get_text() for text in figures[-1].axes[0].texts] == ["model.onnx"]

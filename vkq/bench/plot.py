@@ -48,7 +48,13 @@ def draw(result: Result, cases: Sequence[Case], path: Path, theme: str = "light"
     rows = [row for row in result.rows if row.clock == _clock(result)]
     if not rows:
         raise ArgumentError("plot: there is no row to draw; every case failed")
-    size = swept(cases)
+    size = swept(cases) if cases else None
+    if not size:
+        rows = [row for row in rows if row.operations]  # what only moves data has no place under the roof
+        if not rows:
+            raise ArgumentError(
+                "plot: no row does arithmetic; sweep a size, as in 'repack[N=1,8,C=64,H=56,W=56]'"
+            )
     with _figure(path, theme, (9, 7 if size else 5.5)) as figure:
         if size:
             _sweep(figure, rows, size)
@@ -133,7 +139,7 @@ def _series(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def _sizes(case: str) -> dict[str, str]:
-    return dict(item.split("=") for item in case.partition("[")[2][:-1].split(","))
+    return dict(item.split("=") for item in case.partition("[")[2][:-1].split(",") if "=" in item)
 
 
 def _fixed(case: str, size: str | None) -> str:
@@ -148,10 +154,10 @@ def _sweep(figure: Any, rows: Sequence[Row], size: str) -> None:
         numbers = [float(_sizes(row.case).get(size, "0").split("x")[0]) for row in series]
         order = sorted(range(len(series)), key=lambda i: numbers[i])
         xs, ordered = [numbers[i] for i in order], [series[i] for i in order]
-        upper.plot(xs, [row.gops for row in ordered], marker="o", label=label)
+        upper.plot(xs, [row.gops or row.gbps for row in ordered], marker="o", label=label)
         lower.plot(xs, [row.median_us for row in ordered], marker="o", label=label)
         lower.fill_between(xs, [row.p20_us for row in ordered], [row.p80_us for row in ordered], alpha=0.2)
-    upper.set_ylabel("GOP/s")
+    upper.set_ylabel("GOP/s" if any(row.operations for row in rows) else "GB/s")
     lower.set_ylabel("us (p20 to p80 shaded)")
     lower.set_xlabel(size)
     positive = all(float(_sizes(row.case).get(size, "0").split("x")[0]) > 0 for row in rows)
@@ -229,5 +235,7 @@ def _short(case: str) -> str:
     s = _sizes(case)
     if "M" in s:
         return f"{s['M']}x{s['K']}x{s['N']}"
+    if "IC" not in s:
+        return case[:24]
     batch = f" x{s['N']}" if s["N"] != "1" else ""
     return f"{s['IC']}>{s['OC']} {s['KH']}x{s['KW']} {s['H']}x{s['W']}{batch}"

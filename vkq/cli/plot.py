@@ -6,10 +6,10 @@ import argparse
 from pathlib import Path
 
 from vkq.bench import plot, result
+from vkq.bench.cases import expand
 from vkq.check.cases import Case
 from vkq.cli.common import Parsers, add_command, output_file
 from vkq.errors import ArgumentError
-from vkq.problem.names import parse
 
 # Of a row of benchmarks/networks.py: what it is called, in the order of the bars.
 TIMES = {"gpu_ms": "vkq int8 (device time)", "torch_fp16_cuda_graph_ms": "PyTorch fp16, CUDA graph"}
@@ -49,7 +49,8 @@ def run(options: argparse.Namespace) -> int:
         for row in measured.rows
         if options.case in row.case and (options.path is None or row.path == options.path)
     ]
-    cases = list(dict.fromkeys(Case(parse(row.case)) for row in measured.rows))
+    named = dict.fromkeys(row.case for row in measured.rows if "[" in row.case)  # a model has no sizes
+    cases = [Case(expand(name)[0]) for name in named]
     plot.draw(measured, cases, options.output, options.theme)
     print(options.output)
     return 0
