@@ -114,6 +114,11 @@ def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
     return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"
 
 
+def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
+    """The same in the layout of the matrix kernels, which are its neighbours in networks."""
+    return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
+
+
 def _not_direct(c: Convolution, p: Conv2dProblem) -> str | None:
     return "IC=0; it needs at least 1" if p.ic == 0 else None
 
@@ -186,6 +191,14 @@ METHODS = [
         _not_pointwise,
         lambda c, p: "a 1x1 convolution is a matrix product",
         lambda c, p: Pointwise(c.gemm),  # type: ignore[arg-type]  # of integers: `floats` is false
+    ),
+    Method(
+        "depthwise",
+        _not_depthwise_beside_matrices,
+        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        _direct(Depthwise),
+        BLOCKED,
+        layouts=LAYOUTS,
     ),
     Method(
         "depthwise",
