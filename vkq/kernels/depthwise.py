@@ -71,11 +71,10 @@ class Columns:
     conv_depthwise_columns.comp."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
-    TILE = "2x4"
 
     def __init__(self, of: Direct, stride: int, weight: Int8, zero_points: Int32):
         self.of, self.stride = of, stride
-        axes = {"kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}", "tile": self.TILE}
+        axes = {"kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}"}
         self.variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", dot=of.form, **axes)
         rows = int(self.variant.defines["ROWS"])
         words = ceil4((rows - 1) * stride + of.kh)
