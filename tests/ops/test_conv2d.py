@@ -306,3 +306,20 @@ def test_a_chain_of_convolutions_shares_its_scratch(any_device):
     for w in weights:
         want = reference.conv2d(want, w, x=q, w_scale=0.25, y=q, padding=1)
     np.testing.assert_array_equal(tensors[-1].numpy(), want)
+
+
+@pytest.mark.parametrize(
+    ("images", "width", "rows"), [(8, 1, "1"), (9, 1, None), (2, 2, "2"), (3, 2, None), (1, 3, None)]
+)
+def test_narrow_images_are_few_rows(
+    software_device: vkq.Device, images: int, width: int, rows: str | None
+) -> None:
+    """Squeeze-and-excite: a block of four rows holds one pixel, and three of padding."""
+    problem = parse(f"conv2d[N={images},IC=37,H=1,W={width},OC=10,KH=1,KW=1]")
+    data = random_data(problem, np.random.default_rng(images))
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=data.y_q, bias=data.bias, device=software_device
+    )
+    (variant,) = layer.explain(problem.x_shape).variants
+    assert (variant.split(".")[1] if variant.startswith("gemv") else None) == rows
+    np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)

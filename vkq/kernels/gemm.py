@@ -125,9 +125,13 @@ class Int8Gemm:
 
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline for these rows: by their number, unless ``kernel`` names it."""
-        few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
         most = gemv.max_rows(self.device.capabilities)
-        if self.kernel == "gemv" or (self.kernel == "auto" and few <= most):
+        if rows.ow < rows.ow_padded == 4:  # narrow images: a block is a line, the rest of which is padding
+            few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
+        else:
+            few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
+            fits = few <= most
+        if self.kernel == "gemv" or (self.kernel == "auto" and fits):
             return self.gemv_program(few)
         return self.program(m4)
 

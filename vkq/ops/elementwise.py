@@ -131,15 +131,17 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     if op == "mul":
         ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
-        # Only values inside the type matter (|value| < 2^10): a larger one saturates whatever its relative
-        # error.
-        variant, error, largest = "mul", 8 * FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
+        # Only values inside the type matter: a larger one saturates whatever its relative error. Product and
+        # sum are below 2^9 then, and round in both formulas.
+        variant, error, largest = "mul", FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
     else:
         exact = scales_of_sum(a, b, y, op == "sub")
         ra, rb, offset = (float(value) for value in exact)
-        offset += moved_a * ra + moved_b * rb - moved_y
-        largest = 512 * (abs(ra) + abs(rb) + 1)
-        variant, error = "add", 16 * FLOAT_STEP * largest
+        plain, offset = offset, offset + moved_a * ra + moved_b * rb - moved_y
+        # No term, nor any sum of them, is larger. Four steps of the shader's are off by 2^-23 of it at most,
+        # the offset and two steps of the exact result by half as much.
+        largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
+        variant, error = "add", 6 * FLOAT_STEP * largest
     if not (np.isfinite(largest) and largest < 2.0**100 and ra >= 2.0**-100 and error < TIE / 2):
         return BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
     return BinaryFormula(variant, ra, rb, offset, TIE - error)
