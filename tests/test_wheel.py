@@ -55,6 +55,24 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+def test_a_build_without_headers_says_what_to_install(tmp_path: Path) -> None:
+    """It ends before anything is fetched or compiled."""
+    hidden = "-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include"
+    python = f"-DPython_EXECUTABLE={sys.executable}"
+    done = subprocess.run(
+        ["cmake", "-S", str(ROOT), "-B", str(tmp_path), python, hidden],
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    for remedy in (
+        "apt-get install libvulkan-dev libfmt-dev",
+        "pkg install vulkan-headers fmt",
+        "-DVULKAN_HEADERS=DIR",
+    ):
+        assert remedy in done.stderr, done.stderr
+    assert not list(tmp_path.glob("kp-*"))
+
+
 def test_it_carries_shaders_layouts_and_spirv(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     spirv = [n for n in names if n.startswith("vkq/_spirv/") and n.endswith(".spv")]

@@ -1,0 +1,119 @@
+"""A folder of pictures over a local Dask cluster, a process for each device; one is killed in the middle.
+
+The pictures are cut from scikit-image's photographs, made noisy, and cleaned by the model of 04_denoise.py.
+Every result is there at the end, and equal to that of one process. Usage: 05_cluster.py [FOLDER of PNG files]
+"""
+
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from distributed import Client, Future, LocalCluster, Worker, WorkerPlugin, as_completed, progress
+from PIL import Image
+from skimage import data
+
+import vkq.onnx
+
+MODEL = Path(__file__).parent / "models" / "denoise.onnx"
+SIZE = 96  # of a picture that is cut here
+
+Result = tuple[str, int, np.ndarray]  # the device's name, the process, the picture
+
+
+class OwnDevice(WorkerPlugin):
+    """Each worker, also one that is started again, opens the device of its rank: VKQ_DEVICE is what sessions
+    take that were made without naming a device."""
+
+    def __init__(self, devices: list[int]):
+        self.devices = devices
+
+    def setup(self, worker: Worker) -> None:
+        os.environ["VKQ_DEVICE"] = str(self.devices[int(worker.name) % len(self.devices)])
+
+
+def own_devices() -> list[int]:
+    """The GPUs of this machine, or where there is none the CPU's drivers."""
+    able = [c for c in vkq.devices() if c.refusal() is None]
+    return [c.index for c in able if c.device_type != "cpu"] or [c.index for c in able]
+
+
+def cut(folder: Path) -> None:
+    """Fills the folder with 30 parts of two photographs."""
+    for name in ("astronaut", "coffee"):
+        photo = getattr(data, name)()
+        for i, j in np.ndindex(3, 5):
+            part = photo[i * SIZE : (i + 1) * SIZE, j * SIZE : (j + 1) * SIZE]
+            Image.fromarray(part).save(folder / f"{name}-{i}-{j}.png")
+
+
+def read(path: Path) -> np.ndarray:
+    """A picture as the model takes it, (1, 3, H, W) float32 from 0 to 1, with noise on it."""
+    pixels = np.asarray(Image.open(path).convert("RGB"), np.float32).transpose(2, 0, 1)[None] / 255
+    return pixels + 0.1 * np.random.default_rng(pixels.size).standard_normal(pixels.shape, np.float32)
+
+
+def denoised(path: Path, session: vkq.onnx.InferenceSession) -> Result:
+    """What a worker does with a picture: where it ran, by which process, and the result."""
+    return session.device.name, os.getpid(), session.run(None, {"x": read(path)})[0]
+
+
+def kill_in_the_middle(futures: list[Future], killed: list[int]) -> None:
+    """When a third of the work is done, ends the process that gave the first result, without a warning."""
+    for count, future in enumerate(as_completed(futures), 1):
+        if count == 1:
+            killed.append(future.result()[1])
+        if count == len(futures) // 3:
+            os.kill(killed[0], signal.SIGKILL)
+            return
+
+
+def spread(paths: list[Path], session: vkq.onnx.InferenceSession) -> tuple[int, list[Result]]:
+    """The process that was killed, and the result for each picture."""
+    devices = own_devices()
+    count = max(2, len(devices))  # one goes on where the other is killed
+    # Workers are spawned, and started again by their nanny; work that is lost with one is done by another.
+    with (
+        LocalCluster(n_workers=count, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        client.register_plugin(OwnDevice(devices))
+        there = client.scatter(session, broadcast=True)  # once to each worker, which then opens its device
+        futures = client.map(denoised, paths, session=there, pure=False)
+        killed: list[int] = []
+        killer = threading.Thread(target=kill_in_the_middle, args=(futures, killed))
+        killer.start()
+        progress(futures, notebook=False)
+        killer.join()
+        results = client.gather(futures)
+        return killed[0], results
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(sys.argv[1] if len(sys.argv) > 1 else made)
+        if len(sys.argv) == 1:
+            cut(folder)
+        paths = sorted(folder.glob("*.png"))
+        if len(paths) < 3:
+            sys.exit(f"{folder} has {len(paths)} PNG files; give a folder with three or more")
+        session = vkq.onnx.InferenceSession(MODEL)
+        killed, results = spread(paths, session)
+        alone = [denoised(path, session)[2] for path in paths]
+    counts = Counter((pid, name) for name, pid, _ in results)
+    for (pid, name), count in counts.items():
+        print(f"process {pid} on {name}: {count} pictures{', then killed' if pid == killed else ''}")
+    equal = sum(np.array_equal(one, y) for one, (_, _, y) in zip(alone, results, strict=True))
+    print(
+        f"process {killed} was killed; {equal} of {len(paths)} pictures are there and equal to one process'"
+    )
+    if equal != len(paths):
+        sys.exit("results differ from one process'")
+
+
+if __name__ == "__main__":
+    main()

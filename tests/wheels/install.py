@@ -1,0 +1,79 @@
+"""Installs the wheels of dist/ as users do and runs the demo's network: ``python -m tests.wheels.install``
+(make test-wheels).
+
+Each Python gets a fresh environment with nothing but the wheel that pip chooses out of dist/ and what it
+depends on. There is no compiler, no shader compiler, no header and no checkout: PATH is the environment's
+own. On the oldest Python a slice of the suite runs on the installed wheel, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from pathlib import Path
+
+from .build import ROOT, WORK, python, run, tool
+
+# Python and NumPy: the oldest of both, today's, and the newest that drivers of CI have.
+PAIRS = (("3.10", "numpy==1.26.*"), ("3.12", "numpy>=2"), ("3.13", "numpy>=2"))
+DEMO = ("onnx", "onnxruntime")  # the network is read with one and compared with the other
+SLICE = (
+    "tests/test_spawn.py", "tests/test_cache.py", "tests/device", "tests/probe",
+    "tests/runtime/test_process.py", "tests/ops/test_linear.py", "tests/onnx/test_session.py",
+)  # fmt: skip
+
+
+def installed(version: str, numpy: str, wheels: Path) -> Path:
+    """A fresh environment's interpreter, with the wheel that its pip chooses."""
+    interpreter = python(version, WORK / f"user{version}")
+    uv = (tool("uv"), "pip", "install", "--python", interpreter)
+    run(*uv, "pip", numpy, *DEMO, "-r", ROOT / "pyproject.toml")
+    run(interpreter, "-m", "pip", "install", "--no-deps", "--no-index", "--only-binary=:all:", "--find-links",
+        wheels, "vkq")  # fmt: skip
+    run(interpreter, "-m", "pip", "check")
+    return interpreter
+
+
+def demo(interpreter: Path) -> str:
+    """What the demo's network says, run where nothing can be built."""
+    place = WORK / "examples"
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(ROOT / "examples", place, ignore=shutil.ignore_patterns("out"))
+    alone = {"PATH": str(interpreter.parent), "VKQ_CACHE_DIR": str(WORK / "cache"), "PYTHONPATH": ""}
+    said = run(interpreter, place / "03_digits.py", cwd=place, **alone)
+    facts = "import numpy, vkq._kompute as k; print('NumPy', numpy.__version__, k.__file__)"
+    return said.splitlines()[-2] + "\n" + run(interpreter, "-c", facts, cwd=place, **alone)
+
+
+def suite(interpreter: Path) -> str:
+    """A slice of the suite on the installed wheel: beside a copy of tests/ there is no vkq."""
+    place = WORK / "suite"
+    shutil.rmtree(place, ignore_errors=True)
+    for name in ("tests", "examples"):
+        shutil.copytree(ROOT / name, place / name, ignore=shutil.ignore_patterns("__pycache__", "out"))
+    shutil.copy(ROOT / "pyproject.toml", place)
+    run(tool("uv"), "pip", "install", "--python", interpreter, "pytest", "hypothesis")
+    drivers = ":".join([*map(str, Path("/usr/share/vulkan/icd.d").glob("lvp_icd.*.json")),
+                        str(ROOT / ".drivers" / "vk_swiftshader_icd.json")])  # fmt: skip
+    said = run(
+        interpreter, "-m", "pytest", "-q", *SLICE, cwd=place,
+        VK_DRIVER_FILES=drivers, VKQ_REQUIRE_DEVICE="1", VKQ_CACHE_DIR=str(WORK / "cache"), PYTHONPATH="",
+    )  # fmt: skip
+    return said.splitlines()[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Install the wheels and run the demo's network.")
+    parser.add_argument("--wheels", type=Path, default=ROOT / "dist")
+    options = parser.parse_args()
+    os.environ.pop("VIRTUAL_ENV", None)
+    for number, (version, numpy) in enumerate(PAIRS):
+        interpreter = installed(version, numpy, options.wheels.resolve())
+        print(f"== Python {version}, {numpy}", demo(interpreter), sep="\n", end="", flush=True)
+        if number == 0:
+            print("the suite's slice:", suite(interpreter), flush=True)
+
+
+if __name__ == "__main__":
+    main()
