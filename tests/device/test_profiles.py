@@ -41,7 +41,7 @@ TAKEN = {
     "radv-gfx1030": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
     "radv-gfx1100": ("AMD", "64x64", Setting("4x8", 8, 8), 28),
     "intel": ("Intel", "64x64", Setting("4x8", 8, 8), 4),
-    "nvidia-h200": ("discrete GPU", "64x64", Setting("4x8", 8, 8), 28),
+    "nvidia-h200": ("NVIDIA, discrete", "64x64", Setting("4x8", 8, 8), 28),
     "jetson": ("NVIDIA", "64x64", Setting("4x8", 8, 8), 4),
     "lavapipe": ("CPU", None, Setting("4x8", 8, 8), 2),
     "swiftshader": ("CPU", None, Setting("4x8", 8, 8), 2),

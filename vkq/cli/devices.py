@@ -10,6 +10,7 @@ from vkq.cli.common import Parsers, add_command, folded
 from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
 from vkq.device.profiles import profile
+from vkq.device.verdict import Report, with_choices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -61,12 +62,12 @@ def described() -> dict[str, Any]:
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
         "capabilities": c.as_dict(), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
-        "kernels": profile(c).reason,
+        "kernels": profile(c).reason, "measured": {},
     }  # fmt: skip
     if report["reason"] is None:
         probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
-        report["rates"] = dict(probe.rates)
-        report["reason"] = probe.refusal
+        report |= {"rates": dict(probe.rates), "reason": probe.refusal}
+        report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(probe)}
     if report["reason"] is None:
         try:
             with Device(c.index) as device:
@@ -82,10 +83,22 @@ def _show(report: dict[str, Any]) -> None:
     show_capabilities(report["capabilities"])
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
     print(folded(f"   kernels        {report['kernels']}", 18))
+    show_measured(report["measured"])
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""
         print(folded(f"     {path:<10} {'can run' if reason is None else reason}{measured}", 16))
+
+
+def measured_on(probe: Report) -> dict[str, str]:
+    """What was measured on a device, in words, by family of kernels."""
+    return {family: str(one) for family, one in (probe.tuning or {}).items()}
+
+
+def show_measured(found: dict[str, str]) -> None:
+    """What `measured_on` gave."""
+    for family, said in found.items():
+        print(folded(f"     measured: {family}: {said}", 16))
 
 
 def show_capabilities(c: dict[str, Any]) -> None:

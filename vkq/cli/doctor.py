@@ -19,7 +19,7 @@ from vkq.bench.report import shortened
 from vkq.check.compare import usable_paths
 from vkq.check.replay import TIMES, replays
 from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, folded, progress, whole
-from vkq.cli.devices import show_capabilities
+from vkq.cli.devices import measured_on, show_capabilities, show_measured
 from vkq.device import vulkan
 from vkq.device.choose import choose_device
 from vkq.errors import CompileError, PathError, VkqError
@@ -67,6 +67,7 @@ def examine(which: str | None, times: int) -> dict[str, Any]:
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
     report |= {"probe": dataclasses.asdict(probe), "path": None, "reason": probe.refusal}
+    report["measured"] = measured_on(probe)
     report |= {"paths": [], "refused_paths": {}, "replays": []}
     if probe.refusal is None:
         with Device(capabilities.index) as device:
@@ -117,6 +118,7 @@ def _show(report: dict[str, Any]) -> None:
     print()
     show_capabilities(report["device"])
     show_probe(report["probe"])
+    show_measured(report["measured"])
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
     for path, why in report["refused_paths"].items():
         print(folded(f"     {path:<10} {why}", 16))

@@ -119,6 +119,7 @@ class Capabilities:
     compute_family: int | None
     timestamp_valid_bits: int
     timestamp_period_ns: float
+    choices: tuple[tuple[str, Any], ...] = ()  # what was measured on it, in place of its profile's fields
 
     @property
     def facts(self) -> dict[str, int | bool]:

@@ -26,6 +26,7 @@ class Profile:
     made it, ``whys`` their reasons and sources."""
 
     staged: str | None
+    staged_conv: str | None
     tile: str
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
@@ -33,6 +34,7 @@ class Profile:
     gemv_invocations: int
     gemv_invocations_few: int
     gemv_columns: int
+    direct_blocks: int
     macs_per_dispatch_log2: int
     wide_barriers: bool
     fill_workgroups: int
@@ -44,6 +46,8 @@ class Profile:
     transform_element_macs: int
     names: tuple[str, ...]
     whys: tuple[str, ...]
+    timed: bool  # whether kernels were timed on such a device
+    measured: bool  # whether something of it was measured on this device
 
     @property
     def macs_per_dispatch(self) -> int:
@@ -53,7 +57,9 @@ class Profile:
     def reason(self) -> str:
         """``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``"""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
-        return f"{self.names[-1]}: tiles of {where}; {self.whys[-1]}"
+        return (
+            f"{self.names[-1]}{', measured here' if self.measured else ''}: tiles of {where}; {self.whys[-1]}"
+        )
 
     def local(self, x: int, invocations: int, most_x: int) -> tuple[int, int]:
         """A workgroup's size (x, y) of so many invocations: x as asked for, or near to it where that size is
@@ -76,6 +82,7 @@ class Rule:
     says: Mapping[str, Any]
     why: str
     source: str
+    timed: bool
 
     def matches(self, device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]) -> bool:
         have = dict(facts)
@@ -86,16 +93,46 @@ class Rule:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of kernels: a problem that represents it, and by name what each candidate says in place of the
+    profile."""
+
+    name: str
+    problem: str
+    candidates: Mapping[str, Mapping[str, Any]]
+
+
 def profile(c: Capabilities) -> Profile:
-    """The profile of a device."""
+    """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
-    return _merged(c.device_type, c.vendor_id, facts)
+    return _merged(c.device_type, c.vendor_id, facts, c.choices)
+
+
+def _file() -> dict[str, Any]:
+    return load(FILE).mapping({"default", "rules", "candidates"}, set())
+
+
+@functools.cache
+def families() -> tuple[Family, ...]:
+    """The families of kernels that are measured on a device (`vkq.device.measured`), in that order."""
+    found = []
+    for name, node in _file()["candidates"].items():
+        keys = node.mapping({"problem", "tries"}, set())
+        tries = {
+            candidate: {
+                field: _value(field, value) for field, value in says.mapping(set(), set(SETTINGS)).items()
+            }
+            for candidate, says in keys["tries"].items()
+        }
+        found.append(Family(name, keys["problem"].str(), tries))
+    return tuple(found)
 
 
 @functools.cache
 def profiles() -> tuple[Rule, ...]:
     """Every rule, the default first. Raises SpecError with its line where one breaks the schema."""
-    keys = load(FILE).mapping({"default", "rules"}, set())
+    keys = _file()
     default = _rule(keys["default"], "default")
     missing = [field for field in SETTINGS if field not in default.says]
     if missing:
@@ -103,7 +140,9 @@ def profiles() -> tuple[Rule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = tuple(f.name for f in dataclasses.fields(Profile) if f.name not in ("names", "whys"))
+SETTINGS = tuple(
+    f.name for f in dataclasses.fields(Profile) if f.name not in ("names", "whys", "timed", "measured")
+)
 
 
 @functools.cache
@@ -113,13 +152,20 @@ def _facts() -> tuple[str, ...]:
 
 
 @functools.cache  # a dispatch asks for it
-def _merged(device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]) -> Profile:
+def _merged(
+    device_type: str,
+    vendor_id: int,
+    facts: tuple[tuple[str, int], ...],
+    choices: tuple[tuple[str, Any], ...],
+) -> Profile:
     rules = [rule for rule in profiles() if rule.matches(device_type, vendor_id, facts)]
     says: dict[str, Any] = {}
     for rule in rules:
         says |= rule.says
     return Profile(
-        **says,
+        **says | dict(choices),
+        timed=rules[-1].timed,
+        measured=bool(choices),
         names=tuple(rule.name for rule in rules),
         whys=tuple(f"{rule.why} ({rule.source})" for rule in rules),
     )
@@ -127,7 +173,7 @@ def _merged(device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]
 
 def _rule(node: Any, name: str | None) -> Rule:
     required = {"why", "source"} if name else {"name", "why", "source"}
-    keys = node.mapping(required, {"device_type", "vendor_id", "facts", *SETTINGS})
+    keys = node.mapping(required, {"device_type", "vendor_id", "facts", "timed", *SETTINGS})
     kind = keys["device_type"].str() if "device_type" in keys else None
     if kind is not None and kind not in DEVICE_TYPES:
         raise keys["device_type"].error(
@@ -142,13 +188,14 @@ def _rule(node: Any, name: str | None) -> Rule:
         {field: _value(field, keys[field]) for field in SETTINGS if field in keys},
         keys["why"].str(),
         keys["source"].str(),
+        "timed" in keys and keys["timed"].bool(),
     )
 
 
 def _value(field: str, node: Any) -> Any:
     if field == "wide_barriers":
         return node.bool()
-    if field == "staged":
+    if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()
     if field == "tile":
         return node.str()

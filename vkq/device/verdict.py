@@ -19,10 +19,10 @@ from typing import Any
 
 from .. import cache, spawn
 from .._version import __version__
-from . import vulkan
+from . import measured, vulkan
 from .capabilities import Capabilities
 
-FORMAT = 6  # of the kept report: raised when a test or a rate changes
+FORMAT = 8  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
@@ -41,7 +41,8 @@ class Report:
     ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open``
     where the driver did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see
     `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu" or "host". ``isolated``:
-    it ran in a child process.
+    it ran in a child process. ``tuning``: what was measured by family of kernels (`measured`); None where
+    nothing was.
     """
 
     failures: Mapping[str, str]
@@ -49,6 +50,7 @@ class Report:
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     clock: str = ""
     isolated: bool = False
+    tuning: Mapping[str, measured.Measured] | None = None
 
     @property
     def refusal(self) -> str | None:
@@ -67,7 +69,7 @@ class Report:
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
             raise ValueError(f"its keys are not {', '.join(sorted(fields))}")
-        failures, rates = value["failures"], value["rates"]
+        failures, rates, tuning = value["failures"], value["rates"], value["tuning"]
         good = (
             isinstance(failures, dict)
             and all(isinstance(why, str) for why in failures.values())
@@ -75,10 +77,12 @@ class Report:
             and all(isinstance(r, float) and math.isfinite(r) and r > 0 for r in rates.values())
             and value["clock"] in ("", "gpu", "host")
             and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
+            and (tuning is None or isinstance(tuning, dict))
         )
         if not good:
             raise ValueError("a value has the wrong type")
-        return cls(**value)
+        parsed = tuning and {family: measured.Measured.parse(one) for family, one in tuning.items()}
+        return cls(**value | {"tuning": parsed})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,6 +95,7 @@ class _Outcome:
 
 
 _reports: dict[str, Report] = {}  # by the capabilities' key
+_measured: set[str] = set()  # asked once in this process, also where no child answered
 _lock = threading.RLock()
 
 
@@ -101,20 +106,41 @@ def report_of(c: Capabilities, here: Callable[[], Report] | None = None) -> Repo
     Where no child can be started the probe is *here*, in this process; without one None: nothing is known.
     """
     with _lock:
-        found = _reports.get(c.key) or cache.read_json(_place(c), Report.parse) or _ask_and_keep(c, here)
+        kept = _reports.get(c.key) or cache.read_json(_place(c), Report.parse)
+        if kept is None:
+            found = _ask_and_keep(c, here)
+        elif kept.tuning is None and c.key not in _measured and measured.wanted(c):
+            found = _with_tuning(c, kept, None)
+            if found.tuning is not None:
+                _keep(c, found)
+        else:
+            found = kept
         if found is not None:
             _reports[c.key] = found
         return found
 
 
 def ask_again(c: Capabilities, here: Callable[[], Report]) -> Report:
-    """A new report, whatever is remembered; it replaces the kept one."""
+    """A new report, whatever is remembered; it replaces the kept one, whose measurements yield to clearly
+    faster ones alone."""
     with _lock:
         before = _reports.get(c.key) or cache.read_json(_place(c), Report.parse)
         found = _ask_and_keep(c, here, before)
         assert found is not None
         _reports[c.key] = found
         return found
+
+
+def believe(c: Capabilities, report: Report) -> None:
+    """Takes a report as the device's in this process: a child is told what its parent knows."""
+    with _lock:
+        _reports[c.key] = report
+
+
+def with_choices(c: Capabilities) -> Capabilities:
+    """The capabilities with what was measured on the device, where that is known and asked for."""
+    found = None if spawn.in_child() else _reports.get(c.key)
+    return dataclasses.replace(c, choices=measured.choices(found.tuning if found else None))
 
 
 def refusal(c: Capabilities) -> str | None:
@@ -153,9 +179,9 @@ def _ask_and_keep(
         found, sure = here(), True
     else:
         return None
-    found = _steady(found, before)
+    found = _with_tuning(c, _steady(found, before), before.tuning if before else None)
     if sure:
-        cache.write(_place(c), json.dumps(dataclasses.asdict(found)).encode())
+        _keep(c, found)
     return found
 
 
@@ -170,6 +196,20 @@ def _steady(found: Report, before: Report | None) -> Report:
     return (
         dataclasses.replace(found, rates=before.rates) if max(new.values()) < CLEARLY * new[best] else found
     )
+
+
+def _keep(c: Capabilities, report: Report) -> None:
+    cache.write(_place(c), json.dumps(dataclasses.asdict(report)).encode())
+
+
+def _with_tuning(c: Capabilities, report: Report, kept: Mapping[str, measured.Measured] | None) -> Report:
+    """The report with what is measured now, where the device is to be measured; else with what was."""
+    found = None
+    if report.refusal is None and measured.wanted(c):
+        _measured.add(c.key)
+        plain = dataclasses.asdict(dataclasses.replace(report, tuning=None))
+        found = measured.measure(c, plain, kept)
+    return dataclasses.replace(report, tuning=kept if found is None else found)
 
 
 def _ask(c: Capabilities) -> tuple[Report, bool] | None:

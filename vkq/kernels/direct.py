@@ -24,7 +24,6 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # of the images that these kernels take and give
 UNROLLED_TAPS = 7  # of a line: wider kernels are rare
-LOCAL_CHANNEL_BLOCKS = 8  # of a workgroup at most: they read the same pixels, and neighbouring weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,10 +105,10 @@ class Direct:
 
     def program(self, v: Sweep, layout: str = IMAGE) -> Program:
         """The pipeline for sweeps like this one, over images in this layout."""
-        wide = 1
-        while wide < LOCAL_CHANNEL_BLOCKS and 4 * wide < self.oc:
+        known, wide = profile(self.device.capabilities), 1
+        while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
-        across, down = profile(self.device.capabilities).local(wide, INVOCATIONS, ceil4(self.oc))
+        across, down = known.local(wide, INVOCATIONS, ceil4(self.oc))
         local: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down}
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
         kind: dict[str, Constant] = {

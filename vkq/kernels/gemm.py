@@ -282,10 +282,11 @@ Gemm = Int8Gemm | FloatGemm
 SMALLEST_STAGED = "32x32"
 
 
-def staged_tile(capabilities: Capabilities, m4: int, n4: int) -> str | None:
+def staged_tile(capabilities: Capabilities, m4: int, n4: int, conv: bool = False) -> str | None:
     """The tile through shared memory for a product of so many blocks of rows and columns, or None where the
     kernel in registers does as well: the profile's, if the product fills half of it both ways."""
-    tile = profile(capabilities).staged
+    known = profile(capabilities)
+    tile = known.staged_conv if conv else known.staged
     if tile is None:
         return None
     rows, columns = (int(size) // 8 for size in tile.split("x"))

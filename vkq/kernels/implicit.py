@@ -24,12 +24,12 @@ class Implicit:
     @staticmethod
     def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
         """Whether the convolution fills tiles through shared memory."""
-        return staged_tile(capabilities, pixel_rows(p, 4).blocks, p.oc // p.groups // 4) is not None
+        return staged_tile(capabilities, pixel_rows(p, 4).blocks, p.oc // p.groups // 4, True) is not None
 
     def program(self, p: Conv2dProblem) -> Program:
         """The pipeline for this problem."""
         gemm = self.gemm
-        found = staged_tile(gemm.device.capabilities, pixel_rows(p, 4).blocks, gemm.n4)
+        found = staged_tile(gemm.device.capabilities, pixel_rows(p, 4).blocks, gemm.n4, True)
         name, tile = "conv2d_q8ta_q8csw__staged", self.tile or found or SMALLEST_STAGED
         variant = catalog().find(name, dot=gemm.form, tile=tile, **gemm.arithmetic.axes)
         return gemm.device.program(variant, gemm.constants())

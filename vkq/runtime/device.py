@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..device import vulkan
+from ..device import verdict, vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose_device
 from ..device.profiles import profile
@@ -62,6 +62,9 @@ class Device:
             before integrated before virtual before CPU.
         staging: True copies through host memory even where the device's own memory is visible; None decides
             by the device.
+        tune: "auto" takes the kernels that were the fastest when the device was probed, where nobody had
+            timed its kind before (`vkq devices` prints them); "off" those of its kind. The environment's
+            VKQ_TUNE=off measures nothing and takes nothing of it. The bits are the same.
         capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features
             that are false are not enabled); its index chooses the device where *which* is None.
 
@@ -82,11 +85,14 @@ class Device:
         which: int | str | None = None,
         *,
         staging: bool | None = None,
+        tune: str = "auto",
         capabilities: Capabilities | None = None,
     ):
         extension = native_module()  # before anything is opened that a failed import would leave open
         physical, found = choose_device(capabilities.index if which is None and capabilities else which)
-        self.capabilities = capabilities or found
+        if tune not in ("auto", "off"):
+            raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
+        self.capabilities = capabilities or (verdict.with_choices(found) if tune == "auto" else found)
         self.doctored = (
             self.capabilities.key != found.key
         )  # for tests: another process would see another device

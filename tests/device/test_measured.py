@@ -1,0 +1,226 @@
+"""What is measured on a device: candidates that are slow, wrong or crash are never taken; a choice stays."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import vkq
+from vkq import spawn
+from vkq.check import measuring
+from vkq.device import measured, verdict
+from vkq.device.measured import Measured
+from vkq.device.profiles import families, profile
+from vkq.probe import selftest
+
+from .reported import NAMES, reported
+
+# A child that tells what it is given, and ends itself as a driver would end it.
+CHILD = """
+import json, os, sys
+outcomes = json.loads(sys.argv[1])
+skipped = [json.loads(a[7:]) for a in sys.argv[2:] if a.startswith("--skip=")]
+def say(**what): print(json.dumps(what), flush=True)
+say(started=True)
+say(device=sys.argv[2])
+spent = 0.0
+for family, name, what in outcomes:
+    if [family, name] in skipped: continue
+    say(begin=[family, name], spent=spent)
+    spent += 0.1
+    if what == "late": os._exit(90)
+    if what == "crash": os.abort()
+    say(end=name, spent=spent, **({"us": what} if isinstance(what, float) else {"wrong": what}))
+"""
+PRODUCT = families()[0].name
+NAMED = list(families()[0].candidates)
+TILES = reported("adreno-740")  # 4x8 in registers, and nobody has timed one
+
+
+def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[list[str]]:
+    """Children that tell these outcomes of the matrix product; what each was started with."""
+    started: list[list[str]] = []
+
+    def command(module: str, *options: str) -> list[str]:
+        assert module == measured.CHILD
+        started.append(list(options))
+        told = json.dumps([[PRODUCT, name, what] for name, what in outcomes.items()])
+        return [sys.executable, "-c", CHILD, told, TILES.key, *options[2:]]
+
+    monkeypatch.setattr(spawn, "command", command)
+    return started
+
+
+def measure(kept: dict[str, Measured] | None = None) -> dict[str, Measured] | None:
+    return measured.measure(TILES, {"any": "report"}, kept)
+
+
+def test_the_fastest_that_is_right_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that compiles too long and one that crashes end the child, which goes on without them."""
+    large, small, wide, plain = NAMED
+    started = faked(monkeypatch, {wide: 50.0, large: "late", small: "crash", plain: 20.0})
+    found = measure()
+    assert found is not None
+    taken = found[PRODUCT]
+    assert taken.taken == plain
+    assert taken.outcomes[large] == "not compiled and run once in 0.5 s"
+    assert "SIGABRT" in str(taken.outcomes[small])
+    assert [len([o for o in options if o.startswith("--skip")]) for options in started] == [0, 2, 3]
+    seconds = [float(next(o for o in options if "seconds" in o).split("=")[1]) for options in started]
+    assert seconds[0] == measured.TOTAL_S
+    assert seconds[1] == pytest.approx(measured.TOTAL_S - 0.1 - measured.COMPILE_S)
+    says = dict(measured.choices(found))
+    assert says == {"staged": None, "tile": "4x4"}
+    chosen = profile(dataclasses.replace(TILES, choices=tuple(says.items())))
+    assert (chosen.tile, chosen.measured, "measured here" in chosen.reason) == ("4x4", True, True)
+    assert (profile(TILES).tile, profile(TILES).measured) == ("4x8", False)
+
+
+def test_wrong_ones_are_out_and_small_gains_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, _, wide, plain = NAMED
+    faked(monkeypatch, {wide: 50.0, large: "3 of 9 differ", plain: 46.0})
+    found = measure()
+    assert found is not None
+    assert found[PRODUCT].taken == wide  # 46 is no tenth faster than the profile's own
+    assert found[PRODUCT].outcomes[large] == "wrong: 3 of 9 differ"
+    assert str(found[PRODUCT]) == f"{wide}, 50.0 us ({large} wrong: 3 of 9 differ; {plain} 46.0 us)"
+
+
+def test_a_kept_choice_yields_to_a_clearly_faster_one_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide, plain = NAMED[2:]
+    kept = {PRODUCT: Measured(plain, {plain: 20.0})}
+    for now, taken in ((46.0, plain), (30.0, wide), ("3 of 9 differ", wide)):
+        faked(monkeypatch, {wide: 28.0 if now == 30.0 else 44.0, plain: now if now != 30.0 else 40.0})
+        found = measure(kept)
+        assert found is not None
+        assert found[PRODUCT].taken == taken, now
+
+
+def test_without_the_present_choice_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time was over before it was asked; or everything failed."""
+    large, small, wide, plain = NAMED
+    faked(monkeypatch, {large: 10.0})
+    assert measure() == {}
+    faked(monkeypatch, {wide: "late", plain: "crash", small: "late", large: "crash"})
+    assert measure() == {}
+
+
+def test_no_child_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "command", lambda *_: None)
+    assert measure() is None
+    monkeypatch.setattr(spawn, "command", lambda *_: [sys.executable, "-c", "import sys; sys.exit(1)"])
+    assert measure() is None
+    other = "import json; print(json.dumps({'started': 1})); print(json.dumps({'device': 'another'}))"
+    monkeypatch.setattr(spawn, "command", lambda *_: [sys.executable, "-c", other])
+    assert measure() is None
+
+
+def test_who_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices = {name: reported(name) for name in NAMES}
+    monkeypatch.delenv("VKQ_TUNE", raising=False)
+    timed = {name for name, c in devices.items() if not measured.wanted(c)}
+    assert timed == {"lavapipe", "swiftshader", "nvidia-h200"}
+    monkeypatch.setenv("VKQ_TUNE", "off")
+    assert not any(measured.wanted(c) for c in devices.values())
+    assert measured.choices({PRODUCT: Measured(NAMED[3], {NAMED[3]: 1.0})}) == ()
+    monkeypatch.setenv("VKQ_TUNE", "always")
+    assert all(measured.wanted(c) for c in devices.values())
+    monkeypatch.setenv("VKQ_TUNE", "never")
+    with pytest.raises(vkq.ArgumentError, match="VKQ_TUNE is 'never'; it must be one of auto, always, off"):
+        measured.mode()
+
+
+def test_each_problem_shows_its_candidates() -> None:
+    """Each family's candidates differ, and the profile of every known kind amounts to one or to none."""
+    for family in families():
+        assert len({tuple(sorted(says.items(), key=str)) for says in family.candidates.values()}) > 2
+        for name in NAMES:
+            assert measured.current(family, reported(name)) in family.candidates
+
+
+def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept with the probe's answer; asked for once, and again by `ask_again`, which hands the kept on."""
+    c = any_device.capabilities
+    known = selftest.report(any_device)
+    asked: list[object] = []
+    found = {PRODUCT: Measured(NAMED[3], {NAMED[3]: 2.5})}
+
+    def fake(c: object, report: Any, kept: object) -> dict[str, Measured]:
+        assert report["tuning"] is None
+        asked.append(kept)
+        return found
+
+    written: dict[str, bytes] = {}
+    monkeypatch.setattr(measured, "measure", fake)
+    monkeypatch.setattr(verdict.cache, "write", lambda path, data: written.update(kept=data))
+    monkeypatch.setattr(verdict, "_reports", {c.key: dataclasses.replace(known, tuning=None)})
+    monkeypatch.setenv("VKQ_TUNE", "always")
+    first = verdict.report_of(c)
+    assert first is not None
+    assert (first.tuning, asked) == (found, [None])
+    assert verdict.Report.parse(json.loads(written["kept"])) == first
+    assert verdict.report_of(c) is first
+    assert dict(verdict.with_choices(c).choices) == {"staged": None, "tile": "4x4"}
+    monkeypatch.setattr(verdict, "_ask", lambda c: (known, True))
+    verdict.ask_again(c, lambda: known)
+    assert asked == [None, found]
+    monkeypatch.setenv("VKQ_TUNE", "off")
+    assert verdict.with_choices(c).choices == ()
+    for bad in ({"taken": "a", "outcomes": {}}, {"taken": "a", "outcomes": {"a": -1.0}}, [], {"taken": "a"}):
+        with pytest.raises(ValueError, match="no measurement"):
+            Measured.parse(bad)
+
+
+def test_every_candidate_is_right_on_every_driver(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the child runs them, with time enough to compile."""
+    monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
+    monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
+    said: list[dict[str, Any]] = []
+    before = device.capabilities
+    measuring.run(device, lambda **what: said.append(what), 600.0, {(PRODUCT, NAMED[0])})
+    assert device.capabilities is before
+    began = [tuple(each["begin"]) for each in said if "begin" in each]
+    assert set(began) == {(f.name, name) for f in families() for name in f.candidates} - {(PRODUCT, NAMED[0])}
+    assert began[0] == (PRODUCT, measured.current(families()[0], before))
+    assert all(each["us"] > 0 for each in said if "end" in each)
+
+
+@pytest.mark.parametrize(("seconds", "least"), [(0.0, 0), (600.0, 14)])
+def test_the_child_ends_a_slow_one_and_tells_a_wrong_one(
+    seconds: float, least: int, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No candidate is begun after the time is over."""
+    ended: list[int] = []
+    monkeypatch.setattr(measuring.os, "_exit", ended.append)
+    monkeypatch.setattr(measuring, "COMPILE_S", 0.0)
+    monkeypatch.setattr(measuring._Subject, "_timed", lambda *_: 1.0)
+    real: Callable[..., Any] = measuring.layer
+
+    def off_by_one(*arguments: Any) -> Any:
+        made = real(*arguments)
+        return lambda x: vkq.Tensor.from_numpy(made(x).numpy() ^ 1, software_device)
+
+    monkeypatch.setattr(measuring, "layer", off_by_one)
+    said: list[dict[str, Any]] = []
+    measuring.run(software_device, lambda **what: said.append(what), seconds, set())
+    ends = [each for each in said if "end" in each]
+    assert len(ends) == least
+    assert all("differ" in each["wrong"] and "us" not in each for each in ends)
+    assert set(ended) == ({measured.LATE} if least else set())
+
+
+def test_a_device_can_leave_it_out(monkeypatch: pytest.MonkeyPatch, software_device: vkq.Device) -> None:
+    c = software_device.capabilities
+    known = dataclasses.replace(
+        selftest.report(software_device), tuning={PRODUCT: Measured(NAMED[3], {NAMED[3]: 2.5})}
+    )
+    monkeypatch.setattr(verdict, "_reports", {c.key: known})
+    with vkq.Device(c.index) as device, vkq.Device(c.index, tune="off") as other:
+        assert (profile(device.capabilities).tile, profile(other.capabilities).tile) == ("4x4", "4x8")
+    with pytest.raises(vkq.ArgumentError, match="tune is 'fast'; it must be 'auto' or 'off'"):
+        vkq.Device(c.index, tune="fast")

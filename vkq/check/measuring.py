@@ -1,0 +1,124 @@
+"""Times the candidates of each family of kernels on one device, for the process that started this one
+(vkq.device.measured): each is compiled and run once, compared with the reference, and timed only then.
+
+To it, one JSON object a line: ``{"device": key}``, then for each candidate ``{"begin": [family, name]}`` and
+``{"end": ..., "us": microseconds}`` or ``"wrong": why``, each with the seconds ``spent`` so far. A candidate
+that takes too long to compile ends the process with the exit code `measured.LATE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from .. import spawn
+from ..device import verdict
+from ..device.measured import COMPILE_S, LATE, current
+from ..device.profiles import Family, families
+from ..errors import DeviceLostError, VkqError
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..select.path import COOPMAT, choose_path, without_matrices
+from ..shader.catalog import catalog
+from .catalogue import Check, check_of
+from .compare import layer
+
+SAMPLE_S = 0.03  # of each candidate, at least LEAST runs
+LEAST = 3
+
+Say = Callable[..., None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Time the candidates of each family of kernels.")
+    parser.add_argument("index", type=int, help="the device's index, as in `vkq devices`")
+    parser.add_argument("--report", required=True, help="what its probe found, as JSON")
+    parser.add_argument("--seconds", type=float, required=True, help="when no further candidate is begun")
+    parser.add_argument("--skip", action="append", default=[], help="[family, candidate], as JSON")
+    options = parser.parse_args(argv)
+    say = spawn.begin()
+    try:
+        with Device(options.index) as device:
+            say(device=device.capabilities.key)
+            verdict.believe(device.capabilities, verdict.Report.parse(json.loads(options.report)))
+            skipped = {tuple(json.loads(one)) for one in options.skip}
+            run(device, say, options.seconds, skipped)
+    except VkqError as error:
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        return 1
+    return 0
+
+
+def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
+    """Every candidate but those *skipped*, those that are taken now first."""
+    path = choose_path(device).path
+    path = without_matrices(device).path if path == COOPMAT else path
+    catalog()  # reads every description of a shader, which is no driver's time
+    subjects = {family.name: _Subject(device, check_of(family.problem), path) for family in families()}
+    start = time.perf_counter()
+    for family, name in _in_order(device):
+        if (family.name, name) in skipped:
+            continue
+        if time.perf_counter() - start > seconds:
+            return
+        say(begin=[family.name, name], spent=time.perf_counter() - start)
+        said = subjects[family.name].tried(family.candidates[name])
+        say(end=name, spent=time.perf_counter() - start, **said)
+
+
+def _in_order(device: Device) -> list[tuple[Family, str]]:
+    pairs = [(family, name) for family in families() for name in family.candidates]
+    return sorted(pairs, key=lambda pair: pair[1] != current(pair[0], device.capabilities))
+
+
+class _Subject:
+    """The problem of a family on a device."""
+
+    def __init__(self, device: Device, check: Check, path: str):
+        self.device, self.check, self.path = device, check, path
+        self.data = check.data()
+        self.given = check.input(self.data)
+        self.expected = check.expected(self.data, self.given)
+        self.x = Tensor.from_numpy(self.given, device)
+
+    def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:
+        """``{"us": time}``, or ``{"wrong": why}``."""
+        c = self.device.capabilities
+        self.device.capabilities = dataclasses.replace(c, choices=tuple(says.items()))
+        late = threading.Timer(COMPILE_S, os._exit, [LATE])
+        try:
+            late.start()
+            subject = layer(self.device, self.check, self.data, self.path)
+            wrong = self.expected.mismatch(subject(self.x).numpy())
+            late.cancel()
+            return {"wrong": wrong} if wrong else {"us": self._timed(subject)}
+        except DeviceLostError:
+            raise
+        except VkqError as error:
+            return {"wrong": f"{type(error).__name__}: {error}"}
+        finally:
+            late.cancel()
+            self.device.capabilities = c
+
+    def _timed(self, subject: Any) -> float:
+        """The least time of a run: other programs only add."""
+        with self.device.record() as probe:
+            subject(self.x)
+        timed = probe.dispatches if self.device.capabilities.timestamp_valid_bits else 0
+        with self.device.record(timestamps=timed) as recording:
+            subject(self.x)
+        least, runs, end = float("inf"), 0, time.perf_counter() + SAMPLE_S
+        while runs < LEAST or time.perf_counter() < end:
+            start = time.perf_counter()
+            recording.run()
+            host = (time.perf_counter() - start) * 1e6
+            least = min(least, sum(recording.gpu_times_us()) if timed else host)
+            runs += 1
+        return max(least, 1e-3)
