@@ -33,7 +33,8 @@ def test_the_fastest_final_setting_wins_if_it_is_worth_it() -> None:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three settings, short samples."""
+    """Three settings, short samples, and one choice of kernels."""
+    monkeypatch.setattr(tuning, "tuned_kernels", lambda *_: [tuning.KernelTrial({}, ("v",), 1.0)])
     monkeypatch.setattr(tune, "candidates", lambda facts: [A, B, C])
     monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
 

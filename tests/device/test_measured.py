@@ -177,15 +177,17 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
 def test_every_candidate_is_right_on_every_driver(
     device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the child runs them, with time enough to compile."""
+    """As the child runs them, with time enough to compile; the largest tiles, which take seconds, are left
+    out."""
+    large = {(f.name, name) for f in families() for name in f.candidates if "64x64" in name}
     monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
     monkeypatch.setattr(measuring, "SAMPLE_S", 0.0)
     said: list[dict[str, Any]] = []
     before = device.capabilities
-    measuring.run(device, lambda **what: said.append(what), 600.0, {(PRODUCT, NAMED[0])})
+    measuring.run(device, lambda **what: said.append(what), 600.0, set(large))
     assert device.capabilities is before
     began = [tuple(each["begin"]) for each in said if "begin" in each]
-    assert set(began) == {(f.name, name) for f in families() for name in f.candidates} - {(PRODUCT, NAMED[0])}
+    assert set(began) == {(f.name, name) for f in families() for name in f.candidates} - large
     assert began[0] == (PRODUCT, measured.current(families()[0], before))
     assert all(each["us"] > 0 for each in said if "end" in each)
 

@@ -1,20 +1,24 @@
-"""Measures every setting of the int8 matrix product for a problem on a device; none counts that is not exact
-first."""
+"""Measures the kernels of every family for a problem on a device, and every setting of the int8 matrix
+product in registers; none counts that is not right first."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
+from ..device.profiles import families, preferred
 from ..ops.conv2d import Conv2d
 from ..ops.conv_transpose2d import ConvTranspose2d
 from ..ops.linear import Linear
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select import tune
+from ..select.kernels import says
 from ..select.tune import ProductShape, Setting
 from .catalogue import Check
 from .compare import compare, layer
@@ -23,6 +27,7 @@ SAMPLE_US = 20_000.0  # of each setting in a round, at least one run
 ROUNDS = 3  # of the fastest ones, interleaved
 FINALISTS = 4
 WORTH = 1.03  # a setting this much faster than the default replaces it
+NO_SETTING = Setting("", 0, 0)  # of a candidate that none is forced on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,17 +43,41 @@ class Trial:
     final: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class KernelTrial:
+    """As `Trial`, of a choice of kernels: the candidate of a family, or none, which is the default."""
+
+    choice: Mapping[str, str]
+    variants: tuple[str, ...]
+    time_us: float | None
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """``matrix product: 32x32 through shared memory``"""
+        return next((f"{family}: {name}" for family, name in self.choice.items()), "default")
+
+
+Within = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 class Candidate:
-    """A setting with its samples."""
+    """What is measured within a context, with its samples."""
 
     def __init__(
-        self, device: Device, setting: Setting, subject: Linear | Conv2d | ConvTranspose2d, x: Tensor
+        self,
+        device: Device,
+        setting: Setting,
+        subject: Linear | Conv2d | ConvTranspose2d,
+        x: Tensor,
+        within: Within | None = None,
     ):
         self.device, self.setting = device, setting
-        with tune.forced(setting), device.record() as probe:
+        context = within or partial(tune.forced, setting)
+        with context(), device.record() as probe:
             subject(x)
         self.timed = probe.dispatches if device.capabilities.timestamp_valid_bits else 0
-        with tune.forced(setting), device.record(timestamps=self.timed) as self.recording:
+        with context(), device.record(timestamps=self.timed) as self.recording:
             self.y = subject(x)
         self.samples: list[float] = []
 
@@ -119,6 +148,47 @@ def tuned(device: Device, check: Check, path: str) -> Iterator[Trial]:
             candidate.sample()
     for candidate in finalists:
         yield Trial(candidate.setting, candidate.time_us, final=True)
+
+
+def tuned_kernels(device: Device, check: Check, path: str) -> list[KernelTrial]:
+    """Every choice of kernels that makes another plan of a check's layer, the default first; the right ones
+    were measured in turn."""
+    data = check.data()
+    given = check.input(data)
+    want, x = check.expected(data, given), Tensor.from_numpy(given, device)
+    choices = [{}, *({family.name: name} for family in families() for name in family.candidates)]
+    seen: set[object] = set()
+    found: list[tuple[KernelTrial, Candidate | None]] = []
+    for choice in choices:
+        within = partial(preferred, says(choice))
+        with within():
+            subject = layer(device, check, data, path)
+            plan = subject.plan(x.spec)
+        made = tuple((s.program.variant.name, *s.program.constants.items()) for s in plan.steps if s.program)
+        if made in seen:
+            continue
+        seen.add(made)
+        candidate = Candidate(device, NO_SETTING, subject, x, within)
+        candidate.recording.run()
+        wrong = compare(check, path, candidate.y.numpy(), want)
+        error = f"{wrong.wrong} of {wrong.total} elements differ" if wrong else ""
+        found.append((KernelTrial(choice, plan.variants, None, error), None if wrong else candidate))
+    for _ in range(ROUNDS if len(found) > 1 else 0):
+        for _, each in found:
+            if each:
+                each.sample()
+    return [
+        dataclasses.replace(trial, time_us=each.time_us) if each and each.samples else trial
+        for trial, each in found
+    ]
+
+
+def best_kernels(trials: Sequence[KernelTrial]) -> KernelTrial:
+    """The fastest choice, where it is worth leaving the default, which is the first."""
+    timed = [trial for trial in trials if trial.time_us is not None]
+    best = min(timed, key=lambda trial: trial.time_us or 0.0, default=trials[0])
+    usual = trials[0].time_us
+    return best if usual is None or (best.time_us or usual) * WORTH < usual else trials[0]
 
 
 def winner(results: Iterable[Trial], standard: Setting) -> Setting:

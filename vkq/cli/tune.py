@@ -1,5 +1,5 @@
-"""``vkq tune``: the fastest setting of the int8 matrix product for given shapes on this device, each exact
-before it is timed."""
+"""``vkq tune``: the fastest kernels for given shapes on this device, and the fastest setting of the int8
+matrix product in registers; each is right before it is timed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ import json
 from typing import Any
 
 from vkq.check import catalogue, tuning
+from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
 from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.device.profiles import preferred
 from vkq.runtime.device import Device
 from vkq.select import tune
+from vkq.select.kernels import says, store
 from vkq.select.path import PATHS, choose_path
 
 
@@ -21,8 +24,8 @@ def register(commands: Parsers) -> None:
         commands,
         "tune",
         run,
-        "measure tiles and workgroup sizes for shapes on this device and keep the fastest; results never"
-        " change",
+        "measure kernels, tiles and workgroup sizes for shapes on this device and keep the fastest; results"
+        " never change",
         [
             "vkq tune 'linear[M=256,K=2048,N=2048]'",
             "vkq tune 'conv2d[N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]' --path dot --device 0",
@@ -41,13 +44,16 @@ def run(options: argparse.Namespace) -> int:
     checks = [catalogue.check_of(name) for name in options.problem]
     with Device(options.device) as device:
         path = choose_path(device, options.path).path
-        found = [_tune(device, check, path, options.dry_run) for check in checks]
+        found = [
+            _tune(device, check, "auto" if check.scheme in FLOAT else path, options.dry_run)
+            for check in checks
+        ]
     if options.json:
         print(json.dumps(found, indent=2))
     else:
         for each in found:
             _show(each)
-    return 1 if any(result["error"] for each in found for result in each["results"]) else 0
+    return 1 if any(one["error"] for each in found for one in (*each["results"], *each["kernels"])) else 0
 
 
 def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
@@ -55,9 +61,24 @@ def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
         "problem": check.name,
         "path": path,
         "device": device.name,
+        "kernels": [],
         "results": [],
         "kept": None,
     }
+    kernels = tuning.tuned_kernels(device, check, path)
+    best = tuning.best_kernels(kernels)
+    report["kernels"] = [
+        dataclasses.asdict(each) | {"name": each.name, "kept": each is best} for each in kernels
+    ]
+    if not dry:
+        store(device.capabilities, check.problem.name, check.scheme, best.choice)
+    with preferred(says(best.choice)):
+        return report | _settings(device, check, path, dry)
+
+
+def _settings(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
+    """The settings of the matrix product in registers, where the kernels are that."""
+    report: dict[str, Any] = {}
     shapes = tuning.shapes_of(device, check, path)
     if not shapes:
         return report
@@ -78,8 +99,12 @@ def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
 
 def _show(each: dict[str, Any]) -> None:
     print(f"{each['problem']} path={each['path']} on {each['device']}")
+    for kernel in each["kernels"]:
+        said = kernel["error"] or (f"{kernel['time_us']:.1f} us" if kernel["time_us"] else "the only one")
+        print(
+            f" {'*' if kernel['kept'] else ' '} {kernel['name']:<50} {said}  {' + '.join(kernel['variants'])}"
+        )
     if not each["results"]:
-        print("  its kernels have no setting to tune")
         return
     for result in sorted(each["results"], key=lambda r: (not r["final"], r["time_us"] or float("inf"))):
         mark = "*" if result["setting"] == each["kept"] else " "

@@ -7,9 +7,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -106,7 +108,27 @@ class Family:
 def profile(c: Capabilities) -> Profile:
     """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
-    return _merged(c.device_type, c.vendor_id, facts, c.choices)
+    return _merged(c.device_type, c.vendor_id, facts, c.choices + (_preferred.get() or ()))
+
+
+_preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = contextvars.ContextVar(
+    "vkq_preferred", default=None
+)
+
+
+@contextlib.contextmanager
+def preferred(says: Mapping[str, Any]) -> Iterator[None]:
+    """In the block every profile says this in place of its own: what was tuned for one problem."""
+    token = _preferred.set(tuple(says.items()))
+    try:
+        yield
+    finally:
+        _preferred.reset(token)
+
+
+def is_preferred() -> bool:
+    """Whether something is `preferred` here, be it nothing."""
+    return _preferred.get() is not None
 
 
 def _file() -> dict[str, Any]:

@@ -21,7 +21,8 @@ from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
-from .layer import Layer
+from ..select import kernels
+from .layer import Layer, as_tuned
 
 
 class Conv2d(Layer[Conv2dProblem]):
@@ -91,7 +92,8 @@ class Conv2d(Layer[Conv2dProblem]):
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
     def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
-        return methods.method_for(self._convolution, problem, self.method)
+        with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+            return methods.method_for(self._convolution, problem, self.method)
 
     def _kernel(self, method: Method, problem: Conv2dProblem) -> Kernel:
         key = method.name, method.layout, method.packing(self._convolution, problem)
@@ -114,6 +116,7 @@ class Conv2d(Layer[Conv2dProblem]):
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
         return method.layouts or (method.layout,)
 
+    @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
         """Adds the layer to a plan. *other* is what a last step adds the result to, and where it writes it:
         nothing may read it afterwards. *layout*: of the result, where the method has several."""

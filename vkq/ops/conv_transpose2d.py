@@ -21,7 +21,7 @@ from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
-from .layer import Layer
+from .layer import Layer, as_tuned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +128,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:
         return IMAGE
 
+    @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
         stride_h, stride_w = p.stride

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy.typing as npt
 
@@ -21,7 +22,7 @@ from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
 from ..schemes.base import Weight, XParams
 from ..schemes.choose import scheme_of
-from ..select import tune
+from ..select import kernels, tune
 from ..select.path import PATHS, Choice
 
 
@@ -37,6 +38,19 @@ class Problem(Protocol):
 
 
 P = TypeVar("P", bound=Problem)
+Build = TypeVar("Build", bound=Callable[..., Value])
+
+
+def as_tuned(build: Build) -> Build:
+    """A layer's ``build`` that takes the kernels that were tuned for its problem (`vkq.select.kernels`)."""
+
+    @functools.wraps(build)
+    def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:
+        problem = self._problem_of(x.spec.shape)[0]
+        with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+            return build(self, b, x, *rest, **options)
+
+    return cast(Build, building)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +194,8 @@ class Layer(Generic[P]):
         found = self._problems.get(key)
         if found is None:
             problem = self._problem(x_shape)
-            found = self._problems[key] = problem, self._layout_for(problem)
+            with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+                found = self._problems[key] = problem, self._layout_for(problem)
         return found
 
     def _problem(self, x_shape: Sequence[int]) -> P:

@@ -23,7 +23,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT
-from .layer import Layer
+from .layer import Layer, as_tuned
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -115,6 +115,7 @@ class Linear(Layer[LinearProblem]):
     def _layout_for(self, problem: LinearProblem) -> str:
         return BLOCKED if self._matrix is not None and self._matrix.worth(problem.m) else MATRIX
 
+    @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
         image = layout == BLOCKED and len(x.spec.shape) == 4  # blocks of channels, where rows are meant
