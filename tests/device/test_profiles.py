@@ -26,7 +26,7 @@ DEVICES = {name: reported(name) for name in NAMES} | {
     "jetson": reported("nvidia-h200", device_type="integrated"),
     "unknown": reported("lavapipe", vendor_id=UNKNOWN, device_type="integrated"),
 }
-LARGE = ProductShape("s8s8", "q8to", 100, 100, 100)
+LARGE = ProductShape("s8s8", "q8to", 1024, 1024, 1024)
 # device: rule, tile through shared memory, setting of the kernel in registers, rows that gemv takes
 TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
@@ -43,8 +43,8 @@ TAKEN = {
     "intel": ("Intel", "64x64", Setting("4x8", 8, 8), 4),
     "nvidia-h200": ("NVIDIA, discrete", "64x64", Setting("4x8", 8, 8), 28),
     "jetson": ("NVIDIA", "64x64", Setting("4x8", 8, 8), 4),
-    "lavapipe": ("CPU", None, Setting("4x8", 8, 8), 2),
-    "swiftshader": ("CPU", None, Setting("4x8", 8, 8), 2),
+    "lavapipe": ("CPU", None, Setting("8x8", 8, 8), 2),
+    "swiftshader": ("CPU", None, Setting("8x8", 8, 8), 2),
     "unknown": ("default", None, Setting("4x8", 8, 8), 4),
 }
 

@@ -30,7 +30,11 @@ SHADER = "gemm_q8ta_q8csw__tiled"
 INVOCATIONS = (
     64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
 )
-WIDE_N4 = 2  # column blocks from which the wide tile is filled
+# What a block of 4x4 results takes in a tile, and in a workgroup so many tiles wide: in larger tiles operands
+# are read less often, and in narrow workgroups neighbours read weights that are no neighbours. Measured on
+# lavapipe, products of ResNet-18 and MobileNetV2 (benchmarks/matrix-log.md).
+TILE_COSTS = {"4x4": 1.25, "4x8": 1.02, "8x8": 1.0}
+WIDTH_COSTS = {64: 1.0, 32: 1.0, 16: 1.0, 8: 1.0, 4: 1.35}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,11 +94,21 @@ def lookup(device: Device, shape: ProductShape) -> Setting | None:
 
 
 def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
-    """Without tuning: the widest tile that the product fills and the vendor likes, in workgroups no taller
-    than it has tiles."""
-    tile = profile(capabilities).tile if shape.n4 >= WIDE_N4 else "4x4"
-    tile_m4 = int(tile.split("x")[0]) // 4
-    return Setting(tile, *_local(capabilities, -(-shape.m4 // tile_m4)))
+    """Without tuning: of the tiles up to the widest that the vendor likes, and the workgroups that it does
+    not avoid, those that should take the least time, padding included."""
+    known = profile(capabilities)
+    tiles = list(TILE_COSTS)[: list(TILE_COSTS).index(known.tile) + 1]
+    sizes = [(x, INVOCATIONS // x) for x in WIDTH_COSTS]
+    settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
+    return min(settings, key=lambda one: (_cost(one, shape), abs(one.local_x - one.local_y)))
+
+
+def _cost(setting: Setting, shape: ProductShape) -> float:
+    """What the workgroups of a product take, in blocks of 4x4 results."""
+    rows, columns = (int(size) // 4 for size in setting.tile.split("x"))
+    rows, columns = rows * setting.local_y, columns * setting.local_x
+    blocks = -(-shape.m4 // rows) * rows * -(-shape.n4 // columns) * columns
+    return blocks * TILE_COSTS[setting.tile] * WIDTH_COSTS[setting.local_x]
 
 
 def default_local(capabilities: Capabilities, rows: int) -> dict[str, Value]:
