@@ -28,7 +28,11 @@ layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
 
+#ifdef STEM
+layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
+#else
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+#endif
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #if OUT == 1
@@ -62,6 +66,11 @@ uint place_of_row(uint row) {
 }
 
 // The input pixels of the tile for the chunk's channels. Padding is filled with the zero point.
+#ifdef STEM
+#include "coopmat_stem.glslh"
+#define TILE_STRIDE_W 1  // in `tile`, where the pixels under a column are beside those of the next
+#else
+#define TILE_STRIDE_W STRIDE_W
 #define BATCH (CH / 8 - CH / 128)  // enough loads under way at once that most tiles wait for memory once
 void load_halo() {
   int h0 = int(tile_h * STRIDE_H) - int(p.pad_t), w0 = int(tile_w * STRIDE_W) - int(p.pad_l);
@@ -83,6 +92,7 @@ void load_halo() {
     }
   }
 }
+#endif
 
 #define W_ACROSS min(BN, INVOCATIONS)
 #define W_ITEMS (BN * W_RUNS / INVOCATIONS)
@@ -107,12 +117,12 @@ void store_step(uint slot, uint stage) {
 uint x_place(uint t, uint stage) {
   uint tap = min(t / (CH / BK), p.taps - 1u), kh = tap / KW, kw = tap - kh * KW;
   uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h,
-       column = subgroup_m % TW * STRIDE_W + kw * p.dilation_w;
+       column = subgroup_m % TW * TILE_STRIDE_W + kw * p.dilation_w;
   return (line * HALO_W + column) * X_ROW + t % (CH / BK) * W_RUNS;
 }
 uint w_place(uint stage) { return HALO + stage * STAGE + subgroup_n * W_ROW; }
-#define X_RUN(j) (((j) * MN / TW * STRIDE_H * HALO_W + (j) * MN % TW * STRIDE_W) * X_ROW)
-#define X_STRIDE (STRIDE_W * X_ROW)
+#define X_RUN(j) (((j) * MN / TW * STRIDE_H * HALO_W + (j) * MN % TW * TILE_STRIDE_W) * X_ROW)
+#define X_STRIDE (TILE_STRIDE_W * X_ROW)
 void load_once() {
   Parameters loaded = load_parameters(n, group * p.n, p.n);
   load_halo();

@@ -37,36 +37,58 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define RUNS (BK / 16)
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
+#ifdef SPLIT
+#include "coopmat_split.glslh"
+#else
+#define first_step 0u
+#endif
 
 #define X_ACROSS min(BM, INVOCATIONS)  // rows that one round of loads covers
 #define W_ACROSS min(BN, INVOCATIONS)
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
+#if BM < INVOCATIONS
+#define X_FIRST_RUN (gl_LocalInvocationIndex / BM)  // of an invocation in a step
+#else
+#define X_FIRST_RUN 0u
+#endif
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // where this invocation's row, and output, begin
 uint group, first_row, n;  // of the workgroup
+#ifdef SPLIT
+uint first_step;  // of the workgroup's part of k
+#endif
 
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
+
+#ifdef CONV
+#include "coopmat_gather.glslh"
+#else
+void begin_x(uint image, uint oh, uint ow) {
+  x_first = image * p.x_pixels + oh * p.stride_h * p.x_w + ow * p.stride_w;
+}
+
+void load_x(uint slot, uint t) {
+  uint run = t * RUNS + X_FIRST_RUN, last = p.k16 - 1u;
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    next_x[slot][i] = x[(x_run + min(run + i * (INVOCATIONS / X_ACROSS), last)) * p.x_rows + x_first];
+}
+#endif
 
 void begin_loads() {
   uint t = gl_LocalInvocationIndex, row = min(first_row + t % X_ACROSS, p.rows - 1u);
   uint image = row / p.pixels, pixel = row - image * p.pixels, oh = pixel / p.ow;
   x_run = group * p.k16;
-  x_first = image * p.x_pixels + oh * p.stride_h * p.x_w + (pixel - oh * p.ow) * p.stride_w;
+  begin_x(image, oh, pixel - oh * p.ow);
   uint across = ceil_div(p.n, 16u) * 16u;
   w_first = (group * p.steps * RUNS + t / W_ACROSS) * across + min(n + t % W_ACROSS, across - 1u);
 }
 
 void load_step(uint slot, uint t) {
-  uint across = ceil_div(p.n, 16u) * 16u, run = t * RUNS, last = p.k16 - 1u;
-#if BM < INVOCATIONS
-  run += gl_LocalInvocationIndex / BM;
-#endif
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    next_x[slot][i] = x[(x_run + min(run + i * (INVOCATIONS / X_ACROSS), last)) * p.x_rows + x_first];
-  uint w_run = min(t, p.steps - 1u) * RUNS;
+  load_x(slot, first_step + t);
+  uint across = ceil_div(p.n, 16u) * 16u, run = min(first_step + t, p.steps - 1u) * RUNS;
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
-    next_w[slot][i] = w[w_first + (w_run + i * (INVOCATIONS / W_ACROSS)) * across];
+    next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * across];
 }
 
 void store_step(uint slot, uint stage) {
@@ -87,12 +109,21 @@ uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
 
 void main() {
   uint tiles_n = ceil_div(p.n, BN), tiles_m = ceil_div(p.rows, BM);
-  uint index = workgroup_index();
+  uint index = workgroup_index(), steps = p.steps;
+#ifdef SPLIT
+  uint parts = ceil_div(p.steps, p.part_steps), part = index % parts;
+  index /= parts;
+  first_step = part * p.part_steps;
+  steps = min(p.part_steps, p.steps - first_step);
+#endif
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
   begin_loads();
   clear_acc();
-  multiply_steps(p.steps);
-  store_results(n, group * p.n, p.n);
+  multiply_steps(steps);
+#ifdef SPLIT
+  if (parts == 1u || has_all_sums(index, part, parts))
+#endif
+    store_results(n, group * p.n, p.n);
 }

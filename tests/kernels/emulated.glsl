@@ -51,3 +51,13 @@ struct MatrixAcc {
 #define add_sums(matrix, x_) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
     matrix.e[i_ / 16u / K_RUNS] += element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+
+// Sums of other workgroups: in a buffer that all see.
+#define SHARED_BY_WORKGROUPS coherent
+#define barrier_between_workgroups() { memoryBarrierBuffer(); barrier(); }
+#define count_arrival(counter) atomicAdd(counter, 1u)
+#define store_sums(matrix, array, at) \
+  coopMatStore(matrix, array, at, MM / 4u, gl_CooperativeMatrixLayoutColumnMajor)
+#define add_stored_sums(matrix, array, at)                                                \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] += int(            \
+      array[(at) + element(i_) % MN * (MM / 4u) + element(i_) / MN / 4u][element(i_) / MN % 4u])

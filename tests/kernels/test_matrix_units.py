@@ -13,10 +13,11 @@ from tests.cases import random_data
 from tests.device.reported import reported
 from vkq import reference
 from vkq.device.profiles import profile
-from vkq.kernels import matrix_conv
+from vkq.kernels import matrix_conv, matrix_tiles
 from vkq.kernels import matrix_units as coopmat
 from vkq.kernels.matrix_conv import CONV, chunked, conv_shader, turn
-from vkq.kernels.matrix_units import MatrixGemm, gemm_tiles
+from vkq.kernels.matrix_tiles import Tiling, tilings
+from vkq.kernels.matrix_units import MatrixGemm
 from vkq.layout.extent import BLOCKED, IMAGE, MATRIX
 from vkq.layout.pack import layout
 from vkq.probe import selftest
@@ -33,32 +34,7 @@ from vkq.shader.spec import Variant
 
 from . import emulated as matrix_units
 from .emulated import ROW
-
-Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
-
-
-@pytest.fixture
-def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
-    """A device with matrix units: the real ones where it has them, else emulated."""
-    if lacking(strict_device.capabilities) is not None:
-        matrix_units.emulate(strict_device, monkeypatch)
-    return strict_device
-
-
-def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
-    return dataclasses.replace(device.capabilities, cooperative_matrices=rows)
-
-
-def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
-    op = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
-    options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point}
-    return op(data.w, data.w_scale, device=device, path="coopmat", **(options | data.options | changes))
-
-
-def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) -> Any:
-    make = vkq.Linear if len(weight_shape) == 2 else vkq.Conv2d
-    weight = np.random.default_rng(5).integers(-128, 128, weight_shape, dtype=np.int8)
-    return make(weight, 0.01, device=device, **{"x_qparams": Q, "y_qparams": Y, "path": "coopmat", **options})
+from .matrix_layers import SHAPES, Q, Y, layer_of, make, name_of, tiled, units, with_matrices
 
 
 def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
@@ -132,7 +108,7 @@ def test_sixteen_k_of_an_output_are_one_run() -> None:
 def test_one_packing_serves_every_tile() -> None:
     for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
         assert turn(variant) == (
-            coopmat.DEEP_TURN if variant.axes["tile"].endswith("_deep") else coopmat.TURN
+            matrix_tiles.DEEP_TURN if variant.axes["tile"].endswith("_deep") else matrix_tiles.TURN
         )
     for variant in catalog().shaders[CONV].variants:
         d = {name: int(value) for name, value in variant.defines.items()}
@@ -208,7 +184,7 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
     ],
 )
 def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) -> None:
-    assert gemm_tiles(profile(reported("nvidia-h200")), rows, n, k, groups)[0] == tile
+    assert tilings(profile(reported("nvidia-h200")), rows, n, k, groups, split=False)[0] == Tiling(tile)
 
 
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
@@ -234,7 +210,7 @@ def test_a_smaller_tile_where_the_device_has_no_room(
         monkeypatch.setattr(
             matrices, "capabilities", dataclasses.replace(matrices.capabilities, properties=properties)
         )
-        names.append(gemm.variant(4096).axes["tile"])
+        names.append(gemm.chosen(4096)[1].axes["tile"])
     assert names == ["128x256", "128x128", "128x64", "64x64"]
 
 
@@ -294,19 +270,19 @@ def test_tile_of_a_convolution(
             BLOCKED,
         ),  # few rows, and no other kernel strides
         ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
-        ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "matrix", BLOCKED),
+        ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "implicit", BLOCKED),
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
         ((32, 12, 1, 1), (1, 24, 9, 9), {"groups": 2}, "direct", IMAGE),
-        ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "matrix", BLOCKED),
+        ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "implicit", BLOCKED),
         ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # groups of 12 outputs
         ((64, 1, 3, 3), (1, 64, 9, 9), {"groups": 64}, "depthwise", BLOCKED),
-        ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "im2col", IMAGE),
+        ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "stem", IMAGE),
         ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "direct"}, "direct", IMAGE),
         ((64, 64, 3, 3), (1, 64, 9, 9), {"method": "im2col"}, "im2col", IMAGE),
         ((64, 0, 3, 3), (1, 0, 9, 9), {}, "im2col", IMAGE),
         ((0, 64, 3, 3), (1, 64, 9, 9), {}, "im2col", IMAGE),
         ((64, 64, 3, 3), (0, 64, 9, 9), {}, "matrix", BLOCKED),
-        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "matrix", BLOCKED),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "implicit", BLOCKED),
     ],
 )
 def test_layout_and_method(
@@ -325,9 +301,15 @@ def test_layout_and_method(
     )  # as the device is a GPU
     assert layer.input_layout(x) == taken
     if explained.variants:
-        assert ("coopmat" in explained.variants[-1]) == (taken == BLOCKED and method != "depthwise")
+        on_units = (taken == BLOCKED and method != "depthwise") or method == "stem"
+        assert ("coopmat" in explained.variants[-1]) == on_units
     y = layer(np.zeros(x, np.int8 if layer.x_qparams else np.float32))
     assert y.shape == layer._problem(x).y_shape
+
+
+def test_large_images_fill_tiles_of_pixels(matrices: vkq.Device) -> None:
+    layer = layer_of(matrices, (64, 64, 3, 3), padding=1)
+    assert [layer.explain((n, 64, 56, 56)).method for n in (1, 32)] == ["implicit", "matrix"]
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
@@ -409,7 +391,7 @@ def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
     problem = parse(name)
     data = random_data(problem, np.random.default_rng(len(name)), dtype)
     for y in (data.y_q, None):
-        layer = make(data, matrices, y)
+        layer = tiled(data, matrices, y)
         assert "coopmat" in layer.explain(problem.x_shape).variants[-1]
         np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
 
@@ -418,41 +400,8 @@ def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
 def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
     data = random_data(parse(name), np.random.default_rng(12))
     for y, bias in ((data.y_q, data.bias), (None, (data.bias / 7).astype(np.float32))):
-        got = make(data, matrices, y, bias=bias, activation="relu")(data.x)
+        got = tiled(data, matrices, y, bias=bias, activation="relu")(data.x)
         np.testing.assert_array_equal(got, data.expected(y, bias=bias, activation="relu"), strict=True)
-
-
-def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
-    """The device's matrix units list these alone: its own where it has them, else emulated ones."""
-    shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
-    if lacking(device.capabilities) is not None:
-        matrix_units.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
-    elif matrices in advertised(device.capabilities):
-        rows = (matrix_units.row(shape, matrices.form),)
-        monkeypatch.setattr(
-            device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows)
-        )
-    else:
-        pytest.skip(f"the device does not list {matrices}")
-
-
-SHAPES = [
-    Matrices(16, 16, 32),  # NVIDIA, which lists both
-    Matrices(16, 8, 32),
-    Matrices(16, 16, 32, "u8u8"),
-    Matrices(16, 8, 32, "u8u8"),
-    Matrices(16, 16, 16),  # AMD gfx11, Xclipse
-    Matrices(16, 16, 16, subgroup=64),
-    Matrices(8, 8, 16),
-    Matrices(64, 16, 32, subgroup=64),  # Adreno
-    Matrices(4, 16, 16, subgroup=16),  # Mali
-    Matrices(8, 8, 32, subgroup=8),  # Intel
-    Matrices(8, 16, 32, "u8u8", subgroup=16),
-]
-
-
-def name_of(value: Any) -> str:
-    return f"{value}_{value.subgroup}".replace(" ", "_") if isinstance(value, Matrices) else str(value)
 
 
 def tiles(shader: str) -> list[tuple[Matrices, str]]:
@@ -498,7 +447,7 @@ def test_every_tile_and_shape_of_a_product(
     )  # k is a turn of the deep tile too
     for y in (data.y_q, None):
         layer = make(data, strict_device, y)
-        layer._matrix.tile = tile
+        layer._matrix.tiling = Tiling(tile)
         assert layer.explain(data.x.shape).variants[-1].endswith(f".{tile}")
         np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
 
@@ -524,7 +473,7 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
         "activation": (-50.0, 1e6),
     }
     layer = vkq.Linear(w, scale, x_qparams="dynamic", path="coopmat", device=strict_device, **options)
-    layer._matrix.tile = tile
+    layer._matrix.tiling = Tiling(tile)
     assert layer.explain(x.shape).variants == (
         "quantize_dq8ca__row",
         f"{coopmat.DYNAMIC}:{matrices.form}.{tile}",
@@ -555,7 +504,7 @@ def test_every_tile_and_shape_of_a_convolution(
     monkeypatch.setattr(matrix_conv, "conv_shader", lambda p, out, capabilities: (variant, matrices))
     problem = parse("conv2d[N=1,IC=70,H=9,W=21,OC=70,KH=3,KW=2,padding=1]")
     data = random_data(problem, np.random.default_rng(14))
-    layer = make(data, strict_device, data.y_q)
+    layer = tiled(data, strict_device, data.y_q)
     assert layer.explain(data.x.shape).variants == (variant.name,)
     np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
 
@@ -567,7 +516,7 @@ def test_on_a_second_driver(any_device: vkq.Device, name: str, monkeypatch: pyte
     units(any_device, monkeypatch, Matrices(16, 8, 32))
     data = random_data(parse(name), np.random.default_rng(19))
     np.testing.assert_array_equal(
-        make(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True
+        tiled(data, any_device, data.y_q)(data.x), data.expected(data.y_q), strict=True
     )
 
 
@@ -575,7 +524,15 @@ def test_one_layer_with_images_of_many_sizes(matrices: vkq.Device) -> None:
     """The tile may change with the size, and the packing of the weights with it."""
     w = np.random.default_rng(15).integers(-128, 128, (130, 150, 3, 3), dtype=np.int8)
     layer = vkq.Conv2d(
-        w, 0.01, stride=2, padding=1, x_qparams=Q, y_qparams=Y, path="coopmat", device=matrices
+        w,
+        0.01,
+        stride=2,
+        padding=1,
+        x_qparams=Q,
+        y_qparams=Y,
+        path="coopmat",
+        method="matrix",
+        device=matrices,
     )
     for size in ((7, 7), (16, 32), (1, 1), (40, 17), (7, 7)):
         x = np.random.default_rng(16).integers(-128, 128, (1, 150, *size), dtype=np.int8)
@@ -601,6 +558,6 @@ def test_weight_zero_points(
     for zero_points in ("none", "tensor", "channel"):
         data = random_data(parse(name), np.random.default_rng(6), dtype, w_zero_points=zero_points)
         for y in (data.y_q, None):
-            layer = make(data, strict_device, y)
+            layer = tiled(data, strict_device, y)
             assert f".{form}." in layer.explain(data.x.shape).variants[-1]
             np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)

@@ -19,6 +19,7 @@ from ..graph.operators.operator import Compute, one, there
 from ..graph.operators.quantized import CONV, OWN, TRANSPOSED, options, pool_window
 from ..graph.operators.table import compute
 from ..numerics.qparams import QParams
+from ..numerics.quantize import quantize
 from ..numerics.requantize import multipliers, requantize
 from ..problem.conv2d import Conv2dProblem
 from ..problem.transposed import TransposedConv2dProblem
@@ -109,8 +110,10 @@ def _resize_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 def _layer(reference: Any, names: Sequence[str]) -> Compute:
     def compute_layer(node: Node, x: Sequence[Array | None]) -> list[Array]:
         a, bias = node.attributes, x[2] if len(x) > 2 else None
-        chosen = options(node, (*LAYER, *names))
-        y = reference(there(x[0]), there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen)
+        chosen, given = options(node, (*LAYER, *names)), there(x[0])
+        if given.dtype == np.float32:  # a layer quantizes what is not
+            given = quantize(given, a["x"])
+        y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen)
         if "after" not in a:
             return one(y)
         last: Node = a["after"]

@@ -46,6 +46,7 @@ class Profile:
     matrix_tile_cycles: Mapping[str, tuple[int, int]]
     integer_tile_cycles: Mapping[str, int]
     transform_element_macs: int
+    matrix_part_cycles: tuple[int, int]
     names: tuple[str, ...]
     whys: tuple[str, ...]
     timed: bool  # whether kernels were timed on such a device
@@ -230,11 +231,13 @@ def _value(field: str, node: Any) -> Any:
         return MappingProxyType({tile: _cycles(pair) for tile, pair in node.items()})
     if field == "integer_tile_cycles":
         return MappingProxyType({tile: cycles.int() for tile, cycles in node.items()})
+    if field == "matrix_part_cycles":
+        return _cycles(node)
     return node.int()
 
 
 def _cycles(node: Any) -> tuple[int, int]:
     cycles = [n.int() for n in node.sequence()]
     if len(cycles) != 2:
-        raise node.error("a tile has two numbers of cycles here: alone and together")
+        raise node.error("two numbers of cycles stand here (see the head of this file)")
     return cycles[0], cycles[1]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
-from ..device.profiles import profile
+from ..device.profiles import Profile, profile
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -106,6 +106,18 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
 # as long as the square root of its tile's area, reading a chunk's pixels as long as a few times that, and
 # where there are fewer workgroups than a device holds at once, two a multiprocessor, the rest of it is idle.
 CHUNK_STEPS = 6
+STEP_CYCLES = 4.6  # of one multiprocessor, times that root
+
+
+def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant) -> float:
+    """What a convolution should take with a tile."""
+    th, tw, bn, ch = (int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH"))
+    chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
+    steps = chunks * (-(-k // turn(shader)) * turn(shader) / 32 + CHUNK_STEPS)
+    tiles = math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
+    at_once = 2 * known.multiprocessors
+    workgroups = max(p.n * p.groups * tiles, at_once)
+    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * STEP_CYCLES / 2
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
@@ -115,22 +127,15 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
     preferred matrices.
     """
-    listed, at_once = advertised(capabilities), 2 * profile(capabilities).multiprocessors
+    listed, known = advertised(capabilities), profile(capabilities)
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
     for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
-        if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not _whole(
+        if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not whole_lines(
             variant, matrices
         ):
             continue
-        th, tw, bn, ch = (int(variant.defines[name]) for name in ("TH", "TW", "BN", "CH"))
-        chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
-        steps = chunks * (-(-k // turn(variant)) * turn(variant) / 32 + CHUNK_STEPS)
-        workgroups = (
-            p.n
-            * p.groups
-            * math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
-        )
-        cost = max(workgroups, at_once) * steps * math.sqrt(th * tw * bn)
+        th, tw, ch = (int(variant.defines[name]) for name in ("TH", "TW", "CH"))
+        cost = conv_cycles(known, p, variant)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
     best_first = (pair for _, pair in sorted(found, key=lambda one: one[0]))
     return next(
@@ -138,7 +143,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
-def _whole(variant: Variant, matrices: Matrices) -> bool:
+def whole_lines(variant: Variant, matrices: Matrices) -> bool:
     """Whether a tile is whole matrices, and so is each of its lines."""
     th, tw = int(variant.defines["TH"]), int(variant.defines["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)

@@ -7,13 +7,13 @@ row of a linear layer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ..device.profiles import Profile, profile
+from ..device.profiles import profile
 from ..layout.pack import layout
 from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
@@ -26,30 +26,15 @@ from ..select import tune
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .matrix_tiles import MOST_TILES, TURN, Tiling, tilings
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
+SPLIT = "gemm_q8ta_q8csw__split_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
-DEEP = "64x64_deep"  # loads further ahead, for products of a long k
-# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
-TURN = 128
-DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
+NOTHING: Mapping[str, Any] = {}
 LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
-
-
-def gemm_tiles(known: Profile, rows: int, n: int, k: int, groups: int = 1) -> tuple[str, ...]:
-    """The tiles for so many rows, outputs of a group and padded k, the best one first, for a device of this
-    profile that has room for it."""
-
-    def cost(tile: str) -> float:
-        tile_rows, outputs = map(int, tile.removesuffix("_deep").split("x"))
-        alone, together = known.matrix_tile_cycles[tile]
-        workgroups = groups * -(-rows // tile_rows) * -(-n // outputs)
-        return max(alone, together * workgroups / known.multiprocessors)
-
-    deep = k % DEEP_TURN == 0 and k >= DEEP_LEAST
-    return tuple(sorted((tile for tile in known.matrix_tile_cycles if deep or tile != DEEP), key=cost))
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -126,6 +111,8 @@ class MatrixWeights:
             self.groups * self.n // 4 * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
         )
+        # of a product that is split: each layer has its own, so that layers need not wait for each other
+        self.counters = Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
 
     @property
     def push(self) -> dict[str, int | float]:
@@ -186,39 +173,64 @@ class MatrixGemm:
             return np.pad(found, ((0, 0), (0, grouped[2] - self.k))).reshape(grouped)
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
-        self.tile: str | None = None  # for tests and measurements: this tile instead of the one chosen
+        self.whole: str | None = (
+            f"gemm_{arithmetic.family}__coopmat"  # the shader of one part, and of several
+        )
+        self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
+        self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the one chosen
 
     @staticmethod
     def worth(rows: int) -> bool:
         """Whether a product with so many rows should be made on matrix units."""
         return rows >= LEAST_ROWS and not tune.is_forced()
 
-    def variant(self, rows: int) -> Variant:
-        """The variant for so many rows: the best tile that the device has room for."""
+    def chosen(self, rows: int) -> tuple[Tiling, Variant]:
+        """For so many rows: the best tiling that the device has room for, and its variant."""
         w = self.packed
-        name = f"gemm_{w.arithmetic.family}__coopmat"
-        known = profile(self.device.capabilities)
-        tiles = (self.tile,) if self.tile else gemm_tiles(known, rows, w.n, w.k_padded, w.groups)
-        variants = (catalog().find(name, dot=w.form, tile=tile, **w.arithmetic.axes) for tile in tiles)
-        found = [variant for variant in variants if self.matrices.fit(variant, int(variant.defines["BM"]))]
-        able = (variant for variant in found if self.matrices.runs(variant, self.device.capabilities))
+        known, shaders = profile(self.device.capabilities), (self.whole is not None, self.split is not None)
+        listed = tilings(known, rows, w.n, w.k_padded, w.groups, *shaders)
+        found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else listed)]
+        found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
+        able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
         return next(able, found[-1])
 
-    def program(self, rows: int) -> Program:
-        """The pipeline for so many rows."""
-        return self.packed.program(self.variant(rows), self.matrices)
+    def _variant(self, tiling: Tiling) -> Variant:
+        shader = self.whole if tiling.parts == 1 and self.whole else self.split
+        assert shader is not None
+        w = self.packed
+        return catalog().find(shader, dot=w.form, tile=tiling.tile, **w.arithmetic.axes)
 
-    def push(self, pixels: Pixels, variant: Variant) -> dict[str, int | float]:
-        """The push constants."""
-        steps = self.packed.k_padded // int(variant.defines["BK"])
-        return {**self.packed.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps}
-
-    def build(self, b: Builder, x: Value, y: Value, pixels: Pixels, extra: Sequence[Value] = ()) -> None:
+    def build(
+        self,
+        b: Builder,
+        x: Value,
+        y: Value,
+        pixels: Pixels,
+        extra: Sequence[Value] = (),
+        push: Mapping[str, int | float] = NOTHING,
+    ) -> None:
         """The product: x and an int8 y are in kPackedInt8_16C, a float32 y is [image, channel, pixel].
 
-        extra: scale and zero point of every row, where x is quantized by rows.
+        extra: scale and zero point of every row, where x is quantized by rows. push: what a shader of
+        convolutions needs beside.
         """
-        program, w = self.program(pixels.rows), self.packed
-        slots = w.slots(b, x, y, extra)
-        push, in_place = self.push(pixels, program.variant), w.arithmetic.after.in_place
-        b.dispatch(program, slots, push, w.macs(pixels.rows), in_place)
+        tiling, variant = self.chosen(pixels.rows)
+        w = self.packed
+        program, step = w.program(variant, self.matrices), int(variant.defines["BK"])
+        said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": w.k_padded // step, **push}
+        if variant.shader == self.split:
+            said["part_steps"] = tiling.part(w.k_padded) // step
+            extra = [b.words(self._part_words(tiling, program, pixels.rows)), b.constant(w.counters)]
+        slots, in_place = w.slots(b, x, y, extra), w.arithmetic.after.in_place
+        b.dispatch(program, slots, said, w.macs(pixels.rows), in_place)
+
+    def _part_words(self, tiling: Tiling, program: Program, rows: int) -> int:
+        """The words that parts leave for each other: their sums, and those of rows (coopmat_split.glslh)."""
+        w = self.packed
+        parts = tiling.taken(w.k_padded)
+        if parts == 1:
+            return 4
+        tile_rows, outputs = tiling.size
+        if w.row_sums:
+            outputs += int(program.constants["WGN"]) * self.matrices.m
+        return parts * tiling.tiles(rows, w.n, w.groups) * tile_rows * outputs

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ..device.profiles import profile
 from ..errors import ArgumentError, MethodError
 from ..layout.extent import BLOCKED, IMAGE, Spec
 from ..problem.conv2d import Conv2dProblem
@@ -24,7 +25,9 @@ from .direct import LAYOUTS, Direct
 from .gemm import Gemm
 from .im2col import Im2col
 from .implicit import Implicit
-from .matrix_conv import MatrixConv, conv_shader
+from .matrix_conv import MatrixConv, conv_cycles, conv_shader
+from .matrix_implicit import MatrixImplicit, implicit_cycles
+from .matrix_stem import CHANNELS, TAPS, MatrixStem, stem_shader
 from .matrix_units import MatrixGemm, whole_blocks
 from .pointwise import MatrixPointwise, Pointwise
 from .weights import Int8, Int32, merge_groups, merged_groups
@@ -84,9 +87,10 @@ class Method:
 
     refusal: why it cannot take a convolution and its problem; None where it can. merit: why "auto" should
     take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
-    kernel takes and gives. packing: what of a problem the kernel's weights depend on; a kernel is made for
-    each.
-    floats: whether it takes float activations too. layouts: others that the kernel takes, and gives then.
+    kernel takes and gives; x_layout: of those that it takes, where that is another; layouts: others that it
+    takes, and gives then. packing: what of a problem the kernel's weights depend on; a kernel is made for
+    each. floats: whether it takes float activations too. quantizes: whether it quantizes float32 images
+    itself.
     """
 
     name: str
@@ -97,9 +101,16 @@ class Method:
     packing: Callable[[Convolution, Conv2dProblem], Hashable] = lambda c, p: None
     floats: bool = False
     layouts: tuple[str, ...] = ()
+    x_layout: str = ""
+    quantizes: bool = False
+
+    @property
+    def takes(self) -> str:
+        """The layout of the int8 images that the kernel takes if nothing is known of them."""
+        return self.x_layout or self.layout
 
     def layout_of(self, x: Spec) -> str:
-        """The layout in which the kernel takes this input, and gives its result."""
+        """The layout of the result of this input, and but for `x_layout` the one in which it is taken."""
         return x.layout if x.layout in self.layouts else self.layout
 
 
@@ -169,6 +180,28 @@ def _not_matrix_conv(c: Convolution, p: Conv2dProblem) -> str | None:
     return None if fits else "the input pixels of a tile do not fit into shared memory"
 
 
+def _not_stem(c: Convolution, p: Conv2dProblem) -> str | None:
+    if p.ic > CHANNELS or p.kw > TAPS or p.groups > 1 or p.dilation[1] > 1:
+        sizes = f"IC={p.ic}, KW={p.kw}, groups={p.groups}, dilation={p.dilation[1]} along a line"
+        return f"{sizes}; it needs at most {CHANNELS} channels and {TAPS} taps a line, side by side"
+    if reason := _not_matrix(c, p):
+        return reason
+    fits = stem_shader(p, "q8to", True, c.device.capabilities) is not None
+    return None if fits else "the input pixels of a tile do not fit into shared memory"
+
+
+def _matrix_implicit_merit(c: Convolution, p: Conv2dProblem) -> str | None:
+    """Strided convolutions, whose tiles need many pixels, and small images, which fill no tile."""
+    if p.ic <= CHANNELS or not MatrixGemm.worth(p.gemm_m):
+        return None
+    found = conv_shader(p, "q8to", c.device.capabilities)
+    if found is None:
+        return "matrix units; the input pixels of a tile do not fit into shared memory"
+    known = profile(c.device.capabilities)
+    faster = implicit_cycles(known, p) < conv_cycles(known, p, found[0])
+    return "matrix units, with pixels gathered a tap at a time" if faster else None
+
+
 def _matrix_pointwise(c: Convolution, p: Conv2dProblem) -> Kernel:
     shape = (p.oc, p.ic // p.groups)
     return MatrixPointwise(MatrixGemm(c.device, shape, lambda: c.weight.reshape(shape), c.scheme, p.groups))
@@ -206,6 +239,26 @@ METHODS = [
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
         layouts=LAYOUTS,
+    ),
+    Method(
+        "stem",
+        _not_stem,
+        lambda c, p: (
+            "matrix units, with the pixels under a line of taps side by side"
+            if MatrixGemm.worth(p.gemm_m)
+            else None
+        ),
+        lambda c, p: MatrixStem(c.device, c.weight, c.scheme),
+        BLOCKED,
+        x_layout=IMAGE,
+        quantizes=True,
+    ),
+    Method(
+        "implicit",
+        _not_matrix,
+        _matrix_implicit_merit,
+        lambda c, p: MatrixImplicit(c.device, c.weight, c.zero_points, c.scheme, p.groups),
+        BLOCKED,
     ),
     Method(
         "matrix",

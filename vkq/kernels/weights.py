@@ -34,6 +34,10 @@ class Arithmetic(Protocol):
         """``q8to`` (8-bit results) or ``f32``."""
 
     @property
+    def x_scale(self) -> float:
+        """Of the activations; 0 where each row has its own."""
+
+    @property
     def x_zero_point(self) -> int:
         """Of the activations as they are stored (int8); 0 where each row has its own."""
 

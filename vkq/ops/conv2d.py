@@ -35,9 +35,9 @@ class Conv2d(Layer[Conv2dProblem]):
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has
             the value zero: it is filled with x's zero point.
         groups: divides IC and OC.
-        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "matrix",
-            "direct", "implicit", "im2col". All give the same bits; one that cannot take the convolution is
-            refused. ``explain`` says which is taken, and why.
+        method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
+            "matrix", "direct", "implicit", "im2col". All give the same bits; one that cannot take the
+            convolution is refused. ``explain`` says which is taken, and why.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
@@ -102,7 +102,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return self._kernels[key]
 
     def _layout_for(self, problem: Conv2dProblem) -> str:
-        return self._method(problem)[0].layout
+        return self._method(problem)[0].takes
 
     def finish(self, after: After) -> None:
         """Gives every result a last step. What was made of the weight so far is made anew."""
@@ -111,10 +111,10 @@ class Conv2d(Layer[Conv2dProblem]):
         self._kernels.clear()
 
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
-        """The packed layouts in which int8 inputs of this shape are taken as they are; a result has that of
-        its input."""
+        """The packed layouts in which int8 inputs of this shape are taken as they are; where there are
+        several, a result has that of its input."""
         method, _ = self._method(self._problem_of(tuple(x_shape))[0])
-        return method.layouts or (method.layout,)
+        return method.layouts or (method.takes,)
 
     @as_tuned
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
@@ -125,11 +125,12 @@ class Conv2d(Layer[Conv2dProblem]):
         b.why("method", method.name)
         b.why("method_reason", reason)
         layout = layout if layout in method.layouts else method.layout_of(x.spec)
-        taken, _ = self._scheme.take(b, x, layout)
+        if not (method.quantizes and x.spec.dtype == "float32"):
+            x, _ = self._scheme.take(b, x, method.x_layout or layout)
         result = self._scheme.result(p.y_shape, layout)
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
-            self._kernel(method, p).build(b, p, taken, y)
+            self._kernel(method, p).build(b, p, x, y)
         return y
 
 

@@ -130,7 +130,8 @@ class Plan:
 
     ``inputs``: what each input must be. ``results``: what comes out, each in its slot of ``outputs`` (an
     input's own slot where nothing needs to be done but to name it anew). ``constants``: slot -> what lies
-    there. ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
+    there; a step that writes there leaves it as it was.
+    ``scratch``: slot -> (offset, bytes) in ``scratch_bytes`` of memory that nothing else uses
     meanwhile. ``reasons``: why it was chosen so, by topic ("path", "method", ...).
     """
 

@@ -23,7 +23,7 @@ class Int8Scheme(ChannelScheme):
     integer = True
     family: str
     axes: Mapping[str, str]
-    x_zero_point = 0
+    x_zero_point, x_scale = 0, 0.0
 
     @property
     def y(self) -> QParams | None:

@@ -44,6 +44,10 @@ class Q8taQ8csw(Int8Scheme):
     def x_zero_point(self) -> int:  # type: ignore[override]
         return signed_zero_point(self.x)
 
+    @property
+    def x_scale(self) -> float:  # type: ignore[override]
+        return self.x.scale
+
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         op, given = self.operands.op, x.spec
         if given.dtype == "float32":

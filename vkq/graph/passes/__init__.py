@@ -10,6 +10,7 @@ from .constants import fold_constants, fold_weights
 from .integers import to_integers
 from .means import to_means
 from .movement import move_in_8_bits
+from .quantized import quantize_in_convolutions
 from .simplify import simplify
 from .tables import to_tables
 from .transposes import join_transposes
@@ -24,6 +25,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_weights,
     join_transposes,
     simplify,
+    quantize_in_convolutions,
     into_convolutions,
 )
 

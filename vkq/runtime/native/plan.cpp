@@ -44,6 +44,9 @@ Plan::Plan(std::vector<PlanStep> s, size_t slotCount, size_t inputCount, std::ve
 
 void Plan::bind(size_t slot, PiecePtr piece) {
   require(slot < slots, "Plan.bind: no such slot");
+  for (PlanStep &step : steps)
+    for (size_t i = 0; i < step.slots.size(); i++)
+      if (step.slots[i] == slot && step.access[i] & WRITE) step.access[i] = READ | KEPT;
   for (auto &[number, bound] : constants)
     if (number == slot) {
       bound = std::move(piece);

@@ -7,8 +7,8 @@
 
 namespace vkq {
 
-// PART: a write that leaves some of the range as it was.
-enum Access : uint8_t { READ = 1, WRITE = 2, PART = 4 };
+// PART: a write that leaves some of the range as it was. KEPT: one that leaves all as it was in the end.
+enum Access : uint8_t { READ = 1, WRITE = 2, PART = 4, KEPT = 8 };
 
 // One dispatch on slots (a program), or a fill of the only slot with `value` (none).
 struct PlanStep {
@@ -56,7 +56,8 @@ struct Plan : std::enable_shared_from_this<Plan> {
 
   Plan(std::vector<PlanStep> s, size_t slotCount, size_t inputCount, std::vector<uint16_t> results,
        std::vector<ScratchSlot> parts, uint64_t scratchSize);
-  void bind(size_t slot, PiecePtr piece);  // what lies in a constant's slot
+  // What lies in a constant's slot; steps that write it keep it (counters that are zero before and after).
+  void bind(size_t slot, PiecePtr piece);
   // Throws where a step would read what was lost, and where a slot is empty or larger than `most` bytes.
   void check(const Slot *filled, uint64_t most) const;
 };

@@ -276,7 +276,7 @@ void Recording::orderSlots(const PlanStep &step, const Slot *slots) {
     const Slot &slot = slots[step.slots[i]];
     const Span span{slot.buffer(), slot.offset, slot.offset + slot.bytes};
     if (step.access[i] & READ) reading[readCount++] = span;
-    if (step.access[i] & WRITE) writing[writeCount++] = span;
+    if (step.access[i] & (WRITE | KEPT)) writing[writeCount++] = span;
     keep(*slot.piece);
   }
   order(reading, readCount, writing, writeCount);

@@ -1,0 +1,16 @@
+"""The fixtures of tests of kernels."""
+
+import pytest
+
+import vkq
+from vkq.probe.matrices import lacking
+
+from . import emulated
+
+
+@pytest.fixture
+def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """A device with matrix units: the real ones where it has them, else emulated."""
+    if lacking(strict_device.capabilities) is not None:
+        emulated.emulate(strict_device, monkeypatch)
+    return strict_device

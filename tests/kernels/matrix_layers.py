@@ -1,0 +1,70 @@
+"""Layers on matrix units for tests, and every shape of matrices that is taken."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.probe.matrices import Matrices, advertised, lacking
+
+from . import emulated
+
+Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
+
+
+def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
+    return dataclasses.replace(device.capabilities, cooperative_matrices=rows)
+
+
+def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
+    op = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
+    options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point}
+    return op(data.w, data.w_scale, device=device, path="coopmat", **(options | data.options | changes))
+
+
+def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
+    """`make`, with a convolution's input pixels in tiles in shared memory where it has several taps."""
+    p = data.problem
+    several = p.name.startswith("conv2d") and ((p.kh, p.kw) != (1, 1) or any(p.padding))
+    return make(data, device, y, **({"method": "matrix"} if several else {}), **changes)
+
+
+def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) -> Any:
+    make = vkq.Linear if len(weight_shape) == 2 else vkq.Conv2d
+    weight = np.random.default_rng(5).integers(-128, 128, weight_shape, dtype=np.int8)
+    return make(weight, 0.01, device=device, **{"x_qparams": Q, "y_qparams": Y, "path": "coopmat", **options})
+
+
+def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:
+    """The device's matrix units list these alone: its own where it has them, else emulated ones."""
+    shape = f"{matrices.m}x{matrices.n}x{matrices.k}"
+    if lacking(device.capabilities) is not None:
+        emulated.emulate(device, monkeypatch, shape, form=matrices.form, subgroup=matrices.subgroup)
+    elif matrices in advertised(device.capabilities):
+        rows = (emulated.row(shape, matrices.form),)
+        monkeypatch.setattr(
+            device, "capabilities", dataclasses.replace(device.capabilities, cooperative_matrices=rows)
+        )
+    else:
+        pytest.skip(f"the device does not list {matrices}")
+
+
+SHAPES = [
+    Matrices(16, 16, 32),  # NVIDIA, which lists both
+    Matrices(16, 8, 32),
+    Matrices(16, 16, 32, "u8u8"),
+    Matrices(16, 8, 32, "u8u8"),
+    Matrices(16, 16, 16),  # AMD gfx11, Xclipse
+    Matrices(16, 16, 16, subgroup=64),
+    Matrices(8, 8, 16),
+    Matrices(64, 16, 32, subgroup=64),  # Adreno
+    Matrices(4, 16, 16, subgroup=16),  # Mali
+    Matrices(8, 8, 32, subgroup=8),  # Intel
+    Matrices(8, 16, 32, "u8u8", subgroup=16),
+]
+
+
+def name_of(value: Any) -> str:
+    return f"{value}_{value.subgroup}".replace(" ", "_") if isinstance(value, Matrices) else str(value)

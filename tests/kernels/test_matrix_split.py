@@ -1,0 +1,111 @@
+"""The sum over k shared by workgroups, and convolutions whose pixels are gathered, on matrix units."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.device.reported import reported
+from vkq.device.profiles import profile
+from vkq.kernels.matrix_implicit import IMPLICIT, by_taps
+from vkq.kernels.matrix_tiles import MOST_TILES, SPLIT_TILES, Tiling, tilings
+from vkq.kernels.matrix_units import SPLIT
+from vkq.layout.extent import BLOCKED
+from vkq.probe.matrices import Matrices
+from vkq.problem.names import parse
+from vkq.shader.catalog import catalog
+
+from .matrix_layers import make, name_of, units
+
+GATHERED = "conv2d[N=2,IC=40,H=9,W=7,OC=70,KH=3,KW=2,stride=2x1,padding=1x0x2x1]"
+
+
+def with_tiling(layer: Any, shape: tuple[int, ...], tiling: Tiling) -> Any:
+    """The layer, with this tiling for inputs of this shape."""
+    problem = layer._problem(shape)
+    gemm = layer._matrix if len(shape) == 2 else layer._kernel(layer._method(problem)[0], problem).gemm
+    gemm.tiling = tiling
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("name", "zero_points", "parts"),
+    [
+        ("linear[M=70,K=700,N=69]", "none", 3),
+        ("linear[M=70,K=300,N=69]", "channel", 16),  # more than there are turns
+        (GATHERED, "none", 1),
+        (GATHERED, "channel", 4),
+        ("conv2d[N=1,IC=96,H=9,W=17,OC=96,KH=3,KW=3,stride=2,groups=3,dilation=2x1]", "tensor", 2),
+        ("conv2d[N=1,IC=16,H=5,W=5,OC=4,KH=5,KW=5,padding=2]", "none", 2),
+    ],
+)
+def test_exact(matrices: vkq.Device, name: str, zero_points: Any, parts: int) -> None:
+    """A second run finds the counters as the first did."""
+    problem = parse(name)
+    data = random_data(problem, np.random.default_rng(parts), w_zero_points=zero_points)
+    options = {} if name.startswith("linear") else {"method": "implicit"}
+    for y in (data.y_q, None):
+        layer = with_tiling(make(data, matrices, y, **options), problem.x_shape, Tiling("64x64", parts))
+        assert layer.explain(problem.x_shape).variants[-1].startswith((SPLIT, IMPLICIT))
+        for _ in range(2):
+            np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+@pytest.mark.parametrize(
+    "shape", [Matrices(16, 16, 32, "u8u8"), Matrices(4, 16, 16, subgroup=16)], ids=name_of
+)
+def test_other_shapes(strict_device: vkq.Device, shape: Matrices, monkeypatch: pytest.MonkeyPatch) -> None:
+    units(strict_device, monkeypatch, shape)
+    data = random_data(parse(GATHERED), np.random.default_rng(3))
+    layer = make(data, strict_device, data.y_q, method="implicit")
+    with_tiling(layer, data.x.shape, Tiling("64x64", 2))
+    np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+
+
+@pytest.mark.parametrize("tile", SPLIT_TILES)
+def test_every_tile(matrices: vkq.Device, tile: str) -> None:
+    data = random_data(parse("linear[M=133,K=600,N=69]"), np.random.default_rng(13))
+    layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
+    assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
+    np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+
+
+def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:
+    """They share counters, and so take turns."""
+    data = random_data(parse("linear[M=70,K=300,N=10]"), np.random.default_rng(5))
+    layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling("64x64", 2))
+    xs = [vkq.Tensor.from_numpy(x, matrices, BLOCKED) for x in (data.x, data.x[::-1].copy())]
+    with matrices.record() as recording:
+        ys = [layer(x) for x in xs]
+    for _ in range(3):
+        recording.run()
+        np.testing.assert_array_equal(ys[0].numpy(), data.expected(data.y_q))
+        np.testing.assert_array_equal(ys[1].numpy(), data.expected(data.y_q)[::-1])
+
+
+def test_tilings_keep_their_rules() -> None:
+    known = profile(reported("nvidia-h200"))
+    for rows, n, k in ((49, 512, 4608), (1568, 512, 2048), (33, 1000, 128), (100352, 64, 640)):
+        for one in tilings(known, rows, n, k):
+            assert one.parts == 1 or one.tiles(rows, n) <= MOST_TILES
+            assert k % one.turn == one.part(k) % one.turn == 0
+            assert one.taken(k) == one.parts
+    assert all(one.parts == 1 for one in tilings(known, 49, 512, 4608, split=False))
+
+
+def test_what_split_tiles_are() -> None:
+    for shader in (SPLIT, IMPLICIT):
+        assert catalog().shaders[shader].axes["tile"] == SPLIT_TILES
+        for variant in catalog().shaders[shader].variants:
+            tiling = Tiling(variant.axes["tile"])
+            assert (variant.defines["BM"], variant.defines["BN"]) == tiling.size
+            assert int(variant.defines["BK"]) * int(variant.defines["TURNS"]) == tiling.turn
+
+
+def test_taps_are_whole_steps_of_channels() -> None:
+    weight = np.random.default_rng(4).integers(-128, 128, (3, 40, 2, 3), dtype=np.int8)
+    taps = by_taps(weight, np.array([5, 0, -7], np.int32)).reshape(3, 2, 3, 64)
+    np.testing.assert_array_equal(taps[..., :40].transpose(0, 3, 1, 2), weight)
+    assert (taps[..., 40:] == np.array([5, 0, -7]).reshape(3, 1, 1, 1)).all()

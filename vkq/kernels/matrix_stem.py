@@ -1,0 +1,95 @@
+"""Convolutions of few channels and a narrow filter on matrix units: the first of a network, straight from its
+image, float32 images quantized while they are loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..probe.matrices import Matrices, advertised
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .matrix_conv import halo, turn, whole_lines
+from .matrix_units import MatrixWeights, centred
+from .weights import Arithmetic, Int8
+
+STEM = "conv2d_q8ta_q8csw__stem_coopmat"
+CHANNELS, TAPS = 4, 8  # of a pixel and of a line of taps: a step of k, the rest of which is zeros
+
+
+class MatrixStem:
+    """A convolution of up to four channels and eight taps a line; see coopmat_stem.glslh. *weight* is (OC,
+    IC, KH, KW)."""
+
+    def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic):
+        self.device = device
+        oc, _, kh, _ = weight.shape
+        shader = catalog().shaders[STEM].variants[0]  # the k of a turn is the same in all
+        k = CHANNELS * TAPS * kh
+        shape = (1, oc, k + -k % turn(shader))
+
+        def packed() -> npt.NDArray[Any]:
+            lines = by_lines(centred(weight, arithmetic.w_zero_point))
+            return np.pad(lines, ((0, 0), (0, shape[2] - k))).reshape(shape)
+
+        form = advertised(device.capabilities)[0].form
+        self.packed = MatrixWeights(device, shape, packed, arithmetic, form, oc)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        """x is int8 in kPackedInt8_4W4C, or float32, which is quantized as the layer's x_qparams say."""
+        w = self.packed
+        found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
+        assert found is not None
+        program = w.program(found[0], found[1], **_constants(p, found[0]))
+        push, in_place = self.push(p, found[0]), w.arithmetic.after.in_place
+        b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
+
+    def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
+        """The push constants."""
+        w, tile_h, tile_w = self.packed, int(shader.defines["TH"]), int(shader.defines["TW"])
+        return {
+            **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": 2,
+            "steps": w.k_padded // int(shader.defines["BK"]), "taps": p.kh, "x_rows": p.n * p.h * p.w,
+            "h": p.h, "w": p.w, "x_zero_point": w.arithmetic.x_zero_point, "x_scale": w.arithmetic.x_scale,
+            "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0], "dilation_w": 1,
+            "tiles_h": -(-p.oh // tile_h), "tiles_w": -(-p.ow // tile_w), "ic": p.ic,
+        }  # fmt: skip
+
+
+def by_lines(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(OC, IC, KH, KW) as (OC, K) with k = (kh, kw, channel): eight taps a line and four channels, the rest
+    zeros."""
+    oc, ic, kh, kw = weight.shape
+    out = np.zeros((oc, kh, TAPS, CHANNELS), weight.dtype)
+    out[:, :, :kw, :ic] = weight.transpose(0, 2, 3, 1)
+    return out.reshape(oc, -1)
+
+
+def stem_shader(
+    p: Conv2dProblem, out: str, floats: bool, capabilities: Capabilities
+) -> tuple[Variant, Matrices] | None:
+    """The variant and matrices for a problem, where the device has room for the input pixels of a tile."""
+    listed = advertised(capabilities)
+    form = listed[0].form
+    variant = catalog().find(STEM, out=out, dot=form, x="f32" if floats else "q8ta")
+    able = (
+        matrices for matrices in listed
+        if matrices.form == form and whole_lines(variant, matrices)
+        and matrices.runs(variant, capabilities, **_constants(p, variant))
+    )  # fmt: skip
+    return next(((variant, matrices) for matrices in able), None)
+
+
+def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
+    """The specialization constants of a problem: in shared memory every column of the tile has its pixels."""
+    return {
+        "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],
+        "HALO_W": int(shader.defines["TW"]), "KW": 1,
+    }  # fmt: skip

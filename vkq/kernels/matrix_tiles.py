@@ -1,0 +1,79 @@
+"""Which tile a product on matrix units takes, and how many workgroups share the sum over k of one: what
+should be the fastest, by the cycles of a device's profile."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..device.profiles import Profile
+
+DEEP = "64x64_deep"  # loads further ahead, for products of a long k
+STEP = 32  # of k: what a profile's cycles are for
+# k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
+TURN = 128
+DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
+PARTS = (2, 3, 4, 6, 8, 12, 16)
+SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
+MOST_TILES = 1024  # of a product that is split: each has a counter
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiling:
+    """A tile, and how many parts of k (at most) each have a workgroup of it."""
+
+    tile: str
+    parts: int = 1
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(rows, outputs)"""
+        rows, outputs = map(int, self.tile.removesuffix("_deep").split("x"))
+        return rows, outputs
+
+    @property
+    def turn(self) -> int:
+        """The k of a turn of its loop."""
+        return DEEP_TURN if self.tile == DEEP else TURN
+
+    def tiles(self, rows: int, n: int, groups: int = 1) -> int:
+        """How many tiles a product of so many rows and outputs of a group has."""
+        tile_rows, outputs = self.size
+        return groups * -(-rows // tile_rows) * -(-n // outputs)
+
+    def part(self, k: int) -> int:
+        """The k of a part, in whole turns."""
+        return -(-k // (self.turn * self.parts)) * self.turn
+
+    def taken(self, k: int) -> int:
+        """How many parts there are: whole turns may make fewer of them."""
+        return -(-k // self.part(k))
+
+    def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int = 1) -> float:
+        """What a product should take."""
+        tiles = self.tiles(rows, n, groups)
+        parts = self.taken(k)
+        alone, together = known.matrix_tile_cycles[self.tile]
+        loop = self.part(k) / STEP * max(alone, together * tiles * parts / known.multiprocessors)
+        if parts == 1:
+            return loop
+        tile_rows, outputs = self.size
+        passing, each = known.matrix_part_cycles
+        return loop + passing + each * parts * tiles * tile_rows * outputs / 1e6
+
+
+def tilings(
+    known: Profile, rows: int, n: int, k: int, groups: int = 1, whole: bool = True, split: bool = True
+) -> tuple[Tiling, ...]:
+    """The tilings for so many rows, outputs of a group and padded k, the best one first, for a device of this
+    profile that has room for it. *split*: those of several parts, too; *whole*: those tiles, too, that cannot
+    be split."""
+    found = [Tiling(tile) for tile in known.matrix_tile_cycles if whole or tile in SPLIT_TILES]
+    if split:
+        found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in PARTS]
+    able = (
+        one
+        for one in found
+        if (one.tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST))
+        and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
+    )
+    return tuple(sorted(able, key=lambda one: one.cycles(known, rows, n, k, groups)))
