@@ -8,7 +8,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const bool KEEP = false;
 
 #if BLOCKED

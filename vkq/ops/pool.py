@@ -28,7 +28,9 @@ from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
-MOST_ACROSS = 8  # neighbouring blocks of channels of a workgroup: 128 bytes
+# neighbouring blocks of channels of a workgroup: 32 bytes, and more where an image has few pixels
+LEAST_ACROSS, MOST_ACROSS = 2, 8
+AVERAGE_INVOCATIONS = 128
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -183,8 +185,8 @@ def globally_averaged(
     if y.spec.size:
         blocks = -(-c // 16) if blocked else ceil4(c)
         variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
-        across = 1
-        while not blocked and across < min(MOST_ACROSS, blocks):
+        across, vectors = 1 if blocked else LEAST_ACROSS, h * -(-w // 4)
+        while not blocked and across < MOST_ACROSS and vectors * across < AVERAGE_INVOCATIONS:
             across *= 2
         constants = {"ACROSS": across, "TO_4W4C": y.spec.layout != x.spec.layout}
         program = b.device.program(variant, constants)
