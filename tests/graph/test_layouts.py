@@ -86,6 +86,23 @@ def test_at_most_two_repacks(
     assert sum(variant.startswith("repack") for variant in variants) <= 2
 
 
+@pytest.mark.parametrize(("name", "apart"), [("nvidia-h200", True), ("radv-gfx1030", False)])
+def test_sums_of_large_results_are_apart_on_matrix_units(
+    name: str, apart: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, graph = Planned(name), network("resnet", tmp_path, 1, 32)
+    choice = Choice("coopmat" if device.matrices else "dot_s8s8", "s8s8", "as the test says")
+    monkeypatch.setattr("vkq.schemes.int8.choose_path", lambda device, path: choice)
+    sums = [node for node in graph.nodes if node.op == "conv2d" and node.input(3)]
+    counts = []
+    for most in (1 << 30, 1):
+        monkeypatch.setattr("vkq.graph.device.layers.LARGE_BYTES", most)
+        variants = plan_of(graph, device).variants
+        counts.append(sum(variant.startswith("binary") for variant in variants))
+    assert sums
+    assert counts == [0, len(sums) if apart else 0]
+
+
 @pytest.mark.parametrize("kind", ["efficientnet", "resnet"])
 def test_networks_in_blocks_of_channels(
     kind: str, strict_device: vkq.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

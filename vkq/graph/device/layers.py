@@ -11,9 +11,14 @@ from ...ops.conv2d import Conv2d
 from ...ops.conv_transpose2d import ConvTranspose2d
 from ...ops.linear import Linear
 from ...runtime.builder import Value
+from ...select.path import COOPMAT
 from ..graph import Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import Context, Record, Row, same_type, unnamed
+
+# ResNet-50 at batch 32 on an H200 (benchmarks/networks-log.md): a convolution to 25.7 MB takes 59 to 77 us with
+# a sum as its last step and 37 without; the network 1.60 ms with all of its sums so, 1.48 without any.
+LARGE_BYTES = 8 << 20
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
@@ -52,7 +57,7 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     other = context.value(node.inputs[3]) if node.input(3) else None
     # A sum is written where its other operand lies, unless somebody else reads that.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
-    apart = other is not None and (not alone or context.read_later(node, other))
+    apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
     layer = conv_of(context, node, apart)
     y = unnamed(context, layer.build(b, x, None if apart else other, layout))
     if last is None or other is None or not apart:
@@ -62,6 +67,12 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
     one, two = (y, other) if last.inputs[0] == OWN else (other, y)
     summed = elementwise.combined(b, one, two, op, of["a"], of["b"], of["y"], of.get("activation"))
     return unnamed(context, summed)
+
+
+def _large(context: Context, node: Node) -> bool:
+    """Whether a result takes the widest tile of matrix units, which has no registers left for a sum."""
+    size = context.graph.specs[node.outputs[0]].nbytes
+    return size >= LARGE_BYTES and conv_of(context, node, True).choice().path == COOPMAT
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
