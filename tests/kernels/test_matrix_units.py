@@ -282,7 +282,7 @@ def test_tile_of_a_convolution(
         ((64, 0, 3, 3), (1, 0, 9, 9), {}, "im2col", IMAGE),
         ((0, 64, 3, 3), (1, 64, 9, 9), {}, "im2col", IMAGE),
         ((64, 64, 3, 3), (0, 64, 9, 9), {}, "matrix", BLOCKED),
-        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "implicit", BLOCKED),
+        ((64, 64, 3, 3), (1, 64, 9, 9), {"w_zero_point": 1}, "matrix", BLOCKED),
     ],
 )
 def test_layout_and_method(
@@ -307,9 +307,14 @@ def test_layout_and_method(
     assert y.shape == layer._problem(x).y_shape
 
 
-def test_large_images_fill_tiles_of_pixels(matrices: vkq.Device) -> None:
-    layer = layer_of(matrices, (64, 64, 3, 3), padding=1)
-    assert [layer.explain((n, 64, 56, 56)).method for n in (1, 32)] == ["implicit", "matrix"]
+def test_strided_convolutions_gather_their_pixels(matrices: vkq.Device) -> None:
+    """And those of a long k on small images; the others have them in tiles. All as measured to be faster."""
+    for n, channels, size, stride, method in (
+        (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
+        (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),
+    ):  # fmt: skip
+        layer = layer_of(matrices, (channels, channels, 3, 3), padding=1, stride=stride)
+        assert layer.explain((n, channels, size, size)).method == method
 
 
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:

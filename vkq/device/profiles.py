@@ -43,10 +43,10 @@ class Profile:
     busy_workgroups: int
     cache_bytes: int
     multiprocessors: int
-    matrix_tile_cycles: Mapping[str, tuple[int, int]]
+    matrix_tile_cycles: Mapping[str, tuple[int, ...]]
     integer_tile_cycles: Mapping[str, int]
     transform_element_macs: int
-    matrix_part_cycles: tuple[int, int]
+    matrix_part_cycles: tuple[int, ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
     timed: bool  # whether kernels were timed on such a device
@@ -228,16 +228,16 @@ def _value(field: str, node: Any) -> Any:
             raise node.error("a workgroup size has two numbers here: x and y")
         return frozenset(pairs)
     if field == "matrix_tile_cycles":
-        return MappingProxyType({tile: _cycles(pair) for tile, pair in node.items()})
+        return MappingProxyType({tile: _cycles(pair, 2) for tile, pair in node.items()})
     if field == "integer_tile_cycles":
         return MappingProxyType({tile: cycles.int() for tile, cycles in node.items()})
     if field == "matrix_part_cycles":
-        return _cycles(node)
+        return _cycles(node, 3)
     return node.int()
 
 
-def _cycles(node: Any) -> tuple[int, int]:
-    cycles = [n.int() for n in node.sequence()]
-    if len(cycles) != 2:
-        raise node.error("two numbers of cycles stand here (see the head of this file)")
-    return cycles[0], cycles[1]
+def _cycles(node: Any, count: int) -> tuple[int, ...]:
+    cycles = tuple(n.int() for n in node.sequence())
+    if len(cycles) != count:
+        raise node.error(f"{count} numbers of cycles stand here (see the head of this file)")
+    return cycles

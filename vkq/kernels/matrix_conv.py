@@ -107,6 +107,7 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
 # where there are fewer workgroups than a device holds at once, two a multiprocessor, the rest of it is idle.
 CHUNK_STEPS = 6
 STEP_CYCLES = 4.6  # of one multiprocessor, times that root
+STRIDED = 1.3  # what the pixels under a strided tile, four times as many, add
 
 
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant) -> float:
@@ -117,7 +118,8 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant) -> float:
     tiles = math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
     at_once = 2 * known.multiprocessors
     workgroups = max(p.n * p.groups * tiles, at_once)
-    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * STEP_CYCLES / 2
+    apart = STRIDED if max(p.stride) > 1 else 1
+    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * STEP_CYCLES / 2 * apart
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:

@@ -18,6 +18,7 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .matrix_conv import halo, turn, whole_lines
 from .matrix_units import MatrixWeights, centred
+from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
 STEM = "conv2d_q8ta_q8csw__stem_coopmat"
@@ -56,8 +57,8 @@ class MatrixStem:
         w, tile_h, tile_w = self.packed, int(shader.defines["TH"]), int(shader.defines["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": 2,
-            "steps": w.k_padded // int(shader.defines["BK"]), "taps": p.kh, "x_rows": p.n * p.h * p.w,
-            "h": p.h, "w": p.w, "x_zero_point": w.arithmetic.x_zero_point, "x_scale": w.arithmetic.x_scale,
+            "steps": w.k_padded // int(shader.defines["BK"]), "taps": p.kh, "h": p.h, "w": p.w,
+            **steps_of(w.arithmetic.x_scale, w.arithmetic.x_zero_point),
             "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0], "dilation_w": 1,
             "tiles_h": -(-p.oh // tile_h), "tiles_w": -(-p.ow // tile_w), "ic": p.ic,
         }  # fmt: skip

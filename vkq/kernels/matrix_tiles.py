@@ -57,8 +57,8 @@ class Tiling:
         if parts == 1:
             return loop
         tile_rows, outputs = self.size
-        passing, each = known.matrix_part_cycles
-        return loop + passing + each * parts * tiles * tile_rows * outputs / 1e6
+        once, each, sums = known.matrix_part_cycles
+        return loop + once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
 
 
 def tilings(

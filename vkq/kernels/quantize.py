@@ -37,9 +37,14 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
 
 def steps(q: QParams) -> dict[str, int | float]:
     """The push constants of shaders/common/quantized.glslh."""
-    zero, usual = signed_zero_point(q), INVERSES[0] <= q.scale <= INVERSES[1]
+    return steps_of(q.scale, signed_zero_point(q))
+
+
+def steps_of(scale: float, zero: int) -> dict[str, int | float]:
+    """`steps` of a scale and the zero point as it is stored."""
+    usual = INVERSES[0] <= scale <= INVERSES[1]
     return {
-        "scale": q.scale, "zero_point": zero, "inverse": 1.0 / q.scale if usual else 0.0,
+        "scale": scale, "zero_point": zero, "inverse": 1.0 / scale if usual else 0.0,
         "low": -128.0 - zero, "high": 127.0 - zero, "safe": SAFE if usual else -1.0,
     }  # fmt: skip
 
