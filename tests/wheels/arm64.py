@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import stat
 import subprocess
 import sys
@@ -106,7 +105,7 @@ def networks(tree: Tree) -> dict[str, str]:
 
 def measured(tree: Tree, count: int) -> dict[str, Any]:
     """The networks' results, the check's and doctor's report."""
-    result: dict[str, Any] = {"host": platform.platform(), "networks": networks(tree)}
+    result: dict[str, Any] = {"networks": networks(tree)}
     print(result["networks"], flush=True)
     result["check"] = json.loads(tree.run(COMMAND, "check", "--count", str(count), "--seed", "1", "--json"))
     print(result["check"]["summary"], flush=True)

@@ -14,20 +14,16 @@ namespace nb = nanobind;
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
-// Lets go of the GIL while it lives. A daemon thread that takes it again while the interpreter ends is
-// unwound by CPython (pthread_exit), which C++ destructors do not survive: such a thread is parked instead.
+// PyEval_RestoreThread, which a thread that CPython ends there does not leave (restore.cpp).
+void restoreThread(PyThreadState *state);
+
+// Lets go of the GIL while it lives.
 class Unlocked {
   PyThreadState *state;
 
  public:
   Unlocked() : state(PyEval_SaveThread()) {}
-  ~Unlocked() {
-    try {
-      PyEval_RestoreThread(state);
-    } catch (...) {  // never left: the unwinding stops here
-      park();
-    }
-  }
+  ~Unlocked() { restoreThread(state); }
   Unlocked(const Unlocked &) = delete;
 };
 
