@@ -16,8 +16,8 @@ from ..graph import Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import Context, Record, Row, same_type, unnamed
 
-# ResNet-50 at batch 32 on an H200 (benchmarks/networks-log.md): a convolution to 25.7 MB takes 59 to 77 us with
-# a sum as its last step and 37 without; the network 1.60 ms with all of its sums so, 1.48 without any.
+# ResNet-50 at batch 32 on an H200 (benchmarks/networks-log.md): a convolution to 25.7 MB takes 59 to 77 us
+# with a sum as its last step and 37 without; the network 1.60 ms with all of its sums so, 1.48 without any.
 LARGE_BYTES = 8 << 20
 
 
