@@ -9,8 +9,8 @@
 
 namespace vkq {
 
-// One thread copies about 3 to 12 GB/s. On 16 cores beside an H200, 16 threads on chunks of 16 MiB bring 40 GB/s up and
-// down where 8 threads on chunks of 4 MiB bring 13 (benchmarks/README.md).
+// One thread copies 3 to 12 GB/s. On 16 cores beside an H200, up to 16 threads on chunks of 16 MiB bring
+// 40 GB/s, 8 threads on chunks of 4 MiB 13 (benchmarks/README.md).
 static constexpr uint64_t MOST_THREADS = 16;
 static constexpr uint64_t BYTES_PER_THREAD = 1 << 20;
 
