@@ -6,6 +6,7 @@ leaked.
 """
 
 import gc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -68,25 +69,30 @@ def test_every_call_may_fail(device: vkq.Device, call: str, staging: bool) -> No
     work.linear(device).check()
 
 
+@pytest.fixture
+def fresh(device: vkq.Device) -> Iterator[vkq.Device]:
+    """The device once more, without memory that others have left."""
+    with vkq.Device(device.name) as one:
+        yield one
+
+
 @pytest.mark.parametrize("call", ["vkAllocateMemory", "vkCreateBuffer"])
-def test_memory_that_stays_short_is_told_and_the_device_works_after(device: vkq.Device, call: str) -> None:
-    device.queue.trim()
-    one = work.linear(device)
+def test_memory_that_stays_short_is_told_and_the_device_works_after(fresh: vkq.Device, call: str) -> None:
+    one = work.linear(fresh)
     with failing(call, 1, OUT_OF_DEVICE_MEMORY, 1000):
         with pytest.raises(
             vkq.OutOfMemoryError, match=r"no memory for \d+ bytes more .* device stays usable"
         ) as caught:
-            vkq.Tensor(device, (5 << 20,), "int32")  # more than a block
+            vkq.Tensor(fresh, (5 << 20,), "int32")  # more than a block
         assert isinstance(caught.value, MemoryError)
         assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, call)
     one.check()
-    assert vkq.Tensor(device, (5 << 20,), "int32").nbytes == 20 << 20
+    assert vkq.Tensor(fresh, (5 << 20,), "int32").nbytes == 20 << 20
 
 
-def test_one_failed_allocation_is_made_again(device: vkq.Device) -> None:
-    device.queue.trim()
+def test_one_failed_allocation_is_made_again(fresh: vkq.Device) -> None:
     with failing("vkAllocateMemory"):
-        tensor = vkq.Tensor(device, (5 << 20,), "int32")
+        tensor = vkq.Tensor(fresh, (5 << 20,), "int32")
         assert counted() == 2
     assert tensor.nbytes == 20 << 20
 
