@@ -73,7 +73,8 @@ def test_floors(model: Path, software_device: vkq.Device, monkeypatch: pytest.Mo
     _, _, oh, ow = found.graph.specs[node.outputs[0]].shape
     operations, size = network.nodes.work_of(found.graph, node)
     assert operations == 2 * n * oc * oh * ow * ic * kh * kw
-    assert size == n * ic * h * w + oc * ic * kh * kw + 4 * oc + n * oc * oh * ow
+    images = 4 * n * ic * h * w  # float32: this convolution quantizes them while it loads
+    assert size == images + oc * ic * kh * kw + 4 * oc + n * oc * oh * ow
 
 
 def test_without_onnx_runtime(
