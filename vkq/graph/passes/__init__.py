@@ -25,6 +25,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_weights,
     join_transposes,
     simplify,
+    to_tables,  # of tables whose values in between nobody reads any more
     quantize_in_convolutions,
     into_convolutions,
 )
