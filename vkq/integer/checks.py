@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError
+from ..runtime.transfer import as_array
 from .work import Range
 
 Accumulate = Literal["int32", "int64", "auto"]
@@ -55,7 +56,7 @@ def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[An
 
 def integers(name: str, what: str, values: npt.ArrayLike) -> Array:
     """An array of whole numbers in the machine's byte order."""
-    array = np.asarray(values)
+    array = as_array(values, f"{name}: {what}")
     native = array.dtype.newbyteorder("=")
     if native.name not in DTYPES:
         raise DTypeError(f"{name}: {what} has dtype {array.dtype}; it must be one of {', '.join(DTYPES)}")
