@@ -305,7 +305,10 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
     assert told or call in RETRIED or (call, many) == ("vkWaitForFences", 0)
 
 
-def test_a_loss_in_the_middle_of_an_upload_is_told(any_device: vkq.Device) -> None:
+def test_a_loss_in_the_middle_of_an_upload_is_told(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", 4 << 20)
     with work.opened(any_device, True) as mine:
         data = values("int32", (1 << 22,))
         with failing("vkQueueSubmit", 2, DEVICE_LOST), pytest.raises(vkq.DeviceLostError):
