@@ -163,7 +163,9 @@ def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Devic
     for which, device in opened.items():
         made = call(**{**arguments, "device": which})
         again = call(**{**arguments, "device": device})
-        if isinstance(made, (list, np.ndarray)):
+        if name == "empty_pinned":  # nobody has written what it holds
+            assert made.shape == again.shape
+        elif isinstance(made, (list, np.ndarray)):
             assert all(map(np.array_equal, made, again))
         else:
             assert made.device is again.device is device
