@@ -19,8 +19,8 @@ def test_it_was_built_from_the_bindings_that_lie_here() -> None:
 def test_a_stale_one_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     changed = tmp_path / "bindings.cpp"
     changed.write_text("another argument")
-    monkeypatch.setattr(extension, "_BINDINGS", changed)
     built = extension.native_module().bindings_sha256[:8]
+    monkeypatch.setattr(extension, "_BINDINGS", changed)
     with pytest.raises(vkq.DeviceError, match=rf"is stale: .*\({built}\) than .*bindings\.cpp .*make"):
         extension.native_module.__wrapped__()
 
