@@ -213,9 +213,7 @@ def _correlate(
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
     device = device or default_device()
-    op.choice_of(device, path)
-    if 0 in p.y_shape:
-        return np.zeros(p.y_shape, dtype)
-    if p.gemm_k == 0:
+    if p.gemm_k == 0 or 0 in p.y_shape:
+        op.choice_of(device, path)  # refuses here what it refuses elsewhere
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
     return correlate(device, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

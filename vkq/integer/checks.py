@@ -48,9 +48,9 @@ def accumulator(
 def extremes(x_range: Range, w: Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     """The least and the largest sum that each template can give, in Python's numbers."""
     flat, (low, high) = w.reshape(len(w), math.prod(w.shape[1:])), x_range
-    positive, negative = (
-        np.where(part, flat, 0).sum(axis=1, dtype=np.int64).astype(object) for part in (flat > 0, flat < 0)
-    )
+    total = flat.sum(axis=1, dtype=np.int64)
+    above = total if flat.dtype.kind == "u" else np.maximum(flat, 0).sum(axis=1, dtype=np.int64)
+    positive, negative = above.astype(object), (total - above).astype(object)
     return positive * low + negative * high, positive * high + negative * low
 
 

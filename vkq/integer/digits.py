@@ -51,11 +51,11 @@ class Digits:
         flipped."""
         if self.count == 1 and self.offset == 0 and values.dtype == self.dtype:
             return values[None]
-        moved = values.astype(np.uint32) - np.uint32(
-            self.least % 2**32
-        )  # in [0, 2**(bits * count)): exact modulo 2**32
-        parts = np.ascontiguousarray(moved, "<u4").view("<u1" if self.bits == 8 else "<u2")
-        parts = parts.reshape(*values.shape, 32 // self.bits)[..., : self.count]
+        word = np.dtype(next(f"<u{n}" for n in (1, 2, 4) if 8 * n >= self.bits * self.count))
+        # In [0, 2**(bits * count)), and so exact modulo a power of two that is no smaller.
+        moved = values.astype(word) - word.type(self.least % 2 ** (8 * word.itemsize))
+        parts = np.ascontiguousarray(moved, word).view("<u1" if self.bits == 8 else "<u2")
+        parts = parts.reshape(*values.shape, 8 * word.itemsize // self.bits)[..., : self.count]
         flipped = parts ^ parts.dtype.type(1 << (self.bits - 1))
         digits: npt.NDArray[Any] = np.moveaxis(flipped, -1, 0).view(self.dtype)
         return digits
