@@ -7,7 +7,8 @@
 //
 // Memory    part: as there, a template's digits `quads` * 4 columns apart, the ones after all of them.
 //           constants: low and high word per template, then those of w_offset. y: integer_result.glslh.
-// Threads   one invocation has a place and four templates; neighbours read 32 bytes in a row.
+// Threads   one invocation has a place and four templates; neighbours read 32 bytes in a row. With few places
+//           a device waits for memory, so the loads of BATCH parts are under way together.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -26,6 +27,13 @@ layout(set = 0, binding = 2) buffer Y { uint y[]; };
 #include "workgroup.glslh"
 #include "integer_result.glslh"
 
+#define BATCH 8
+ivec4 sums[BATCH];
+void load_parts(uint first, uint size, uint count) {
+  [[unroll]] for (uint b = 0u; b < BATCH; b++)
+    sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
+}
+
 void main() {
   uint id = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uint pair = id % 2u, s = id / 2u % TW, r = id / (2u * TW) % TH;
@@ -38,12 +46,18 @@ void main() {
     uint line = p.columns / 4u, part_size = p.groups * p.images * tiles * TH * TW * line;
     uint first = (tile * TH * TW + s * TH + r) * line;
     uvec4 low = uvec4(0u), high = uvec4(0u), x_low = uvec4(0u), x_high = uvec4(0u);
-    for (uint digit = 0u; digit < p.x_digits; digit++) for (uint split = 0u; split < p.splits; split++) {
-      uint from = first + (digit * p.splits + split) * part_size;
-      for (uint j = 0u; j < p.w_digits; j++)
-        add_shifted(low, high, ivec4(part[from + j * p.quads + quad]), 8u * (digit + j));
-      if (WINDOW_SUMS) add_shifted(x_low, x_high, ivec4(part[from + p.w_digits * p.quads].xxxx), 8u * digit);
-    }
+    for (uint digit = 0u; digit < p.x_digits; digit++)
+      for (uint split = 0u; split < p.splits; split += BATCH) {
+        uint from = first + (digit * p.splits + split) * part_size, count = p.splits - split;
+        for (uint j = 0u; j < p.w_digits; j++) {
+          load_parts(from + j * p.quads + quad, part_size, count);
+          [[unroll]] for (uint b = 0u; b < BATCH; b++) add_shifted(low, high, sums[b], 8u * (digit + j));
+        }
+        if (WINDOW_SUMS) {
+          load_parts(from + p.w_digits * p.quads, part_size, count);
+          [[unroll]] for (uint b = 0u; b < BATCH; b++) add_shifted(x_low, x_high, sums[b].xxxx, 8u * digit);
+        }
+      }
     if (WINDOW_SUMS) {
       ivec2 w_offset = constants[p.groups * p.group_templates];
       scale_wide(x_low, x_high, uint(w_offset.x), uint(w_offset.y));

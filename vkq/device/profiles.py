@@ -44,7 +44,7 @@ class Profile:
     cache_bytes: int
     multiprocessors: int
     matrix_tile_cycles: Mapping[str, tuple[int, ...]]
-    integer_tile_cycles: Mapping[str, int]
+    integer_tile_cycles: Mapping[str, tuple[int, ...]]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, ...]
     names: tuple[str, ...]
@@ -227,10 +227,8 @@ def _value(field: str, node: Any) -> Any:
         if any(len(pair) != 2 for pair in pairs):
             raise node.error("a workgroup size has two numbers here: x and y")
         return frozenset(pairs)
-    if field == "matrix_tile_cycles":
+    if field in ("matrix_tile_cycles", "integer_tile_cycles"):
         return MappingProxyType({tile: _cycles(pair, 2) for tile, pair in node.items()})
-    if field == "integer_tile_cycles":
-        return MappingProxyType({tile: cycles.int() for tile, cycles in node.items()})
     if field == "matrix_part_cycles":
         return _cycles(node, 3)
     return node.int()

@@ -39,7 +39,8 @@ def match_template(
       cv2.TM_CCOEFF_NORMED, skimage.feature.match_template |
 
     The products run on the device. "ccoeff_normed" divides exact whole numbers in float64 on the host, and is
-    0 where the window or the template is constant, as scikit-image's.
+    0 where the window or the template is constant, as scikit-image's. Its best place is found there too: the
+    largest of those quotients, which Vulkan requires no device to round alike, if it has float64 at all.
 
     Args:
         image: (H, W) or (C, H, W), of the dtypes of `conv2d`, or such a Tensor.

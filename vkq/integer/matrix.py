@@ -28,12 +28,12 @@ from .work import Arithmetic, Place, Range, Shape
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
 MOST_WORDS = 8  # of a chunk's line
-# What the cost is made of beside the profile's cycles: TILES_MACS is an H200's (benchmarks/integer.md), the
-# others are estimates.
+# What the cost is made of beside the profile's cycles: an H200's (benchmarks/integer.md); START_CYCLES is an
+# estimate.
 TILES_MACS = 62  # of `Tiles` on a multiprocessor in a cycle
-CHUNK_CYCLES = 30  # for each KiB of pixels that a chunk brings to shared memory
-START_CYCLES = 3000  # of a workgroup
-PART_CYCLES = 1 / 8  # of the device, for each int32 of the parts that is written and read again
+CHUNK_CYCLES = 54  # of a multiprocessor, for each KiB of pixels that a chunk brings to shared memory
+START_CYCLES = 3000  # more than `Tiles` takes for the smallest work
+PART_CYCLES = 1 / 8  # of a multiprocessor, for each int32 of the parts that is written and read again
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> Arithmetic:
@@ -126,16 +126,17 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
 
 
 def cost(t: Tiling, s: Shape, how: Arithmetic, known: Profile) -> float:
-    """Cycles, about: rounds of workgroups over the units, and the parts."""
+    """Cycles, about: of the workgroups that a multiprocessor has at once, and of the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
     workgroups = places // (th * tw) * (columns // bn) * how.x.count * t.splits
+    each = max(workgroups / known.multiprocessors, 1)
+    alone, together = known.integer_tile_cycles[t.variant.axes["tile"]]
     kib = tw * (th + t.rows - 1) * (t.words | 1) / 64
-    chunk = t.steps * known.integer_tile_cycles[t.variant.axes["tile"]] + kib * CHUNK_CYCLES
-    rounds = max(workgroups / known.multiprocessors, 1)
+    chunk = t.steps * max(alone, together * each) + kib * CHUNK_CYCLES * each
     parts = places * columns * how.x.count * t.splits
-    return rounds * t.chunks_per_part * chunk + START_CYCLES + parts / known.multiprocessors * PART_CYCLES
+    return t.chunks_per_part * chunk + START_CYCLES + parts / known.multiprocessors * PART_CYCLES
 
 
 class Matrix:
