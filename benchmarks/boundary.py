@@ -1,7 +1,7 @@
 """What it costs to give arrays to a device and to get them back: copies beside PyTorch's, calls with NumPy in
 and out.
 
-    python benchmarks/boundary.py [--device NAME] [--json FILE] [--mib 256]
+    python benchmarks/boundary.py [--device NAME] [--json FILE] [--mib 256] [--copies]
 
 Each number is the median of several runs, after one that is not counted; results of layers are verified once
 against the reference (`--no-verify` for the large ones' sake). PyTorch is measured in the same run where it
@@ -151,17 +151,19 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--json")
     parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--copies", action="store_true", help="copies alone")
     parser.add_argument("--no-verify", action="store_true")
     options = parser.parse_args()
     with vkq.Device(options.device) as device:
         size = options.mib << 20
-        found = {
+        found: dict[str, Any] = {
             "device": device.name, "driver": device.capabilities.driver_version, "host": platform.platform(),
             "date": time.strftime("%Y-%m-%d"), "vkq": vkq.__version__, "mib": options.mib,
             "copies_gb_s": copies(device, size), "torch_gb_s": torch_copies(size),
-            "host_us": host_us(device), "linear_4096_made_ms": made_ms(device),
-            "calls_ms": calls(device, not options.no_verify),
         }  # fmt: skip
+        if not options.copies:
+            found["host_us"], found["linear_4096_made_ms"] = host_us(device), made_ms(device)
+            found["calls_ms"] = calls(device, not options.no_verify)
     print(json.dumps(found, indent=1))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

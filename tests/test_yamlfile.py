@@ -3,10 +3,13 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from vkq import yamlfile
 from vkq.errors import SpecError
+from vkq.shader.catalog import shaders_folder
 from vkq.yamlfile import MAX_BYTES, Node, load
 
 
@@ -49,6 +52,23 @@ def test_files_refused(tmp_path: Path, text: str | bytes, line: int, message: st
         read(tmp_path, text)
     assert str(caught.value).startswith(f"{tmp_path / 'a.yaml'}:{line}: ")
     assert message in str(caught.value)
+
+
+def test_libyaml_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both readers give the same nodes at the same lines: of every description of a shader."""
+    paths = sorted(shaders_folder().glob("*/*.yaml"))[::6]
+    quick = [_told(load(path).node) for path in paths]
+    monkeypatch.setattr(yamlfile, "_Quick", None)
+    assert quick == [_told(load(path).node) for path in paths]
+
+
+def _told(node: Any) -> Any:
+    value = node.value if isinstance(node.value, str) else [_told_entry(entry) for entry in node.value]
+    return node.tag, node.start_mark.line, value
+
+
+def _told_entry(entry: Any) -> Any:
+    return tuple(map(_told, entry)) if isinstance(entry, tuple) else _told(entry)
 
 
 def test_missing_file_and_folder(tmp_path: Path) -> None:

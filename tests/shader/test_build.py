@@ -68,7 +68,7 @@ def test_a_given_folder_of_other_shaders_is_refused(tmp_path: Path, damage: str)
 
 def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shader = sample(tmp_path)
-    small = Catalog({shader.name: shader}, {variant.name: variant for variant in shader.variants})
+    small = Catalog({shader.name: shader})
     monkeypatch.setattr(shader_build, "catalog", lambda: small)
     assert main([str(tmp_path / "out"), "--jobs", "1"]) == 0
     assert len(list((tmp_path / "out").iterdir())) == 4

@@ -7,7 +7,7 @@ import pytest
 
 from tests.shader.sample import YAML, write_folder
 from vkq.errors import ArgumentError, SpecError
-from vkq.shader.catalog import Catalog, catalog, load_catalog, shaders_folder
+from vkq.shader.catalog import Catalog, Described, catalog, load_catalog, shaders_folder
 from vkq.shader.compile import reflection, spirv
 from vkq.shader.reflect import check
 from vkq.shader.rules import check_sources
@@ -64,6 +64,20 @@ def test_two_shaders_of_one_name_are_refused(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     (folder / "scale" / "twin.yaml").write_text(YAML)
     with pytest.raises(SpecError, match=r"twin\.yaml:1: the name 'scale__plain' is taken by .*scale\.yaml"):
+        load_catalog(folder)
+
+
+def test_a_description_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    (folder / "scale" / "other.yaml").write_text("name: other\nsummary: what is needed is missing\n")
+    (folder / "scale" / "quoted.yaml").write_text(YAML.replace("scale__plain", '"quoted"'))
+    lazy = Catalog(Described(folder))
+    assert (list(lazy.shaders), len(lazy.shaders)) == (["other", "quoted", "scale__plain"], 3)
+    assert lazy.find("scale__plain", out="i32", tile="two") is lazy.shaders["scale__plain"].variants[3]
+    assert lazy.shaders["quoted"].name == "quoted"
+    with pytest.raises(SpecError, match=r"other\.yaml:1: the key"):
+        _ = lazy.variants
+    with pytest.raises(SpecError, match=r"other\.yaml:1: the key"):
         load_catalog(folder)
 
 

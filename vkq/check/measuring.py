@@ -60,7 +60,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     """Every candidate but those *skipped*, those that are taken now first."""
     path = choose_path(device).path
     path = without_matrices(device).path if path == COOPMAT else path
-    catalog()  # reads every description of a shader, which is no driver's time
+    _ = catalog().variants  # reads every description of a shader, which is no driver's time
     subjects = {family.name: _Subject(device, check_of(family.problem), path) for family in families()}
     start = time.perf_counter()
     for family, name in _in_order(device):

@@ -115,10 +115,11 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
     known = profile(capabilities)
     if known.staged is None:
         return None
+    variants = {variant.name: variant for variant in catalog().shaders[STAGED].variants}
     for tile in TILES:
         size, sliced = int(tile.split("x")[0]), tile.count("x") == 2
         fills = 4 * -(-rows // size) * -(-n // size) >= 3 * known.multiprocessors or sliced
-        variant = catalog().variants.get(f"{STAGED}:{bits}.{tile}")
+        variant = variants.get(f"{STAGED}:{bits}.{tile}")
         if (
             variant
             and fills

@@ -85,8 +85,10 @@ class InferenceSession:
         self._constant = {
             a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
         }
+        self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None  # until the first run
         if not self._constant:
-            self.lowered(self.trial_shapes())  # refused now, not at the first run
+            shapes = self.trial_shapes()
+            self._trial = shapes, self.lowered(shapes)  # refused now, not at the first run
         self._open(device)
 
     def _open(self, device: Device | int | str | None) -> None:
@@ -108,7 +110,7 @@ class InferenceSession:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._progress = None
+        self._progress = self._trial = None
         self._open(self._which)
 
     # ------------------------------------------------------------------------------------------------- facts
@@ -246,7 +248,8 @@ class InferenceSession:
         with self._lock:
             found = self._executables.get(key)
             if found is None:
-                graph = self.lowered(shapes, given)
+                trial, self._trial = self._trial, None
+                graph = trial[1] if trial and trial[0] == shapes else self.lowered(shapes, given)
                 layers = {} if given else self._layers
                 kind = Mixed if refusals(graph) else Executable
                 found = self._executables[key] = kind(graph, self.device, layers, progress=self._progress)

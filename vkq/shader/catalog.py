@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
-from collections.abc import Mapping
+import re
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
+from vkq import files
 from vkq.errors import ArgumentError, SpecError
-from vkq.shader.interface import blocks
+from vkq.shader.interface import Words, blocks
 from vkq.shader.load import load_shader
 from vkq.shader.spec import Shader, Variant
+from vkq.yamlfile import MAX_BYTES
 
 MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
+_NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
 _LISTED = 12  # names that an error message lists at most
 
 
 @dataclass(frozen=True)
 class Catalog:
-    """The shaders by name and the variants by full name, ``shader:value.value``."""
+    """The shaders by name."""
 
     shaders: Mapping[str, Shader]
-    variants: Mapping[str, Variant]
+
+    @cached_property
+    def variants(self) -> Mapping[str, Variant]:
+        """Those of all shaders by full name, ``shader:value.value``."""
+        return {variant.name: variant for shader in self.shaders.values() for variant in shader.variants}
 
     def find(self, shader_name: str, /, **axes: str) -> Variant:
         """The one variant of a shader whose axes have these values; an axis with no choice left may be
@@ -68,28 +78,62 @@ def shaders_folder() -> Path:
     return packaged if packaged.is_dir() else package.parent / "shaders"
 
 
+class Described(Mapping[str, Shader]):
+    """The shaders of ``<folder>/<group>/<name>.yaml``, each read when it is first asked for: a network takes
+    a quarter of them, and the wait for its first result counts."""
+
+    def __init__(self, folder: Path):
+        self._paths: dict[str, Path] = {}
+        self._known = blocks(folder)
+        self._read: dict[str, Shader] = {}
+        self._lock = threading.Lock()  # a variant is itself alone: two readings would be two
+        for path in sorted(folder.glob("*/*.yaml")):
+            name = _name(path, self._known)
+            if name in self._paths:
+                raise SpecError(
+                    f"{path}:1: the name '{name}' is taken by {self._paths[name]}; names must differ."
+                )
+            self._paths[name] = path
+
+    def __getitem__(self, name: str) -> Shader:
+        with self._lock:
+            if name not in self._read:
+                self._read[name] = load_shader(self._paths[name], self._known)
+            return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._paths)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._paths
+
+
+def _name(path: Path, known: Mapping[str, Words]) -> str:
+    """The name in a description, without reading the rest where it stands in its usual form."""
+    with contextlib.suppress(OSError):  # `load_shader` says it with the file's name
+        usual = _NAME.search(files.read(path, MAX_BYTES))
+        if usual:
+            return usual[1].decode()
+    return load_shader(path, known).name
+
+
 def load_catalog(folder: Path) -> Catalog:
-    """Read every ``<folder>/<group>/<name>.yaml``.
+    """Every ``<folder>/<group>/<name>.yaml``, all of them read.
 
     Raises:
         SpecError: a file breaks the schema, or two shaders have the same name.
     """
-    shaders: dict[str, Shader] = {}
-    known = blocks(folder)
-    for path in sorted(folder.glob("*/*.yaml")):
-        shader = load_shader(path, known)
-        if shader.name in shaders:
-            other = shaders[shader.name].path
-            raise SpecError(f"{path}:1: the name '{shader.name}' is taken by {other}; names must differ.")
-        shaders[shader.name] = shader
-    variants = {variant.name: variant for shader in shaders.values() for variant in shader.variants}
-    return Catalog(shaders, variants)
+    described = Described(folder)
+    return Catalog({name: described[name] for name in described})
 
 
 @cache
 def catalog() -> Catalog:
-    """The catalog of `shaders_folder`, read once."""
-    return load_catalog(shaders_folder())
+    """The catalog of `shaders_folder`; a description is read once, when it is first asked for."""
+    return Catalog(Described(shaders_folder()))
 
 
 def _listed(names: list[str]) -> str:

@@ -84,8 +84,9 @@ def _body(
     including: tuple[str, ...],
 ) -> Iterator[str]:
     for number, line in enumerate(text.splitlines(), first):
-        match = _INCLUDE.fullmatch(line)
-        if match:
+        if "#" not in line:  # nearly all
+            yield line
+        elif match := _INCLUDE.fullmatch(line):
             yield from _included(match[1], f"{name}:{number}", path, folders, virtual, including)
             yield f'#line {number + 1} "{name}"'
         elif _ANY_INCLUDE.match(line):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from vkq.errors import CompileError
 from vkq.shader.spec import Value
@@ -24,7 +25,8 @@ OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_
     32,
 )
 OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
-OP_SPEC_OP, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 59, 71, 72
+OP_SPEC_OP, OP_FUNCTION, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 54, 59, 71, 72
+OP_IMPORT, OP_MEMORY_MODEL, OP_EXECUTION_MODE_ID = 11, 14, 331
 SPEC_ID, BUILT_IN, NON_WRITABLE, NON_READABLE, BINDING, DESCRIPTOR_SET, OFFSET = 1, 11, 24, 25, 33, 34, 35
 UNIFORM, WORKGROUP, PUSH_CONSTANT, STORAGE_BUFFER = 2, 4, 9, 12
 CAPABILITY_DENORM_PRESERVE, CAPABILITY_ROUNDING_MODE_RTE = 4464, 4467
@@ -32,8 +34,7 @@ MODE_LOCAL_SIZE, MODE_DENORM_PRESERVE, MODE_ROUNDING_MODE_RTE = 17, 4459, 4462
 BUILT_IN_WORKGROUP_SIZE = 25
 
 
-@dataclass(frozen=True)
-class Instruction:
+class Instruction(NamedTuple):
     """An opcode and its operand words."""
 
     op: int
@@ -48,8 +49,11 @@ class Instruction:
         )
 
 
-def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
-    """The five words of the header, and the instructions.
+def parse(
+    spirv: bytes, wanted: Callable[[int], bool] = lambda op: True
+) -> tuple[tuple[int, ...], list[Instruction], array[int]]:
+    """The five words of the header, the instructions up to the first whose opcode is not *wanted*, and the
+    words from there on, in this machine's byte order.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -58,28 +62,37 @@ def parse(spirv: bytes) -> tuple[tuple[int, ...], list[Instruction]]:
         raise CompileError(
             f"{len(spirv)} bytes are not SPIR-V; a module has a header of 20 and whole words of 4."
         )
-    order = "<" if spirv[:4] == MAGIC.to_bytes(4, "little") else ">"
-    words = struct.unpack(f"{order}{len(spirv) // 4}I", spirv)
+    words = array("I", spirv)
+    if words[0] != MAGIC:
+        words.byteswap()
     if words[0] != MAGIC:
         raise CompileError(f"the module begins with 0x{words[0]:08x}; SPIR-V begins with 0x{MAGIC:08x}.")
     instructions, at = [], 5
-    while at < len(words):
-        count = words[at] >> 16
-        if count == 0 or at + count > len(words):
-            raise CompileError(
-                f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left."
-            )
-        instructions.append(Instruction(words[at] & 0xFFFF, words[at + 1 : at + count]))
+    while at < len(words) and wanted(words[at] & 0xFFFF):
+        count = _length(words, at)
+        instructions.append(Instruction(words[at] & 0xFFFF, tuple(words[at + 1 : at + count])))
         at += count
-    return words[:5], instructions
+    return tuple(words[:5]), instructions, words[at:]
 
 
-def assemble(header: tuple[int, ...], instructions: list[Instruction]) -> bytes:
-    """The bytes of a module, little endian."""
-    words = list(header)
+def _length(words: array[int], at: int) -> int:
+    """Of the instruction at this word, its first word included."""
+    count = words[at] >> 16
+    if count == 0 or at + count > len(words):
+        raise CompileError(
+            f"the SPIR-V instruction at word {at} has length {count}; {len(words) - at} words are left."
+        )
+    return count
+
+
+def assemble(header: tuple[int, ...], instructions: list[Instruction], rest: Sequence[int] = ()) -> bytes:
+    """The bytes of a module, in this machine's byte order; *rest* are words behind the instructions."""
+    words = array("I", header)
     for instruction in instructions:
-        words += [(len(instruction.words) + 1) << 16 | instruction.op, *instruction.words]
-    return struct.pack(f"<{len(words)}I", *words)
+        words.append((len(instruction.words) + 1) << 16 | instruction.op)
+        words.extend(instruction.words)
+    words.extend(rest)
+    return words.tobytes()
 
 
 _VECTOR_PREFIX = {"float": "", "int": "i", "uint": "u", "bool": "b", "float16_t": "f16", "float64_t": "d"}
@@ -131,7 +144,10 @@ class Module:
     """The tables of a module: instructions by the id they define, names and decorations."""
 
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
-        self.instructions = parse(spirv)[1]
+        _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
+        at = 0
+        while at < len(functions):  # nothing in them is read, but their lengths are checked
+            at += _length(functions, at)
         self.values = specialization
         self._known: dict[int, int] = {}  # what `evaluate` and `size` found: constants and types share others
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -239,6 +255,10 @@ class Module:
                 yield identifier, self.defined[pointer].words[2]
 
 
+_BEFORE_NAMES = frozenset({OP_CAPABILITY, OP_EXTENSION, OP_IMPORT, OP_MEMORY_MODEL, OP_ENTRY_POINT})
+_BEFORE_NAMES |= {OP_EXECUTION_MODE, OP_EXECUTION_MODE_ID}
+
+
 def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
@@ -261,7 +281,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
         wanted.append((CAPABILITY_DENORM_PRESERVE, MODE_DENORM_PRESERVE))
     if not wanted:
         return spirv
-    header, old = parse(spirv)
+    header, old, rest = parse(spirv, _BEFORE_NAMES.__contains__)
     extension = Instruction(OP_EXTENSION, _literal("SPV_KHR_float_controls"))
     entries = [instruction.words[1] for instruction in old if instruction.op == OP_ENTRY_POINT]
     modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
@@ -271,7 +291,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
     new = _insert(old, capabilities, {OP_CAPABILITY})
     new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
     new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
-    return assemble(header, new)
+    return assemble(header, new, rest)
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:

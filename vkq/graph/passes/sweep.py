@@ -26,6 +26,9 @@ class Sweep:
         self.nodes: list[Node] = []
         self.made: dict[str, Node] = {}
         self.same: dict[str, str] = {}  # a value that is another one
+        self._inferred = {  # nodes of which the old graph knows what they make
+            id(node) for node in graph.nodes if all(name in graph.specs for name in node.outputs if name)
+        }
         self._taken = {*graph.specs, *(name for node in graph.nodes for name in node.outputs)}
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
@@ -71,12 +74,24 @@ class Sweep:
 
     def keep(self, node: Node) -> None:
         """A node of the new graph."""
-        arrays = [self.constants.get(name) for name in node.inputs]
-        specs = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
+        if self._as_before(node):
+            specs = {name: self.old.specs[name] for name in node.outputs if name}
+        else:
+            arrays = [self.constants.get(name) for name in node.inputs]
+            found = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
+            specs = {name: spec for name, spec in zip(node.outputs, found, strict=False) if name}
         self.nodes.append(node)
-        for name, spec in zip(node.outputs, specs, strict=False):
-            if name:
-                self.specs[name], self.made[name] = spec, node
+        self.specs.update(specs)
+        self.made.update(dict.fromkeys(specs, node))
+
+    def _as_before(self, node: Node) -> bool:
+        """Whether a node is the old graph's, and reads what it read there."""
+        specs, constants = self.old.specs, self.old.constants
+        return id(node) in self._inferred and all(
+            self.specs[name] == specs[name] and self.constants.get(name) is constants.get(name)
+            for name in node.inputs
+            if name
+        )
 
     def alias(self, name: str, other: str) -> None:
         """The value *name* is *other*."""
