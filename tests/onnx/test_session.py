@@ -186,6 +186,19 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
     assert "6144 bytes cross in each run" in str(report)
 
 
+def test_forms_that_the_graph_has_not_fall_back(any_device: vkq.Device) -> None:
+    """A pool of volumes is valid ONNX: told in the list of refusals, and run where that is asked for."""
+    net = Net(seed=6, shape=(1, 2, 4, 4))
+    volumes = net.op("Reshape", "x", net.constant(np.array([1, 1, 2, 4, 4], np.int64)))
+    model = net.model(net.op("MaxPool", volumes, kernel_shape=[2, 2, 2])).SerializeToString()
+    with pytest.raises(vkq.UnsupportedModelError, match=r"(?s)1 of 2 nodes.*it must have 4 axes"):
+        vkq.onnx.InferenceSession(model, any_device)
+    session, feed = vkq.onnx.InferenceSession(model, any_device, "onnxruntime"), {"x": images(1, 2, 4, 4)}
+    with pytest.warns(FallbackWarning, match="MaxPool"):
+        got = session.run(None, feed)[0]
+    np.testing.assert_array_equal(got, onnxruntime_results(model, feed)[0])
+
+
 def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
     """A stream that is only begun disturbs neither other streams nor runs."""
     session = vkq.onnx.InferenceSession(resnet, any_device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
 from ..runtime.programs import Progress
+from .foreign import in_onnx
 
 OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
 
@@ -159,15 +160,5 @@ def _node(node: Node) -> Any:
     if domain == "":
         known = defs.get_schema(op, OPSET, domain).attributes
         attributes = {key: value for key, value in attributes.items() if key in known}
-    given = {key: _attribute(key, value) for key, value in attributes.items()}
+    given = in_onnx(attributes)
     return helper.make_node(op, node.inputs, node.outputs, name=node.source, domain=domain, **given)
-
-
-def _attribute(key: str, value: Any) -> Any:
-    from onnx import helper, numpy_helper
-
-    if key in ("to", "output_dtype") and isinstance(value, str):
-        return helper.np_dtype_to_tensor_dtype(np.dtype(value))
-    if isinstance(value, np.ndarray):
-        return numpy_helper.from_array(value)
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

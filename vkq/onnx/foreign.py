@@ -3,6 +3,9 @@ can run them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from ..errors import ModelError
@@ -12,15 +15,32 @@ from .operators import NEWEST
 from .tensors import Argument, argument_of, package
 
 
-def unknown(node: Node, domain: str) -> Node:
+def unknown(node: Node, domain: str, why: str = "") -> Node:
     """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes."""
-    attributes = {"op": node.op, "domain": domain, "attributes": node.attributes, "infer": _foreign_specs}
+    why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
+    attributes = {
+        "op": node.op, "domain": domain, "attributes": node.attributes, "infer": _foreign_specs, "why": why,
+    }  # fmt: skip
     return Node("foreign", node.inputs, node.outputs, attributes, node.source)
+
+
+def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's attributes as ``onnx.helper.make_node`` takes them."""
+    return {key: _attribute(key, value) for key, value in attributes.items()}
+
+
+def _attribute(key: str, value: Any) -> Any:
+    onnx = package()
+    if key in ("to", "output_dtype") and isinstance(value, str):
+        return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value))
+    if isinstance(value, np.ndarray):
+        return onnx.numpy_helper.from_array(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
     onnx, a = package(), x.node.attributes
-    refusal = f"{x.node}: vkq does not know the operator {a['domain'] or 'ai.onnx'}.{a['op']}"
+    refusal = f"{x.node}: {a['why']}"
     try:
         schema = onnx.defs.get_schema(a["op"], NEWEST, a["domain"])
         types = {
@@ -36,7 +56,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
             if array is not None
         }
         proto = onnx.helper.make_node(
-            a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **a["attributes"]
+            a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **in_onnx(a["attributes"])
         )
         found = onnx.shape_inference.infer_node_outputs(
             schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], NEWEST)]

@@ -42,7 +42,9 @@ class Model:
         graph = Graph(
             [a.name for a in self.inputs], [a.name for a in self.outputs], list(self.nodes), constants, specs
         )
-        return fold_constants(graph)  # which infers every value as it goes
+        return fold_constants(
+            graph, lambda node, why: unknown(node, "", why)
+        )  # infers every value on its way
 
 
 def fixed(model: Model, given: Mapping[str, Array]) -> Model:

@@ -44,9 +44,7 @@ def refusal(graph: Graph, node: Node) -> str | None:
 
 def _why_float(graph: Graph, node: Node) -> str:
     if node.op == "foreign":
-        return (
-            f"vkq does not know the operator {node.attributes['domain'] or 'ai.onnx'}.{node.attributes['op']}"
-        )
+        return str(node.attributes["why"])
     dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
     return (
         f"works on {dtypes or 'constants'}: it does not stand between DequantizeLinear and"

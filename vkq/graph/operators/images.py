@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from ...errors import ModelError
-from ...problem.resize import Resize
+from ...problem.resize import Coordinates, Resize, ResizeMode
 from ...problem.window import Window
 from ..graph import Array, Node, Spec
-from .operator import Inputs, Operator, like, one, there
+from .operator import Inputs, Operator, UnsupportedForm, like, one, there
 
 
 def _depth_to_space(x: Inputs) -> list[Spec]:
@@ -47,12 +48,14 @@ def _space_to_depth_compute(node: Node, x: Sequence[Array | None]) -> list[Array
 def _image(x: Inputs) -> tuple[int, int, int, int]:
     shape = x.spec(0).shape
     if len(shape) != 4:
-        raise ModelError(f"{x.node}: the input is {x.spec(0)}; it must have 4 axes: (N, C, H, W)")
+        raise UnsupportedForm(f"{x.node}: the input is {x.spec(0)}; it must have 4 axes: (N, C, H, W)")
     return shape[0], shape[1], shape[2], shape[3]
 
 
 def window(node: Node, shape: Sequence[int]) -> Window:
     """The window of MaxPool and AveragePool (with ``auto_pad`` resolved)."""
+    if len(shape) != 4:
+        raise UnsupportedForm(f"{node}: the input has {len(shape)} axes; it must have 4: (N, C, H, W)")
     a = node.attributes
     kernel = tuple(int(k) for k in a["kernel_shape"])
     strides = tuple(int(s) for s in a.get("strides", (1,) * len(kernel)))
@@ -88,7 +91,7 @@ def padding(
 
 def _max_pool(x: Inputs) -> list[Spec]:
     if len(x.node.outputs) > 1 and x.node.outputs[1]:
-        raise ModelError(f"{x.node}: its second result (indices) is not supported")
+        raise UnsupportedForm(f"{x.node}: its second result (indices) is not supported")
     return like(x, window(x.node, _image(x)).y_shape)
 
 
@@ -102,12 +105,17 @@ def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -
     """What a Resize does: inputs x, roi, scales, sizes."""
     a = node.attributes
     scales, sizes = (_given(given, i) for i in (2, 3))
-    if len(shape) != 4 or (scales is None) == (sizes is None):
-        raise ModelError(
-            f"{node}: the input has {len(shape)} axes; it must have 4, and either scales or sizes"
-        )
+    if (scales is None) == (sizes is None):
+        raise ModelError(f"{node}: it must have either scales or sizes")
+    if len(shape) != 4:
+        raise UnsupportedForm(f"{node}: the input has {len(shape)} axes; it must have 4: (N, C, H, W)")
     if a.get("antialias", 0) or a.get("keep_aspect_ratio_policy", "stretch") != "stretch":
-        raise ModelError(f"{node}: antialias and keep_aspect_ratio_policy are not supported")
+        raise UnsupportedForm(f"{node}: antialias and keep_aspect_ratio_policy are not supported")
+    for key, kind in (("mode", ResizeMode), ("coordinate_transformation_mode", Coordinates)):
+        if key in a and a[key] not in get_args(kind):
+            raise UnsupportedForm(
+                f"{node}: {key} is {a[key]!r}; it must be one of {', '.join(get_args(kind))}"
+            )
     axes = [int(v) % 4 for v in a.get("axes", range(4))]
     chosen = scales if scales is not None else sizes
     assert chosen is not None
@@ -115,7 +123,7 @@ def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -
     still = 1.0 if scales is not None else None
     for axis in (0, 1):
         if values.get(axis, still or shape[axis]) != (1.0 if scales is not None else shape[axis]):
-            raise ModelError(f"{node}: only height and width can change; axis {axis} does")
+            raise UnsupportedForm(f"{node}: only height and width can change; axis {axis} does")
     default = [1.0, 1.0] if scales is not None else list(shape[2:])
     two = [values.get(axis, default[axis - 2]) for axis in (2, 3)]
     return Resize.of(

@@ -14,15 +14,20 @@ from ...problem.conv2d import Conv2dProblem
 from ...problem.transposed import TransposedConv2dProblem
 from ..graph import Array, Node, Spec
 from .images import padding, window
-from .operator import Inputs, Operator, axis_of, one, same, there
+from .operator import Inputs, Operator, UnsupportedForm, axis_of, one, same, there
+
+
+def _images(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> None:
+    if len(x_shape) != 4 or len(w_shape) != 4:
+        error = UnsupportedForm if len(x_shape) == len(w_shape) > 2 else ModelError
+        raise error(
+            f"{node}: the input has {len(x_shape)} axes and the weight {len(w_shape)}; both must have 4"
+        )
 
 
 def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
     """stride, padding, dilation and groups of a Conv or ConvInteger on images."""
-    if len(x_shape) != 4 or len(w_shape) != 4:
-        raise ModelError(
-            f"{node}: the input has {len(x_shape)} axes and the weight {len(w_shape)}; both must have 4"
-        )
+    _images(node, x_shape, w_shape)
     a, kernel = node.attributes, tuple(w_shape[2:])
     if tuple(a.get("kernel_shape", kernel)) != kernel:
         raise ModelError(f"{node}: kernel_shape is {tuple(a['kernel_shape'])} and the weight has {kernel}")
@@ -33,10 +38,7 @@ def conv_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> 
 
 def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> dict[str, Any]:
     """The same of a ConvTranspose, with output_padding."""
-    if len(x_shape) != 4 or len(w_shape) != 4:
-        raise ModelError(
-            f"{node}: the input has {len(x_shape)} axes and the weight {len(w_shape)}; both must have 4"
-        )
+    _images(node, x_shape, w_shape)
     a, auto = node.attributes, node.attributes.get("auto_pad", "NOTSET")
     strides, dilations = tuple(a.get("strides", (1, 1))), tuple(a.get("dilations", (1, 1)))
     added = tuple(a.get("output_padding", (0, 0)))

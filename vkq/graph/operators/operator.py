@@ -11,6 +11,11 @@ import numpy as np
 from ...errors import ModelError
 from ..graph import Array, Node, Spec
 
+
+class UnsupportedForm(ModelError):
+    """A valid form of an operator, which the graph has not."""
+
+
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
 

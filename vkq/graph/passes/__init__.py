@@ -11,6 +11,7 @@ from .integers import to_integers
 from .means import to_means
 from .movement import move_in_8_bits
 from .quantized import quantize_in_convolutions
+from .reductions import to_sums
 from .simplify import simplify
 from .tables import to_tables
 from .transposes import join_transposes
@@ -22,6 +23,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_integers,
     to_tables,
     to_means,
+    to_sums,
     fold_weights,
     join_transposes,
     simplify,

@@ -1,24 +1,42 @@
 """Constants: what depends on constants and shapes alone is computed now.
 
-DequantizeLinear of a constant stays: the integers behind it are what the quantized operators take.
+DequantizeLinear of a constant stays: the integers behind it are what the quantized operators take. This is
+the walk that first knows the shapes, so lines become images here (`lines`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..graph import Array, Graph, Node, Spec
+from ..operators.operator import UnsupportedForm
 from ..operators.table import TABLE, compute
+from .lines import as_image
 from .sweep import Sweep
 
 LARGEST_FOLDED_BYTES = 1 << 28
 
 
-def fold_constants(graph: Graph) -> Graph:
-    """The graph without Shape and Size, and without nodes whose inputs are all constant."""
-    return Sweep(graph).run(lambda sweep, node: node.op != "DequantizeLinear" and _fold(sweep, node))
+def fold_constants(graph: Graph, otherwise: Callable[[Node, str], Node] | None = None) -> Graph:
+    """The graph without Shape and Size, and without nodes whose inputs are all constant.
+
+    otherwise: what is kept instead of a node in a form that the graph has not, with the reason.
+    """
+
+    def visit(sweep: Sweep, node: Node) -> bool:
+        if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
+            return True
+        try:
+            sweep.keep(node)
+        except UnsupportedForm as error:
+            if otherwise is None:
+                raise
+            sweep.keep(otherwise(node, str(error).removeprefix(f"{node}: ")))
+        return True
+
+    return Sweep(graph).run(visit)
 
 
 def fold_weights(graph: Graph) -> Graph:

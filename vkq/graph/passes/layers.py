@@ -16,6 +16,7 @@ from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
 from ..operators.quantized import along
+from .reductions import summed
 from .sweep import Sweep, every_equal
 
 
@@ -72,7 +73,8 @@ def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
     if data.dtype == np.int32 and plain and bool(np.all(np.abs(scale - expected) <= 0.01 * np.abs(expected))):
         return data.reshape(-1)
     points = 0 if zero is None else along(zero, made, data.shape).astype(np.int64)
-    real = (data.astype(np.int64) - points).astype(np.float32) * along(scale, made, data.shape)
+    with np.errstate(all="ignore"):
+        real = (data.astype(np.int64) - points).astype(np.float32) * along(scale, made, data.shape)
     return np.asarray(real, np.float32).reshape(-1)
 
 
@@ -170,6 +172,12 @@ def _softmax(sweep: Sweep, node: Node) -> bool:
     return True
 
 
+def _sum(sweep: Sweep, node: Node) -> bool:
+    made = sweep.producer(node.inputs[0], "dequantize")
+    return made is not None and summed(sweep, node, made.inputs[0], made.attributes["x"])
+
+
 FLOAT_RESULTS: dict[str, Callable[[Sweep, Node], bool]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Softmax": _softmax,
+    "ReduceSum": _sum,
 }  # fmt: skip

@@ -1,9 +1,8 @@
 """Fewer kinds of nodes: what says the same in several ways is said in one.
 
 Identity, Dropout and Cast to the same type vanish; Flatten, Squeeze and Unsqueeze become Reshape; Split
-becomes Slices; Gather of neighbours a Slice; GlobalMaxPool and means over pixels pools; Sum an Add;
-QuantizeLinear and DequantizeLinear with one constant scale become quantize and dequantize; convolutions of
-lines those of images one pixel high.
+becomes Slices; Gather of neighbours a Slice; GlobalMaxPool, means and maxima pools; Sum an Add;
+QuantizeLinear and DequantizeLinear with one constant scale become quantize and dequantize.
 """
 
 from __future__ import annotations
@@ -13,12 +12,11 @@ import numpy as np
 from ...numerics.qparams import QParams
 from ..graph import Graph, Node
 from ..operators.movement import parts
-from ..operators.number import reduced
 from ..operators.operator import Inputs, axis_of
+from .reductions import POOLS, as_pool
 from .sweep import Sweep, scalar
 
 RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
-LINES = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 
 
 def simplify(graph: Graph) -> Graph:
@@ -47,9 +45,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
         pixels = sweep.specs[node.inputs[0]].shape[2:]
         sweep.emit("MaxPool", node.inputs, node.outputs[0], node.source, kernel_shape=pixels)
         return True
-    if node.op == "ReduceMean":
-        return _mean(sweep, node)
-    return node.op in LINES and len(sweep.specs[node.inputs[0]].shape) == 3 and _line(sweep, node)
+    return node.op in POOLS and as_pool(sweep, node)
 
 
 def _keeps_its_type(sweep: Sweep, node: Node) -> bool:
@@ -125,61 +121,3 @@ def _gather(sweep: Sweep, node: Node) -> bool:
     rest = sweep.constant(np.array((*shape[:axis], *shape[axis + 1 :]), np.int64), "shape")
     sweep.emit("Reshape", [part, rest], node.outputs[0], node.source, allowzero=1)
     return True
-
-
-def _mean(sweep: Sweep, node: Node) -> bool:
-    """A mean over the pixels of images is a GlobalAveragePool."""
-    shape, listed = sweep.specs[node.inputs[0]].shape, node.input(1)
-    if len(shape) != 4 or (listed and sweep.array(listed) is None):
-        return False
-    axes = sweep.array(listed) if listed else None
-    if reduced(node, 4, None if axes is None else [int(a) for a in axes.reshape(-1)]) != (2, 3):
-        return False
-    if node.attributes.get("keepdims", 1):
-        sweep.emit("GlobalAveragePool", node.inputs[:1], node.outputs[0], node.source, mean=1)
-        return True
-    pooled = sweep.emit("GlobalAveragePool", node.inputs[:1], source=node.source, mean=1)
-    wanted = sweep.constant(np.array(shape[:2], np.int64), "shape")
-    sweep.emit("Reshape", [pooled, wanted], node.outputs[0], node.source, allowzero=1)
-    return True
-
-
-def _line(sweep: Sweep, node: Node) -> bool:
-    """(N, C, L) as (N, C, 1, L)."""
-
-    def taller(name: str, output: str = "") -> str:
-        n, c, length = sweep.specs[name].shape
-        shape = sweep.constant(np.array((n, c, 1, length), np.int64), "shape")
-        return sweep.emit("Reshape", [name, shape], output, node.source, allowzero=1)
-
-    attributes = dict(node.attributes)
-    for key, first in (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0)):
-        if key in attributes:
-            attributes[key] = (first, *attributes[key])
-    if "pads" in attributes:
-        attributes["pads"] = (0, attributes["pads"][0], 0, attributes["pads"][1])
-    inputs = [taller(node.inputs[0])]
-    if node.op in ("Conv", "ConvTranspose"):
-        weight = _tall_weight(sweep, node)
-        if not weight:
-            sweep.nodes.pop()
-            return False
-        inputs += [weight, *node.inputs[2:]]
-    result = sweep.emit(node.op, inputs, source=node.source, **attributes)
-    n, c, _, length = sweep.specs[result].shape
-    wanted = sweep.constant(np.array((n, c, length), np.int64), "shape")
-    sweep.emit("Reshape", [result, wanted], node.outputs[0], node.source, allowzero=1)
-    return True
-
-
-def _tall_weight(sweep: Sweep, node: Node) -> str:
-    """The weight of a line's convolution with one row; "" where it is not constant."""
-    name = node.inputs[1]
-    weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
-    if weight is not None:
-        return sweep.constant(np.ascontiguousarray(weight[:, :, None]), f"{name}/tall")
-    array = sweep.array(made.inputs[0]) if made is not None else None
-    if made is None or array is None or int(made.attributes.get("axis", 1)) not in (0, 1):
-        return ""
-    tall = sweep.constant(np.ascontiguousarray(array[:, :, None]), f"{made.inputs[0]}/tall")
-    return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **made.attributes)

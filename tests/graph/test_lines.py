@@ -1,0 +1,45 @@
+"""Operators on lines (N, C, L), as networks on sound have them, against ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import vkq
+from tests.onnx.test_operators import around, bytes_of, check, model, q
+
+POOLS: dict[str, dict[str, Any]] = {
+    "MaxPool": {"kernel_shape": [3], "strides": [2], "pads": [1, 0]},
+    "AveragePool": {"kernel_shape": [2], "strides": [2]},
+    "GlobalAveragePool": {},
+}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_convolution(device: vkq.Device, dtype: str) -> None:
+    """Dilated, grouped and strided; the pads of both ends differ, as a causal convolution's do."""
+    x, rng = bytes_of((2, 6, 19), dtype), np.random.default_rng(0)
+    constants = q("x", 0.03, 100, dtype) | q("y", 0.1, 120, dtype) | {
+        "w": rng.integers(-127, 128, (4, 3, 3)).astype(np.int8), "wz": np.zeros(4, np.int8),
+        "ws": rng.uniform(0.001, 0.01, 4).astype(np.float32),
+        "b": rng.integers(-900, 900, 4).astype(np.int32),
+    }  # fmt: skip
+    inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"]
+    options = {"kernel_shape": [3], "pads": [4, 0], "dilations": [2], "strides": [2], "group": 2}
+    node = helper.make_node("QLinearConv", inputs, ["y"], **options)
+    check(device, model([node], {"x": x}, constants, dtype), {"x": x})
+
+
+@pytest.mark.parametrize("op", POOLS)
+def test_pools(any_device: vkq.Device, op: str) -> None:
+    x = bytes_of((2, 5, 17), "uint8")
+    node = helper.make_node(op, ["a"], ["b"], **POOLS[op])
+    check(any_device, model(around(node), {"x": x}, q("x", 0.05, 100, "uint8"), "uint8"), {"x": x})
+
+
+def test_nearest_resize(any_device: vkq.Device) -> None:
+    x = bytes_of((1, 3, 7), "uint8")
+    node = helper.make_node("Resize", ["a", "", "scales"], ["b"], mode="nearest")
+    constants = q("x", 0.05, 100, "uint8") | {"scales": np.array([1, 1, 2.5], np.float32)}
+    check(any_device, model(around(node), {"x": x}, constants, "uint8"), {"x": x})

@@ -1,0 +1,72 @@
+"""Lines (N, C, L) are images one pixel high, wherever an operator takes images alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Node
+from .sweep import Sweep
+
+WEIGHTED = ("Conv", "ConvTranspose", "ConvInteger")
+POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+WINDOW = (("kernel_shape", 1), ("strides", 1), ("dilations", 1), ("output_padding", 0))
+
+
+def as_image(sweep: Sweep, node: Node) -> bool:
+    """An operator on a line as one on an image, between two Reshapes. False for all others."""
+    known = node.op in (*WEIGHTED, *POOLS) or (node.op == "Resize" and "axes" not in node.attributes)
+    if not known or len(sweep.specs[node.inputs[0]].shape) != 3 or len(node.outputs) > 1:
+        return False
+    inputs = _inputs(sweep, node)
+    if inputs is None:
+        return False
+    attributes = dict(node.attributes)
+    for key, first in WINDOW:
+        if key in attributes:
+            attributes[key] = (first, *attributes[key])
+    if "pads" in attributes:
+        attributes["pads"] = (0, attributes["pads"][0], 0, attributes["pads"][1])
+    if "output_shape" in attributes:
+        attributes["output_shape"] = (1, *attributes["output_shape"][-1:])
+    result = sweep.emit(node.op, inputs, source=node.source, **attributes)
+    n, c, _, length = sweep.specs[result].shape
+    _reshaped(sweep, result, (n, c, length), node, node.outputs[0])
+    return True
+
+
+def _reshaped(sweep: Sweep, name: str, shape: tuple[int, ...], node: Node, output: str = "") -> str:
+    wanted = sweep.constant(np.array(shape, np.int64), "shape")
+    return sweep.emit("Reshape", [name, wanted], output, node.source, allowzero=1)
+
+
+def _inputs(sweep: Sweep, node: Node) -> list[str] | None:
+    """The inputs with a row of their own; None where they are no line's."""
+    n, c, length = sweep.specs[node.inputs[0]].shape
+    inputs, rest = [node.inputs[0]], list(node.inputs[1:])
+    if node.op in WEIGHTED:
+        if len(sweep.specs[rest[0]].shape) != 3:
+            return None
+        rest[0] = _weight(sweep, node, rest[0])
+    if node.op == "Resize":
+        arrays = [sweep.array(name) if name else None for name in rest[1:]]
+        if any(
+            array.size not in (0, 3) if array is not None else name
+            for name, array in zip(rest[1:], arrays, strict=True)
+        ):
+            return None
+        rest = ["", *("" if a is None or not a.size else sweep.constant(np.insert(a, 2, 1)) for a in arrays)]
+    inputs[0] = _reshaped(sweep, node.inputs[0], (n, c, 1, length), node)
+    return inputs + rest
+
+
+def _weight(sweep: Sweep, node: Node, name: str) -> str:
+    """A weight with one row: a constant, a dequantized one, or one that is computed."""
+    first, second, length = sweep.specs[name].shape
+    weight, made = sweep.array(name), sweep.producer(name, "DequantizeLinear")
+    if weight is not None:
+        return sweep.constant(np.ascontiguousarray(weight[:, :, None]), f"{name}/tall")
+    array = sweep.array(made.inputs[0]) if made is not None else None
+    if made is None or array is None or int(made.attributes.get("axis", 1)) not in (0, 1):
+        return _reshaped(sweep, name, (first, second, 1, length), node)
+    tall = sweep.constant(np.ascontiguousarray(array[:, :, None]), f"{made.inputs[0]}/tall")
+    return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **made.attributes)

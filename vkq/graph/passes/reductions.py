@@ -1,0 +1,105 @@
+"""Reductions along any axes: a mean or a maximum is a pool of images whose pixels are those axes, a sum a
+product with ones.
+
+A mean that no quantize follows is such a product too: an exact sum, times x_scale / count in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...numerics.qparams import QParams
+from ..graph import Graph, Node
+from ..operators.number import reduced
+from .sweep import Sweep
+
+POOLS = ("ReduceMean", "ReduceMax")
+REAL = ("float32", "int8", "uint8")
+
+
+def as_pool(sweep: Sweep, node: Node) -> bool:
+    """ReduceMean as GlobalAveragePool, ReduceMax as MaxPool of whole images."""
+    spec, axes = sweep.specs[node.inputs[0]], _axes(sweep, node)
+    if not axes or spec.dtype not in REAL or 0 in spec.shape:
+        return False
+    x = (
+        node.inputs[0]
+        if axes == (2, 3) and len(spec.shape) == 4
+        else _pixels(sweep, node.inputs[0], axes, node)
+    )
+    if node.op == "ReduceMean":
+        pooled = sweep.emit("GlobalAveragePool", [x], source=node.source)
+    else:
+        pooled = sweep.emit("MaxPool", [x], source=node.source, kernel_shape=sweep.specs[x].shape[2:])
+    _reshape(sweep, pooled, _result(spec.shape, axes, node), node, node.outputs[0])
+    return True
+
+
+def _axes(sweep: Sweep, node: Node) -> tuple[int, ...] | None:
+    """The axes of a reduction, None where they are computed at run time."""
+    listed = sweep.array(node.input(1)) if node.input(1) else None
+    if node.input(1) and listed is None:
+        return None
+    given = None if listed is None else [int(a) for a in listed.reshape(-1)]
+    return reduced(node, len(sweep.specs[node.inputs[0]].shape), given)
+
+
+def _result(shape: Sequence[int], axes: Sequence[int], node: Node) -> tuple[int, ...]:
+    kept = [1 if i in axes else d for i, d in enumerate(shape)]
+    return tuple(d for i, d in enumerate(kept) if node.attributes.get("keepdims", 1) or i not in axes)
+
+
+def _reshape(sweep: Sweep, x: str, shape: Sequence[int], node: Node, output: str = "") -> str:
+    wanted = sweep.constant(np.array(shape, np.int64), "shape")
+    return sweep.emit("Reshape", [x, wanted], output, node.source, allowzero=1)
+
+
+def _pixels(sweep: Sweep, x: str, axes: Sequence[int], node: Node) -> str:
+    """(1, everything else, 1, these axes)."""
+    shape = sweep.specs[x].shape
+    kept = [i for i in range(len(shape)) if i not in axes]
+    perm = (*kept, *axes)
+    if perm != tuple(range(len(shape))):
+        x = sweep.emit("Transpose", [x], source=node.source, perm=perm)
+    count = int(np.prod([shape[i] for i in axes]))
+    return _reshape(sweep, x, (1, int(np.prod([shape[i] for i in kept])), 1, count), node)
+
+
+def summed(sweep: Sweep, node: Node, x: str, q: QParams) -> bool:
+    """ReduceSum of the dequantized *x*: a product with ones."""
+    axes = _axes(sweep, node)
+    if not axes or 0 in sweep.specs[x].shape:
+        return False
+    _product(sweep, node, x, q, axes, 1.0)
+    return True
+
+
+def _product(sweep: Sweep, node: Node, x: str, q: QParams, axes: Sequence[int], factor: float) -> None:
+    shape = _result(sweep.specs[x].shape, axes, node)
+    pixels = _pixels(sweep, x, axes, node)
+    _, rows, _, count = sweep.specs[pixels].shape
+    ones = sweep.constant(np.ones((1, count), np.int8), "ones")
+    y = sweep.emit(
+        "linear", [_reshape(sweep, pixels, (rows, count), node), ones], source=node.source, x=q, y=None,
+        w_scale=np.array([factor], np.float32), w_zero_point=None, activation=None,
+    )  # fmt: skip
+    _reshape(sweep, y, shape, node, node.outputs[0])
+
+
+def to_sums(graph: Graph) -> Graph:
+    """The graph with means of dequantized values that stay float32 as products."""
+
+    def visit(sweep: Sweep, node: Node) -> bool:
+        made = sweep.producer(node.inputs[0], "dequantize") if node.op == "GlobalAveragePool" else None
+        if made is None:
+            return False
+        x, q = made.inputs[0], made.attributes["x"]
+        shape = sweep.specs[x].shape
+        if len(shape) < 3 or 0 in shape:
+            return False
+        _product(sweep, node, x, q, range(2, len(shape)), 1 / int(np.prod(shape[2:])))
+        return True
+
+    return Sweep(graph).run(visit)
