@@ -1,0 +1,149 @@
+"""``python -m tests.runtime.faults --count 10000 --device llvmpipe``: random Vulkan calls fail, once or some
+times in a row, under random chains of every operator and method (operators.py) and of whole networks, on
+mapped memory and with staging copies.
+
+Each call must raise the typed error or give the right bytes, and afterwards each of the chain's must give
+them on the same device; after a lost device, on a new one. The validation layer must stay silent.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import gc
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vkq
+import vkq.onnx
+from tests import conftest
+from tests.runtime.operators import OPERATORS, Make
+from tests.runtime.work import DEVICE_LOST, OUT_OF_DEVICE_MEMORY, failing
+from vkq.device import vulkan
+from vkq.runtime.tensor import Tensor
+
+OUT_OF_HOST_MEMORY = -1
+LIFE = 200  # faults of a device before the next one is opened
+LOST = 0.02  # of the faults are lost devices
+CHAIN = 3  # operators at most that a fault finds pending
+Units = dict[str, tuple[Make, Any]]
+
+
+def networks() -> Units:
+    """Whole models, whose operators are steps of one plan."""
+    from tests.onnx.networks import KINDS, Net, quantized
+
+    found: Units = {}
+    for kind in ("unet", "attention", "efficientnet", "shufflenet"):
+        net = Net(seed=1)
+        with tempfile.TemporaryDirectory() as folder:
+            model = quantized(net.model(*KINDS[kind](net)), "qdq_int8", Path(folder), net.shape)
+        image = np.random.default_rng(0).normal(0, 1.2, net.shape).astype(np.float32)
+        found[f"network {kind}"] = (_session(model), image)
+    return found
+
+
+def _session(model: bytes) -> Make:
+    def make(device: vkq.Device) -> Any:
+        session = vkq.onnx.InferenceSession(model, device)
+        return lambda x: session.run(None, {"x": x})[0]
+
+    return make
+
+
+class Life:
+    """A device, and the calls that were made on it."""
+
+    def __init__(self, name: str, units: Units, staging: bool):
+        self.device, self.units = vkq.Device(name, staging=staging), units
+        self.calls: dict[str, Any] = {}
+
+    def start(self, name: str, on_device: bool) -> Any:
+        """The result, which may still be on its way."""
+        make, x = self.units[name]
+        if name not in self.calls:
+            self.calls[name] = make(self.device)
+        return self.calls[name](Tensor.from_numpy(x, self.device) if on_device else x)
+
+    def exact(self, name: str, want: Any) -> None:
+        np.testing.assert_array_equal(_array(self.start(name, False)), want)
+
+
+def _array(y: Any) -> Any:
+    return y.numpy() if isinstance(y, Tensor) else y
+
+
+def takes_tensors(name: str) -> bool:
+    """Whether an operator takes one, and gives one that is not read yet."""
+    return not name.startswith(("integer", "network", "flatten", "reshape"))
+
+
+def run(name: str, units: Units, count: int, seed: int) -> collections.Counter[str]:
+    """So many faults on a device; what they did. Raises AssertionError at a wrong number or another error."""
+    rng, told = np.random.default_rng(seed), collections.Counter[str]()
+    with vkq.Device(name) as healthy:
+        want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}
+    life = None
+    for i in range(count):
+        if life is None or i % LIFE == 0:
+            if life is not None:
+                life.device.close()
+            life = Life(name, units, staging=bool(i // LIFE % 2))
+        lost = rng.random() < LOST
+        chain = [str(unit) for unit in rng.choice(list(units), rng.integers(1, CHAIN + 1))]
+        code = DEVICE_LOST if lost else int(rng.choice([OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY]))
+        error = vkq.DeviceLostError if lost else vkq.OutOfMemoryError
+        times = 1 if lost else int(rng.choice([1, 1, 2, 5, 50]))
+        with failing("*", int(rng.integers(1, 6 + 8 * len(chain))), code, times):
+            said = _under_fault(life, chain, want, error, rng.random() < 0.5)
+        told["faults"] += 1
+        told[said] += 1
+        told.update(chain)
+        if lost and said != "not seen":
+            life.device.close()
+            life = Life(name, units, staging=bool(i // LIFE % 2))
+        for unit in chain:
+            life.exact(unit, want[unit])
+    if life is not None:
+        life.device.close()
+    gc.collect()
+    assert not vulkan.validation_messages(), vulkan.validation_messages()[:3]
+    return told
+
+
+def _under_fault(life: Life, chain: list[str], want: Any, error: type[Exception], pending: bool) -> str:
+    started, said = [], "not seen"
+    for unit in chain:
+        try:
+            started.append((unit, life.start(unit, pending and takes_tensors(unit))))
+        except error:
+            said = error.__name__
+    for unit, y in started:
+        try:
+            np.testing.assert_array_equal(_array(y), want[unit])
+        except error:
+            said = error.__name__
+    return said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.runtime.faults")
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default=conftest.DRIVERS["lavapipe"])
+    options = parser.parse_args()
+    begun, units = time.monotonic(), {**OPERATORS, **networks()}
+    told = run(options.device, units, options.count, options.seed)
+    met = {unit: told.pop(unit, 0) for unit in units}
+    print(
+        f"{options.device}: {dict(told)}; {len(units)} operators and networks, each under at least"
+        f" {min(met.values())} faults; 0 wrong numbers, {time.monotonic() - begun:.0f} s"
+    )
+
+
+if __name__ == "__main__":
+    main()
