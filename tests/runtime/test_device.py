@@ -10,7 +10,7 @@ import pytest
 import vkq
 from tests.runtime import work
 from tests.runtime.work import counted, failing
-from vkq.runtime import device as runtime_device
+from vkq.runtime.context import SUBMISSIONS_IN_FLIGHT
 
 
 def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
@@ -39,7 +39,7 @@ def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pyte
     for _ in range(100):
         vkq.quantize(x, vkq.QParams(0.5))
         most = max(most, device.memory_used_bytes - before)
-    assert 8 * 1024 < most <= 8 * 1024 * (runtime_device.SUBMISSIONS_IN_FLIGHT + 2)
+    assert 8 * 1024 < most <= 8 * 1024 * (SUBMISSIONS_IN_FLIGHT + 2)
     device.synchronize()
     assert device.memory_used_bytes == before
 
@@ -47,7 +47,7 @@ def test_results_never_read_do_not_pile_up(device: vkq.Device, monkeypatch: pyte
 @pytest.mark.parametrize("path", ["dot_s8s8", "portable"])
 def test_staging_gives_the_same_bytes(device: vkq.Device, path: str) -> None:
     with vkq.Device(device.name, staging=True) as staged:
-        assert device._arena is not staged._arena
+        assert device._memory.arena is not staged._memory.arena
         assert vkq.Tensor(device, (3,), "int32").buffer.mapped == (
             device.capabilities.device_type != "discrete"
         )
@@ -61,7 +61,7 @@ def test_staging_gives_the_same_bytes(device: vkq.Device, path: str) -> None:
         np.testing.assert_array_equal(tensor.numpy(), values[::-1])
         del tensor
         staged.synchronize()
-        assert staged._staging.used_bytes == 0, "copies let go of their memory"
+        assert staged._memory.staging.used_bytes == 0, "copies let go of their memory"
 
 
 def test_a_device_without_the_dot_product_is_exact(device: vkq.Device) -> None:

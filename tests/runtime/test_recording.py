@@ -222,7 +222,7 @@ def test_chains_are_ordered_by_either_kind_of_barrier(
     """Under synchronization validation: fill, copy, dispatches and the host's reading, each after the
     other."""
     known = dataclasses.replace(profile(device.capabilities), wide_barriers=wide)
-    monkeypatch.setattr("vkq.runtime.device.profile", lambda capabilities: known)
+    monkeypatch.setattr("vkq.runtime.context.profile", lambda capabilities: known)
     with vkq.Device(device.capabilities.index) as own:
         x = np.arange(-60, 60, dtype=np.int8).reshape(4, 30)
         eye = np.eye(30, dtype=np.int8)

@@ -14,7 +14,7 @@ import pytest
 import vkq
 from tests.runtime import work
 from tests.runtime.work import DEVICE_LOST, counted, failing
-from vkq.runtime import device as runtime_device
+from vkq.runtime import memory
 
 RNG = np.random.default_rng(5)
 SMALL_RING = 1 << 16
@@ -26,9 +26,9 @@ def mine(
 ) -> Iterator[vkq.Device]:
     """A device without staging, with it, and with so little of it that arrays are larger than all of it."""
     if request.param == "small ring":
-        monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
-        monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
-        monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+        monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
+        monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
+        monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)
     with work.opened(device, request.param != "mapped") as opened:
         yield opened
 
@@ -204,10 +204,10 @@ def test_pinned_arrays_need_no_copy_on_the_host(mine: vkq.Device) -> None:
         back = mine.empty_pinned((39, 1001), dtype)
         tensor.numpy(out=back)
         np.testing.assert_array_equal(back, want[1:])
-    used = mine._staging.used_bytes
+    used = mine._memory.staging.used_bytes
     del data, back
     gc.collect()
-    assert mine._staging.used_bytes < used, "pinned memory goes with its last array"
+    assert mine._memory.staging.used_bytes < used, "pinned memory goes with its last array"
 
 
 def test_nothing_is_allocated_in_the_steady_state(mine: vkq.Device) -> None:
@@ -234,22 +234,22 @@ def test_changing_sizes_do_not_grow(device: vkq.Device) -> None:
                 assert (vkq.Tensor.from_numpy(data, mine).numpy() == i).all()
 
         some(200)
-        before = mine._arena.allocated_bytes, mine._staging.allocated_bytes
+        before = mine._memory.arena.allocated_bytes, mine._memory.staging.allocated_bytes
         some(2000)
-        assert (mine._arena.allocated_bytes, mine._staging.allocated_bytes) == before
+        assert (mine._memory.arena.allocated_bytes, mine._memory.staging.allocated_bytes) == before
 
 
 def test_the_ring_is_bounded(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
-    monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
-    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+    monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
+    monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
+    monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)
     with work.opened(device, True) as mine:
         data = values("int32", (500_000,))
         for _ in range(3):
             tensors = [vkq.Tensor.from_numpy(data + i, mine) for i in range(3)]
             for i, tensor in enumerate(tensors):
                 np.testing.assert_array_equal(tensor.numpy(), data + i)
-        assert mine._staging.allocated_bytes <= SMALL_RING
+        assert mine._memory.staging.allocated_bytes <= SMALL_RING
 
 
 RETRIED = ("vkAllocateMemory", "vkCreateBuffer", "vkBindBufferMemory", "vkMapMemory")
@@ -266,9 +266,9 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
 ) -> None:
     """The n-th call fails, for every n: the error of that call or the right numbers, and the right numbers
     after."""
-    monkeypatch.setattr(runtime_device, "BLOCK_BYTES", SMALL_RING // 4)
-    monkeypatch.setattr(runtime_device, "STAGING_BYTES", SMALL_RING)
-    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", SMALL_RING // 8)
+    monkeypatch.setattr(memory, "BLOCK_BYTES", SMALL_RING // 4)
+    monkeypatch.setattr(memory, "STAGING_BYTES", SMALL_RING)
+    monkeypatch.setattr(memory, "STAGING_CHUNK", SMALL_RING // 8)
     data = values("int8", (3, 5, 70, 130))  # 136,500 bytes: chunks, and more than the ring
 
     def there_and_back(device: vkq.Device) -> Any:
@@ -308,7 +308,7 @@ def test_a_fault_at_every_call_of_the_ring_loses_no_number(
 def test_a_loss_in_the_middle_of_an_upload_is_told(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_device, "STAGING_CHUNK", 4 << 20)
+    monkeypatch.setattr(memory, "STAGING_CHUNK", 4 << 20)
     with work.opened(any_device, True) as mine:
         data = values("int32", (1 << 22,))
         with failing("vkQueueSubmit", 2, DEVICE_LOST), pytest.raises(vkq.DeviceLostError):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import math
 import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,32 +13,23 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..device import verdict, vulkan
 from ..device.capabilities import Capabilities
-from ..device.choose import choose_device
 from ..device.profiles import profile
-from ..errors import ArgumentError, DeviceError, NoDeviceError, OutOfMemoryError
+from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
-from .buffer import Arena, Buffer
-from .extension import native_module
-from .memory import plan_memory
+from .buffer import Buffer
+from .context import close_at_exit, open_context
+from .kept import Kept
+from .memory import DeviceMemory
 from .plan import Plan, Resident
 from .program import Program
 from .programs import Programs
 from .recording import Recording
 
-BLOCK_BYTES = 16 << 20
-OPERATIONS_BEFORE_SUBMIT = 256
-SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
-STAGING_BYTES = 64 << 20  # of host memory for copies, at most, where the host does not see the device's
-STAGING_CHUNK = 16 << 20  # the host fills one while the device empties another
-UNUSED_BYTES = 256 << 20  # of large blocks of memory that nothing uses, kept for what comes next
 MOST_MARKS = 1 << 20  # timestamps of a recording, and marks
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 PLANS_KEPT = 1024  # of operators without weights; layers keep their own
-SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
 
-_open: weakref.WeakSet[Device] = weakref.WeakSet()
 P = TypeVar("P")
 
 
@@ -88,42 +76,19 @@ class Device:
         tune: str = "auto",
         capabilities: Capabilities | None = None,
     ):
-        extension = native_module()  # before anything is opened that a failed import would leave open
-        physical, found = choose_device(capabilities.index if which is None and capabilities else which)
-        if tune not in ("auto", "off"):
-            raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
-        self.capabilities = capabilities or (verdict.with_choices(found) if tune == "auto" else found)
-        self.doctored = (
-            self.capabilities.key != found.key
-        )  # for tests: another process would see another device
-        family, refusal = self.capabilities.compute_family, self.capabilities.refusal()
-        if refusal or family is None:
-            raise NoDeviceError(f"{self.capabilities.name} cannot run vkq: {refusal}")
-        self._lock = threading.RLock()  # of what is made once; not held while the queue works
-        self._local = threading.local()
-        self._constants: OrderedDict[Hashable, Resident] = OrderedDict()
-        self._plans: OrderedDict[Hashable, Any] = OrderedDict()
-        self._soft_float: bool | None = None
-        handle, queue = vulkan.open_device(
-            physical, family, dict(self.capabilities.features), set(self.capabilities.extensions)
-        )
-        loader = vulkan.binding().lib.vkGetInstanceProcAddr
-        handles = (loader, vulkan.instance().handle, physical, handle, queue)
-        self.handle = handle  # the VkDevice, for queries that the extension does not make
-        self.context = extension.Context(
-            *(vulkan.handle_int(h) for h in handles), family, profile(self.capabilities).wide_barriers,
-            self.capabilities.properties["maxStorageBufferRange"], self.name,
-        )  # fmt: skip
+        self.capabilities, self.doctored, self.context = open_context(which, capabilities, tune)
         self.queue = self.context.queue  # who records and submits; a plan is added to it directly
-        self.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
-        self.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT
+        self._local = threading.local()
+        self._constants: Kept[Resident] = Kept(CONSTANTS_KEPT)
+        self._plans: Kept[Any] = Kept(PLANS_KEPT)
+        self._soft_float: bool | None = None
         try:
             self.programs = Programs(self.context, self.capabilities)
-            self._make_arenas(staging)
+            self._memory = DeviceMemory(self.context, self.capabilities, staging)
         except BaseException:
             self.context.close()
             raise
-        _open.add(self)
+        close_at_exit(self)
 
     # ------------------------------------------------------------------------------------------------- facts
 
@@ -152,25 +117,22 @@ class Device:
     @property
     def memory_used_bytes(self) -> int:
         """Device memory handed out to tensors, weights and scratch."""
-        return self._arena.used_bytes
+        return self._memory.arena.used_bytes
 
     @property
     def memory_peak_bytes(self) -> int:
         """The most device memory that was handed out at a time, since `reset_memory_peak`."""
-        return self._arena.peak_bytes
+        return self._memory.arena.peak_bytes
 
     def reset_memory_peak(self) -> None:
         """Begins a new measurement of `memory_peak_bytes`."""
-        self._arena.reset_peak()
+        self._memory.arena.reset_peak()
 
     # ------------------------------------------------------------------------------------------------- memory
 
     def allocate(self, size: int) -> Buffer:
         """Device memory of at least *size* bytes; its content is undefined."""
-        if size <= self._largest:
-            with contextlib.suppress(OutOfMemoryError):
-                return self._arena.allocate(size)
-        return self._allocate_late(size)
+        return self._memory.allocate(size)
 
     def upload(self, target: Buffer, data: npt.NDArray[Any]) -> None:
         """Copies a contiguous array to the beginning of *target*, before what is asked for later and after
@@ -185,25 +147,12 @@ class Device:
     def constant(self, key: Hashable, size: int, make: Callable[[], npt.NDArray[Any]]) -> Resident:
         """An array of *size* bytes for plans, made and uploaded once for each key when it is first used; the
         latest CONSTANTS_KEPT are kept."""
-        with self._lock:
-            found = self._constants.get(key)
-            if found is None:
-                found = self._constants[key] = Resident(self, size, make)
-                if len(self._constants) > CONSTANTS_KEPT:
-                    self._constants.popitem(last=False)
-            self._constants.move_to_end(key)
-            return found
+        return self._constants.get(key, lambda: Resident(self, size, make))
 
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
         """What *make* returns, made once for each key; the latest PLANS_KEPT are kept. Thread-safe."""
-        found: P | None = self._plans.get((key, self._soft_float))
-        if found is None:
-            self.check_usable()
-            found = make()
-            with self._lock:
-                self._plans[key, self.soft_float] = found
-                if len(self._plans) > PLANS_KEPT:
-                    self._plans.popitem(last=False)
+        self.check_usable()
+        found: P = self._plans.get((key, self.soft_float), make)
         return found
 
     @property
@@ -242,49 +191,6 @@ class Device:
         data: npt.NDArray[np.uint8] = self.queue.pin(size).view()
         return data[:size].view(kind).reshape(shape)
 
-    def _allocate_late(self, size: int) -> Buffer:
-        """Where the first try found no memory: what has run lets go of its own, and there is a second."""
-        self.check_usable()
-        if size > self._largest:
-            raise OutOfMemoryError(
-                f"{self.name}: {size} bytes asked for at once, above {self._largest_rule}; use smaller"
-                " tensors"
-            )
-        self.queue.trim()
-        try:
-            return self._arena.allocate(size)
-        except OutOfMemoryError as error:
-            raise OutOfMemoryError(
-                f"{self.name}: no memory for {size} bytes more ({self._arena.allocated_bytes} bytes are"
-                f" allocated): {error}",
-                error.result,
-                error.call,
-            ) from error
-
-    def _make_arenas(self, staging: bool | None) -> None:
-        facts, types = self.capabilities.properties, self.capabilities.memory_types
-        plan = plan_memory(self.capabilities, self.context.buffer_memory_types(), staging)
-
-        def largest(memory_type: int) -> tuple[int, str]:
-            limits = {
-                f"this device's {name}": facts[name] for name in ("maxMemoryAllocationSize", "maxBufferSize")
-            }
-            limits["the size of the memory heap"] = types[memory_type].heap_bytes
-            return min((limit, name) for name, limit in limits.items() if limit)
-
-        def arena(memory_type: int, mapped: bool, keep: int) -> Any:
-            return self.context.arena(
-                memory_type, mapped, facts["minStorageBufferOffsetAlignment"], BLOCK_BYTES,
-                largest(memory_type)[0], keep,
-            )  # fmt: skip
-
-        self._largest, rule = largest(plan.own)
-        self._largest_rule = f"{rule} of {self._largest}"
-        self._arena: Arena = arena(plan.own, plan.mapped, min(UNUSED_BYTES, types[plan.own].heap_bytes // 16))
-        self._staging: Arena = arena(plan.staging, True, 0)
-        limit = min(STAGING_BYTES, max(BLOCK_BYTES, types[plan.staging].heap_bytes // 16))
-        self.context.set_arenas(self._arena, SCRATCH_KEPT_BYTES, self._staging, limit, STAGING_CHUNK)
-
     # ----------------------------------------------------------------------------------------------- programs
 
     def program(
@@ -298,8 +204,7 @@ class Device:
             given["SOFT_FLOAT"] = self.soft_float
         return self.programs.get(variant, variant.constants(given), subgroup_size)
 
-    # ----------------------------------------------------------------------------------------------
-    # submission
+    # --------------------------------------------------------------------------------------------- submission
 
     def recording(self) -> Recording:
         """Where operations go: the thread's ``record`` block, else the chain that the next read submits."""
@@ -381,11 +286,10 @@ class Device:
             if not self.closed and not self.context.lost:
                 self.programs.save()
         finally:
-            self.context.close()  # not under the lock, which a thread may want that holds the queue
-            with self._lock:
-                self.programs.clear()
-                self._constants.clear()
-                self._plans.clear()
+            self.context.close()
+            self.programs.clear()
+            self._constants.clear()
+            self._plans.clear()
 
     def __enter__(self) -> Device:
         return self
@@ -394,14 +298,3 @@ class Device:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Devices left open are closed before the interpreter tears down what they use."""
-    if not _open:
-        return
-    native_module().begin_exit()
-    for device in list(_open):
-        with contextlib.suppress(Exception):
-            device.close()

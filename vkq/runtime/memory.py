@@ -1,12 +1,20 @@
-"""Which memory types tensors and copies live in."""
+"""A device's memory: which types of it tensors and copies live in, and the arenas that hand it out."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+from typing import Any
 
 from ..device.capabilities import Capabilities
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, DeviceError, OutOfMemoryError
+from .buffer import Arena, Buffer
 
+BLOCK_BYTES = 16 << 20
+STAGING_BYTES = 64 << 20  # of host memory for copies, at most, where the host does not see the device's
+STAGING_CHUNK = 16 << 20  # the host fills one while the device empties another
+UNUSED_BYTES = 256 << 20  # of large blocks of memory that nothing uses, kept for what comes next
+SCRATCH_KEPT_BYTES = 64 << 20  # of the scratch memory that plans share; larger ones get memory of their own
 # Types that need a feature, or another use than a storage buffer.
 _UNUSABLE = frozenset(
     {"protected", "lazily_allocated", "device_coherent_amd", "device_uncached_amd", "rdma_capable_nv"}
@@ -49,3 +57,59 @@ def plan_memory(c: Capabilities, allowed: int, staging: bool | None) -> MemoryPl
     if shared and not staging:
         return MemoryPlan(shared[0], True, copies)
     return MemoryPlan(max(local, key=lambda i: (heap[i], "host_visible" not in flags[i])), False, copies)
+
+
+class DeviceMemory:
+    """The arena of an open device's tensors, weights and scratch, and that of its copies.
+
+    *context* is the extension's; *staging* as `plan_memory` takes it.
+    """
+
+    def __init__(self, context: Any, c: Capabilities, staging: bool | None):
+        plan = plan_memory(c, context.buffer_memory_types(), staging)
+        heaps = {i: t.heap_bytes for i, t in enumerate(c.memory_types)}
+        self._context, self._name = context, c.name
+        self._largest, rule = _largest(c, heaps[plan.own])
+        self._largest_rule = f"{rule} of {self._largest}"
+
+        def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
+            most, _ = _largest(c, heaps[memory_type])
+            alignment = c.properties["minStorageBufferOffsetAlignment"]
+            made: Arena = context.arena(memory_type, mapped, alignment, BLOCK_BYTES, most, keep)
+            return made
+
+        self.arena = arena(plan.own, plan.mapped, min(UNUSED_BYTES, heaps[plan.own] // 16))
+        self.staging = arena(plan.staging, True, 0)
+        limit = min(STAGING_BYTES, max(BLOCK_BYTES, heaps[plan.staging] // 16))
+        context.set_arenas(self.arena, SCRATCH_KEPT_BYTES, self.staging, limit, STAGING_CHUNK)
+
+    def allocate(self, size: int) -> Buffer:
+        """At least *size* bytes. Where there is no memory at first, what has run lets go of its own, and
+        there is a second try; OutOfMemoryError after that."""
+        if size <= self._largest:
+            with contextlib.suppress(OutOfMemoryError):
+                return self.arena.allocate(size)
+        self._context.check()
+        if size > self._largest:
+            raise OutOfMemoryError(
+                f"{self._name}: {size} bytes asked for at once, above {self._largest_rule}; use smaller"
+                " tensors"
+            )
+        self._context.queue.trim()
+        try:
+            return self.arena.allocate(size)
+        except OutOfMemoryError as error:
+            raise OutOfMemoryError(
+                f"{self._name}: no memory for {size} bytes more ({self.arena.allocated_bytes} bytes are"
+                f" allocated): {error}",
+                error.result,
+                error.call,
+            ) from error
+
+
+def _largest(c: Capabilities, heap_bytes: int) -> tuple[int, str]:
+    """The most bytes of one allocation from a heap, and what says so."""
+    names = ("maxMemoryAllocationSize", "maxBufferSize")
+    limits = {f"this device's {name}": c.properties[name] for name in names}
+    limits["the size of the memory heap"] = heap_bytes
+    return min((limit, name) for name, limit in limits.items() if limit)

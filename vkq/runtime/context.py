@@ -1,0 +1,64 @@
+"""Opening a device: which one, its VkDevice, and the extension's context on it."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import weakref
+from typing import Any, Protocol
+
+from ..device import verdict, vulkan
+from ..device.capabilities import Capabilities
+from ..device.choose import choose_device
+from ..device.profiles import profile
+from ..errors import ArgumentError, NoDeviceError
+from .extension import native_module
+
+OPERATIONS_BEFORE_SUBMIT = 256
+SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
+
+
+class Closes(Protocol):
+    def close(self) -> None: ...
+
+
+_open: weakref.WeakSet[Closes] = weakref.WeakSet()
+
+
+def open_context(
+    which: int | str | None, given: Capabilities | None, tune: str
+) -> tuple[Capabilities, bool, Any]:
+    """What `vkq.Device` opens for these arguments: what is believed of the device, whether that is another
+    than Vulkan says (for tests: another process would see another device), and the open context."""
+    extension = native_module()  # before anything is opened that a failed import would leave open
+    physical, found = choose_device(given.index if which is None and given else which)
+    if tune not in ("auto", "off"):
+        raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
+    c = given or (verdict.with_choices(found) if tune == "auto" else found)
+    family, refusal = c.compute_family, c.refusal()
+    if refusal or family is None:
+        raise NoDeviceError(f"{c.name} cannot run vkq: {refusal}")
+    handle, queue = vulkan.open_device(physical, family, dict(c.features), set(c.extensions))
+    loader = vulkan.binding().lib.vkGetInstanceProcAddr
+    context = extension.Context(
+        *(vulkan.handle_int(h) for h in (loader, vulkan.instance().handle, physical, handle, queue)),
+        family, profile(c).wide_barriers, c.properties["maxStorageBufferRange"], c.name,
+    )  # fmt: skip
+    context.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
+    context.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT
+    return c, c.key != found.key, context
+
+
+def close_at_exit(device: Closes) -> None:
+    """A device that is left open is closed before the interpreter tears down what it uses."""
+    _open.add(device)
+
+
+@atexit.register
+def _close_all() -> None:
+    if not _open:
+        return
+    native_module().begin_exit()
+    for device in list(_open):
+        with contextlib.suppress(Exception):
+            device.close()

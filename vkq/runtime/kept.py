@@ -1,0 +1,39 @@
+"""What is made once for each key and kept, up to a number."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+V = TypeVar("V")
+
+
+class Kept(Generic[V]):
+    """Values by key; of more than *most* the least recently used goes. Thread-safe."""
+
+    def __init__(self, most: int):
+        self._most = most
+        self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """The value of a key, or what *make* returns, which is not called under the lock: where two threads
+        make one, the first one's counts."""
+        with self._lock:
+            found = self._values.get(key)
+            if found is not None:
+                self._values.move_to_end(key)
+                return found
+        made = make()
+        with self._lock:
+            found = self._values.setdefault(key, made)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+        return found
+
+    def clear(self) -> None:
+        """Keeps nothing."""
+        with self._lock:
+            self._values.clear()
