@@ -2,7 +2,8 @@
 
 from . import integer
 from ._version import __version__
-from .device.capabilities import Capabilities, devices
+from .device.capabilities import Capabilities
+from .device.query import devices
 from .errors import (
     AccumulatorOverflowError,
     ArgumentError,

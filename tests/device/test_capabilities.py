@@ -7,7 +7,8 @@ import pytest
 
 import vkq
 from vkq.device import vulkan
-from vkq.device.capabilities import DEVICE_TYPES, LIMITS, PROPERTIES, Capabilities, _present, devices
+from vkq.device.capabilities import DEVICE_TYPES, Capabilities
+from vkq.device.query import LIMITS, PROPERTIES, _present, devices
 
 
 def test_every_field_is_read(device: vkq.Device) -> None:

@@ -11,8 +11,9 @@ import vkq
 from tests.conftest import DRIVERS
 from vkq.device import choose as module
 from vkq.device import remedy
-from vkq.device.capabilities import Capabilities, devices
+from vkq.device.capabilities import Capabilities
 from vkq.device.choose import choose_device
+from vkq.device.query import devices
 
 
 def names(monkeypatch: pytest.MonkeyPatch, *rows: tuple[str, str, str]) -> None:

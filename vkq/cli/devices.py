@@ -8,8 +8,9 @@ from typing import Any
 
 from vkq.cli.common import Parsers, add_command, folded
 from vkq.device import remedy, vulkan
-from vkq.device.capabilities import DOT_ACCELERATED, Capabilities, devices
+from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
 from vkq.device.profiles import profile
+from vkq.device.query import devices
 from vkq.device.verdict import Report, with_choices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..errors import DTypeError, NoDeviceError
 from . import remedy, verdict, vulkan
-from .capabilities import Capabilities, read
+from .capabilities import Capabilities
+from .query import read
 
 PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 

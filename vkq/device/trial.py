@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from .. import spawn
 from ..errors import VkqError
 from . import vulkan
-from .capabilities import read
+from .query import read
 
 
 def main(argv: Sequence[str] | None = None) -> int:

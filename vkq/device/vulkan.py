@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
-from . import drivers, remedy
+from . import drivers, remedy, validation
 
 # (struct, minimum core version, extension that brings it before that, fields): asked for where present,
 # enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
@@ -126,21 +126,16 @@ class Instance:
 
     def _create(self, vk: Any) -> None:
         ffi, lib = vk.ffi, vk.lib
-        validate = os.environ.get("VKQ_VALIDATION", "0") not in ("", "0")
+        validate = validation.wanted()
         app = vk.VkApplicationInfo(
             pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0)
         )
         layers, extensions, chain = [], [], None
         if validate:
-            layers, extensions = (
-                ["VK_LAYER_KHRONOS_validation"],
-                ["VK_EXT_debug_utils", "VK_EXT_validation_features"],
-            )
-            chain = self._debug_chain(vk)
+            layers, extensions, chain = [validation.LAYER], list(validation.EXTENSIONS), validation.chain(vk)
         flags = 0
-        if _has_instance_extension(
-            vk, "VK_KHR_portability_enumeration"
-        ):  # else the loader hides devices such as MoltenVK's
+        if _has_instance_extension(vk, "VK_KHR_portability_enumeration"):
+            # without it the loader hides devices such as MoltenVK's
             extensions.append("VK_KHR_portability_enumeration")
             flags = vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
         info = vk.VkInstanceCreateInfo(
@@ -163,41 +158,9 @@ class Instance:
             )
         self.handle = out[0]
         if validate:
-            self._add_messenger(vk)
-
-    def _debug_chain(self, vk: Any) -> Any:
-        enable = [vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT]
-        if _printing():  # the layer does one or the other
-            enable = [vk.VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT]
-        return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=enable)
-
-    def _add_messenger(self, vk: Any) -> None:
-        def on_message(severity: Any, kind: Any, data: Any, user: Any) -> int:
-            self.messages.append(vk.ffi.string(data.pMessage).decode(errors="replace"))
-            return 0
-
-        self._callback = vk.ffi.callback(
-            "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, "
-            "const VkDebugUtilsMessengerCallbackDataEXT*, void*)",
-            on_message,
-        )
-        info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
-        info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
-        severity = (
-            vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
-            | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-        )
-        info.messageSeverity = severity | (
-            vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0
-        )
-        info.messageType = (
-            vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT
-            | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
-        )
-        info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", self._callback)
-        messenger = vk.ffi.new("VkDebugUtilsMessengerEXT*")
-        create = self.function("vkCreateDebugUtilsMessengerEXT")
-        check(create(self.handle, info, vk.ffi.NULL, messenger), "vkCreateDebugUtilsMessengerEXT")
+            create = self.function("vkCreateDebugUtilsMessengerEXT")
+            info, messenger = validation.messenger(vk, self.messages), ffi.new("VkDebugUtilsMessengerEXT*")
+            check(create(self.handle, info, ffi.NULL, messenger), "vkCreateDebugUtilsMessengerEXT")
 
     def function(self, name: str) -> Any:
         """An instance-level or device-level function that the cffi library does not export."""
@@ -219,12 +182,6 @@ class Instance:
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
         check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
         return list(out)[: count[0]]
-
-
-def _printing() -> bool:
-    """VKQ_VALIDATION=printf: the layer shows what shaders print (debugPrintfEXT) instead of validating
-    synchronization."""
-    return os.environ.get("VKQ_VALIDATION") == "printf"
 
 
 def _has_instance_extension(vk: Any, name: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..device.capabilities import devices
+from ..device.query import devices
 from ..errors import ModelError
 from ..graph.graph import Array
 from .reader import read
