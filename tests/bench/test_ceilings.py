@@ -2,14 +2,13 @@
 
 import itertools
 import math
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 import vkq
-from tests.device.reported import profile_says
+from tests.device.reported import profile_says, reported
 from vkq.bench import ceilings
 from vkq.device.capabilities import CooperativeMatrix
 from vkq.probe.matrices import Matrices
@@ -90,15 +89,15 @@ def test_a_copy_that_does_not_copy_is_noticed(
 class MatrixDevice:
     """What `ceilings` asks of a device with matrix units."""
 
-    class capabilities:
-        properties: ClassVar = {"minSubgroupSize": 32, "maxSubgroupSize": 32}
-        vendor_id = 0x10DE
-        cooperative_matrices = (
+    capabilities = reported(
+        "nvidia-h200",
+        cooperative_matrices=(
             CooperativeMatrix(16, 16, 32, "s8", "s8", "s32", "s32", False, "subgroup"),
             CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "workgroup"),
             CooperativeMatrix(16, 16, 16, "u8", "u8", "s32", "s32", False, "subgroup"),
             CooperativeMatrix(64, 16, 32, "u8", "u8", "u32", "u32", False, "subgroup"),
-        )
+        ),
+    )
 
 
 @pytest.mark.parametrize(("nothing", "rate"), [(False, 3.0), (True, None)])

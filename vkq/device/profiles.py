@@ -30,6 +30,8 @@ class Profile:
     staged: str | None
     staged_conv: str | None
     tile: str
+    register_tile_percent: Mapping[str, int]
+    register_width_percent: Mapping[int, int]
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int
@@ -43,6 +45,7 @@ class Profile:
     busy_workgroups: int
     cache_bytes: int
     multiprocessors: int
+    matrix_subgroup: int | None  # None: as many as a matrix has rows
     matrix_tile_cycles: Mapping[str, tuple[int, ...]]
     integer_tile_cycles: Mapping[str, tuple[int, ...]]
     transform_element_macs: int
@@ -220,6 +223,8 @@ def _value(field: str, node: Any) -> Any:
         return node.bool()
     if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()
+    if field == "matrix_subgroup":
+        return None if node.scalar() == "rows" else node.int()
     if field == "tile":
         return node.str()
     if field == "avoid_local":
@@ -229,6 +234,10 @@ def _value(field: str, node: Any) -> Any:
         return frozenset(pairs)
     if field in ("matrix_tile_cycles", "integer_tile_cycles"):
         return MappingProxyType({tile: _cycles(pair, 2) for tile, pair in node.items()})
+    if field == "register_tile_percent":
+        return MappingProxyType({tile: number.int() for tile, number in node.items()})
+    if field == "register_width_percent":
+        return MappingProxyType({int(width): number.int() for width, number in node.items()})
     if field == "matrix_part_cycles":
         return _cycles(node, 3)
     return node.int()

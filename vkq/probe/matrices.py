@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 
 from ..device.capabilities import Capabilities, CooperativeMatrix
+from ..device.profiles import profile
 from ..runtime.program import refusals
 from ..shader.spec import Value, Variant
 
@@ -19,8 +20,7 @@ FEATURES = (
 # Of the types of A, B, C and D; the first is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
 LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
-PREFERRED_SUBGROUP = 32
-INTEL = 0x8086
+SUBGROUP = 32  # that shaders declare the subgroups of a tile for
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Matrices:
     n: int
     k: int
     form: str = "s8s8"
-    subgroup: int = PREFERRED_SUBGROUP
+    subgroup: int = SUBGROUP
 
     def __str__(self) -> str:
         """``16x16x32``, ``16x16x32 u8u8`` where the elements are unsigned."""
@@ -49,7 +49,7 @@ class Matrices:
         if "WGM" not in variant.specialization:
             return found
         down, across = (int(variant.specialization[name].default) for name in ("WGM", "WGN"))
-        doubled, size = 0, PREFERRED_SUBGROUP
+        doubled, size = 0, SUBGROUP
         while size > self.subgroup:
             size, doubled = size // 2, doubled + 1
             down, across = (down * 2, across) if doubled % 2 else (down, across * 2)
@@ -111,10 +111,10 @@ def _taken(a: Matrices) -> bool:
 
 
 def _subgroup(capabilities: Capabilities, c: CooperativeMatrix) -> int:
-    """The subgroup's size: 32 where the device has it, else the nearest; on Intel's units that of a matrix's
-    rows."""
+    """The subgroup's size: what the profile says where the device has it, else the nearest."""
+    wanted = profile(capabilities).matrix_subgroup
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
-    return min(max(c.n if capabilities.vendor_id == INTEL else PREFERRED_SUBGROUP, least), most)
+    return min(max(c.n if wanted is None else wanted, least), most)
 
 
 def lacking(capabilities: Capabilities) -> str | None:

@@ -21,7 +21,7 @@ from typing import Any
 from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
-from ..device.profiles import profile
+from ..device.profiles import Profile, profile
 from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value
@@ -30,11 +30,6 @@ SHADER = "gemm_q8ta_q8csw__tiled"
 INVOCATIONS = (
     64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
 )
-# What a block of 4x4 results takes in a tile, and in a workgroup so many tiles wide: in larger tiles operands
-# are read less often, and in narrow workgroups neighbours read weights that are no neighbours. Measured on
-# lavapipe, products of ResNet-18 and MobileNetV2 (benchmarks/matrix-log.md).
-TILE_COSTS = {"4x4": 1.25, "4x8": 1.02, "8x8": 1.0}
-WIDTH_COSTS = {64: 1.0, 32: 1.0, 16: 1.0, 8: 1.0, 4: 1.35}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,18 +92,19 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     """Without tuning: of the tiles up to the widest that the vendor likes, and the workgroups that it does
     not avoid, those that should take the least time, padding included."""
     known = profile(capabilities)
-    tiles = list(TILE_COSTS)[: list(TILE_COSTS).index(known.tile) + 1]
-    sizes = [(x, INVOCATIONS // x) for x in WIDTH_COSTS]
+    tiles = list(known.register_tile_percent)
+    tiles = tiles[: tiles.index(known.tile) + 1]
+    sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
-    return min(settings, key=lambda one: (_cost(one, shape), abs(one.local_x - one.local_y)))
+    return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))
 
 
-def _cost(setting: Setting, shape: ProductShape) -> float:
-    """What the workgroups of a product take, in blocks of 4x4 results."""
+def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
+    """What the workgroups of a product take, in blocks of 4x4 results, times 10,000."""
     rows, columns = (int(size) // 4 for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
     blocks = -(-shape.m4 // rows) * rows * -(-shape.n4 // columns) * columns
-    return blocks * TILE_COSTS[setting.tile] * WIDTH_COSTS[setting.local_x]
+    return blocks * known.register_tile_percent[setting.tile] * known.register_width_percent[setting.local_x]
 
 
 def default_local(capabilities: Capabilities, rows: int) -> dict[str, Value]:
