@@ -13,11 +13,13 @@ import pytest
 import vkq
 from tests.device.reported import profile_says
 from vkq import cli
-from vkq.bench import ceilings, data, peers, report, result, selftest, timer
+from vkq.bench import arms, ceilings, data, peers, report, result, selftest, timer
 from vkq.bench.cases import expand
 from vkq.bench.ceilings import Sentinel
+from vkq.bench.environment import describe, host
 from vkq.bench.result import Result
-from vkq.bench.run import Plan, Runner, describe, host, paths_of
+from vkq.bench.rows import warnings_of
+from vkq.bench.run import Request, Runner, paths_of
 from vkq.check.cases import Case
 from vkq.check.expected import Expected
 from vkq.problem.names import parse
@@ -37,7 +39,7 @@ def measured(
     device: vkq.Device, cases: list[Case], ceilings: dict[str, float | None] | None = None, **plan: Any
 ) -> Result:
     found = empty(device, ceilings)
-    runner = Runner(device, Plan(settings=QUICK, **plan), found)
+    runner = Runner(device, Request(settings=QUICK, **plan), found)
     for case in cases:
         runner.run(case)
     return found
@@ -177,7 +179,7 @@ def test_a_wrong_result_is_a_mismatch_without_a_time(
     assert found.failures[1].reason.startswith("5 of 45 differ; first at (0, 8): got ")
     assert f"MISMATCH {choose_path(any_device).path}" in report.Table([]).lines([], [], found.failures)[0]
     monkeypatch.setattr(data, "expected", real)
-    monkeypatch.setattr(timer.Work, "results", lambda self: [Ones()])
+    monkeypatch.setattr(arms.CapturedWork, "results", lambda self: [Ones()])
     late = measured(any_device, CASES[:1])
     assert late.rows == []
     assert late.mismatches[0].reason.startswith("after the timed runs: ")
@@ -333,19 +335,22 @@ def test_the_sentinel_notices_a_slower_device(
 
 def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
     found = measured(any_device, CASES[:1], clocks=("gpu",))
-    runner, row = Runner(any_device, Plan(settings=timer.Settings()), found), found.rows[0]
-    arm: Any = type("Arm", (), {"unsettled": {"gpu"}})
+    c, row = any_device.capabilities, found.rows[0]
+
+    def said_of(settled: bool, throttled: float | None) -> list[str]:
+        return list(warnings_of(row, settled, timer.Settings(), c, throttled))
+
     row.samples_us, row.median_us, row.passes = [1.0] * 5, 0.001, 1
-    said = list(runner._warnings(row, arm, 0.5))
+    said = said_of(False, 0.5)
     for part in ("software device", "warm-up", "fewer than 10 samples", "ten timestamp ticks", "sentinel"):
         assert any(part in one for one in said), part
     row.samples_us, row.median_us = [1.0] * 16 + [1.2] * 4, 1.0
-    assert any("drift" in one for one in runner._warnings(row, arm, None))
+    assert any("drift" in one for one in said_of(False, None))
     row.samples_us = [1.0, 1.01] * 9 + [3.0, 4.0]
-    assert any("outliers" in one for one in runner._warnings(row, arm, None))
-    row.samples_us, arm.unsettled = [1.0, 1.01] * 10, set()
+    assert any("outliers" in one for one in said_of(False, None))
+    row.samples_us = [1.0, 1.01] * 10
     row.median_us = 100.0
-    assert [w for w in runner._warnings(row, arm, None) if "software" not in w] == []
+    assert [w for w in said_of(True, None) if "software" not in w] == []
 
 
 def test_command_line(

@@ -7,7 +7,7 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
-from vkq.bench import data, timer
+from vkq.bench import arms, data, timer
 from vkq.check.cases import Case
 from vkq.check.expected import Expected
 from vkq.problem.names import parse
@@ -20,25 +20,27 @@ CONV = Case(
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
 
-def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[timer.Work, Expected]:
+def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[arms.CapturedWork, Expected]:
     weights, x = data.weights(case), data.activations(case)
     layer = data.layer(case, weights, "auto", device)
     tensor = Tensor.from_numpy(x, device)
-    return timer.Work(device, lambda: layer(tensor), case.bytes, rotate), data.expected(case, weights, x)
+    return arms.CapturedWork(device, lambda: layer(tensor), case.bytes, rotate), data.expected(
+        case, weights, x
+    )
 
 
 @pytest.mark.parametrize(("case", "dispatches"), [(CASE, 1), (CONV, 2)], ids=["linear", "conv2d"])
 def test_every_copy_of_the_data_gives_the_reference_answer(
     device: vkq.Device, case: Case, dispatches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile_says(monkeypatch, timer, cache_bytes=3 * case.bytes)
+    profile_says(monkeypatch, arms, cache_bytes=3 * case.bytes)
     one, expected = work(device, case, rotate=True)
     assert (one.dispatches, len(one.sets)) == (dispatches, 4)
     first = one.steps[0].buffers[0]
     assert len({buffers.get(first, first) for buffers in one.sets}) == 4
     for y in one.results():  # nothing has run yet on the copies
         device.upload(y.buffer, np.full(y.buffer.bytes, 99, np.uint8))
-    arm = timer.WorkArm(one, QUICK)
+    arm = arms.WorkArm(one, QUICK)
     arm.prepare("gpu")
     for y in one.results():
         assert expected.mismatch(y.numpy()) is None
@@ -64,29 +66,29 @@ def test_work_is_stacked_until_a_submission_is_long(
             return [self.us]
 
     monkeypatch.setattr(one, "record", lambda sets, rounds, extra: Recorded(rounds * len(sets)))
-    arm = timer.WorkArm(one, QUICK)
+    arm = arms.WorkArm(one, QUICK)
     arm.prepare("gpu")
     assert 200 <= arm.passes <= 400
 
 
 def test_a_slow_pass_gives_the_submit_clock_along(device: vkq.Device) -> None:
     one, _ = work(device, CASE, rotate=False)
-    arm = timer.WorkArm(one, timer.Settings(submission_us=0))
+    arm = arms.WorkArm(one, timer.Settings(submission_us=0))
     arm.prepare("gpu")
     times = [arm.sample("gpu") for _ in range(3)]
     submits = arm.submits(times)
     assert submits is not None
     assert all(host > device for host, device in zip(submits, times, strict=True))
     assert min(arm.overhead_us) > 0
-    stacked = timer.WorkArm(one, QUICK, least_passes=2)
+    stacked = arms.WorkArm(one, QUICK, least_passes=2)
     stacked.prepare("gpu")
     assert stacked.submits([stacked.sample("gpu")]) is None
 
 
 def test_injected_work_is_done_and_not_counted(any_device: vkq.Device) -> None:
     one, _ = work(any_device, CASE, rotate=False)
-    arm = timer.WorkArm(one, timer.Settings(submission_us=0), inject=9.0, least_passes=10)
-    base = timer.WorkArm(one, timer.Settings(submission_us=0), least_passes=10)
+    arm = arms.WorkArm(one, timer.Settings(submission_us=0), inject=9.0, least_passes=10)
+    base = arms.WorkArm(one, timer.Settings(submission_us=0), least_passes=10)
     for each in (arm, base):
         each.prepare("gpu")
     assert arm.passes == base.passes == 10
@@ -98,7 +100,7 @@ def test_submission_overhead_is_small(device: vkq.Device) -> None:
     """The host's part of an almost empty submission: under 100 us for the best of many, also on a busy
     machine."""
     one, _ = work(device, Case(parse("linear[M=1,K=4,N=4]")), rotate=False)
-    arm = timer.WorkArm(one, QUICK)
+    arm = arms.WorkArm(one, QUICK)
     arm.prepare("submit")
     end = time.monotonic() + 20
     while len(arm.overhead_us) < 50 or (min(arm.overhead_us) >= 100 and time.monotonic() < end):
@@ -157,7 +159,7 @@ def test_the_host_clock_leaves_the_device_out(any_device: vkq.Device) -> None:
     times = {}
     for case in (CASE, large):
         one, _ = work(any_device, case, rotate=False)
-        arm = timer.WorkArm(one, QUICK)
+        arm = arms.WorkArm(one, QUICK)
         times[case] = min(arm.sample("host") for _ in range(5))
         arm.prepare("submit")
         if case is large:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from vkq.bench.result import Row
 from vkq.bench.stats import THROTTLED
 from vkq.device.profiles import profile
 from vkq.errors import DeviceError
@@ -56,6 +57,17 @@ def of_path(path: str, ceilings: Mapping[str, float | None]) -> tuple[str, float
     name = path if path in ceilings else "fp32_fma" if path in ("portable", "float") else None
     value = ceilings.get(name) if name else None
     return (name, value) if name and value else None
+
+
+def put_beside(row: Row, ceilings: Mapping[str, float | None]) -> None:
+    """Gives a row of vkq's own the share that it reaches of its path's ceiling and of a copy; the clock
+    ``host`` measures no work of the device."""
+    if row.clock == "host":
+        return
+    ceiling, copy = of_path(row.path, ceilings), ceilings.get("copy")
+    if ceiling:
+        row.compute_ceiling, row.compute_share = ceiling[0], row.gops / ceiling[1]
+    row.copy_share = row.gbps / copy if copy else None
 
 
 def _rate(device: Device, what: str) -> float | None:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from vkq.bench import nodes, stats, timer
-from vkq.bench.ceilings import of_path
+from vkq.bench.arms import CapturedWork, WorkArm
+from vkq.bench.ceilings import of_path, put_beside
 from vkq.bench.result import Failure, NodeTime, Result, Row
-from vkq.bench.run import Plan, Progress
+from vkq.bench.run import Progress, Request
 from vkq.check import graph as oracle
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
@@ -82,13 +83,13 @@ class Network:
 
 
 def measure(
-    path: str, batch: int | None, device: Device, plan: Plan, result: Result, progress: Progress
+    path: str, batch: int | None, device: Device, request: Request, result: Result, progress: Progress
 ) -> None:
     """Adds a model's rows, and the times of its nodes, to a result; or why there are none."""
     progress(f"{path}: preparing")
     network = Network(path, batch, device)
     words = ["vkq", "bench", path, *(["--batch", str(batch)] if batch else [])]
-    command = shlex.join(words + (["--device", plan.device_option] if plan.device_option else []))
+    command = shlex.join(words + (["--device", request.device_option] if request.device_option else []))
     progress(f"{network.name}: verifying")
     wanted, whose = network.expected()
     got = network.executable.run(network.feed)
@@ -98,12 +99,12 @@ def measure(
         reason = f"{wrong} of {size} outputs are not {whose}"
         result.failures.append(Failure(network.name, "model", "", network.path, "mismatch", reason, command))
         return
-    work = timer.Work(device, network.run, 0, rotate=False)
-    arm = timer.WorkArm(work, plan.settings, lambda: network.executable.run(network.feed))
+    work = CapturedWork(device, network.run, 0, rotate=False)
+    arm = WorkArm(work, request.settings, lambda: network.executable.run(network.feed))
     floors = [nodes.work_of(network.graph, node) for node, _, _ in network.executable.steps]
-    for clock in (clock for clock in plan.clocks if clock in arm.clocks):
+    for clock in (clock for clock in request.clocks if clock in arm.clocks):
         progress(f"{network.name}: {clock}")
-        samples = timer.measure([arm], clock, plan.settings).times[0]
+        samples = timer.measure([arm], clock, request.settings).times[0]
         row = _row(network, clock, samples, arm, floors, result)
         row.verified, row.command = f"{size} of {size} outputs are {whose}", command
         result.rows.append(row)
@@ -113,7 +114,7 @@ def measure(
 
 
 def _row(
-    network: Network, clock: str, samples: list[float], arm: timer.WorkArm,
+    network: Network, clock: str, samples: list[float], arm: WorkArm,
     floors: list[tuple[int, int]], result: Result,
 ) -> Row:  # fmt: skip
     found = stats.summarize(samples)
@@ -125,10 +126,7 @@ def _row(
         operations=sum(operations for operations, _ in floors), bytes=sum(size for _, size in floors),
         compute_ceiling=None, compute_share=None, copy_share=None, overhead_us=None, warnings=[], command="",
     )  # fmt: skip
-    ceiling, copy = of_path(network.path, result.ceilings), result.ceilings.get("copy")
-    if ceiling and clock != "host":
-        row.compute_ceiling, row.compute_share = ceiling[0], row.gops / ceiling[1]
-    row.copy_share = row.gbps / copy if copy and clock != "host" else None
+    put_beside(row, result.ceilings)
     return row
 
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import platform
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 from vkq.bench import data, stats, timer
+from vkq.bench.arms import CallArm, CapturedWork, WorkArm
 from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
+from vkq.bench.rows import VerifiedArm, row_of, warnings_of
 from vkq.check.cases import FLOAT, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
@@ -28,7 +26,7 @@ FEW_ROWS = 32
 
 
 @dataclass(frozen=True)
-class Plan:
+class Request:
     """What is measured of every case. ``base``: the path or peer that the others are compared with; None
     compares nothing."""
 
@@ -38,23 +36,6 @@ class Plan:
     peers: tuple[Peer, ...] = ()
     settings: timer.Settings = field(default_factory=timer.Settings)
     device_option: str | None = None
-
-
-@dataclass
-class Measured:
-    """A verified arm with what its rows say."""
-
-    path: str
-    kind: str
-    arm: timer.Arm
-    variant: str
-    verified: str
-    command: str
-    dispatches: int = 0
-    sets: int = 1
-    check: Callable[[], str | None] = lambda: None  # again, after the timing
-    samples: dict[str, list[float]] = field(default_factory=dict)
-    unsettled: set[str] = field(default_factory=set)
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
@@ -68,46 +49,19 @@ def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def describe(device: Device) -> dict[str, Any]:
-    """The device, as a result names it."""
-    c = device.capabilities
-    return {
-        "name": c.name, "type": c.device_type, "software": c.device_type == "cpu", "driver": c.driver,
-        "driver_version": c.driver_version, "uuid": c.device_uuid, "vulkan": c.api_version, "index": c.index,
-        "vendor_id": c.vendor_id, "device_id": c.device_id,
-        "timestamp_period_ns": c.timestamp_period_ns, "timestamp_valid_bits": c.timestamp_valid_bits,
-    }  # fmt: skip
-
-
-def host() -> dict[str, Any]:
-    """The host, as a result names it."""
-    model = platform.processor()
-    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
-        model = next(
-            (line.partition(":")[2].strip() for line in file if line.startswith("model name")), model
-        )
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {
-        "cpu": model,
-        "cpus": usable,
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-    }
-
-
 class Runner:
     """Measures cases on a device and adds what it finds to *result*."""
 
-    def __init__(self, device: Device, plan: Plan, result: Result, progress: Progress = lambda what: None):
+    def __init__(
+        self, device: Device, request: Request, result: Result, progress: Progress = lambda what: None
+    ):
         self.device = device
-        self.plan = plan
+        self.request = request
         self.result = result
         self.progress = progress
         self._sentinel = Sentinel(device)
-        self._taken: dict[
-            str, str
-        ] = {}  # of this case: the path asked for, and the one that auto or dot means
+        # Of this case: the path asked for, and the one that auto or dot means.
+        self._taken: dict[str, str] = {}
         # Of the last weights, which sweeps share: their key, they themselves, and what was made of them
         # (layers, answers).
         self._built: tuple[object, data.Weights, dict[Any, Any]] | None = None
@@ -124,9 +78,11 @@ class Runner:
             for path in self._paths(case)
             if (arm := self._vkq_arm(case, path, weights, made, x, expected))
         ]
-        arms += [arm for peer in self.plan.peers if (arm := self._peer_arm(case, peer, weights, x, expected))]
+        arms += [
+            arm for peer in self.request.peers if (arm := self._peer_arm(case, peer, weights, x, expected))
+        ]
         before = self._sentinel.throttled()
-        for clock in self.plan.clocks:
+        for clock in self.request.clocks:
             timed = [arm for arm in arms if clock in arm.arm.clocks]
             if timed:
                 self.progress(f"{case.name}: {clock}")
@@ -137,8 +93,8 @@ class Runner:
     def _paths(self, case: Case) -> tuple[str, ...]:
         if case.scheme in FLOAT:
             return ("auto",)  # float activations: there is no dot product to choose
-        base = [self.plan.base] if self.plan.base in PATHS else []
-        return tuple(dict.fromkeys([*base, *self.plan.paths]))
+        base = [self.request.base] if self.request.base in PATHS else []
+        return tuple(dict.fromkeys([*base, *self.request.paths]))
 
     def _weights(self, case: Case) -> tuple[data.Weights, dict[Any, Any]]:
         window = "" if case.op == "linear" else case.name
@@ -167,7 +123,7 @@ class Runner:
         made: dict[Any, Any],
         x: data.Array,
         expected: Expected,
-    ) -> Measured | None:
+    ) -> VerifiedArm | None:
         self.progress(f"{case.name}: verifying {path}")
         with self._failures(case, path, self._command(case, path)):
             if (path, case.method) not in made:
@@ -183,35 +139,28 @@ class Runner:
                 self._fail(case, taken, "mismatch", wrong, command)
                 return None
             arm = self._work(case, layer, x, taken)
-            explanation = layer.explain(x.shape)
+            said = layer.explain(x.shape)
 
             def check() -> str | None:
                 return next((w for y in arm.work.results() if (w := expected.mismatch(y.numpy()))), None)
 
-            measured = Measured(
-                explanation.path,
-                "vkq",
-                arm,
-                " + ".join(explanation.variants),
-                expected.how,
-                command,
-                check=check,
-            )
+            variants = " + ".join(said.variants)
+            measured = VerifiedArm(said.path, "vkq", arm, variants, expected.how, command, check=check)
             measured.dispatches, measured.sets = arm.work.dispatches, len(arm.work.sets)
             return measured
         return None
 
-    def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> timer.WorkArm:
+    def _work(self, case: Case, layer: Any, x: data.Array, path: str) -> WorkArm:
         tensor = data.tensor(case, layer, x)
         ceiling, copy = of_path(path, self.result.ceilings), self.result.ceilings.get("copy")
         arithmetic_s = case.operations / ceiling[1] if ceiling else 0.0
         memory_bound = bool(copy) and case.bytes / (copy or 1) > 0.5 * arithmetic_s
-        work = timer.Work(self.device, lambda: layer(tensor), case.bytes, memory_bound)
-        return timer.WorkArm(work, self.plan.settings, lambda: layer(x))
+        work = CapturedWork(self.device, lambda: layer(tensor), case.bytes, memory_bound)
+        return WorkArm(work, self.request.settings, lambda: layer(x))
 
     def _peer_arm(
         self, case: Case, peer: Peer, weights: data.Weights, x: data.Array, expected: Expected
-    ) -> Measured | None:
+    ) -> VerifiedArm | None:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
@@ -220,7 +169,7 @@ class Runner:
                     f"peers are not measured with {case.op} in the scheme {case.scheme}"
                 )
             found = peer.arm(case, weights, x, expected, self.device)
-            return Measured(peer.name, "peer", timer.CallArm(found.call), found.ran, found.agreement, command)
+            return VerifiedArm(peer.name, "peer", CallArm(found.call), found.ran, found.agreement, command)
         return None
 
     @contextlib.contextmanager
@@ -233,23 +182,23 @@ class Runner:
     def _fail(self, case: Case, path: str, kind: str, reason: str, command: str) -> None:
         self.result.failures.append(Failure(case.name, case.scheme, case.scale, path, kind, reason, command))
 
-    def _measure(self, arms: list[Measured], clock: str) -> None:
-        if clock == "submit" and "gpu" in self.plan.clocks:
+    def _measure(self, arms: list[VerifiedArm], clock: str) -> None:
+        if clock == "submit" and "gpu" in self.request.clocks:
             known = [
-                arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, timer.WorkArm) else None
+                arm.arm.submits(arm.samples.get("gpu", [])) if isinstance(arm.arm, WorkArm) else None
                 for arm in arms
             ]
             if all(known):  # slow work: the gpu clock's submissions were of one pass each
                 for arm, times in zip(arms, known, strict=True):
                     arm.samples[clock] = times or []
                 return
-        samples = timer.measure([one.arm for one in arms], clock, self.plan.settings)
+        samples = timer.measure([one.arm for one in arms], clock, self.request.settings)
         for one, times, warm in zip(arms, samples.times, samples.warm, strict=True):
             one.samples[clock] = times
             if not warm:
                 one.unsettled.add(clock)
 
-    def _report(self, case: Case, arms: list[Measured], throttled: float | None) -> None:
+    def _report(self, case: Case, arms: list[VerifiedArm], throttled: float | None) -> None:
         rows: dict[tuple[str, str], Row] = {}
         for one in arms:
             wrong = one.check() if one.samples.keys() - {"call"} else None  # else the captured work never ran
@@ -257,58 +206,12 @@ class Runner:
                 self._fail(case, one.path, "mismatch", f"after the timed runs: {wrong}", one.command)
                 continue
             for clock in one.samples:
-                rows[one.path, clock] = self._row(case, one, clock, throttled)
+                row = rows[one.path, clock] = row_of(case, one, clock, self.result.ceilings)
+                settled = clock not in one.unsettled
+                capabilities = self.device.capabilities
+                row.warnings = list(warnings_of(row, settled, self.request.settings, capabilities, throttled))
         self.result.rows += rows.values()
         self._compare(case, rows)
-
-    def _row(self, case: Case, one: Measured, clock: str, throttled: float | None) -> Row:
-        samples = one.samples[clock]
-        found = stats.summarize(samples)
-        passes = getattr(one.arm, "passes", 1) if clock == "gpu" else 1
-        overheads = getattr(one.arm, "overhead_us", []) if clock == "submit" else []
-        row = Row(
-            case=case.name, scheme=case.scheme, scale=case.scale, method=case.method, path=one.path,
-            arm=one.kind, variant=one.variant, clock=clock, verified=one.verified, median_us=found.median,
-            p20_us=found.p20, p80_us=found.p80, samples_us=samples, dispatches=one.dispatches, passes=passes,
-            sets=one.sets if clock not in ("call", "host") else 1, operations=case.operations,
-            bytes=case.bytes,
-            compute_ceiling=None, compute_share=None, copy_share=None,
-            overhead_us=float(np.median(overheads)) if overheads else None, warnings=[], command=one.command,
-        )  # fmt: skip
-        if one.kind == "vkq" and clock != "host":  # which measures no work of the device
-            ceiling, copy = of_path(one.path, self.result.ceilings), self.result.ceilings.get("copy")
-            if ceiling:
-                row.compute_ceiling, row.compute_share = ceiling[0], row.gops / ceiling[1]
-            row.copy_share = row.gbps / copy if copy else None
-        row.warnings = list(self._warnings(row, one, throttled))
-        return row
-
-    def _warnings(self, row: Row, one: Measured, throttled: float | None) -> Iterator[str]:
-        c, settings = self.device.capabilities, self.plan.settings
-        if c.device_type == "cpu" and row.arm == "vkq":
-            yield "software device: the times rank nothing on a GPU; they show overheads and regressions"
-        if row.clock in one.unsettled:
-            yield "the warm-up did not settle within 3 %: close other programs, or give more --time"
-        if len(row.samples_us) < settings.samples:
-            yield f"fewer than {settings.samples} samples in the time given: raise --time"
-        change = stats.drift(row.samples_us)
-        if change is not None and abs(change) > stats.DRIFT:
-            yield (
-                "drift of more than 5 % from the first to the last fifth: let the device cool down, or raise"
-                " --time"
-            )
-        if stats.outliers(row.samples_us) > stats.OUTLIERS:
-            yield "more than 5 % outliers: other work runs on this machine or device"
-        ticks = row.median_us * row.passes * 1000 / c.timestamp_period_ns if c.timestamp_period_ns else 0.0
-        if row.clock == "gpu" and ticks < 10:
-            yield "shorter than ten timestamp ticks: raise --submission-ms"
-        if throttled is not None:
-            yield (
-                "the sentinel kernel ran below 85 % of its median: throttling, or another program on the"
-                " device"
-            )
-        if not c.timestamp_valid_bits and row.clock == "submit":
-            yield "the device has no timestamps: there is no gpu clock, and submit includes the host's time"
 
     def _compare(self, case: Case, rows: Mapping[tuple[str, str], Row]) -> None:
         base = self._base(rows)
@@ -322,13 +225,13 @@ class Runner:
 
     def _base(self, rows: Mapping[tuple[str, str], Row]) -> str | None:
         """The row that others are compared with: the one asked for; with peers alone, vkq's first path."""
-        if self.plan.base is not None:
-            return self._taken.get(self.plan.base, self.plan.base)
-        return next((path for path, _ in rows), None) if self.plan.peers else None
+        if self.request.base is not None:
+            return self._taken.get(self.request.base, self.request.base)
+        return next((path for path, _ in rows), None) if self.request.peers else None
 
     def _command(self, case: Case, path: str | None, peer: str | None = None) -> str:
         words = ["vkq", "bench", case.name, *case.options]
         words += ["--path", path] if path else []
         words += ["--peer", peer] if peer else []
-        words += ["--device", self.plan.device_option or str(self.device.capabilities.index)]
+        words += ["--device", self.request.device_option or str(self.device.capabilities.index)]
         return shlex.join(words)

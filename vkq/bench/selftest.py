@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vkq.bench import data, stats, timer
+from vkq.bench.arms import CapturedWork, WorkArm
 from vkq.check.cases import Case
 from vkq.problem.names import parse
 from vkq.runtime.device import Device
@@ -73,6 +74,6 @@ def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = 
     return Report(equal, slower)
 
 
-def _arm(device: Device, call: Callable[[], Tensor], extra: float) -> timer.WorkArm:
-    work = timer.Work(device, call, CASE.bytes, rotate=False)
-    return timer.WorkArm(work, SETTINGS, inject=extra, least_passes=PASSES)
+def _arm(device: Device, call: Callable[[], Tensor], extra: float) -> WorkArm:
+    work = CapturedWork(device, call, CASE.bytes, rotate=False)
+    return WorkArm(work, SETTINGS, inject=extra, least_passes=PASSES)

@@ -1,30 +1,19 @@
-"""What is timed: work captured once, stacked into long submissions, on rotating copies of its data; and how
-it is sampled."""
+"""How arms are timed: with which clocks, for how long, and in what order they are sampled."""
 
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from vkq.bench import stats
-from vkq.device.profiles import profile
-from vkq.runtime.buffer import Buffer
-from vkq.runtime.device import Device
-from vkq.runtime.recording import Recording
-from vkq.runtime.tensor import Tensor
 
 # gpu: the device's timestamps around stacked dispatches. submit: the host's, from submission to fence, of one
 # unstacked pass. call: the Python call, arrays in and out. host: the time that Python needs for the call on
 # tensors in a chain that is not submitted meanwhile, so without the device's.
 CLOCKS = ("gpu", "submit", "call", "host")
-HOST_CHAIN = 64  # calls of a host sample; a chain is submitted after more operations
-MAX_PASSES = 20_000  # in one submission: a command buffer takes memory too
-MAX_SETS = 64
-SET_BYTES = 1 << 30  # of all rotating copies together
 
 
 @dataclass(frozen=True)
@@ -58,202 +47,6 @@ class Arm(Protocol):
 
     def sample(self, clock: str) -> float:
         """One time in microseconds, of one pass of the work."""
-
-
-class Work:
-    """The dispatches of one call, captured, to be recorded again: stacked, and on copies of every buffer they
-    use."""
-
-    def __init__(self, device: Device, run: Callable[[], Tensor], work_bytes: int, rotate: bool):
-        self.device = device
-        self.run = run
-        with device.record() as once:
-            self.y = run()
-        self.steps = list(once.steps)
-        self.dispatches = sum(step.dispatches for step in self.steps)
-        self.sets: list[dict[Buffer, Buffer]] = [{}]
-        if rotate:
-            self._rotate(work_bytes)
-
-    def _rotate(self, work_bytes: int) -> None:
-        cache = profile(self.device.capabilities).cache_bytes
-        buffers = dict.fromkeys(b for step in self.steps for b in step.buffers)
-        used = max(1, work_bytes, sum(b.bytes for b in buffers))
-        for _ in range(min(MAX_SETS, math.ceil(cache / max(1, work_bytes)), SET_BYTES // used)):
-            copies = {b: self.device.allocate(b.bytes) for b in buffers}
-            with self.device.operation() as recording:
-                for source, target in copies.items():
-                    recording.copy(source, target, source.bytes)
-            self.sets.append(copies)
-        self.record(self.sets, 1).run()  # so that every copy has a result, also if it is never sampled
-
-    def results(self) -> list[Tensor]:
-        """The result of every set, as the last run left it."""
-        y = self.y
-        return [
-            Tensor(y.device, y.shape, y.dtype, y.layout, y.qparams, one.get(y.buffer, y.buffer))
-            for one in self.sets
-        ]
-
-    def record(self, sets: Sequence[dict[Buffer, Buffer]], rounds: int, extra: int = 0) -> Recording:
-        """*rounds* passes over each set, one at a time, and *extra* passes over the first; two marks around
-        it all."""
-        with self.device.record(marks=2 if self.device.capabilities.timestamp_valid_bits else 0) as recording:
-            if self.device.capabilities.timestamp_valid_bits:
-                recording.mark()
-            recording.barrier()
-            if extra:
-                self._pass(recording, sets[0], extra)
-            first = recording.position
-            for one in sets:
-                self._pass(recording, one)
-            if rounds > 1:
-                recording.repeat(first, rounds - 1)
-            if self.device.capabilities.timestamp_valid_bits:
-                recording.mark()
-        return recording
-
-    def _pass(self, recording: Recording, buffers: dict[Buffer, Buffer], times: int = 1) -> None:
-        first = recording.position
-        for step in self.steps:
-            recording.again(step, buffers)
-        recording.barrier()
-        if times > 1:
-            recording.repeat(first, times - 1)
-
-
-class WorkArm:
-    """Captured work under the clocks ``gpu`` and ``submit``, and *call* under ``call``.
-
-    *inject* is a share of extra work done and not counted, for the self-test of the comparison.
-    """
-
-    def __init__(
-        self,
-        work: Work,
-        settings: Settings,
-        call: Callable[[], Any] | None = None,
-        inject: float = 0.0,
-        least_passes: int = 1,
-    ):
-        self.work = work
-        self.settings = settings
-        self.passes = 0
-        self.pass_us = 0.0  # how long a pass took when the work was stacked
-        self.overhead_us: list[float] = []  # of each submit sample: host time beyond the device's
-        self._submits: list[float] = []  # the host's times of the gpu samples
-        self._call = call
-        self._inject = inject
-        self._least_passes = least_passes
-        self._stacked: Recording | None = None
-        self._single: list[Recording] = []
-        self._next = 0
-
-    @property
-    def clocks(self) -> tuple[str, ...]:
-        timed = bool(self.work.device.capabilities.timestamp_valid_bits)
-        return tuple(c for c in CLOCKS if (c != "gpu" or timed) and (c != "call" or self._call))
-
-    def prepare(self, clock: str) -> None:
-        if clock == "gpu" and self._stacked is None:
-            self._stack()
-        if clock == "submit" and not self._single:
-            self._single = [self.work.record([one], 1) for one in self.work.sets]
-
-    def _stack(self) -> None:
-        """Rounds are doubled until a submission lasts long enough; its length is what the device says,
-        warm."""
-        sets, rounds = self.work.sets, self._least_passes
-        while True:
-            self.passes = rounds * len(sets)
-            extra = round(self.passes * self._inject)
-            self._stacked = self.work.record(sets, rounds, extra)
-            lasted = self._shortest_us(self._stacked)
-            wanted = math.ceil(rounds * 1.1 * self.settings.submission_us / lasted)
-            self.pass_us = lasted / self.passes
-            if lasted >= self.settings.submission_us or 2 * self.passes > MAX_PASSES:
-                return
-            rounds = min(max(wanted, 2 * rounds), 64 * rounds, max(1, MAX_PASSES // len(sets)))
-
-    def submits(self, gpu: Sequence[float]) -> list[float] | None:
-        """The submit samples that came with these gpu samples, where a submission was one pass anyway; else
-        None."""
-        if self.passes != 1 or len(self.work.sets) != 1:
-            return None
-        taken = self._submits[-len(gpu) :]
-        self.overhead_us = [host - device for host, device in zip(taken, gpu, strict=True)]
-        return taken
-
-    def _shortest_us(self, recording: Recording) -> float:
-        """Of up to four runs: one that was interrupted must not pass for long work."""
-        shortest, spent_us = math.inf, 0.0
-        for _ in range(4):
-            lasted = max(self._run_us(recording)[0], 1e-3)
-            shortest, spent_us = min(shortest, lasted), spent_us + lasted
-            if shortest < self.settings.submission_us or spent_us > 1e5 * self.settings.time_s:
-                break
-        return shortest
-
-    def _run_us(self, recording: Recording) -> tuple[float, float]:
-        """One submission: the device's time between its marks (the host's where there are no timestamps), and
-        the host's."""
-        elapsed = _elapsed_us(recording.run)
-        timed = self.work.device.capabilities.timestamp_valid_bits
-        return (recording.mark_times_us()[0] if timed else elapsed), elapsed
-
-    def sample(self, clock: str) -> float:
-        if clock == "gpu":
-            assert self._stacked is not None
-            lasted, elapsed = self._run_us(self._stacked)
-            self._submits.append(elapsed)
-            return lasted / self.passes
-        if clock == "submit":
-            recording = self._single[self._next % len(self._single)]
-            self._next += 1
-            lasted, elapsed = self._run_us(recording)
-            if self.work.device.capabilities.timestamp_valid_bits:
-                self.overhead_us.append(elapsed - lasted)
-            return elapsed
-        if clock == "host":
-            return self._host_us()
-        assert self._call is not None
-        return _elapsed_us(self._call)
-
-    def _host_us(self) -> float:
-        """Of one call in a chain that begins empty."""
-        device = self.work.device
-        most: int = (device.queue.operations_per_chain - 1) // max(1, self.work.dispatches)
-        calls = max(1, min(HOST_CHAIN, most))
-        device.synchronize()
-
-        def chain() -> None:
-            for _ in range(calls):
-                self.work.run()
-
-        elapsed = _elapsed_us(chain)
-        device.synchronize()
-        return elapsed / calls
-
-
-class CallArm:
-    """A Python function under the clock ``call``: a peer."""
-
-    clocks = ("call",)
-
-    def __init__(self, call: Callable[[], Any]):
-        self._call = call
-
-    def prepare(self, clock: str) -> None:
-        """Nothing to do."""
-
-    def sample(self, clock: str) -> float:
-        return _elapsed_us(self._call)
-
-
-def _elapsed_us(run: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    run()
-    return (time.perf_counter() - begin) * 1e6
 
 
 @dataclass(frozen=True)

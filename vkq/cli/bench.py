@@ -14,9 +14,10 @@ from pathlib import Path
 
 from vkq._version import __version__
 from vkq.bench import cases, ceilings, data, network, nodes, plot, report, selftest
+from vkq.bench.environment import describe, host
 from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import MOST_SAMPLES, Result
-from vkq.bench.run import Plan, Runner, describe, host, paths_of
+from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
@@ -123,8 +124,8 @@ def run(options: argparse.Namespace) -> int:
     with Device(options.device) as device:
         if options.self_test:
             return _self_test(device)
-        plan = _plan(options, device)
-        result = _measure(options, device, plan, chosen, models)
+        request = _request(options, device)
+        result = _measure(options, device, request, chosen, models)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
         if target := getattr(options, option):
             _write(target, text(result))
@@ -133,7 +134,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result.mismatches or not result.rows else 0
 
 
-def _plan(options: argparse.Namespace, device: Device) -> Plan:
+def _request(options: argparse.Namespace, device: Device) -> Request:
     clocks = tuple(clock for clock in CLOCKS if clock in options.clock.split(","))
     if not set(options.clock.split(",")) <= set(CLOCKS):
         raise ArgumentError(
@@ -143,7 +144,7 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
         paths_of([options.vs], device)
     peers = installed_peers() if "all" in options.peer else tuple(find_peer(name) for name in options.peer)
     settings = Settings(options.samples, options.submission_ms * 1000, options.time)
-    return Plan(
+    return Request(
         paths_of(options.path.split(","), device),
         clocks,
         options.vs,
@@ -154,7 +155,7 @@ def _plan(options: argparse.Namespace, device: Device) -> Plan:
 
 
 def _measure(
-    options: argparse.Namespace, device: Device, plan: Plan, chosen: list[Case], models: list[str]
+    options: argparse.Namespace, device: Device, request: Request, chosen: list[Case], models: list[str]
 ) -> Result:
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
@@ -165,10 +166,10 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        result = empty(device, plan, command, status, not options.no_ceilings)
+        result = empty(device, request, command, status, not options.no_ceilings)
         table = report.Table([*(case.name for case in chosen), *models], columns(), options.wide)
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
-        runner = Runner(device, plan, result, status)
+        runner = Runner(device, request, result, status)
         for number, case in enumerate(chosen, 1):
             rows, ratios, failures = len(result.rows), len(result.comparisons), len(result.failures)
             runner.progress = lambda what, n=number: status(f"{n}/{len(chosen)} {what}")  # type: ignore[misc]
@@ -177,7 +178,7 @@ def _measure(
             say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
         for model, batch in ((model, batch) for model in models for batch in options.batch or [None]):
             rows, failures, known = len(result.rows), len(result.failures), len(result.nodes)
-            network.measure(model, batch, device, plan, result, status)
+            network.measure(model, batch, device, request, result, status)
             status("")
             say(table.lines(result.rows[rows:], [], result.failures[failures:]))
             say(nodes.tables(result.nodes[known:], columns(), options.wide))
@@ -189,12 +190,12 @@ def _measure(
 
 
 def empty(
-    device: Device, plan: Plan, command: str, status: Callable[[str], None], with_ceilings: bool = True
+    device: Device, request: Request, command: str, status: Callable[[str], None], with_ceilings: bool = True
 ) -> Result:
     """A result with no rows yet: what is measured on, and its ceilings."""
     rates = ceilings.measure(device, lambda what: status(f"ceilings: {what}")) if with_ceilings else {}
     names = ("samples", "submission_us", "time_s", "precision")
-    settings = {name: getattr(plan.settings, name) for name in names}
+    settings = {name: getattr(request.settings, name) for name in names}
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     return Result(describe(device), host(), __version__, command, now, settings, rates)
 

@@ -16,7 +16,7 @@ from vkq._version import __version__
 from vkq.bench import cases, plot
 from vkq.bench.report import Table, footer, header
 from vkq.bench.result import Result
-from vkq.bench.run import Plan, Runner, paths_of
+from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import Settings
 from vkq.check.catalogue import random_checks
 from vkq.cli import bench, check, devices, doctor
@@ -85,13 +85,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _measured(device: Device, options: argparse.Namespace, chosen: list[Any]) -> Result:
-    plan = Plan(
+    request = Request(
         paths_of(["auto"], device), ("gpu", "submit", "call"), None, (), Settings(time_s=options.time),
         options.device,
     )  # fmt: skip
     with status_line() as status:
-        result = bench.empty(device, plan, shlex.join(["vkq", *options.argv]), status)
-        runner = Runner(device, plan, result, status)
+        result = bench.empty(device, request, shlex.join(["vkq", *options.argv]), status)
+        runner = Runner(device, request, result, status)
         for case in chosen:
             runner.run(case)
     return result
