@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import reprlib
+import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
@@ -56,10 +57,9 @@ def checked(function: Function) -> Function:
                 given = (*given[:at], convert(given[at]), *given[at + 1 :])
         return function(*given, **options)
 
-    # With the function's own globals it counts as a function of its module, for doctest and for whoever asks.
-    wrapped = types.FunctionType(
-        call.__code__, function.__globals__, function.__name__, None, call.__closure__
-    )
+    # With its module's globals it counts as a function of that module, for doctest and for whoever asks.
+    home = vars(sys.modules[function.__module__])
+    wrapped = types.FunctionType(call.__code__, home, function.__name__, None, call.__closure__)
     return cast(Function, functools.wraps(function)(wrapped))
 
 

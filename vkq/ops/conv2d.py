@@ -20,8 +20,8 @@ from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import Tensor
 from ..select import kernels
+from .applied import applied
 from .layer import Layer, as_tuned
 
 
@@ -134,32 +134,6 @@ class Conv2d(Layer[Conv2dProblem]):
         return y
 
 
-@checked
-def conv2d(
-    x: npt.ArrayLike | Tensor,
-    weight: npt.ArrayLike,
-    w_scale: npt.ArrayLike,
-    *,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    x_qparams: QParams | None = None,
-    y_qparams: QParams | None = None,
-    bias: npt.ArrayLike | None = None,
-    w_zero_point: npt.ArrayLike | None = None,
-    activation: Activation = None,
-    path: str = "auto",
-    method: str = "auto",
-    device: Device | None = None,
-    out: Tensor | None = None,
-) -> Any:
+@applied(Conv2d)
+def conv2d(*operands: Any, **options: Any) -> Any:
     """One convolution applied once; see `Conv2d`, which keeps the packed weight for more."""
-    if isinstance(x, Tensor) and device is None:
-        device = x.device
-    layer = Conv2d(
-        weight, w_scale, stride=stride, padding=padding, dilation=dilation, groups=groups,
-        x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point, activation=activation,
-        path=path, method=method, device=device,
-    )  # fmt: skip
-    return layer(x, out=out)

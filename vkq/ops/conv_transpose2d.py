@@ -20,7 +20,7 @@ from ..problem.options import Pair
 from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import Tensor
+from .applied import applied
 from .layer import Layer, as_tuned
 
 
@@ -165,33 +165,7 @@ def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
     return np.asarray(by_group.transpose(0, 2, 1, 3, 4).reshape(oc * groups, ic // groups, kh, kw))
 
 
-@checked
-def conv_transpose2d(
-    x: npt.ArrayLike | Tensor,
-    weight: npt.ArrayLike,
-    w_scale: npt.ArrayLike,
-    *,
-    x_qparams: QParams,
-    stride: int | Sequence[int] = 1,
-    padding: int | Sequence[int] = 0,
-    output_padding: int | Sequence[int] = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-    y_qparams: QParams | None = None,
-    bias: npt.ArrayLike | None = None,
-    w_zero_point: npt.ArrayLike | None = None,
-    activation: Activation = None,
-    path: str = "auto",
-    device: Device | None = None,
-    out: Tensor | None = None,
-) -> Any:
+@applied(ConvTranspose2d)
+def conv_transpose2d(*operands: Any, **options: Any) -> Any:
     """One transposed convolution applied once; see `ConvTranspose2d`, which keeps the packed weight for
     more."""
-    if isinstance(x, Tensor) and device is None:
-        device = x.device
-    layer = ConvTranspose2d(
-        weight, w_scale, x_qparams=x_qparams, stride=stride, padding=padding, output_padding=output_padding,
-        dilation=dilation, groups=groups, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-        activation=activation, path=path, device=device,
-    )  # fmt: skip
-    return layer(x, out=out)

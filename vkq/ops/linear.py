@@ -21,8 +21,8 @@ from ..numerics.requantize import Activation
 from ..problem.linear import LinearProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT
+from .applied import applied
 from .layer import Layer, as_tuned
 
 METHODS = ("auto", "gemv", "tiled", "staged")
@@ -133,22 +133,8 @@ class Linear(Layer[LinearProblem]):
         return reshaped(b, y, p.y_shape, MATRIX if y.spec.dtype in BYTES else None) if image else y
 
 
-@checked
-def linear(
-    x: npt.ArrayLike | Tensor,
-    weight: npt.ArrayLike | GroupedWeight,
-    w_scale: npt.ArrayLike | None = None,
-    *,
-    x_qparams: QParams | Literal["dynamic"] | None = None,
-    y_qparams: QParams | None = None,
-    bias: npt.ArrayLike | None = None,
-    w_zero_point: npt.ArrayLike | None = None,
-    activation: Activation = None,
-    path: str = "auto",
-    method: str = "auto",
-    device: Device | None = None,
-    out: Tensor | None = None,
-) -> Any:
+@applied(Linear)
+def linear(*operands: Any, **options: Any) -> Any:
     """One linear layer applied once; see `Linear`, which keeps the packed weight for more.
 
     >>> import numpy as np
@@ -156,11 +142,3 @@ def linear(
     >>> linear(x, w, 0.5, x_qparams=QParams(0.5), y_qparams=QParams(1.0))
     array([[2, 6]], dtype=int8)
     """
-    if isinstance(x, Tensor) and device is None:
-        device = x.device
-    layer = Linear(
-        weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-        activation=activation, path=path, method=method,
-        device=device,
-    )  # fmt: skip
-    return layer(x, out=out)

@@ -1,0 +1,56 @@
+"""The functional forms of layers: a layer made and applied once, with the layer's own parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, Protocol, cast, overload
+
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..runtime.tensor import Tensor
+from .layer import Layer
+
+P = ParamSpec("P")
+
+
+class Applied(Protocol[P]):
+    """A functional form, to type checkers: x, what the layer takes, and *out* as in a layer's call."""
+
+    @overload
+    def __call__(self, x: npt.ArrayLike | Tensor, *operands: P.args, **options: P.kwargs) -> Any: ...
+    @overload  # as no type says "P, and out"
+    def __call__(
+        self, x: npt.ArrayLike | Tensor, *operands: Any, out: Tensor | None, **options: Any
+    ) -> Any: ...
+
+
+def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Applied[P]]:
+    """Makes the functional form of a layer of a function that has its name and docstring.
+
+    Its signature is ``(x, <the parameters of the layer>, out=None)``, for `inspect`, help() and the manual
+    too; they are checked as the layer's are. x decides about the device where none is given.
+    """
+
+    def form(named: Callable[..., Any]) -> Applied[P]:
+        def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:
+            if isinstance(x, Tensor) and options.get("device") is None:
+                options["device"] = x.device
+            return layer(*operands, **options)(x, out=out)
+
+        own = inspect.signature(layer)
+        kind = inspect.Parameter
+        x = kind("x", kind.POSITIONAL_OR_KEYWORD, annotation="npt.ArrayLike | Tensor")
+        out = kind("out", kind.KEYWORD_ONLY, default=None, annotation="Tensor | None")
+        parameters = {p.name: p for p in (x, *own.parameters.values(), out)}
+        functools.update_wrapper(call, named)
+        call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
+        types = {name: p.annotation for name, p in parameters.items()}
+        call.__annotations__ = types | {"x": npt.ArrayLike | Tensor, "out": Tensor | None}
+        found: Any = checked(call)
+        del found.__wrapped__  # whoever asks for types shall look for their names where the function is
+        return cast("Applied[P]", found)
+
+    return form
