@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vkq.errors import ArgumentError, DTypeError
+from vkq.layout.glsl import glsl_includes
 from vkq.layout.pack import (
     Int8x4,
     Layout,
-    glsl_includes,
     int8x4_pack,
     int8x4_unpack,
     layout,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from vkq import cache, files
 from vkq.errors import CompileError
-from vkq.layout.pack import glsl_includes
+from vkq.layout.glsl import glsl_includes
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect

@@ -6,24 +6,30 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
 
 from vkq.errors import ArgumentError
 from vkq.shader.expression import Expression
 from vkq.shader.interface import TYPES, Words, block, blocks, shared
+from vkq.shader.schema import (
+    GLSL_NAME,
+    LOWER,
+    bounded,
+    check_name,
+    expression,
+    items,
+    name_of,
+    named,
+    type_of,
+)
 from vkq.shader.spec import Binding, Constant, PushConstant, Shader, Value, Variant, encode
 from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
-MAX_ENTRIES = 64  # of any list or mapping of a description: bindings, constants, defines, rules
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?")
-
-_LOWER = re.compile(r"[a-z0-9_]+")
-_GLSL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True)
@@ -37,7 +43,6 @@ class _Choice:
 
 
 _Axes = dict[str, dict[str, _Choice]]
-Entry = TypeVar("Entry")
 
 
 def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
@@ -62,7 +67,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
-    name = _name(top["name"])
+    name = name_of(top["name"])
     push = _push_constants(top, blocks(path.parent.parent) if known is None else known)
     variants = []
     for chosen in itertools.product(*(axes[axis] for axis in axes)):
@@ -109,8 +114,8 @@ def _variant(
         specialization=constants,
         requires=requires,
         local_size_text=_local_size(top["local_size"], integers),
-        shared_bytes_text=_expression(shared, integers) if shared else Expression("0"),
-        workgroups_text=_expression(top["workgroups"], integers | pushed),
+        shared_bytes_text=expression(shared, integers) if shared else Expression("0"),
+        workgroups_text=expression(top["workgroups"], integers | pushed),
     )
     try:  # with the defaults, so that a division by zero or a size of 0 shows here and not on a device
         variant.local_size()
@@ -153,19 +158,19 @@ def _local_size(node: Node, names: set[str]) -> tuple[Expression, Expression, Ex
     sizes = node.sequence()
     if len(sizes) != 3:
         raise node.error(f"{len(sizes)} values stand here; three (x, y, z) are needed.")
-    x, y, z = (_expression(size, names) for size in sizes)
+    x, y, z = (expression(size, names) for size in sizes)
     return x, y, z
 
 
 def _axes(node: Node | None) -> _Axes:
     axes: _Axes = {}
-    for axis, values in _items(node):
-        _check_name(values, axis, _LOWER)
+    for axis, values in items(node):
+        check_name(values, axis, LOWER)
         axes[axis] = {}
-        for value, entry in _items(values):
-            _check_name(entry, value, _LOWER)
+        for value, entry in items(values):
+            check_name(entry, value, LOWER)
             keys = entry.mapping(set(), {"defines", "specialization", "requires", "types"})
-            specialization, types = dict(_items(keys.get("specialization"))), dict(_items(keys.get("types")))
+            specialization, types = dict(items(keys.get("specialization"))), dict(items(keys.get("types")))
             axes[axis][value] = replace(_common(keys), specialization=specialization, types=types)
         if not axes[axis]:
             raise values.error(f"the axis '{axis}' has no values; give it one or leave it out.")
@@ -174,8 +179,8 @@ def _axes(node: Node | None) -> _Axes:
 
 def _common(keys: Mapping[str, Node]) -> _Choice:
     defines: dict[str, int | str] = {}
-    for name, node in _items(keys.get("defines")):
-        _check_name(node, name, _GLSL_NAME)
+    for name, node in items(keys.get("defines")):
+        check_name(node, name, GLSL_NAME)
         value = node.scalar()
         if isinstance(value, (bool, float)) or "\n" in str(value):
             raise node.error(
@@ -183,8 +188,8 @@ def _common(keys: Mapping[str, Node]) -> _Choice:
             )
         defines[name] = value
     requires: dict[str, int | bool] = {}
-    for name, node in _items(keys.get("requires")):
-        _check_name(node, name, _GLSL_NAME)
+    for name, node in items(keys.get("requires")):
+        check_name(node, name, GLSL_NAME)
         need = node.scalar()
         if need is False or isinstance(need, (str, float)):
             raise node.error(f"'{name}' requires {need!r}; write true, or the least whole number.")
@@ -194,7 +199,7 @@ def _common(keys: Mapping[str, Node]) -> _Choice:
 
 def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
     rules = []
-    for rule in _bounded(node.sequence() if node else [], node):
+    for rule in bounded(node.sequence() if node else [], node):
         rules.append({axis: value.str() for axis, value in rule.mapping(set(), axes.keys()).items()})
         for axis, value in rule.items():
             if value.str() not in axes[axis]:
@@ -209,7 +214,7 @@ def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
 def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
     """The bindings of a variant; *types* replaces the element types of some."""
     found: list[Binding] = []
-    for name, keys in _named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
+    for name, keys in named(node, {"access", "type"}, {"layout", "optional", "in_place"}):
         access = keys["access"].str()
         if access not in ACCESS:
             raise keys["access"].error(f"the access is '{access}'; it must be one of: {', '.join(ACCESS)}.")
@@ -231,15 +236,15 @@ def _element(node: Node) -> str:
 def _push_constants(top: Mapping[str, Node], known: Mapping[str, Words]) -> tuple[PushConstant, ...]:
     """The words of the shared blocks that the shader takes, then its own."""
     own, push = top.get("push_constants"), top.get("push")
-    words = [(_type(keys["type"], TYPES), name) for name, keys in (_named(own, {"type"}) if own else ())]
+    words = [(type_of(keys["type"], TYPES), name) for name, keys in (named(own, {"type"}) if own else ())]
     place = own or push
     return block((*shared(push, known), *words), place) if place else ()
 
 
 def _specialization(node: Node | None) -> dict[str, Constant]:
     constants: dict[str, Constant] = {}
-    for name, keys in _named(node, {"id", "type", "default"}) if node else []:
-        number, kind = keys["id"].int(), _type(keys["type"], ("int", "uint", "float", "bool"))
+    for name, keys in named(node, {"id", "type", "default"}) if node else []:
+        number, kind = keys["id"].int(), type_of(keys["type"], ("int", "uint", "float", "bool"))
         if number < 0 or number in {constant.id for constant in constants.values()}:
             raise keys["id"].error(
                 f"the id {number} is negative or taken; give each constant an id of its own."
@@ -255,60 +260,3 @@ def _default(node: Node, kind: str, name: str) -> Value:
     except ArgumentError as error:
         raise node.error(str(error)) from error
     return float(value) if kind == "float" or isinstance(value, str) else value
-
-
-def _type(node: Node, types: tuple[str, ...]) -> str:
-    if node.str() not in types:
-        raise node.error(f"the type is '{node.str()}'; it must be one of: {', '.join(types)}.")
-    return node.str()
-
-
-def _named(
-    node: Node,
-    required: set[str],
-    optional: set[str] = frozenset(),  # type: ignore[assignment]
-) -> Iterator[tuple[str, dict[str, Node]]]:
-    """The entries of a list of mappings that each have a ``name`` of their own."""
-    seen: set[str] = set()
-    for entry in _bounded(node.sequence(), node):
-        keys = entry.mapping(required | {"name"}, optional)
-        name = keys["name"].str()
-        _check_name(keys["name"], name, _GLSL_NAME)
-        if name in seen:
-            raise keys["name"].error(f"the name '{name}' stands here a second time; use another.")
-        seen.add(name)
-        yield name, keys
-
-
-def _items(node: Node | None) -> list[tuple[str, Node]]:
-    return _bounded(node.items() if node else [], node)
-
-
-def _bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
-    """The entries, where there are not more than a description can need."""
-    if node and len(entries) > MAX_ENTRIES:
-        raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
-    return entries
-
-
-def _name(node: Node) -> str:
-    _check_name(node, node.str(), _LOWER)
-    return node.str()
-
-
-def _check_name(node: Node, name: str, pattern: re.Pattern[str]) -> None:
-    if not pattern.fullmatch(name):
-        raise node.error(f"the name '{name}' does not match {pattern.pattern}; rename it.")
-
-
-def _expression(node: Node, names: set[str]) -> Expression:
-    try:
-        expression = Expression(str(node.scalar()))
-    except ArgumentError as error:
-        raise node.error(str(error)) from error
-    unknown = sorted(expression.names - names)
-    if unknown:
-        raise node.error(
-            f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}."
-        )
-    return expression

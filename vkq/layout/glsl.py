@@ -1,0 +1,37 @@
+"""The include files that layouts give to shaders."""
+
+from __future__ import annotations
+
+from vkq.layout.pack import activation_layouts, layouts
+
+
+def glsl_includes() -> dict[str, str]:
+    """The include files that the layouts give to shaders: ``layout/<name>.glslh`` and ``layout/any.glslh`` ->
+    GLSL text."""
+    return {f"layout/{name}.glslh": found.glsl() for name, found in layouts().items()} | {
+        "layout/any.glslh": _any_glsl()
+    }
+
+
+def _any_glsl() -> str:
+    """Index functions that take the layout as a number, for shaders that serve every one (a specialization
+    constant)."""
+    names = [found.name for found in activation_layouts()]
+    text = (
+        "// The index functions of the activation layouts, chosen by number"
+        " (vkq.layout.activation_layouts).\n"
+    )
+    text += "#ifndef LAYOUT_ANY_GLSLH\n#define LAYOUT_ANY_GLSLH\n"
+    text += "".join(f'#include "layout/{name}.glslh"\n' for name in names)
+    functions = (
+        ("uint", "word", "uvec4 e, uvec4 extent", "e, extent"),
+        ("uint", "lane", "uvec4 e", "e"),
+        ("uvec4", "element", "uint word, uint lane, uvec4 extent", "word, lane, extent"),
+    )
+    for result, function, parameters, arguments in functions:
+        calls = "".join(
+            f"  if (which == {i}) return {n}_{function}({arguments});\n" for i, n in enumerate(names[:-1])
+        )
+        last = f"  return {names[-1]}_{function}({arguments});\n"
+        text += f"{result} any_layout_{function}(int which, {parameters}) {{\n{calls}{last}}}\n"
+    return text + "#endif\n"

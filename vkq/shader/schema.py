@@ -1,0 +1,75 @@
+"""What the keys of a shader's YAML have in common: names, lists of named entries, types and expressions. What
+breaks a rule is a ``SpecError`` with its file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+
+from vkq.errors import ArgumentError
+from vkq.shader.expression import Expression
+from vkq.yamlfile import Node
+
+MAX_ENTRIES = 64  # of any list or mapping of a description: bindings, constants, defines, rules
+LOWER = re.compile(r"[a-z0-9_]+")
+GLSL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+Entry = TypeVar("Entry")
+
+
+def type_of(node: Node, types: tuple[str, ...]) -> str:
+    if node.str() not in types:
+        raise node.error(f"the type is '{node.str()}'; it must be one of: {', '.join(types)}.")
+    return node.str()
+
+
+def named(
+    node: Node,
+    required: set[str],
+    optional: set[str] = frozenset(),  # type: ignore[assignment]
+) -> Iterator[tuple[str, dict[str, Node]]]:
+    """The entries of a list of mappings that each have a ``name`` of their own."""
+    seen: set[str] = set()
+    for entry in bounded(node.sequence(), node):
+        keys = entry.mapping(required | {"name"}, optional)
+        name = keys["name"].str()
+        check_name(keys["name"], name, GLSL_NAME)
+        if name in seen:
+            raise keys["name"].error(f"the name '{name}' stands here a second time; use another.")
+        seen.add(name)
+        yield name, keys
+
+
+def items(node: Node | None) -> list[tuple[str, Node]]:
+    return bounded(node.items() if node else [], node)
+
+
+def bounded(entries: list[Entry], node: Node | None) -> list[Entry]:
+    """The entries, where there are not more than a description can need."""
+    if node and len(entries) > MAX_ENTRIES:
+        raise node.error(f"{len(entries)} entries stand here; at most {MAX_ENTRIES} can.")
+    return entries
+
+
+def name_of(node: Node) -> str:
+    check_name(node, node.str(), LOWER)
+    return node.str()
+
+
+def check_name(node: Node, name: str, pattern: re.Pattern[str]) -> None:
+    if not pattern.fullmatch(name):
+        raise node.error(f"the name '{name}' does not match {pattern.pattern}; rename it.")
+
+
+def expression(node: Node, names: set[str]) -> Expression:
+    try:
+        expression = Expression(str(node.scalar()))
+    except ArgumentError as error:
+        raise node.error(str(error)) from error
+    unknown = sorted(expression.names - names)
+    if unknown:
+        raise node.error(
+            f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}."
+        )
+    return expression
