@@ -68,7 +68,7 @@ def test_what_is_taken_and_why(name: str) -> None:
 
 def test_an_h200_is_what_it_was_measured_with() -> None:
     known = profile(DEVICES["nvidia-h200"])
-    assert (known.gemv_rows_float, known.gemv_invocations, known.gemv_invocations_few) == (28, 256, 512)
+    assert (known.gemv_rows_float, known.gemv_invocations, known.gemv_invocations_few) == (16, 256, 512)
     assert known.macs_per_dispatch == 1 << 40
     assert not known.wide_barriers
     assert not known.avoid_local

@@ -249,11 +249,8 @@ def test_a_method_that_does_not_apply_is_refused_with_its_reason(any_device, nam
 
 
 def test_int8_methods_refuse_float_activations(any_device):
-    for method in ("pointwise", "depthwise", "direct"):
-        with pytest.raises(
-            vkq.ArgumentError, match=f"method {method} cannot be taken: its activations are float"
-        ):
-            vkq.Conv2d(np.ones((4, 1, 1, 1), np.int8), 1.0, method=method, device=any_device)
+    with pytest.raises(vkq.ArgumentError, match="method im2col cannot be taken: its activations are float"):
+        vkq.Conv2d(np.ones((4, 1, 1, 1), np.int8), 1.0, method="im2col", device=any_device)
 
 
 def test_methods_are_named_once():

@@ -49,7 +49,7 @@ def test_the_shapes_with_a_reason(device, problem):
 @pytest.fixture
 def shared(monkeypatch):
     """The split of a GPU, which sums parts in shared memory, on the CPU devices of the tests."""
-    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4))
+    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_: gemv.shared_split(256, n4, k4))
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -142,10 +142,8 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
         return Expected.of_sum(y, size, case.layer.gemm_k)
     if case.scheme not in FLOAT:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
-    y = _by_image(case, x, lambda part: _weight_only(case, data.w, data.scale, data.bias, part))
-    size = _by_image(
-        case, np.abs(x), lambda part: _weight_only(case, np.abs(data.w), data.scale, np.abs(data.bias), part)
-    )
+    y = _by_image(case, x, lambda part: _weight_only(case, data, part))
+    size = _by_image(case, x, lambda part: _weight_only(case, data, part, magnitude=True))
     return Expected.of_sum(y, size, case.layer.gemm_k)
 
 
@@ -166,9 +164,13 @@ def _exact(case: Case, data: Weights, x: Array) -> Array:
     return op(x, data.w, x=data.x, w_scale=data.scale, bias=data.bias, y=data.y, **window(case))
 
 
-def _weight_only(case: Case, w: Array, scale: Array, bias: Array, x: Array) -> Array:
-    op = reference.linear_q8csw if case.op == "linear" else reference.conv2d_q8csw
-    return op(x, w, scale, bias, **window(case))
+def _weight_only(case: Case, data: Weights, x: Array, magnitude: bool = False) -> Array:
+    op = {
+        "linear": reference.linear_q8csw,
+        "conv2d": reference.conv2d_q8csw,
+        "conv_transpose2d": reference.conv_transpose2d_q8csw,
+    }[case.op]
+    return op(x, data.w, data.scale, data.bias, magnitude=magnitude, **window(case))
 
 
 def _rng(*key: object) -> np.random.Generator:

@@ -53,8 +53,8 @@ METHODS: dict[str, tuple[str, ...]] = {
 class Check:
     """One case. ``x``, ``w``: the types of the operands; ``x`` is the 8-bit result's too.
 
-    ``scheme``: one of `cases.SCHEMES`; dq8ca_q8csw (linear layers) and q8csw (int8 weights without zero
-    points) take float32 x, and q8csw is compared within a bound, as are q4gsw and q8gsw (linear layers with
+    ``scheme``: one of `cases.SCHEMES`; dq8ca_q8csw (linear layers) and q8csw
+    take float32 x, and q8csw is compared within a bound, as are q4gsw and q8gsw (linear layers with
     K in whole groups, of the real weight quantized anew). ``wz``: weight zero points, "none",
     "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its type.
     ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
@@ -144,6 +144,9 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"x": "uint8", "w": "uint8", "wz": "channel", "scheme": "q8ta_q8csw"},
 )
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
+_CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
+# Methods that a scheme of float activations does not have.
+_OTHERS = {"q8csw": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
     {"scheme": "q4gsw", "act": "relu6"},
@@ -173,12 +176,12 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
         yield _DYNAMIC
     yield from ({"method": name} for name in METHODS[case.op][1:])
     if case.op == "linear":
-        yield {**_WEIGHT_ONLY, "method": "gemv"}
+        yield from ({**_CENTRED, "method": name} for name in ("gemv", "staged"))
         yield {**_DYNAMIC, "method": "gemv"}
         if largest_group(case.layer.gemm_k):
             yield from _IN_GROUPS
     else:
-        yield {**_WEIGHT_ONLY, "method": "im2col"}
+        yield from ({**_CENTRED, "method": name} for name in ("direct", "implicit"))
 
 
 def random_checks(count: int, seed: int) -> Iterator[Check]:
@@ -207,15 +210,12 @@ def _fitting(check: Check) -> Check:
         check = dataclasses.replace(check, scheme="q8csw")
     if check.scheme in GROUPED and (check.op != "linear" or not largest_group(check.problem.gemm_k)):
         check = dataclasses.replace(check, scheme="q8csw")
-    if check.scheme == "q8csw" and check.op == "conv_transpose2d":
-        check = dataclasses.replace(check, scheme="q8ta_q8csw")
     if check.integer:
         return check
     check = dataclasses.replace(check, float_in=False)
-    if check.scheme not in GROUPED and check.method not in ("auto", "gemv", "tiled", "im2col"):
-        # the others are of known 8-bit activations
+    if check.method in _OTHERS.get(check.scheme, ()):
         check = dataclasses.replace(check, method="auto")
-    return dataclasses.replace(check, w="int8", wz="none") if check.scheme == "q8csw" else check
+    return check
 
 
 def select(pattern: str) -> list[Check]:
@@ -271,8 +271,8 @@ def check_of(name: str) -> Check:
         raise ArgumentError(f"check {name!r}: method={check.method} is unknown; {check.op} has {known}.")
     if not check.integer and _fitting(check) != check:
         raise ArgumentError(
-            f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in), and as methods auto, gemv,"
-            " tiled and im2col; q8csw int8 weights without zero points; dq8ca_q8csw linear layers alone;"
-            " q4gsw and q8gsw linear layers with K a multiple of 32."
+            f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in); q8csw has no methods"
+            " im2col and matrix; dq8ca_q8csw linear layers alone, and no method staged; q4gsw and q8gsw"
+            " linear layers with K a multiple of 32."
         )
     return check

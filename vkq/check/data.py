@@ -84,10 +84,15 @@ class Data:
 
     def expected_sum(self, x: Array, activation: Activation) -> Expected:
         """The reference's answer to float32 x in the scheme q8csw, with its bound."""
-        op = reference.linear_q8csw if isinstance(self.problem, LinearProblem) else reference.conv2d_q8csw
-        y = op(x, self.w, self.w_scale, self.float_bias, activation, **self.options)
-        least = np.where(self.w > 0, -self.w, self.w)  # -|w|, which int8 holds also for -128
-        size = op(-np.abs(x), least, self.w_scale, np.abs(self.float_bias), **self.options)
+        op = {
+            LinearProblem: reference.linear_q8csw,
+            Conv2dProblem: reference.conv2d_q8csw,
+            TransposedConv2dProblem: reference.conv_transpose2d_q8csw,
+        }[type(self.problem)]
+        operands = x, self.w, self.w_scale, self.float_bias
+        points = {"w_zero_point": self.w_zero_point, **self.options}
+        size = op(*operands, magnitude=True, **points)
+        y = op(*operands, activation, **points)
         return Expected.of_sum(y, size, self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:

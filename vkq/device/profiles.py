@@ -32,6 +32,7 @@ class Profile:
     tile: str
     register_tile_percent: Mapping[str, int]
     register_width_percent: Mapping[int, int]
+    tile_float: str
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int
@@ -225,7 +226,7 @@ def _value(field: str, node: Any) -> Any:
         return None if node.str() == "none" else node.str()
     if field == "matrix_subgroup":
         return None if node.scalar() == "rows" else node.int()
-    if field == "tile":
+    if field in ("tile", "tile_float"):
         return node.str()
     if field == "avoid_local":
         pairs = [tuple(n.int() for n in pair.sequence()) for pair in node.sequence()]

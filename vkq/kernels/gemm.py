@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
-import numpy.typing as npt
+from collections.abc import Callable, Sequence
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
@@ -191,93 +187,6 @@ class Int8Gemm:
         zero = self.arithmetic.x_zero_point
         return {"m4": count, "k4": self.k4, "first_m4": first, "x_zero_point": zero}
 
-
-class FloatGemm:
-    """The weight-only product: float32 rows times int8 weights dequantized in the shader.
-
-    *parameters* makes (G, 4 * n4, 2) float32: scale and bias of each channel. *bounds* are those of the
-    activation.
-    """
-
-    unit = 1
-
-    def __init__(
-        self,
-        device: Device,
-        shape: tuple[int, int, int],
-        weight: Callable[[], Int8],
-        parameters: Callable[[int, int], npt.NDArray[np.float32]],
-        bounds: tuple[float, float],
-        channels: int,
-    ):
-        self.device, self.channels, self.bounds = device, channels, bounds
-        self.groups, self.n, self.k = shape
-        self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
-        self.kernel = "auto"  # or "gemv", "tiled"
-        zeros = np.zeros(shape[:2], np.int32)
-        size = self.groups * self.n4 * self.k4 * 16
-        self.weights = Resident(
-            device, size, lambda: pack(layout(WEIGHT_LAYOUT), block_weights(weight(), zeros))
-        )
-
-        def packed() -> npt.NDArray[np.float32]:
-            padded = np.zeros((self.groups, 4 * self.n4, 2), np.float32)
-            padded[:, : self.n] = parameters(self.groups, self.n)
-            return np.ascontiguousarray(padded.reshape(-1, 4, 2).transpose(0, 2, 1))
-
-        self.parameters = Resident(device, self.groups * self.n4 * 32, packed)
-
-    def program(self, m: int) -> Program:
-        """The pipeline for a product with so many rows."""
-        clamped, facts = self.bounds != (-math.inf, math.inf), self.device.capabilities
-        few = m <= gemv.max_rows(facts, int8=False)
-        if self.kernel == "gemv" or (self.kernel == "auto" and few):
-            x, rows = "any" if self.k % 4 else "four", str(max(1, min(m, 4)))
-            variant = catalog().find("gemv_q8csw__split", x=x, rows=rows)
-            local = gemv.split(facts, self.n4, self.k4, m)
-            return self.device.program(variant, {**local, "CLAMPED": clamped})
-        variant = catalog().find("gemm_q8csw__tiled", tile="4x4")
-        return self.device.program(variant, {**tune.default_local(facts, ceil4(m)), "CLAMPED": clamped})
-
-    def build(
-        self,
-        b: Builder,
-        x: Value,
-        y: Value,
-        rows: Rows,
-        first: int = 0,
-        count: int | None = None,
-        extra: Sequence[Value] = (),
-    ) -> None:
-        """Rows [first, first + count) of the result, all by default; x holds just those."""
-        m = rows.count if count is None else count
-        low, high = self.bounds
-        push: Mapping[str, int | float] = {
-            "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "x_stride": self.k, "first_m": first,
-            **rows.push, "channels": self.channels, "y_low": low, "y_high": high,
-        }  # fmt: skip
-        slots = [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
-        b.dispatch(self.program(m), slots, push, 4 * m * self.n4 * self.k * self.groups)
-
-    # What an im2col matrix for it is like, in units of rows.
-
-    def row_units(self, rows: Rows) -> int:
-        return rows.count
-
-    @property
-    def unit_bytes(self) -> int:
-        return self.groups * 4 * self.k
-
-    def gather(self, group_channels: int) -> Program:
-        """The pipeline that makes the im2col matrix."""
-        return self.device.program(catalog().find("im2col_f32__gather"))
-
-    def gather_push(self, first: int, count: int) -> dict[str, int | float]:
-        """Its push constants for so many units."""
-        return {"m": count, "k": self.k, "first_m": first}
-
-
-Gemm = Int8Gemm | FloatGemm
 
 SMALLEST_STAGED = "32x32"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
-from .gemm import Gemm
+from .gemm import Int8Gemm
 from .pixels import pixel_rows, window
 
 SCRATCH_BYTES = 16 << 20  # of the im2col matrix: larger ones are made and used in chunks of rows
@@ -14,7 +14,7 @@ class Im2col:
     """Rows of an im2col matrix, a chunk at a time, times the weight. *gemm* has (super groups, N, K) of
     `vkq.kernels.weights.merge_groups`."""
 
-    def __init__(self, gemm: Gemm, taps: int):
+    def __init__(self, gemm: Int8Gemm, taps: int):
         self.gemm = gemm
         self.group_channels = gemm.k // taps
 

@@ -22,7 +22,8 @@ from ..runtime.device import Device
 from ..select.path import COOPMAT, Choice
 from .depthwise import Depthwise
 from .direct import LAYOUTS, Direct
-from .gemm import Gemm
+from .floats import FloatDirect, FloatGemm, FloatImplicit
+from .gemm import Int8Gemm
 from .im2col import Im2col
 from .implicit import Implicit
 from .matrix_conv import MatrixConv, conv_cycles, conv_shader
@@ -64,14 +65,14 @@ class Convolution:
         return bool(self.scheme.integer)
 
     @cached_property
-    def gemm(self) -> Gemm:
+    def gemm(self) -> Any:
         """The product of an im2col matrix with the weight; the methods that take its weights share it."""
         oc, ic, kh, kw = self.weight.shape
         super_groups, merged = merged_groups(oc, self.groups)
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
-        made: Gemm = self.scheme.product(
+        made: Int8Gemm | FloatGemm = self.scheme.product(
             self.device, shape, lambda: merge_groups(self.weight, self.groups, self.zero_points), zeros,
             self.choice.form, oc,
         )  # fmt: skip
@@ -89,8 +90,8 @@ class Method:
     take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
     kernel takes and gives; x_layout: of those that it takes, where that is another; layouts: others that it
     takes, and gives then. packing: what of a problem the kernel's weights depend on; a kernel is made for
-    each. floats: whether it takes float activations too. quantizes: whether it quantizes float32 images
-    itself.
+    each. floats: whether it is one of float activations, not of integers. quantizes: whether it quantizes
+    float32 images itself.
     """
 
     name: str
@@ -207,6 +208,27 @@ def _matrix_pointwise(c: Convolution, p: Conv2dProblem) -> Kernel:
     return MatrixPointwise(MatrixGemm(c.device, shape, lambda: c.weight.reshape(shape), c.scheme, p.groups))
 
 
+def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
+    if p.groups > 1 and p.oc // p.groups % 4:
+        return f"groups of {p.oc // p.groups} output channels are not whole words of 4"
+    return "IC=0; it needs at least 1" if p.ic == 0 else None
+
+
+def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
+    if (p.kh, p.kw) != (1, 1) or any(p.padding):
+        return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
+    return _not_float_implicit(c, p)
+
+
+def _tiled_float(c: Convolution, p: Conv2dProblem) -> bool:
+    return FloatImplicit.fits(c.device.capabilities, p)
+
+
+def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
+    made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
+    return made
+
+
 def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel]:
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
@@ -223,7 +245,7 @@ METHODS = [
         "pointwise",
         _not_pointwise,
         lambda c, p: "a 1x1 convolution is a matrix product",
-        lambda c, p: Pointwise(c.gemm),  # type: ignore[arg-type]  # of integers: `floats` is false
+        lambda c, p: Pointwise(c.gemm),
     ),
     Method(
         "depthwise",
@@ -277,13 +299,40 @@ METHODS = [
             if Implicit.fits(c.device.capabilities, p)
             else None
         ),
-        lambda c, p: Implicit(c.gemm),  # type: ignore[arg-type]
+        lambda c, p: Implicit(c.gemm),
     ),
     Method(
         "im2col",
         lambda c, p: None,
         lambda c, p: "any convolution is a matrix product of its im2col matrix",
         lambda c, p: Im2col(c.gemm, c.weight.shape[2] * c.weight.shape[3]),
+    ),
+    Method(
+        "pointwise",
+        _not_float_pointwise,
+        lambda c, p: "a 1x1 convolution is a matrix product" if _tiled_float(c, p) else None,
+        lambda c, p: FloatImplicit(c.gemm),
+        floats=True,
+    ),
+    Method(
+        "depthwise",
+        _not_depthwise,
+        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        _float_direct,
+        floats=True,
+    ),
+    Method(
+        "implicit",
+        _not_float_implicit,
+        lambda c, p: "large enough to gather tiles into shared memory" if _tiled_float(c, p) else None,
+        lambda c, p: FloatImplicit(c.gemm),
+        floats=True,
+    ),
+    Method(
+        "direct",
+        lambda c, p: None,
+        lambda c, p: "straight from the image, in registers",
+        _float_direct,
         floats=True,
     ),
 ]
@@ -313,8 +362,10 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
     for method in METHODS:
         if name not in ("auto", method.name):
             continue
-        floats = not (c.integer or method.floats)
-        reason = "its activations are float" if floats else method.refusal(c, p)
+        if method.floats == c.integer:
+            reason = reason or f"its activations are {'integers' if c.integer else 'float'}"
+            continue
+        reason = method.refusal(c, p)
         if reason is None:
             able.append(method)
             if merit := method.merit(c, p):

@@ -36,8 +36,8 @@ class Conv2d(Layer[Conv2dProblem]):
             the value zero: it is filled with x's zero point.
         groups: divides IC and OC.
         method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
-            "matrix", "direct", "implicit", "im2col". All give the same bits; one that cannot take the
-            convolution is refused. ``explain`` says which is taken, and why.
+            "matrix", "direct", "implicit", "im2col". Integers have the same bits by all of them; one that
+            cannot take the convolution is refused. ``explain`` says which is taken, and why.
         x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
@@ -131,7 +131,7 @@ class Conv2d(Layer[Conv2dProblem]):
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
             self._kernel(method, p).build(b, p, x, y)
-        return y
+        return self._scheme.finished(b, y)
 
 
 @applied(Conv2d)

@@ -1,4 +1,4 @@
-"""Transposed 2-D convolutions of int8 activations, as stride x stride ordinary convolutions side by side."""
+"""Transposed 2-D convolutions, as stride x stride ordinary convolutions side by side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..kernels.direct import LAYOUTS, Direct, Sweep
-from ..kernels.weights import Arithmetic
+from ..kernels.floats import FloatDirect
 from ..layout.extent import IMAGE
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
@@ -20,6 +20,7 @@ from ..problem.options import Pair
 from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..schemes.base import ChannelScheme
 from .applied import applied
 from .layer import Layer, as_tuned
 
@@ -57,7 +58,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     Args:
         weight: (IC, OC/groups, KH, KW), int8 (or uint8).
         w_scale: float32, one number or (OC,): the weight's scale per output channel.
-        x_qparams: scale and zero point of the activations.
+        x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal) or (top, left, bottom, right): what is cut off the output.
         output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the
@@ -86,7 +87,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         weight: npt.ArrayLike,
         w_scale: npt.ArrayLike,
         *,
-        x_qparams: QParams,
+        x_qparams: QParams | None = None,
         stride: int | Sequence[int] = 1,
         padding: int | Sequence[int] = 0,
         output_padding: int | Sequence[int] = 0,
@@ -106,20 +107,21 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         )
         super().__init__(
             _channels_first(given, options.groups), w_scale, x_qparams=x_qparams, y_qparams=y_qparams,
-            bias=bias, w_zero_point=w_zero_point, activation=activation, path=path, device=device,
+            bias=bias, w_zero_point=w_zero_point, activation=activation, path=path,
+            device=device,
         )  # fmt: skip
-        form, zeros = self._choice.form, self._scheme.operands.stored_zero_point
+        scheme = cast(ChannelScheme, self._scheme)
+        form, zeros = self._choice.form, scheme.operands.stored_zero_point
         stored = self._scheme.operands.stored_weight
         # Every phase has its own taps, and so its own sums of weights.
         rows, columns = (
             _phases(options.kernel[i], options.stride[i], options.dilation[i], options.padding[i])
             for i in (0, 1)
         )
-        self._phases: list[tuple[Taps, Taps, Direct]] = []
+        self._phases: list[tuple[Taps, Taps, Direct | FloatDirect]] = []
         for v, h in itertools.product(rows, columns):
             part = np.ascontiguousarray(stored[:, :, v.kernel, :][:, :, :, h.kernel])
-            arithmetic = cast(Arithmetic, self._scheme)
-            kernel = Direct(self.device, part, zeros, arithmetic, form, options.groups)
+            kernel = scheme.direct(self.device, part, zeros, form, options.groups)
             self._phases.append((v, h, kernel))
 
     def _problem(self, x_shape: Sequence[int]) -> TransposedConv2dProblem:
@@ -143,7 +145,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         for v, h, kernel in self._phases if y.spec.size else ():
             if v.first < p.oh and h.first < p.ow:
                 kernel.sweep(b, _sweep(p, v, h), taken, y)
-        return y
+        return self._scheme.finished(b, y)
 
 
 def _phases(size: int, stride: int, dilation: int, padding: int) -> list[Taps]:

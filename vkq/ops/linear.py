@@ -40,14 +40,15 @@ class Linear(Layer[LinearProblem]):
             q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
             scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
-        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32, which is added to a float32 result
+        bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (with float activations always), which
+            is added to a float32 result
             and rounded to int32 (``round_half_even(bias / (x_scale * w_scale))``) for an 8-bit one.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits.
         method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
-            `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (int8: through shared
+            `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
             another order.
         device: a ``vkq.Device``; the default device where None.
@@ -61,7 +62,10 @@ class Linear(Layer[LinearProblem]):
         x_zero_point = saturate(-128 + round_half_even(-min(0, row) / x_scale))
     as ONNX DynamicQuantizeLinear (https://onnx.ai/onnx/operators/onnx__DynamicQuantizeLinear.html) moved to
     int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
-    below 2**-126 counts as 0. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
+    below 2**-126 counts as 0. Float activations (q8csw), in float32, in an order that the method decides, the
+    same every time: ``(sum_k x (w - w_zero_point)) * w_scale + bias``, within (K + 4) * 2**-24 of the sum of
+    the terms' magnitudes (`vkq.reference.floats`), then quantized with
+    y_qparams. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these
@@ -130,6 +134,7 @@ class Linear(Layer[LinearProblem]):
             self._matrix.build(b, taken, y, Pixels(p.m, p.m), extra)
         elif y.spec.size:
             self._gemm.build(b, taken, y, Rows(p.m), extra=extra)
+        y = self._scheme.finished(b, y)
         return reshaped(b, y, p.y_shape, MATRIX if y.spec.dtype in BYTES else None) if image else y
 
 

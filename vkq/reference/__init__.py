@@ -6,8 +6,9 @@ error there would be in both.
 """
 
 from vkq.reference.dynamic import linear_dynamic
+from vkq.reference.floats import conv2d_q8csw, conv_transpose2d_q8csw, linear_q8csw
 from vkq.reference.grouped import linear_grouped
-from vkq.reference.layers import conv2d, conv2d_acc, conv2d_q8csw, linear, linear_acc, linear_q8csw
+from vkq.reference.layers import conv2d, conv2d_acc, linear, linear_acc
 from vkq.reference.operators import avg_pool2d, global_avg_pool, lookup, max_pool2d
 from vkq.reference.resize import resize
 from vkq.reference.softmax import softmax
@@ -19,6 +20,7 @@ __all__ = [
     "conv2d_acc",
     "conv2d_q8csw",
     "conv_transpose2d",
+    "conv_transpose2d_q8csw",
     "global_avg_pool",
     "linear",
     "linear_acc",

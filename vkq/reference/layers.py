@@ -138,42 +138,6 @@ def conv2d(
     return np.moveaxis(_finish(np.moveaxis(acc, 1, -1), x, scales, added, y, activation), -1, 1)
 
 
-def linear_q8csw(
-    x: Array, wq: Array, w_scale: npt.ArrayLike, bias: Array | None = None, activation: Activation = None
-) -> npt.NDArray[np.float64]:
-    """Weight-only linear layer in float64: ``(sum_k x[m,k] * wq[n,k]) * w_scale[n] + bias[n]``, shape (...,
-    N).
-
-    x: (..., K), float. wq: (N, K), int8. A device accumulates in float32, so compare it by relative error.
-    """
-    problem = LinearProblem.of(x.shape, wq.shape)
-    added = _weight_only_bias("linear", x, wq, bias)
-    sums = x.reshape(problem.m, problem.k).astype(np.float64) @ wq.astype(np.float64).T
-    scales = check_scales(w_scale, problem.n, "linear: w_scale").astype(np.float64)
-    return np.asarray(np.clip(sums * scales + added, *activation_range(activation))).reshape(problem.y_shape)
-
-
-def conv2d_q8csw(
-    x: Array,
-    wq: Array,
-    w_scale: npt.ArrayLike,
-    bias: Array | None = None,
-    activation: Activation = None,
-    *,
-    stride: int | Sequence[int] = 1,
-    padding: Padding = 0,
-    dilation: int | Sequence[int] = 1,
-    groups: int = 1,
-) -> npt.NDArray[np.float64]:
-    """Weight-only convolution in float64, padded with 0; x: (N, IC, H, W) float, wq int8, the rest as
-    `conv2d`."""
-    problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
-    added = _weight_only_bias("conv2d", x, wq, bias).reshape(-1, 1, 1)
-    scales = check_scales(w_scale, problem.oc, "conv2d: w_scale").astype(np.float64).reshape(-1, 1, 1)
-    sums = convolve(x.astype(np.float64), wq.astype(np.float64), problem)
-    return np.asarray(np.clip(sums * scales + added, *activation_range(activation)))
-
-
 def convolve(
     x: npt.NDArray[np.float64], w: npt.NDArray[np.float64], p: Conv2dProblem
 ) -> npt.NDArray[np.float64]:
@@ -231,16 +195,3 @@ def _split_bias(
         return None, None
     checked = check_bias(bias, channels, y is None, f"{op}: bias")
     return (checked, None) if checked.dtype == np.int32 else (None, checked)
-
-
-def _weight_only_bias(op: str, x: Array, wq: Array, bias: Array | None) -> npt.NDArray[np.float64]:
-    """The bias in float64, or zeros; refuses operands of a weight-only operation that are of wrong types."""
-    if x.dtype.kind != "f" or wq.dtype != np.int8:
-        raise DTypeError(f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float and int8.")
-    channels = wq.shape[0]
-    if bias is None:
-        return np.zeros(channels)
-    _, added = _split_bias(op, bias.astype(np.float32) if bias.dtype.kind == "f" else bias, channels, None)
-    if added is None:
-        raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float x it must be of a float type.")
-    return added.astype(np.float64)

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.after import NOTHING, After
-from ..kernels.gemm import Gemm, Rows
+from ..kernels.direct import Direct
+from ..kernels.floats import FloatDirect, FloatGemm
+from ..kernels.gemm import Int8Gemm, Rows
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
@@ -110,7 +112,11 @@ class Scheme(ABC):
 
     @abstractmethod
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        """What comes out, where kernels give 8-bit results in this layout."""
+        """What a kernel gives, where kernels give 8-bit results in this layout."""
+
+    def finished(self, b: Builder, y: Value) -> Value:
+        """What comes out, made of what a kernel gave."""
+        return y
 
     @abstractmethod
     def linear(self, device: Device, form: str) -> Product:
@@ -158,6 +164,13 @@ class ChannelScheme(Scheme):
         zero_point: Int32,
         form: str,
         channels: int,
-    ) -> Gemm:
+    ) -> Int8Gemm | FloatGemm:
         """The matrix product with a weight (G, N, K) int8 and zero points (G, N), of so many real output
         channels."""
+
+    @abstractmethod
+    def direct(
+        self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int
+    ) -> Direct | FloatDirect:
+        """A convolution straight from the image with a weight (OC, IC/groups, KH, KW) int8 and zero points
+        (OC,)."""

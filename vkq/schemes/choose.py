@@ -58,7 +58,7 @@ def _bias(
 ) -> npt.NDArray[Any]:
     """int32, or float32 where the result is; a float32 one is rounded to int32 for an 8-bit result."""
     if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):
-        return check_bias(bias, len(scales), y is None, what)
+        return check_bias(bias, len(scales), y is None or x is None, what)
     return rounded_bias(check_bias(bias, len(scales), True, what), x.scale, scales, what)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from ..kernels.gemm import Gemm, Int8Gemm
+from ..kernels.direct import Direct
+from ..kernels.gemm import Int8Gemm
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.qparams import QParams
@@ -71,8 +72,11 @@ class Int8Scheme(ChannelScheme):
         zero_point: Int32,
         form: str,
         channels: int,
-    ) -> Gemm:
+    ) -> Int8Gemm:
         return Int8Gemm(device, shape, weight, zero_point, self, form, channels)
+
+    def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> Direct:
+        return Direct(device, weight, zero_point, self, form, groups)
 
     def channel_parameters(self, blocked: Int8, form: str, zero_point: Int32) -> Int32:
         """What the end of a kernel reads of each block of four channels: `vkq.kernels.weights.Arithmetic`."""

@@ -1,15 +1,16 @@
-"""q8csw: float32 activations, the weight dequantized in the shader, float32 sums."""
+"""q8csw: float activations, int8 weights that become floats in the shader, float32 sums."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.gemm import FloatGemm, Gemm
-from ..kernels.weights import Int8, Int32, by_group
+from ..kernels.floats import Affine, FloatDirect, FloatGemm
+from ..kernels.quantize import quantized
+from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.requantize import activation_range
 from ..runtime.builder import Builder, Value
@@ -19,23 +20,16 @@ from .base import ChannelScheme, Operands
 
 
 class Q8csw(ChannelScheme):
-    """y = sum_k x (w * w_scale) + bias in float32, in an order that the method decides."""
+    """y = (sum_k x (w - w_zero_point)) * w_scale + bias in float32, the sum in an order that the method
+    decides; with y_qparams that is quantized."""
 
-    name = "q8csw"
     integer = False
     inputs = ("float32",)
 
     def __init__(self, operands: Operands):
         super().__init__(operands)
         op, bias = operands.op, operands.bias
-        if operands.y is not None:
-            raise ArgumentError(
-                f"{op}: y_qparams is given without x_qparams; an int8 result needs int8 activations"
-            )
-        if operands.stored_zero_point.any():
-            raise ArgumentError(
-                f"{op}: w_zero_point must be 0 where the activations are float (scheme q8csw)"
-            )
+        self.name = "q8csw" if operands.y is None else "q8csw_q8to"
         if bias is not None and bias.dtype != np.float32:
             raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float activations it must be float32")
         if operands.path not in ("auto", "portable"):
@@ -44,7 +38,7 @@ class Q8csw(ChannelScheme):
             )
 
     def choice(self, device: Device) -> Choice:
-        return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
+        return Choice("float", "float", "float32 activations: products and sums in float32")
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype != "float32":
@@ -56,6 +50,16 @@ class Q8csw(ChannelScheme):
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")
 
+    def finished(self, b: Builder, y: Value) -> Value:
+        return y if self.operands.y is None else quantized(b, y, self.operands.y)
+
+    @cached_property
+    def affine(self) -> Affine:
+        """What becomes of the sums."""
+        o = self.operands
+        bias = np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
+        return Affine(o.w_scale, bias, activation_range(o.activation))
+
     def product(
         self,
         device: Device,
@@ -64,11 +68,8 @@ class Q8csw(ChannelScheme):
         zero_point: Int32,
         form: str,
         channels: int,
-    ) -> Gemm:
-        o = self.operands
+    ) -> FloatGemm:
+        return FloatGemm(device, shape, weight, zero_point, self.affine, channels)
 
-        def parameters(groups: int, n: int) -> npt.NDArray[np.float32]:
-            bias = np.zeros(channels, np.float32) if o.bias is None else o.bias
-            return np.stack([by_group(o.w_scale, groups, n), by_group(bias, groups, n)], axis=-1)
-
-        return FloatGemm(device, shape, weight, parameters, activation_range(o.activation), channels)
+    def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:
+        return FloatDirect(device, weight, zero_point, self.affine, groups)

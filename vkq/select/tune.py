@@ -30,6 +30,7 @@ SHADER = "gemm_q8ta_q8csw__tiled"
 INVOCATIONS = (
     64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
 )
+FLOATS = "q8csw"  # the form of a product of float activations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class ProductShape:
-    """A matrix product in blocks of four, with its dot form and output ("q8to" or "f32")."""
+    """A matrix product in blocks of four, with its dot form (or `FLOATS`) and output ("q8to" or "f32")."""
 
     form: str
     out: str
@@ -93,7 +94,7 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     not avoid, those that should take the least time, padding included."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
-    tiles = tiles[: tiles.index(known.tile) + 1]
+    tiles = tiles[: tiles.index(known.tile_float if shape.form == FLOATS else known.tile) + 1]
     sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
     return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))

@@ -1,0 +1,137 @@
+// Convolution of float32 images with int8 weights, straight from the image: any kernel, stride, dilation,
+// padding and groups, depthwise ones too. y = sum * scale + bias, the sum over (channel, kh, kw) in order.
+//
+// Memory    x: float32 NCHW; w: words [channel of the group][kh][kw][c4], lane = output channel; channels:
+//           float_output.glslh; y: float32 NCHW.
+// Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
+//           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
+//           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
+//           that a transposed convolution is stride_h * stride_w ordinary ones; padding may be negative then.
+// Needs     no shared memory and no barrier.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1) in;
+layout(constant_id = 0) const uint LOCAL_X = 16;
+layout(constant_id = 1) const uint LOCAL_Y = 4;
+layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
+layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
+#define taps_of_line() (KW > 0u ? KW : p.kw)
+
+layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1) readonly buffer W { int w[]; };
+layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "float_weight.glslh"
+#define NO_STORE_ROW
+#include "float_output.glslh"
+
+#define BLOCKS ((CHANNELS + 3) / 4)
+#if CHANNELS == 1
+#define Lanes float
+#else
+#define Lanes vec4
+#endif
+
+uint channel;         // the first output channel
+uint group, image, oh, ow;
+int h0, w0;           // of the first pixel's first tap in the input
+bool exists;          // false beyond the edge: computed from the last block and not stored
+Lanes zeros[BLOCKS];
+
+void begin() {
+  uint units = ceil_div(p.channels, CHANNELS), blocks = ceil_div(p.ow, PIXELS), all = p.lines * blocks;
+  uint across = ceil_div(all, LOCAL_X), tile = workgroup_index(), row = tile / across;
+  uint at = (tile - row * across) * LOCAL_X + gl_LocalInvocationID.x;
+  uint unit = row * LOCAL_Y + gl_LocalInvocationID.y;
+  exists = at < all && unit < units;
+  channel = min(unit, units - 1u) * CHANNELS;
+  group = channel / p.group_oc;
+  uint line = min(at, all - 1u) / blocks;
+  image = line / p.oh;
+  oh = line - image * p.oh;
+  ow = (min(at, all - 1u) - line * blocks) * PIXELS;
+  h0 = int(oh * p.stride_h) - p.pad_t;
+  w0 = int(ow * p.stride_w) - p.pad_l;
+  [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+    vec4 block = channel_block(min(channel / 4u + b, ceil_div(p.channels, 4u) - 1u), ZERO);
+#if CHANNELS == 1
+    zeros[b] = block[channel % 4u];
+#else
+    zeros[b] = block;
+#endif
+  }
+}
+
+Lanes weights_at(uint at, uint b) {
+#if CHANNELS == 1
+  uint byte_ = (uint(w[at]) ^ WEIGHT_SIGNS) >> 8u * (channel % 4u) & 0xffu;
+  return uintBitsToFloat(WEIGHT_BIAS | byte_) - zeros[b];
+#else
+  uint word = uint(w[at + min(b, ceil_div(p.channels, 4u) - 1u - channel / 4u)]) ^ WEIGHT_SIGNS;
+  return uintBitsToFloat(WEIGHT_BIAS | (uvec4(word, word >> 8, word >> 16, word >> 24) & 0xffu)) - zeros[b];
+#endif
+}
+
+float input_at(bool inside, uint line, int column) {
+  bool real = inside && uint(column) < p.w;
+  float value = x[real ? line + uint(column) : 0u];
+  return real ? value : 0.0;
+}
+
+int column_at(uint pixel, uint kw) { return w0 + int(pixel * p.stride_w + kw * p.dilation_w); }
+
+Lanes sums[PIXELS][BLOCKS];
+
+// One line of taps of one input channel; `at` is the word of its first weights.
+void multiply_line(bool inside, uint line, uint at) {
+  uint c4 = ceil_div(p.channels, 4u);
+  float window[PIXELS];
+  [[unroll]] for (uint i = 1u; i < PIXELS; i++)
+    window[i] = SLIDE ? input_at(inside, line, w0 + int(i) - 1) : 0.0;
+  [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
+    [[unroll]] for (uint i = 0u; i + 1u < PIXELS; i++)
+      window[i] = SLIDE ? window[i + 1u] : input_at(inside, line, column_at(i, kw));
+    window[PIXELS - 1u] = input_at(inside, line, column_at(PIXELS - 1u, kw));
+    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+      Lanes weights = weights_at(at + kw * c4, b);
+      [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] += window[i] * weights;
+    }
+  }
+}
+
+void store(uint pixel, uint c, float value) {
+  uint at = ((image * p.channels + c) * p.out_h + oh * p.out_stride_h + p.out_first_h) * p.out_w;
+  if (exists && ow + pixel < p.ow && c < p.channels)
+    y[at + (ow + pixel) * p.out_stride_w + p.out_first_w] = value;
+}
+
+void main() {
+  begin();
+  [[unroll]] for (uint i = 0u; i < PIXELS; i++)
+    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = Lanes(0.0);
+  uint c4 = ceil_div(p.channels, 4u), plane = p.h * p.w, at = channel / 4u;
+  uint base = (image * p.c + group * p.group_ic) * plane;
+  for (uint c = 0u; c < p.group_ic; c++) {
+    for (uint kh = 0u; kh < p.kh; kh++) {
+      uint h = uint(h0 + int(kh * p.dilation_h));
+      multiply_line(h < p.h, base + h * p.w, at);
+      at += taps_of_line() * c4;
+    }
+    base += plane;
+  }
+  [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+    uint block = min(channel / 4u + b, c4 - 1u);
+    [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
+#if CHANNELS == 1
+      store(i, channel, output_values(vec4(sums[i][b]), block)[channel % 4u]);
+#else
+      vec4 values = output_values(sums[i][b], block);
+      [[unroll]] for (uint c = 0u; c < 4u; c++) store(i, channel + 4u * b + c, values[c]);
+#endif
+    }
+  }
+}

@@ -1,0 +1,126 @@
+"""The kernels of float activations: each variant, forced on devices that would not choose it, within the
+bound of a float32 sum."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import Data, random_data
+from vkq.check.expected import Expected
+from vkq.kernels import floats
+from vkq.kernels.floats import Affine, FloatDirect, FloatGemm, FloatImplicit, staged_tile
+from vkq.kernels.gemm import Rows
+from vkq.layout.extent import Spec
+from vkq.problem.names import parse
+from vkq.runtime.builder import Builder, Value
+from vkq.runtime.eager import run
+from vkq.select import tune
+from vkq.shader.catalog import catalog
+
+from ..ops import doctored
+
+TILES = catalog().shaders[floats.GEMM_STAGED].axes["tile"]
+# rows, columns and k beyond whole tiles and steps; rows of whole vectors, or not
+PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
+CONVOLUTIONS = (
+    "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
+    "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # of one
+)
+
+
+def expected(name: str, seed: int) -> tuple[Data, Any, Expected]:
+    problem, rng = parse(name), np.random.default_rng(seed)
+    data = random_data(problem, rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(size=problem.x_shape).astype(np.float32)
+    return data, x, data.expected_sum(x, None)
+
+
+def affine(data: Data) -> Affine:
+    return Affine(data.w_scale, data.float_bias, (-np.inf, np.inf))
+
+
+def check(device: vkq.Device, x: Any, want: Expected, build: Callable[[Builder, Value, Value], None]) -> None:
+    tensor = vkq.Tensor.from_numpy(x, device)
+    b = Builder(device)
+    value, y = b.input(tensor.spec), b.new(Spec(want.y.shape, "float32"))
+    build(b, value, y)
+    assert want.mismatch(run(b.plan(y), (tensor,)).numpy()) is None
+
+
+@pytest.mark.parametrize(("tile", "name"), list(zip(TILES, PRODUCTS * 3, strict=True)))
+def test_every_staged_tile(device: vkq.Device, tile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, x, want = expected(name, len(tile))
+    monkeypatch.setattr(floats, "staged_tile", lambda *_: tile)
+    p = data.problem
+    gemm = FloatGemm(
+        device, (1, *p.weight_shape), lambda: data.w[None], data.w_zero_point[None], affine(data), p.gemm_n
+    )
+    gemm.kernel = "staged"
+    check(device, x, want, lambda b, v, y: gemm.build(b, v, y, Rows(p.gemm_m)))
+
+
+@pytest.mark.parametrize(("tile", "name"), list(zip(TILES, CONVOLUTIONS * 3, strict=True)))
+def test_every_implicit_tile(device: vkq.Device, tile: str, name: str) -> None:
+    data, x, want = expected(name, len(tile))
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="implicit",
+        device=device, **data.options,
+    )  # fmt: skip
+    kernel = FloatImplicit(layer._convolution.gemm, tile)
+    check(device, x, want, lambda b, v, y: kernel.build(b, data.problem, v, y))
+
+
+@pytest.mark.parametrize("tile", catalog().shaders["conv2d_q8csw__direct"].axes["tile"])
+def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FloatDirect, "tile", tile)
+    data, x, want = expected(CONVOLUTIONS[1], 3)
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="direct",
+        device=device, **data.options,
+    )  # fmt: skip
+    assert layer.explain(x.shape).variants == (f"conv2d_q8csw__direct:{tile}",)
+    assert want.mismatch(layer(x)) is None
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+def test_every_number_of_rows(device: vkq.Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
+    for k in (37, 64):  # whole vectors or not
+        data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
+        layer = vkq.Linear(
+            data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
+            device=device,
+        )  # fmt: skip
+        assert layer.explain(x.shape).variants[0].endswith(f".{rows}")
+        assert want.mismatch(layer(x)) is None
+
+
+@pytest.mark.parametrize("tile", catalog().shaders["gemm_q8csw__tiled"].axes["tile"])
+def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
+    for name in ("linear[M=37,K=37,N=45]", "linear[M=9,K=64,N=7]"):
+        data, x, want = expected(name, 1)
+        layer = vkq.Linear(
+            data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="tiled",
+            device=device,
+        )  # fmt: skip
+        with tune.forced(tune.Setting(tile, 4, 8)):
+            assert layer.explain(x.shape).variants[0].endswith(tile)
+            assert want.mismatch(layer(x)) is None
+
+
+def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:
+    """By the rows and columns; a phone takes none, and a device with little shared memory a small one."""
+    large = doctored.capabilities(
+        any_device, device_type="discrete", maxComputeSharedMemorySize=49152,
+        maxComputeWorkGroupInvocations=1024,
+    )  # fmt: skip
+    gemm = floats.GEMM_STAGED
+    assert staged_tile(large, gemm, 4096, 4096, 1) == "128x128"
+    assert staged_tile(large, gemm, 64, 4096, 1) == "64x32x4"
+    assert staged_tile(large, gemm, 8, 4096, 1) is None
+    small = doctored.capabilities(any_device, device_type="discrete", **doctored.SMALLEST_LIMITS)
+    assert staged_tile(small, gemm, 4096, 4096, 1) in ("64x64", "32x32")
+    assert staged_tile(any_device.capabilities, gemm, 4096, 4096, 1) is None

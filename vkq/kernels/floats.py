@@ -1,0 +1,258 @@
+"""Float activations with int8 weights (scheme q8csw): matrix products and convolutions, without an im2col
+matrix."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
+from ..layout.pack import layout
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.packing import pack
+from ..runtime.plan import Resident
+from ..runtime.program import Program, refusals
+from ..select import tune
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from . import gemv
+from .direct import UNROLLED_TAPS, Sweep
+from .gemm import INVOCATIONS, Rows
+from .pixels import window
+from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
+
+GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
+GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
+TILES = ("8x8", "4x8", "4x4")  # of a convolution straight from the image, widest first
+PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
+# Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
+# workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
+STAGED_TILES = (("128x128", 120), ("64x64", 200), ("64x32x4", 96), ("32x32x4", 0), ("32x32", 0))
+SMALLEST_STAGED = "32x32"
+
+
+@dataclasses.dataclass(frozen=True)
+class Affine:
+    """What becomes of the sum of each output channel: ``sum * scale + bias``, within *bounds*."""
+
+    scale: npt.NDArray[np.float32]
+    bias: npt.NDArray[np.float32]
+    bounds: tuple[float, float]
+
+    def blocks(self, zero_points: Int32) -> npt.NDArray[np.float32]:
+        """What kernels read of it for channels with zero points (G, N): [block of four][3][4 channels]."""
+        groups, n = zero_points.shape
+        padded = np.zeros((groups, 4 * ceil4(n), PARAMETERS), np.float32)
+        padded[:, :n, 0] = by_group(self.scale, groups, n)
+        padded[:, :n, 1] = by_group(self.bias, groups, n)
+        padded[:, :, 2] = 2**23 + 128  # of every weight, see shaders/common/float_weight.glslh
+        padded[:, :n, 2] += zero_points
+        return np.ascontiguousarray(padded.reshape(-1, 4, PARAMETERS).transpose(0, 2, 1))
+
+    @property
+    def constants(self) -> dict[str, Constant]:
+        """The specialization constants of every kernel."""
+        return {"CLAMPED": self.bounds != (-math.inf, math.inf)}
+
+    @property
+    def push(self) -> dict[str, int | float]:
+        """The push constants of every kernel."""
+        return {"y_low": self.bounds[0], "y_high": self.bounds[1]}
+
+
+class FloatGemm:
+    """The product of float32 rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when it is
+    needed, *zero_point* is (G, N) alike; *channels* is the number of real output channels."""
+
+    def __init__(
+        self,
+        device: Device,
+        shape: tuple[int, int, int],
+        weight: Callable[[], Int8],
+        zero_point: Int32,
+        affine: Affine,
+        channels: int,
+    ):
+        self.device, self.channels, self.affine = device, channels, affine
+        self.groups, self.n, self.k = shape
+        self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
+        self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.weights = Resident(
+            device,
+            self.groups * self.n4 * self.k4 * 16,
+            lambda: pack(layout(WEIGHT_LAYOUT), block_weights(weight(), zero_point)),
+        )
+        size = self.groups * self.n4 * PARAMETERS * 16
+        self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
+
+    def program(self, m: int) -> Program:
+        """The pipeline for a product with so many rows: by their number, unless ``kernel`` names it."""
+        facts = self.device.capabilities
+        few = m <= gemv.max_rows(facts, int8=False)
+        if self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k)):
+            return self._gemv(m)
+        staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
+        if self.kernel == "staged" and self.k:
+            return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
+        if self.kernel == "auto" and staged and not tune.is_forced():
+            return self._program(self._variant(GEMM_STAGED, tile=staged))
+        shape = tune.ProductShape(tune.FLOATS, "f32", ceil4(m), self.n4, self.k4, self.groups)
+        setting = tune.choose_setting(self.device, shape)
+        return self._program(self._variant("gemm_q8csw__tiled", tile=setting.tile), **setting.local)
+
+    def _gemv(self, m: int) -> Program:
+        facts = self.device.capabilities
+        most = max(1, gemv.max_rows(facts, int8=False))
+        rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
+        rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
+        variant = self._variant("gemv_q8csw__split", rows=str(rows))
+        shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
+        return self._program(variant, **gemv.split(facts, self.n4, self.k4, m, shared))
+
+    def _variant(self, shader: str, **axes: str) -> Variant:
+        return catalog().find(shader, x="any" if self.k % 4 else "four", **axes)
+
+    def _program(self, variant: Variant, **constants: Constant) -> Program:
+        return self.device.program(variant, {**constants, **self.affine.constants})
+
+    def build(
+        self,
+        b: Builder,
+        x: Value,
+        y: Value,
+        rows: Rows,
+        first: int = 0,
+        count: int | None = None,
+        extra: Sequence[Value] = (),
+    ) -> None:
+        """All rows of the result."""
+        m = rows.count
+        b.dispatch(self.program(m), self.slots(b, x, y), self.push(m), self.macs(m))
+
+    def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
+        """What a kernel is bound to."""
+        return [x, b.constant(self.weights), b.constant(self.parameters), y]
+
+    def push(self, m: int, plane: int = 1) -> dict[str, int | float]:
+        """The push constants of a product with so many rows, *plane* of them an image."""
+        return {
+            "m": m, "n4": self.n4, "k": self.k, "groups": self.groups, "channels": self.channels,
+            "plane": plane, **self.affine.push,
+        }  # fmt: skip
+
+    def macs(self, m: int) -> int:
+        """Multiply-adds of so many rows, padding included."""
+        return int(4 * m * self.n4 * self.k * self.groups)
+
+
+class FloatImplicit:
+    """A convolution through shared memory, its rows gathered from the image. *gemm* has the weight as (G, N,
+    K) with k = (kh, kw, channel)."""
+
+    def __init__(self, gemm: FloatGemm, tile: str | None = None):
+        self.gemm = gemm
+        self.tile = tile  # for tests and measurements: this one instead of the one chosen
+
+    @staticmethod
+    def fits(capabilities: Capabilities, p: Conv2dProblem) -> bool:
+        """Whether the convolution fills tiles through shared memory."""
+        return staged_tile(capabilities, CONV_STAGED, p.gemm_m, p.oc // p.groups, p.groups) is not None
+
+    def program(self, p: Conv2dProblem) -> Program:
+        """The pipeline for this problem."""
+        gemm = self.gemm
+        found = staged_tile(gemm.device.capabilities, CONV_STAGED, p.gemm_m, gemm.n, gemm.groups)
+        variant = catalog().find(CONV_STAGED, tile=self.tile or found or SMALLEST_STAGED)
+        whole = p.ic // p.groups % int(variant.defines["KT"]) == 0
+        return gemm.device.program(variant, {"WHOLE_STEPS": whole, **gemm.affine.constants})
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        gemm = self.gemm
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+            "group_channels": p.ic // p.groups, "ow": p.ow,
+        }  # fmt: skip
+        b.dispatch(self.program(p), gemm.slots(b, x, y), push, gemm.macs(p.gemm_m))
+
+
+class FloatDirect:
+    """A convolution straight from the image; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW)
+    as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias alone remains."""
+
+    def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
+        self.device, self.affine = device, affine
+        self.oc, self.group_ic, self.kh, self.kw = weight.shape
+        self.group_oc = self.oc // groups
+        words = ceil4(self.oc) * self.group_ic * self.kh * self.kw
+
+        def packed() -> Int8:
+            padded = np.zeros((4 * ceil4(self.oc), *weight.shape[1:]), np.int8)
+            padded[: self.oc] = weight
+            return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
+
+        self.weights = Resident(device, 4 * words, packed)
+        size = ceil4(self.oc) * PARAMETERS * 16
+        self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
+
+    @property
+    def tile(self) -> str:
+        """Pixels x output channels of an invocation: as many as the device has registers for, the channels
+        all of one group."""
+        known = profile(self.device.capabilities).tile_float
+        one_group = self.group_oc == self.oc
+        for tile in TILES[TILES.index(known) :]:
+            channels = int(tile.partition("x")[2])
+            if self.group_oc % channels == 0 or (one_group and self.oc > channels // 2):
+                return tile
+        return "8x1" if known == TILES[0] else "4x1"
+
+    def program(self, v: Sweep) -> Program:
+        """The pipeline for sweeps like this one."""
+        tile = self.tile
+        known, units = profile(self.device.capabilities), -(-self.oc // int(tile.partition("x")[2]))
+        down = 1
+        while down < 4 and down < units:
+            down *= 2
+        across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
+        taps = self.kw if self.kw <= UNROLLED_TAPS else 0
+        kind: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps}
+        variant = catalog().find("conv2d_q8csw__direct", tile=tile)
+        return self.device.program(variant, {**kind, **self.affine.constants})
+
+    def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
+        """Adds the pixels of one sweep."""
+        push: dict[str, int | float] = {
+            "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
+            "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],
+            "pad_l": v.before[1], "dilation_h": v.dilation[0], "dilation_w": v.dilation[1],
+            "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
+            "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
+            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **self.affine.push,
+        }  # fmt: skip
+        macs = v.images * v.oh * 4 * ceil4(v.ow) * self.oc * self.group_ic * self.kh * self.kw
+        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
+        b.dispatch(self.program(v), slots, push, macs)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        self.sweep(b, Sweep.of(p), x, y)
+
+
+def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:
+    """The tile through shared memory for a product with so many rows and columns; None on a device where
+    tiles in registers do as well, and where there is too little to fill the smallest."""
+    if profile(capabilities).staged is None or rows < 16 or n < 16:
+        return None
+    for tile, least in STAGED_TILES:
+        tall, wide = (int(size) for size in tile.split("x")[:2])
+        variant = next(v for v in catalog().shaders[shader].variants if v.axes["tile"] == tile)
+        enough = groups * -(-rows // tall) * -(-n // wide) >= least and 2 * rows > tall
+        if enough and not refusals(variant, variant.constants({}), capabilities):
+            return tile
+    return None
