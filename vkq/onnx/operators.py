@@ -224,7 +224,7 @@ def _qlinear_where(reading: Reading, node: Node) -> None:
 def _rows() -> dict[tuple[str, str], Rule]:
     plain = [*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS]
     rows: dict[tuple[str, str], Rule] = {
-        ("", op): _as_it_is for op in plain if op not in ("QuickGelu", "foreign")
+        ("", op): _as_it_is for op in plain if op not in ("QuickGelu", "foreign", "argmax", "argmin")
     }
     for op in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
         rows["", op] = _as_it_is

@@ -34,11 +34,12 @@ class Model:
     name: str = ""
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
-        """The graph for these shapes of the inputs; every refusal names the node."""
+        """The graph for these shapes of the inputs, with flags as uint8; every refusal names the node."""
         specs = {name: Spec.of(array) for name, array in self.constants.items()}
         constants = dict(self.constants)
         for argument in self.inputs:
-            specs[argument.name] = Spec(argument.dtype, tuple(int(d) for d in shapes[argument.name]))
+            dtype = "uint8" if argument.dtype == "bool" else argument.dtype
+            specs[argument.name] = Spec(dtype, tuple(int(d) for d in shapes[argument.name]))
         graph = Graph(
             [a.name for a in self.inputs], [a.name for a in self.outputs], list(self.nodes), constants, specs
         )

@@ -24,7 +24,7 @@ from .reader import Model, fixed, read
 from .report import Report, explain
 from .tensors import Argument
 
-ON_DEVICE = ("int8", "uint8", "float32")
+ON_DEVICE = ("int8", "uint8", "float32", "bool")
 KEPT = 8  # executables of other input shapes; the least recently used goes
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
@@ -55,8 +55,8 @@ class InferenceSession:
         fallback: "onnxruntime" runs on the CPU what the device cannot, with one warning; None refuses it.
         constant_inputs: inputs whose values count as constants, such as a weight that is an input of the
         model;
-            each new value prepares the model again. Inputs of types that a device has not (int64, bool)
-            always do.
+            each new value prepares the model again. Inputs of types that a device has not (int64) always do,
+            and bool where it is needed to know the model.
 
     Where ONNX Runtime's CPU provider computes in integers (with ``session.qdqisint8allowed=1``, which fuses
     int8 activations on every machine), the results are its bytes; elsewhere the correctly rounded result.
@@ -88,7 +88,11 @@ class InferenceSession:
         self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None  # until the first run
         if not self._constant:
             shapes = self.trial_shapes()
-            self._trial = shapes, self.lowered(shapes)  # refused now, not at the first run
+            flags = {a.name for a in self.model.inputs if a.dtype == "bool"}
+            if flags and refusals(lower(self.model.at(shapes))):
+                self._constant = flags
+            else:
+                self._trial = shapes, self.lowered(shapes)  # refused now, not at the first run
         self._open(device)
 
     def _open(self, device: Device | int | str | None) -> None:
@@ -185,7 +189,7 @@ class InferenceSession:
         run options are taken and ignored."""
         arrays = self._checked(input_feed)
         results = self._executable(arrays).run(arrays)
-        return [results[name] for name in self._names(output_names)]
+        return [self._declared(name, results[name]) for name in self._names(output_names)]
 
     def map(self, inputs: Iterable[Any], batch: int = 1) -> Iterator[Any]:
         """The first output for each of *inputs*, in order, while the next batch is being uploaded and
@@ -209,8 +213,14 @@ class InferenceSession:
             yield from self._finished(*one)
 
     def _finished(self, executable: Executable | Mixed, count: int) -> Iterator[Array]:
-        result = executable.finish()[self.model.outputs[0].name]
+        name = self.model.outputs[0].name
+        result = self._declared(name, executable.finish()[name])
         yield from (result[i] for i in range(count))
+
+    def _declared(self, name: str, array: Array) -> Array:
+        """A result in its type in the model, where a device holds it in another (bool, int64)."""
+        dtype = next(a.dtype for a in self.model.outputs if a.name == name)
+        return array.astype(dtype or array.dtype, copy=False)
 
     def _names(self, names: Sequence[str] | None) -> list[str]:
         known = [argument.name for argument in self.model.outputs]
@@ -238,7 +248,8 @@ class InferenceSession:
                     f"input {argument.name!r} has shape {array.shape}; it must be {list(argument.shape)}"
                     + (f" with {sizes}" if sizes else "")
                 )
-            arrays[argument.name] = array
+            flags = argument.dtype == "bool" and argument.name not in self._constant
+            arrays[argument.name] = array.view(np.uint8) if flags else array
         return arrays
 
     def _executable(self, arrays: Mapping[str, Array], turn: Hashable = 0) -> Executable | Mixed:

@@ -11,7 +11,7 @@ from ...numerics.qparams import QParams
 from ...ops import matmul as product
 from ...ops import quantize_each, take
 from ...problem.conv2d import Conv2dProblem
-from ...runtime.builder import Value
+from ...runtime.builder import Builder, Value
 from ..graph import Array, Graph, Node
 from ..operators.number import conv_options
 from ..operators.quantized import along
@@ -44,7 +44,7 @@ def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
 
 
 def _with_zero(context: Context, node: Node, index: int) -> tuple[Value, QParams]:
-    """An operand of MatMulInteger or ConvInteger, and its zero point with the scale 1."""
+    """An operand of MatMulInteger or ConvInteger, and its (first) zero point with the scale 1."""
     x, zero = context.value(node.inputs[index]), 0
     if node.input(2 + index):
         zero = int(context.graph.constants[node.inputs[2 + index]].reshape(-1)[0])
@@ -52,22 +52,62 @@ def _with_zero(context: Context, node: Node, index: int) -> tuple[Value, QParams
 
 
 def _integer_check(graph: Graph, node: Node) -> str | None:
-    for i, name in enumerate(node.inputs[2:]):
-        zero = graph.constants.get(name)
-        channels = node.op == "ConvInteger" and i == 1
-        if name and (zero is None or not (channels or every_equal(zero))):
-            return (
-                "its zero points must be constants, one for a whole operand or one for each channel of a"
-                " convolution"
-            )
     if node.op == "MatMulInteger" and min(len(graph.specs[name].shape) for name in node.inputs[:2]) < 2:
         return "both operands must be matrices"
+    for i, name in enumerate(node.inputs[2:]):
+        zero, axis = graph.constants.get(name), -1 if i else -2
+        if name and zero is None:
+            return f"its zero points must be constants; {name!r} is computed at run time"
+        channels = graph.specs[node.inputs[i]].shape[0 if node.op == "ConvInteger" else axis]
+        each = i == 1 or node.op == "MatMulInteger"
+        if zero is not None and not (every_equal(zero) or (each and zero.size == channels)):
+            return (
+                f"{name!r} has the shape {zero.shape}; it must be one number, or one for each row or column"
+            )
     return first_is_bytes(graph, node)
 
 
 def _matmul_integer(context: Context, node: Node) -> Value:
+    """A product for each zero point that rows of the left and columns of the right operand have."""
+    b = context.builder
     (x, xq), (z, zq) = (_with_zero(context, node, i) for i in (0, 1))
-    return product.summed(context.builder, x, z, xq, zq)
+    zeros = [
+        context.graph.constants[name].reshape(-1) if name else np.zeros(1, np.uint8)
+        for name in (node.input(2), node.input(3))
+    ]
+    if all(every_equal(one) for one in zeros):
+        return product.summed(b, x, z, xq, zq)
+    rows, columns = _groups(zeros[0], x.spec.shape[-2]), _groups(zeros[1], z.spec.shape[-1])
+    strips = []
+    for row_zero, own in rows:
+        left = _part(b, x, -2, own)
+        products = [
+            product.summed(b, left, _part(b, z, -1, others), QParams(1.0, row_zero, xq.dtype),
+                           QParams(1.0, column_zero, zq.dtype))
+            for column_zero, others in columns
+        ]  # fmt: skip
+        strips.append(_joined(b, products, -1))
+    y = _joined(b, strips, -2)
+    numbers = np.arange(y.spec.size, dtype=np.int32).reshape(y.spec.shape)
+    first, second = (np.argsort(np.concatenate([own for _, own in found])) for found in (rows, columns))
+    return take.taken(b, y, numbers[..., first, :][..., second])
+
+
+def _groups(zeros: Array, count: int) -> list[tuple[int, Array]]:
+    """Each zero point, and where it stands."""
+    each = np.broadcast_to(zeros, (count,))
+    return [(int(zero), np.flatnonzero(each == zero)) for zero in np.unique(each)]
+
+
+def _part(b: Builder, x: Value, axis: int, own: Array) -> Value:
+    """Some rows or columns."""
+    if len(own) == x.spec.shape[axis]:
+        return x
+    return take.taken(b, x, np.take(np.arange(x.spec.size, dtype=np.int32).reshape(x.spec.shape), own, axis))
+
+
+def _joined(b: Builder, xs: list[Value], axis: int) -> Value:
+    return xs[0] if len(xs) == 1 else take.concatenated_words(b, xs, axis)
 
 
 def _conv_integer(context: Context, node: Node) -> Value:

@@ -11,10 +11,12 @@ from typing import Any
 from ...kernels.quantize import quantized
 from ...kernels.repack import reshaped
 from ...ops import elementwise, pool, quantize, softmax, table, tables
+from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
+from ..operators.operator import axis_of
 from . import groups, layers, movement, quantization
 from .context import (
     BYTES,
@@ -83,6 +85,27 @@ def _lookup(context: Context, node: Node) -> Value:
 def _lookup2(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     return unnamed(context, elementwise.paired(context.builder, a, b, node.attributes["table"]))
+
+
+def _where(context: Context, node: Node) -> Value:
+    flags, x, z = (context.value(name) for name in node.inputs)
+    return unnamed(context, chosen(context.builder, flags, x, z))
+
+
+def _where_check(graph: Graph, node: Node) -> str | None:
+    flags, x, z = (graph.specs[name].dtype for name in node.inputs)
+    if flags != "uint8" or x != z or x not in (*BYTES, *WORDS):
+        return (
+            f"chooses from {x} and {z} by {flags}; flags must come of 8-bit values, the others be of one type"
+        )
+    return None
+
+
+def _argmax(context: Context, node: Node) -> Value:
+    a, x = node.attributes, context.value(node.inputs[0])
+    axis = axis_of(node, len(x.spec.shape), 0)
+    y = argmax_of(context.builder, x, axis, node.op == "argmin", bool(a.get("select_last_index", 0)))
+    return reshaped(context.builder, y, context.graph.specs[node.outputs[0]].shape)
 
 
 # ---------------------------------------------------------------------------- images, probabilities
@@ -162,6 +185,10 @@ ROWS: dict[str, Row] = {
     "mul": Row(bytes_of_one_type, _binary),
     "lookup": Row(anything, _lookup),
     "lookup2": Row(bytes_of_one_type, _lookup2),
+    "where": Row(_where_check, _where),
+    "Where": Row(_where_check, _where),
+    "argmax": Row(first_is_bytes, _argmax),
+    "argmin": Row(first_is_bytes, _argmax),
     "avg_pool2d": Row(same_type, _avg_pool),
     "global_avg_pool2d": Row(same_type, _global_avg_pool),
     "mean_lookup": Row(first_is_bytes, _mean_lookup),

@@ -67,7 +67,7 @@ STEPPED: dict[str, Unary] = {
         * np.where(x > 0, x, a.get("alpha", 1.6732632423543772) * (np.exp(np.minimum(x, 0)) - 1))
     ),
     "ThresholdedRelu": lambda x, a: np.where(x > a.get("alpha", 1.0), x, 0),
-    "Not": lambda x, a: ~x,
+    "Not": lambda x, a: np.logical_not(x),
 }
 BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "Add": np.add,
@@ -85,6 +85,7 @@ COMPARISONS: dict[str, Callable[[Array, Array], Any]] = {
     "GreaterOrEqual": np.greater_equal,
     "And": np.logical_and,
     "Or": np.logical_or,
+    "Xor": np.logical_xor,
 }
 VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": np.minimum, "Sum": np.add}
 

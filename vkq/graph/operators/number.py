@@ -4,7 +4,7 @@ shapes."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -164,6 +164,30 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(np.asarray(function(wide, axis=axes, keepdims=keep)).astype(given.dtype))
 
 
+def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
+    """ArgMax and ArgMin, of this type."""
+
+    def infer(x: Inputs) -> list[Spec]:
+        shape = x.spec(0).shape
+        axis, keep = axis_of(x.node, len(shape), 0), x.node.attributes.get("keepdims", 1)
+        if not shape or not shape[axis]:
+            raise ModelError(f"{x.node}: axis {axis} of {shape} has no number")
+        return [Spec(dtype, (*shape[:axis], *((1,) if keep else ()), *shape[axis + 1 :]))]
+
+    return infer
+
+
+def _places_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given = there(x[0])
+    axis, last = axis_of(node, given.ndim, 0), node.attributes.get("select_last_index", 0)
+    find: Any = np.argmax if node.op.lower() == "argmax" else np.argmin
+    found = find(
+        np.flip(given, axis) if last else given, axis, keepdims=bool(node.attributes.get("keepdims", 1))
+    )
+    found = given.shape[axis] - 1 - found if last else found
+    return one(found.astype(np.int32 if node.op.islower() else np.int64))
+
+
 def _softmax_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given = there(x[0])
     axis = axis_of(node, given.ndim, -1)
@@ -223,6 +247,9 @@ OPERATORS: dict[str, Operator] = {
         "number", lambda x: _int32(_product_shape(x, x.spec(0).shape, x.spec(1).shape))
     ),
     **{name: Operator("number", _reduce, _reduce_compute) for name in REDUCTIONS},
+    # in ONNX's words, and of 8-bit numbers on a device
+    **{name: Operator("number", _places("int64"), _places_compute) for name in ("ArgMax", "ArgMin")},
+    **{name: Operator("number", _places("int32"), _places_compute) for name in ("argmax", "argmin")},
     "Shape": Operator("shape", _shape, _shape_compute),
     "Size": Operator(
         "shape", lambda x: [Spec("int64", ())], lambda node, x: one(np.array(there(x[0]).size, np.int64))

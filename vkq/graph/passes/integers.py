@@ -158,11 +158,14 @@ def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bo
 
 
 def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
-    """A choice that is known now: elements of both operands, which get the parameters of the result first."""
+    """Elements of both operands, which get the parameters of the result first. A choice that is known now is
+    movement."""
     chosen = sweep.array(made.inputs[0])
     shape = sweep.specs[made.outputs[0]].shape
     if chosen is None:
-        return False
+        pair = [quantized(sweep, name, q, source=made.source) for name in made.inputs[1:]]
+        sweep.emit("where", [made.inputs[0], *pair], output, made.source, a=q, b=q, y=q)
+        return True
     sides = []
     for name in made.inputs[1:]:
         side = quantized(sweep, name, q, source=made.source)

@@ -177,7 +177,17 @@ def _sum(sweep: Sweep, node: Node) -> bool:
     return made is not None and summed(sweep, node, made.inputs[0], made.attributes["x"])
 
 
+def _place(sweep: Sweep, node: Node) -> bool:
+    """Where a number is largest, it was before dequantize."""
+    made, x = sweep.producer(node.inputs[0], "dequantize"), node.inputs[0]
+    if made is None and sweep.specs[x].dtype not in ("int8", "uint8"):
+        return False
+    x = x if made is None else made.inputs[0]
+    sweep.emit(node.op.lower(), [x], node.outputs[0], node.source, **node.attributes)
+    return True
+
+
 FLOAT_RESULTS: dict[str, Callable[[Sweep, Node], bool]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Softmax": _softmax,
-    "ReduceSum": _sum,
+    "ReduceSum": _sum, "ArgMax": _place, "ArgMin": _place,
 }  # fmt: skip

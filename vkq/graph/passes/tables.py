@@ -52,7 +52,7 @@ class Tables:
         self.roots[name] = roots
         dtype = sweep.specs[name].dtype
         real = dtype == "float32" and name in self.needed and node.op not in ("dequantize", "lookup")
-        if dtype not in BYTES:
+        if dtype not in (*BYTES, "bool"):
             if real and len(roots) == 1:
                 self._one(sweep, node, *roots)
             return True
@@ -85,7 +85,7 @@ class Tables:
             table = np.moveaxis(whole, (axis, other), (0, 1)).reshape(count, 256)
             if bool(np.all(table == table[:1])):
                 table, axis = table[0], -1
-        table = np.ascontiguousarray(table.reshape(-1) if axis < 0 else table)
+        table = _stored(np.ascontiguousarray(table.reshape(-1) if axis < 0 else table))
         sweep.nodes.pop()
         if (
             axis < 0
@@ -103,7 +103,7 @@ class Tables:
     def _two(self, sweep: Sweep, node: Node, a: str, b: str) -> bool:
         name, specs = node.outputs[0], (sweep.specs[a], sweep.specs[b])
         cone = _cone(sweep, name, {a, b})
-        same = {spec.dtype for spec in specs} == {sweep.specs[name].dtype}
+        same = specs[0].dtype == specs[1].dtype
         whole = np.broadcast_shapes(specs[0].shape, specs[1].shape) == sweep.specs[name].shape
         if not (same and whole) or _channel_axis(sweep, cone, 0) != -1:
             return False
@@ -115,9 +115,14 @@ class Tables:
             [a, b],
             name,
             node.source,
-            table=np.ascontiguousarray(np.broadcast_to(table, (256, 256))),
+            table=_stored(np.ascontiguousarray(np.broadcast_to(table, (256, 256)))),
         )
         return True
+
+
+def _stored(table: Array) -> Array:
+    """Flags are uint8 numbers on a device."""
+    return table.astype(np.uint8) if table.dtype == bool else table
 
 
 def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:

@@ -1,0 +1,39 @@
+// y = c ? a : b, where c holds flags: uint8 numbers that are 0 or 1, stored as -128 or -127.
+//
+// BYTES   a, b, y: Int8x4 words, and c, all in one layout. One invocation writes one word.
+// else    a, b, y: row-major 32-bit numbers; c in a layout of its own. One invocation writes one number.
+#version 450
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const int LAYOUT = 0;  // of c, where the others are numbers
+
+layout(set = 0, binding = 0) readonly buffer C { int c[]; };
+layout(set = 0, binding = 1) readonly buffer A { int a[]; };
+layout(set = 0, binding = 2) readonly buffer B { int b[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { int y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint count;              // words or numbers of y
+  uint c_n, c_c, c_h, c_w; // extent of c
+} p;
+
+#include "workgroup.glslh"
+#include "int8x4.glslh"
+#include "row_major.glslh"
+#include "layout/any.glslh"
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  if (i < p.count) {
+#if BYTES
+    int mask = (c[i] & 0x01010101) * 255;
+    y[i] = (a[i] & mask) | (b[i] & ~mask);
+#else
+    uvec4 extent = uvec4(p.c_n, p.c_c, p.c_h, p.c_w), e = from_row_major(i, extent);
+    int flag = int8x4_lane(c[any_layout_word(LAYOUT, e, extent)], any_layout_lane(LAYOUT, e));
+    y[i] = (flag & 1) == 1 ? a[i] : b[i];
+#endif
+  }
+}

@@ -1,0 +1,117 @@
+"""Choices that are known only at run time, comparisons, places of largest numbers, and integer products with
+a zero point for each row and column, against ONNX Runtime."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from tests.onnx.test_operators import TYPES, bytes_of, check, model, q
+from vkq.onnx.operators import MICROSOFT
+
+SHAPE = (2, 5, 3, 4)
+REAL = [
+    helper.make_node("DequantizeLinear", ["a", "as", "az"], ["ra"]),
+    helper.make_node("DequantizeLinear", ["b", "bs", "bz"], ["rb"]),
+]
+
+
+def flags(shape: tuple[int, ...]) -> np.ndarray:
+    return np.random.default_rng(5).integers(0, 2, shape).astype(bool)
+
+
+def operands(dtype: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """a and b of different parameters, and those of y."""
+    inputs = {"a": bytes_of(SHAPE, dtype), "b": bytes_of(SHAPE, dtype, 1)}
+    return inputs, q("a", 0.03, 100, dtype) | q("b", 0.07, 140, dtype) | q("y", 0.1, 120, dtype)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_quantized_where(device: vkq.Device, dtype: str) -> None:
+    """The flags are an input that broadcasts; also another choice with the same executable."""
+    inputs, constants = operands(dtype)
+    names = ["c", "a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+    node = helper.make_node("QLinearWhere", names, ["y"], domain=MICROSOFT)
+    for shape in ((5, 1, 4), SHAPE):
+        check(
+            device,
+            model([node], inputs | {"c": flags(shape)}, constants, dtype),
+            inputs | {"c": flags(shape)},
+        )
+    feed = inputs | {"c": flags(SHAPE)}
+    session = vkq.onnx.InferenceSession(model([node], feed, constants, dtype), device)
+    one, other = (session.run(None, feed | {"c": c})[0] for c in (feed["c"], ~feed["c"]))
+    assert len(session._executables) == 1
+    assert not np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [*TYPES, "float32", "int32"])
+def test_where(any_device: vkq.Device, dtype: str) -> None:
+    x, z = (bytes_of(SHAPE, "int8", seed).astype(dtype) for seed in (0, 1))
+    feed = {"c": flags(SHAPE), "x": x, "z": z}
+    if dtype == "int32":  # no input of a model on the device
+        feed.pop("z")
+    constants = {} if "z" in feed else {"z": z}
+    node = helper.make_node("Where", ["c", "x", "z"], ["y"])
+    check(any_device, model([node], feed, constants, dtype), feed)
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_where_by_a_comparison(device: vkq.Device, dtype: str) -> None:
+    """a > b chooses between reals, with and without a QuantizeLinear behind them; and the flags are a
+    result."""
+    inputs, constants = operands(dtype)
+    nodes = [*REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Not", ["c"], ["n"])]
+    chosen = helper.make_node("Where", ["n", "ra", "rb"], ["r"])
+    check(
+        device, model([*nodes[:3], helper.make_node("Not", ["c"], ["y"])], inputs, constants, "bool"), inputs
+    )
+    real = [*nodes, helper.make_node("Where", ["n", "ra", "rb"], ["y"])]
+    check(device, model(real, inputs, constants, "float32"), inputs)
+    stored = helper.make_node("QuantizeLinear", ["r", "ys", "yz"], ["y"])
+    check(device, model([*nodes, chosen, stored], inputs, constants, dtype), inputs)
+
+
+def test_flags_by_flags(any_device: vkq.Device) -> None:
+    a, b = flags((3, 4)), flags((4,))
+    for op in ("And", "Or", "Xor"):
+        node = helper.make_node(op, ["a", "b"], ["y"])
+        check(any_device, model([node], {"a": a, "b": b}, {}, "bool"), {"a": a, "b": b})
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin"])
+@pytest.mark.parametrize("dtype", TYPES)
+def test_places(device: vkq.Device, dtype: str, op: str) -> None:
+    """Of a score for each pixel's class, as a segmentation ends: int64, the first of equal ones."""
+    x = bytes_of((2, 21, 5, 3), dtype) // 8
+    constants = q("a", 0.03, 100, dtype)
+    for options in ({"axis": 1, "keepdims": 0}, {"axis": -1, "select_last_index": 1}):
+        nodes = [REAL[0], helper.make_node(op, ["ra"], ["y"], **options)]
+        check(device, model(nodes, {"a": x}, constants, "int64"), {"a": x})
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_integer_product_by_columns(device: vkq.Device, dtype: str) -> None:
+    """A zero point for each column, some of them equal: ONNX Runtime has those."""
+    a, rng = bytes_of((2, 5, 19), dtype), np.random.default_rng(0)
+    constants = {
+        "az": np.array(3, dtype), "b": rng.integers(0, 256, (19, 7)).astype(np.uint8),
+        "bz": np.array([0, 255, 128, 0, 7, 128, 1], np.uint8),
+    }  # fmt: skip
+    node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
+    check(device, model([node], {"a": a}, constants, "int32"), {"a": a})
+
+
+def test_integer_product_by_rows(device: vkq.Device) -> None:
+    """A zero point for each row too, which ONNX has and ONNX Runtime has not."""
+    a, b = bytes_of((5, 19), "uint8"), bytes_of((19, 7), "int8", 1)
+    az, bz = np.array([0, 255, 4, 255, 9], np.uint8), np.array([3, -128, 127, 3, 0, 0, 5], np.int8)
+    node = helper.make_node("MatMulInteger", ["a", "b", "az", "bz"], ["y"])
+    data = model([node], {"a": a, "b": b}, {"az": az, "bz": bz}, "int32")
+    want = (a.astype(np.int32) - az.astype(np.int32)[:, None]) @ (b.astype(np.int32) - bz.astype(np.int32))
+    np.testing.assert_array_equal(
+        vkq.onnx.InferenceSession(data, device).run(None, {"a": a, "b": b})[0], want
+    )

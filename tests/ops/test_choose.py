@@ -1,0 +1,52 @@
+"""Choices by flags, and places of largest numbers, against NumPy."""
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.ops import operand
+from vkq.ops.choose import argmax_of, chosen
+
+ANY = ("int8", "uint8", "float32", "int32")
+# ragged channels, rows and columns that are no multiple of a vector; more axes than a layout has; one number
+SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
+
+
+def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8).view("int8").astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", ANY)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
+    """Also with operands that broadcast."""
+    x, z = numbers(shape, dtype, 0), numbers(shape[-1:], dtype, 1)
+    flags = np.random.default_rng(2).integers(0, 2, (shape[0], *(1,) * (len(shape) - 1))).astype(np.uint8)
+    for c in (flags, np.ascontiguousarray(np.broadcast_to(flags, shape))):
+        got = operand.apply("where", chosen, {"c": c, "x": x, "z": z}, (), device, None, ANY)
+        assert got.dtype == x.dtype
+        np.testing.assert_array_equal(got, np.where(c, x, z))
+    with pytest.raises(vkq.DTypeError, match="flags must be uint8"):
+        operand.apply("where", chosen, {"c": x, "x": x, "z": x.astype(np.int32)}, (), device, None, ANY)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("least", [False, True])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
+    """Few different numbers, so that many are equal; the ends of the type among them."""
+    for dtype in ("int8", "uint8"):
+        info = np.iinfo(dtype)
+        x = np.random.default_rng(0).choice([info.min, info.min + 1, info.max], shape).astype(dtype)
+        for axis in range(len(shape)):
+            got = operand.apply("argmax", argmax_of, {"x": x}, (axis, least, last), device, None)
+            turned = np.flip(x, axis) if last else x
+            want = (turned.argmin if least else turned.argmax)(axis)
+            np.testing.assert_array_equal(got, shape[axis] - 1 - want if last else want)
+
+
+def test_argmax_of_nothing(any_device: vkq.Device) -> None:
+    with pytest.raises(vkq.ArgumentError, match="axis 1 of"):
+        operand.apply(
+            "argmax", argmax_of, {"x": np.zeros((2, 0), np.int8)}, (1, False, False), any_device, None
+        )

@@ -1,0 +1,74 @@
+"""Choices and places that are computed from 8-bit numbers: ONNX Where, ArgMax and ArgMin in a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError
+from ..kernels.repack import repacked
+from ..layout.extent import BYTES, Spec, layout_number
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from . import operand
+from .take import taken
+
+
+def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
+    """Adds ``where(flags, x, z)`` to a plan: x and z of one type, 8-bit, float32 or int32; flags are uint8
+    numbers 0 or 1. The shapes broadcast as NumPy's."""
+    if x.spec.dtype != z.spec.dtype or flags.spec.dtype != "uint8":
+        raise DTypeError(
+            f"where: flags are {flags.spec.dtype}, x {x.spec.dtype} and z {z.spec.dtype};"
+            " flags must be uint8, x and z of one type"
+        )
+    try:
+        shape = np.broadcast_shapes(flags.spec.shape, x.spec.shape, z.spec.shape)
+    except ValueError:
+        raise ArgumentError(
+            f"where: shapes {flags.spec.shape}, {x.spec.shape} and {z.spec.shape} do not broadcast"
+        ) from None
+    flags, x, z = (_whole(b, value, shape) for value in (flags, x, z))
+    packed = x.spec.dtype in BYTES
+    if packed:
+        flags, z = (repacked(b, value, x.spec.layout) for value in (flags, z))
+    y = b.new(Spec(shape, x.spec.dtype, x.spec.layout))
+    if y.spec.size:
+        push: dict[str, int | float] = {"count": y.spec.nbytes // 4}
+        push |= operand.named("c", flags.spec.extent)
+        variant = catalog().find("where__element", of="bytes" if packed else "numbers")
+        program = b.device.program(variant, {"LAYOUT": layout_number(flags.spec.layout)})
+        b.dispatch(program, [flags, x, z, y], push)
+    return y
+
+
+def _whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+    """x, repeated where it broadcasts."""
+    if x.spec.shape == tuple(shape):
+        return x
+    places = np.arange(x.spec.size, dtype=np.int32).reshape(x.spec.shape)
+    return taken(b, x, np.broadcast_to(places, shape))
+
+
+def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:
+    """Adds the places of the largest numbers along *axis* (>= 0) to a plan, as int32 without that axis.
+
+    least: of the least ones. last: the last of equal ones, else the first.
+    """
+    shape = x.spec.shape
+    if not shape[axis]:
+        raise ArgumentError(f"argmax: axis {axis} of {shape} is empty; it must have a number")
+    y = b.new(Spec((*shape[:axis], *shape[axis + 1 :]), "int32"))
+    if y.spec.size:
+        push: dict[str, int | float] = {
+            "count": y.spec.size, "steps": shape[axis], "inner": math.prod(shape[axis + 1 :]),
+            "sign": -1 if least else 1, "later": int(last),
+        }  # fmt: skip
+        push |= operand.named("x", x.spec.extent)
+        program = b.device.program(
+            catalog().find("argmax_q8__element"), {"LAYOUT": layout_number(x.spec.layout)}
+        )
+        b.dispatch(program, [x, y], push)
+    return y
