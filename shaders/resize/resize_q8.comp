@@ -4,6 +4,7 @@
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32;
 //              the fraction is cut off, or rounded half to even (EVEN)
+//   REAL 1     the same of the real numbers (x - x_zero) * x_scale, then quantized
 //
 // Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for
 //           each row of y, then each column: (first, second, bits of the distance from the first, from the
@@ -32,6 +33,11 @@ layout(push_constant) uniform Push {
   uint vectors;
   uint n, c, x_h, x_w, y_h, y_w;
   int shift;              // from the stored int8 to the number that it means: 0, or 128 for uint8
+  float x_scale;          // REAL alone, as the next ones
+  int x_zero;
+  float scale;
+  int zero_point;
+  float inverse, low, high, safe;
 } p;
 
 #include "workgroup.glslh"
@@ -39,6 +45,9 @@ layout(push_constant) uniform Push {
 #include "pixels.glslh"
 #if LINEAR
 #include "exact_sum.glslh"
+#endif
+#if REAL
+#include "quantized.glslh"
 #endif
 
 // The vector of a pixel (kPackedInt8_16C), or the word.
@@ -56,7 +65,12 @@ Element pixel(Pixels at, int h, int w) {
 #if LINEAR
 void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   float weight = multiply(intBitsToFloat(dy), intBitsToFloat(dx));
+#if REAL
+  vec4 v = vec4(int8x4_unpack(word) - p.x_zero);
+  [[unroll]] for (int i = 0; i < 4; i++) v[i] = multiply(v[i], p.x_scale);
+#else
   vec4 v = vec4(int8x4_unpack(word) + p.shift);
+#endif
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
@@ -66,8 +80,14 @@ Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, 
   add_term(value, word12, row.w, column.z);
   add_term(value, word21, row.z, column.w);
   add_term(value, word22, row.z, column.z);
+#if REAL
+  bool sure = true;
+  Int8x4 result = quantized_word(floatBitsToUint(value), sure);
+  return sure ? result : exact_word(floatBitsToUint(value));
+#else
   ivec4 q = ivec4(EVEN ? roundEven(value) : trunc(value)) - p.shift;
   return int8x4_pack(clamp(q, ivec4(-128), ivec4(127)));
+#endif
 }
 
 Element resized(Pixels at, ivec4 row, ivec4 column) {

@@ -8,13 +8,18 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import vkq
 from vkq import QParams, Tensor
 from vkq.layout.pack import activation_layouts
+from vkq.ops import operand
+from vkq.ops.resize import resized_as
 from vkq.problem.resize import Coordinates, NearestMode, Resize
-from vkq.reference.resize import resize
+from vkq.reference.resize import resize, resize_real
 
+from ..onnx.networks import onnxruntime_results
+from ..onnx.test_operators import model
 from ..referees import ort_ops
 
 COORDINATES = get_args(Coordinates)
@@ -133,6 +138,55 @@ def test_linear_without_trust_in_the_floats_of_the_device(
         how = Resize.of(x.shape, scale=scale, mode="linear", coordinates=coordinates)
         got = vkq.resize(x, scale=scale, mode="linear", coordinates=coordinates, device=device)
         np.testing.assert_array_equal(got, resize(x, how))
+
+
+REAL = {  # shape, size: parameters of x, and of y
+    ((1, 3, 4, 5), (8, 15)): (QParams(0.037, -5), QParams(0.037, -5)),  # many ties, decided by floats
+    ((2, 20, 6, 7), (4, 9)): (QParams(0.3, 11), QParams(0.21, -100)),
+    ((1, 5, 2, 3), (2, 3)): (QParams(0.02, 0), QParams(0.05, 3)),  # the size stays, the parameters do not
+    ((1, 1, 2, 2), (7, 9)): (QParams(1e-9, 0), QParams(1e-30, 0)),  # everything saturates
+}
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_between_real_numbers(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
+    """Linear, of what DequantizeLinear gives, to QuantizeLinear: ONNX Runtime's floats; in both layouts."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    for (shape, size), (xq, yq) in REAL.items():
+        for dtype, coordinates in itertools.product(("int8", "uint8"), COORDINATES):
+            x = np.random.default_rng(53).integers(0, 256, shape).astype(np.uint8).view(dtype)
+            a, y = (
+                QParams(q.scale, q.zero_point + (128 if dtype == "uint8" else 0), dtype) for q in (xq, yq)
+            )
+            how = Resize.of(shape, size, mode="linear", coordinates=coordinates)
+            want = resize_real(x, how, a, y)
+            for layout in ("kPackedInt8_4W4C", "kPackedInt8_16C"):
+                given = Tensor.from_numpy(x, device, layout=layout)
+                got = operand.apply("resize", resized_as, {"x": given}, (how, (a, y)), device, None).numpy()
+                np.testing.assert_array_equal(got, want, err_msg=f"{shape} {how}")
+            if not soft:
+                np.testing.assert_array_equal(want, onnx_between(x, how, a, y))
+
+
+def onnx_between(x: np.ndarray, how: Resize, xq: QParams, yq: QParams) -> np.ndarray:
+    """ONNX Runtime's."""
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node(
+            "Resize",
+            ["a", "", "", "size"],
+            ["b"],
+            mode="linear",
+            coordinate_transformation_mode=how.coordinates,
+        ),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    constants = {
+        "xs": np.float32(xq.scale), "xz": np.array(xq.zero_point, x.dtype), "ys": np.float32(yq.scale),
+        "yz": np.array(yq.zero_point, x.dtype), "size": np.array(how.y_shape, np.int64),
+    }  # fmt: skip
+    data = model(nodes, {"x": x}, constants, x.dtype.name)
+    return onnxruntime_results(data, {"x": x})[0]
 
 
 def test_a_flat_image_may_lose_one_by_truncation(device: vkq.Device) -> None:

@@ -26,7 +26,7 @@ from ..problem.transposed import TransposedConv2dProblem
 from ..reference import layers, linear_grouped, transposed
 from ..reference import operators as reference_ops
 from ..reference.layers import convolve
-from ..reference.resize import interpolate, resize
+from ..reference.resize import interpolate, resize, resize_real
 from ..reference.softmax import softmax, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
@@ -102,6 +102,8 @@ def _max_pool_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 def _resize_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given = there(x[0])
     how = resize_of(node, given.shape, x)
+    if "real" in node.attributes and how.mode == "linear":
+        return one(resize_real(given, how, *node.attributes["real"]))
     if how.mode == "nearest" or given.dtype.kind != "f" or how.y_shape == how.x_shape:
         return one(resize(given, how))
     return one(interpolate(given, how))

@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..kernels.quantize import steps
 from ..kernels.repack import repacked
 from ..layout.extent import PIXELS, Spec
-from ..numerics.stored import shift
+from ..numerics.qparams import QParams
+from ..numerics.stored import shift, signed_zero_point
 from ..problem.resize import Coordinates, NearestMode, Resize, ResizeMode, Rounding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -70,12 +72,13 @@ def resized(
     return resized_as(b, x, how)
 
 
-def resized_as(b: Builder, x: Value, how: Resize) -> Value:
-    """Adds a resize of known sizes to a plan."""
-    if how.y_shape == how.x_shape:
+def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] | None = None) -> Value:
+    """Adds a resize of known sizes to a plan. real: interpolates the real numbers that x means by the first
+    parameters, in float32, and quantizes them by the second: `vkq.reference.resize.resize_real`."""
+    if how.y_shape == how.x_shape and (real is None or real[0] == real[1]):
         return x
     x = repacked(b, x, x.spec.image_layout)
-    y = b.new(Spec(how.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
+    y = b.new(Spec(how.y_shape, x.spec.dtype, x.spec.layout, real[1] if real else x.spec.qparams))
     if y.spec.size:
         table = b.device.constant(("resize", how), 16 * sum(how.size), lambda: _table(how))
         constants: dict[str, Constant] = {}
@@ -86,7 +89,10 @@ def resized_as(b: Builder, x: Value, how: Resize) -> Value:
             "vectors": y.spec.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
             "y_w": how.size[1], "shift": shift(y.spec.dtype),
         }  # fmt: skip
-        variant = catalog().find("resize_q8__pixels", mode=how.mode, layout=PIXELS[y.spec.layout])
+        given, stored = real or (QParams(1.0),) * 2
+        push |= {"x_scale": given.scale, "x_zero": signed_zero_point(given), **steps(stored)}
+        mode = "real" if real is not None and how.mode == "linear" else how.mode
+        variant = catalog().find("resize_q8__pixels", mode=mode, layout=PIXELS[y.spec.layout])
         b.dispatch(b.device.program(variant, constants), [x, b.constant(table), y], push)
     return y
 

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkq.numerics.qparams import QParams
+from vkq.numerics.quantize import dequantize, quantize
 from vkq.problem.resize import Resize
 
 Array = npt.NDArray[Any]
@@ -31,6 +33,12 @@ def resize(x: Array, how: Resize) -> Array:
     info = np.iinfo(x.dtype)
     rounded = np.trunc(value) if how.rounding == "truncate" else np.rint(value)
     return np.asarray(np.clip(rounded, info.min, info.max).astype(x.dtype))
+
+
+def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:
+    """Resize, linear, between DequantizeLinear (xq) and QuantizeLinear (yq), as ONNX Runtime: each step in
+    float32, the quotient by the scale rounded half to even."""
+    return quantize(interpolate(dequantize(x, xq), how), yq)
 
 
 def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:

@@ -95,7 +95,7 @@ def _resize(context: Context, node: Node) -> Value:
     how = resize_of(
         node, x.spec.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])]
     )
-    return unnamed(context, resize.resized_as(context.builder, x, how))
+    return unnamed(context, resize.resized_as(context.builder, x, how, node.attributes.get("real")))
 
 
 def _places(graph: Graph, node: Node) -> tuple[Array, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -148,12 +149,13 @@ def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: st
 
 
 def _resize(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
+    """Linear: ONNX Runtime's floats, where none of their products can be subnormal."""
     x = parameters(sweep, made.inputs[0])
-    if x is None or x[1] != q:
+    usual = x is not None and all(2.0**-60 < scale < 2.0**60 for scale in (x[1].scale, q.scale))
+    if x is None or x[1].dtype != q.dtype or not (usual or x[1] == q):
         return False
-    sweep.emit(
-        "Resize", [x[0], *made.inputs[1:]], output, made.source, **{**made.attributes, "rounding": "even"}
-    )
+    more: dict[str, Any] = {"real": (x[1], q)} if usual else {"rounding": "even"}
+    sweep.emit("Resize", [x[0], *made.inputs[1:]], output, made.source, **{**made.attributes, **more})
     return True
 
 
