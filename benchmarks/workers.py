@@ -15,7 +15,7 @@ import multiprocessing
 import os
 import pickle
 import time
-from itertools import cycle, islice, product
+from itertools import cycle, product, takewhile
 from typing import Any
 
 import numpy as np
@@ -47,9 +47,9 @@ def work(
     for _ in range(2):  # prepares the model and warms up
         equal = all(np.array_equal(a, b) for a, b in zip(session.map(given, batch), want, strict=True))
     ready.wait()
-    start, count = time.perf_counter(), 0
-    while time.perf_counter() - start < seconds:
-        count += sum(1 for _ in session.map(islice(cycle(given), 8 * batch), batch))
+    start = time.perf_counter()
+    stream = takewhile(lambda _: time.perf_counter() - start < seconds, cycle(given))
+    count = sum(1 for _ in session.map(stream, batch))
     results.put((device, equal, count, time.perf_counter() - start))
 
 

@@ -11,6 +11,7 @@ import pytest
 import vkq
 import vkq.onnx
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
+from tests.runtime.work import counted, failing
 from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.session import KEPT
 
@@ -141,6 +142,48 @@ def test_map(device: vkq.Device, resnet: bytes, count: int, batch: int) -> None:
     assert len(got) == count
     for y, x in zip(got, inputs, strict=True):
         np.testing.assert_array_equal(y, onnxruntime_results(resnet, {"x": x[None]})[0][0])
+
+
+def test_map_takes_arrays_of_every_kind(any_device: vkq.Device, resnet: bytes) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    x = images(4, 3, 16, 16)
+    frozen = x[0].copy()
+    frozen.flags.writeable = False
+    odd = [frozen, x[1].astype(">f4"), np.asfortranarray(x[2]), x[3][:, ::-1, ::-1].copy()[:, ::-1, ::-1]]
+    for got, want in zip(session.map(odd, 4), session.run(None, {"x": x})[0], strict=True):
+        np.testing.assert_array_equal(got, want)
+    for given in ([x[0], x[1][:, :8]], [x[0], x[1].astype(np.float64)]):
+        with pytest.raises(
+            vkq.ArgumentError, match=r"array 1 of the batch is .*, the first float32 \(3, 16, 16"
+        ):
+            list(session.map(given, 2))
+    with pytest.raises(vkq.DTypeError, match="float64; it must be float32"):
+        list(session.map([x[0].astype(np.float64)]))
+
+
+def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    x = images(5, 3, 16, 16)
+    want = session.run(None, {"x": x})[0]
+    begun = session.map(x, 2)
+    np.testing.assert_array_equal(next(begun), want[0])
+    begun.close()  # type: ignore[attr-defined]
+    list(session.map(x, 2))
+    with failing("vkAllocateMemory", 0):
+        for _ in range(3):
+            np.testing.assert_array_equal(list(session.map(x, 2)), want)
+        assert counted() == 0
+    assert len(session._executables) == 3  # of five, two and one
+
+
+def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:
+    """What cannot run beside others runs at once: parts on the CPU."""
+    model, x = partly(folder), images(2, 3, 16, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        session = vkq.onnx.InferenceSession(model, any_device, fallback="onnxruntime")
+        for got, one in zip(session.map(x, 1), x, strict=True):
+            np.testing.assert_array_equal(got, onnxruntime_results(model, {"x": one[None]})[0][0])
 
 
 def test_explain(any_device: vkq.Device, resnet: bytes) -> None:

@@ -6,8 +6,10 @@ kept in ``layers``, which the executables of one model share, whatever the shape
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import threading
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from ..errors import UnsupportedModelError
@@ -21,6 +23,7 @@ from ..runtime.tensor import Tensor
 from .device.context import Context
 from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
+from .stream import Lane, results_of
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
@@ -45,8 +48,10 @@ class Executable:
             raise UnsupportedModelError(
                 "\n".join([f"{len(refused)} nodes cannot run on a device:", *refused]), refused
             )
-        self.graph = graph
+        self.graph, self.device = graph, device
+        self._timestamps = 4096 if timestamps else 0
         self._lock = threading.Lock()
+        self._idle: dict[str, list[Lane]] = {}
         with device.programs.together(progress):  # made while weights are packed and uploaded
             builder = Builder(device)
             # Each node's dispatches: the first, and the one after the last.
@@ -54,10 +59,11 @@ class Executable:
             values = self._add_nodes(builder, layers)
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
-            names = [name for name in graph.outputs if name not in constants]
-            self.plan = builder.plan(*(values[name] for name in names))
+            self.results = [name for name in graph.outputs if name not in constants]  # what the plan gives
+            self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
-            self.recording = self._record(device, names, timestamps)
+            for resident in self.plan.constants.values():
+                _ = resident.buffer
 
     def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
         specs = self.graph.specs
@@ -70,19 +76,36 @@ class Executable:
             self.steps.append((node, first, builder.dispatches))
         return values
 
-    def _record(self, device: Device, outputs: Sequence[str], timestamps: bool) -> Recording:
-        given = [Tensor.of(device, spec) for spec in self.plan.inputs]
-        self.inputs = dict(zip(self.graph.inputs, given, strict=True))
-        slots = dict(enumerate(tensor.buffer for tensor in given))
-        results = []
-        for slot, spec in zip(self.plan.outputs, self.plan.results, strict=True):
-            # two outputs may be one value, or an input
-            results.append(Tensor.of(device, spec, slots.get(slot)))
-            slots[slot] = results[-1].buffer
-        self.outputs = dict(zip(outputs, results, strict=True))
-        with device.record(timestamps=4096 if timestamps else 0) as recording:
-            recording.add(self.plan, [x.buffer for x in given], [y.buffer for y in results])
+    @functools.cached_property
+    def inputs(self) -> dict[str, Tensor]:
+        """What `start` writes, by name."""
+        return {
+            name: Tensor.of(self.device, spec)
+            for name, spec in zip(self.graph.inputs, self.plan.inputs, strict=True)
+        }
+
+    @functools.cached_property
+    def outputs(self) -> dict[str, Tensor]:
+        """What `finish` reads, by name."""
+        found = results_of(self.device, self.plan, list(self.inputs.values()))
+        return dict(zip(self.results, found, strict=True))
+
+    @functools.cached_property
+    def recording(self) -> Recording:
+        """The plan on these tensors."""
+        given, results = ([x.buffer for x in tensors.values()] for tensors in (self.inputs, self.outputs))
+        with self.device.record(timestamps=self._timestamps) as recording:
+            recording.add(self.plan, given, results)
         return recording
+
+    def lane(self, output: str) -> Lane | None:
+        """Where a batch can run beside others, for this result alone; None where it has to be `run`."""
+        if output not in self.results or not Lane.can(self.device, self.plan):
+            return None
+        idle = self._idle.setdefault(output, [])
+        with contextlib.suppress(IndexError):
+            return idle.pop()
+        return Lane(self.device, self.plan, self.results.index(output), idle)
 
     def shaders(self) -> list[tuple[str, ...]]:
         """The shader variants of each node, in order of dispatch."""

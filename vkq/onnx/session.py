@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from .tensors import Argument
 
 ON_DEVICE = ("int8", "uint8", "float32", "bool")
 KEPT = 8  # executables of other input shapes; the least recently used goes
+AHEAD = 1  # batches that `map` has begun when it waits for one
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
@@ -102,7 +102,6 @@ class InferenceSession:
         self._layers: dict[Hashable, Any] = {}
         self._executables: OrderedDict[Hashable, Executable | Mixed] = OrderedDict()
         self._lock = threading.Lock()
-        self._maps = itertools.count(1)
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -196,26 +195,32 @@ class InferenceSession:
         computed.
 
         inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
-        number. *batch* of them run together; the last batch may be smaller.
+        number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
+        from which the device takes them by itself.
         """
-        first = self.model.inputs[0].name
-        waiting: list[tuple[Executable | Mixed, int]] = []
-        own = next(self._maps)  # executables of its own: other threads may run the session meanwhile
-        for number, group in enumerate(_groups(inputs, batch)):
+        first, output = self.model.inputs[0].name, self.model.outputs[0].name
+        waiting: deque[Callable[[], Array]] = deque()
+        for group in _groups(inputs, batch):
             rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
-            arrays = self._checked({name: np.stack([row[name] for row in rows]) for name in rows[0]})
-            executable = self._executable(arrays, (own, number % 2))
-            executable.start(arrays)
-            waiting.append((executable, len(group)))
-            if len(waiting) == 2:
-                yield from self._finished(*waiting.pop(0))
-        for one in waiting:
-            yield from self._finished(*one)
+            arrays = {name: [np.asarray(row[name]) for row in rows] for name in rows[0]}
+            waiting.append(self._begun(arrays, output))
+            if len(waiting) > AHEAD:
+                yield from self._declared(output, waiting.popleft()())
+        for finish in waiting:
+            yield from self._declared(output, finish())
 
-    def _finished(self, executable: Executable | Mixed, count: int) -> Iterator[Array]:
-        name = self.model.outputs[0].name
-        result = self._declared(name, executable.finish()[name])
-        yield from (result[i] for i in range(count))
+    def _begun(self, rows: Mapping[str, list[Array]], output: str) -> Callable[[], Array]:
+        """A batch: what waits for the results, which are there already where it cannot run beside others."""
+        if not self._constant:
+            shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
+            executable = self._executable(self._checked(shapes))
+            lane = executable.lane(output) if isinstance(executable, Executable) else None
+            if lane is not None:
+                lane.start([_alike(name, rows[name]) for name in executable.graph.inputs])
+                return lane.finish
+        arrays = self._checked({name: np.stack(_alike(name, x)) for name, x in rows.items()})
+        results = self._executable(arrays).run(arrays)
+        return lambda: results[output]
 
     def _declared(self, name: str, array: Array) -> Array:
         """A result in its type in the model, where a device holds it in another (bool, int64)."""
@@ -252,10 +257,10 @@ class InferenceSession:
             arrays[argument.name] = array.view(np.uint8) if flags else array
         return arrays
 
-    def _executable(self, arrays: Mapping[str, Array], turn: Hashable = 0) -> Executable | Mixed:
+    def _executable(self, arrays: Mapping[str, Array]) -> Executable | Mixed:
         shapes = {name: array.shape for name, array in arrays.items()}
         given = {name: array for name, array in arrays.items() if name in self._constant}
-        key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()), turn)
+        key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()))
         with self._lock:
             found = self._executables.get(key)
             if found is None:
@@ -292,6 +297,18 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         except ValueError as error:
             last = error
     raise last
+
+
+def _alike(name: str, arrays: list[Array]) -> list[Array]:
+    """The arrays of a batch in this machine's byte order, each contiguous. Refused where they differ."""
+    shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
+    for i, array in enumerate(arrays):
+        if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
+            raise ArgumentError(
+                f"input {name!r}: array {i} of the batch is {array.dtype} {array.shape}, the first {dtype}"
+                f" {shape}; they must be equal"
+            )
+    return [np.ascontiguousarray(array, dtype) for array in arrays]
 
 
 def _groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:

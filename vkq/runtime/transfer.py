@@ -74,11 +74,11 @@ def put(device: Device, buffer: Buffer, spec: Spec, data: npt.NDArray[Any]) -> N
     if buffer.mapped and device.shares_processor:
         device.queue.upload_packed(buffer, packing(layout, spec.extent), raw, flip)
         return None
-    if _too_large(device, raw.nbytes, spec):
+    if too_large(device, spec):
         return device.upload(buffer, stored(data, spec))
     staged = device.allocate(raw.nbytes)
     device.upload(staged, raw)
-    device.queue.add(_plan(device, spec, "pack").native, (staged,), (buffer,))
+    device.queue.add(packing_plan(device, spec, "pack").native, (staged,), (buffer,))
 
 
 def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> None:
@@ -91,7 +91,7 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
         device.check_readable()
         device.queue.download_unpacked(buffer, packing(layout, spec.extent), flat, _flip(spec))
         return None
-    if _too_large(device, flat.nbytes, spec):
+    if too_large(device, spec):
         words = np.empty(spec.nbytes // 4, "<i4")
         device.download_into(buffer, words.view(np.uint8))
         np.bitwise_xor(
@@ -100,7 +100,7 @@ def get(device: Device, buffer: Buffer, spec: Spec, out: npt.NDArray[Any]) -> No
         return None
     staged = device.allocate(flat.nbytes)
     device.check_readable()
-    device.queue.add(_plan(device, spec, "unpack").native, (buffer,), (staged,))
+    device.queue.add(packing_plan(device, spec, "unpack").native, (buffer,), (staged,))
     return device.download_into(staged, flat)
 
 
@@ -114,16 +114,16 @@ def snapshot(device: Device, buffer: Buffer, size: int) -> Buffer:
     return copy
 
 
-def _too_large(device: Device, size: int, spec: Spec) -> bool:
-    """For a shader: the host does it, as slowly as it can."""
-    return max(size, spec.nbytes) > device.capabilities.properties["maxStorageBufferRange"]
+def too_large(device: Device, spec: Spec) -> bool:
+    """For the shaders that pack and unpack: the host does it, as slowly as it can."""
+    return max(spec.size, spec.nbytes) > int(device.capabilities.properties["maxStorageBufferRange"])
 
 
 def _flip(spec: Spec) -> int:
     return UINT8 if spec.dtype == "uint8" else 0
 
 
-def _plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
+def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) -> Plan:
     """Row-major bytes to the spec's layout, or back."""
     bare = Spec(spec.shape, spec.dtype, spec.layout)
 

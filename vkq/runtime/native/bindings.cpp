@@ -324,6 +324,14 @@ static void bindQueue(nb::class_<Queue> c) {
       .def("trim", &Queue::trim)
       .def("upload", [](Queue &q, const Buffer &target,
                         ReadBytes data) { q.upload(target.piece, data.data(), data.nbytes()); })
+      .def(
+          "gather",
+          [](Queue &q, const Buffer &target, const std::vector<ReadBytes> &arrays) {
+            std::vector<Part> parts;
+            for (const ReadBytes &one : arrays) parts.push_back({one.data(), one.nbytes()});
+            q.gather(target.piece, parts);
+          },
+          "Arrays one behind the other into memory that the host sees.")
       .def("download", [](Queue &q, const Buffer &source,
                           Bytes data) { q.download(source.piece, data.data(), data.nbytes()); })
       .def(

@@ -78,4 +78,17 @@ void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes) {
              [&](uint64_t begin, uint64_t end) { std::memcpy(to + begin, from + begin, end - begin); });
 }
 
+void copyParts(uint8_t *to, const std::vector<Part> &parts) {
+  uint64_t bytes = 0;
+  for (const Part &one : parts) bytes += one.bytes;
+  inParallel(bytes, BYTES_PER_THREAD, [&](uint64_t begin, uint64_t end) {
+    uint64_t at = 0;
+    for (const Part &one : parts) {  // what of it lies in [begin, end)
+      const uint64_t from = std::max(begin, at), until = std::min(end, at + one.bytes);
+      if (from < until) std::memcpy(to + from, one.data + (from - at), until - from);
+      at += one.bytes;
+    }
+  });
+}
+
 }  // namespace vkq

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 namespace vkq {
 
@@ -10,5 +11,12 @@ namespace vkq {
 void inParallel(uint64_t total, uint64_t least, const std::function<void(uint64_t, uint64_t)> &body);
 
 void copyBytes(uint8_t *to, const uint8_t *from, size_t bytes);
+
+struct Part {
+  const uint8_t *data;
+  uint64_t bytes;
+};
+// One behind the other.
+void copyParts(uint8_t *to, const std::vector<Part> &parts);
 
 }  // namespace vkq

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 
+#include "copying.hpp"
 #include "recording.hpp"
 
 namespace vkq {
@@ -55,6 +56,8 @@ struct Queue : std::enable_shared_from_this<Queue> {
   // The host's bytes are copied when `upload` returns, and all there when `download` does. With the GIL.
   void upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes);
   void download(const PiecePtr &source, uint8_t *data, uint64_t bytes);
+  // Arrays one behind the other into memory that the host sees, while nothing on the device uses it.
+  void gather(const PiecePtr &target, const std::vector<Part> &parts);
   // For memory that the host sees: `access` reads or writes it while nothing on the device uses it, without
   // the GIL.
   void write(const PiecePtr &target, const std::function<void(uint8_t *)> &access);

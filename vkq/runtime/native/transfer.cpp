@@ -1,7 +1,6 @@
 // Queue's copies between host and device.
 #include <algorithm>
 
-#include "copying.hpp"
 #include "queue.hpp"
 
 namespace vkq {
@@ -42,6 +41,14 @@ void Queue::write(const PiecePtr &target, const std::function<void(uint8_t *)> &
     lock.unlock();
     for (const auto &one : busy) wait(one);
   }
+}
+
+void Queue::gather(const PiecePtr &target, const std::vector<Part> &parts) {
+  uint64_t bytes = 0;
+  for (const Part &one : parts) bytes += one.bytes;
+  if (!target->mapped() || bytes > target->bytes)
+    throw std::out_of_range("gather: more bytes than the buffer has, or no host memory");
+  write(target, [&](uint8_t *to) { copyParts(to, parts); });
 }
 
 void Queue::read(const PiecePtr &source, const std::function<void(const uint8_t *)> &access) {
