@@ -11,8 +11,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Node, Spec
 from ..graph.operators.operator import Inputs
-from .operators import NEWEST
-from .tensors import Argument, argument_of, package
+from .tensors import NEWEST, Argument, argument_of, package
 
 
 def unknown(node: Node, domain: str, why: str = "") -> Node:

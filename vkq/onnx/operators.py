@@ -7,52 +7,17 @@ passes make of that, and of models that say it themselves, the same operator of 
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError
-from ..graph.graph import Array, Node
+from ..graph.graph import Node
 from ..graph.operators import elementwise, movement, number
+from .normal import instance_normalization, layer_normalization, norm
+from .reading import Reading, Rule, attributes_as_inputs
 
-OLDEST, NEWEST = 10, 27  # opsets of ai.onnx
 MICROSOFT = "com.microsoft"
-
-
-@dataclasses.dataclass
-class Reading:
-    """What is being read: nodes and constants so far."""
-
-    opset: int
-    constants: dict[str, Array]
-    taken: set[str]
-    nodes: list[Node] = dataclasses.field(default_factory=list)
-
-    def fresh(self, hint: str) -> str:
-        """A name that no value of the model has."""
-        name, count = hint, 0
-        while name in self.taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self.taken.add(name)
-        return name
-
-    def constant(self, value: Any, hint: str) -> str:
-        """The name of a new constant."""
-        name = self.fresh(hint)
-        self.constants[name] = np.asarray(value)
-        return name
-
-    def emit(self, node: Node, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """A node in place of the model's *node*."""
-        name = output or self.fresh(f"{node.outputs[0]}/{op}")
-        self.nodes.append(Node(op, tuple(inputs), (name,), attributes, node.source))
-        return name
-
-
-Rule = Callable[[Reading, Node], None]
 
 
 def read_node(reading: Reading, node: Node, domain: str) -> bool:
@@ -66,25 +31,6 @@ def read_node(reading: Reading, node: Node, domain: str) -> bool:
 
 def _as_it_is(reading: Reading, node: Node) -> None:
     reading.nodes.append(node)
-
-
-def _attributes_as_inputs(*names: str, integers: bool = True) -> Rule:
-    """Attributes of an older opset that became inputs, in order after the first input."""
-
-    def rule(reading: Reading, node: Node) -> None:
-        a = dict(node.attributes)
-        if not any(name in a for name in names):
-            reading.nodes.append(node)
-            return
-        inputs = [node.inputs[0]]
-        for name in names:
-            value = a.pop(name, None)
-            dtype = np.int64 if integers else np.float32
-            array = None if value is None else np.asarray(value, dtype)
-            inputs.append("" if array is None else reading.constant(array, f"{node.outputs[0]}/{name}"))
-        reading.nodes.append(Node(node.op, tuple(inputs), node.outputs, a, node.source))
-
-    return rule
 
 
 def _pad(reading: Reading, node: Node) -> None:
@@ -228,17 +174,22 @@ def _rows() -> dict[tuple[str, str], Rule]:
     }
     for op in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
         rows["", op] = _as_it_is
-    axes = _attributes_as_inputs("axes")
+    axes = attributes_as_inputs("axes")
     rows |= {("", op): axes for op in (*number.REDUCTIONS, "Squeeze", "Unsqueeze")}
     rows |= {
-        ("", "Clip"): _attributes_as_inputs("min", "max", integers=False),
-        ("", "Split"): _attributes_as_inputs("split"),
-        ("", "Slice"): _attributes_as_inputs("starts", "ends", "axes"),
+        ("", "Clip"): attributes_as_inputs("min", "max", integers=False),
+        ("", "Split"): attributes_as_inputs("split"),
+        ("", "Slice"): attributes_as_inputs("starts", "ends", "axes"),
         ("", "Pad"): _pad,
         ("", "Softmax"): _softmax,
         ("", "Resize"): _resize,
         ("", "Upsample"): _resize,
         ("", "BatchNormalization"): _normalization,
+        ("", "LayerNormalization"): layer_normalization,
+        ("", "InstanceNormalization"): instance_normalization,
+        ("", "ReduceL1"): norm(square=False, root=False),
+        ("", "ReduceL2"): norm(square=True, root=True),
+        ("", "ReduceSumSquare"): norm(square=True, root=False),
         ("", "QLinearConv"): _qlinear_conv,
         ("", "QLinearMatMul"): _qlinear_matmul,
         (MICROSOFT, "QLinearConv"): _qlinear_conv,

@@ -15,8 +15,9 @@ from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import fold_constants
 from .foreign import unknown
-from .operators import NEWEST, OLDEST, Reading, read_node
-from .tensors import BROKEN, Argument, argument_of, array_of, dtype_of, package
+from .operators import read_node
+from .reading import Reading
+from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of, package
 
 LARGEST_FILE = (1 << 31) - 1  # of a protobuf message
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}

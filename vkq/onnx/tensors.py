@@ -12,6 +12,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array, Spec
 
+OLDEST, NEWEST = 10, 27  # opsets of ai.onnx that are read
 DTYPES = (
     "float32",
     "float16",

@@ -30,7 +30,7 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
         raise ArgumentError(
             f"where: shapes {flags.spec.shape}, {x.spec.shape} and {z.spec.shape} do not broadcast"
         ) from None
-    flags, x, z = (_whole(b, value, shape) for value in (flags, x, z))
+    flags, x, z = (whole(b, value, shape) for value in (flags, x, z))
     packed = x.spec.dtype in BYTES
     if packed:
         flags, z = (repacked(b, value, x.spec.layout) for value in (flags, z))
@@ -44,7 +44,7 @@ def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
     return y
 
 
-def _whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
+def whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     """x, repeated where it broadcasts."""
     if x.spec.shape == tuple(shape):
         return x

@@ -95,7 +95,15 @@ def _resize(context: Context, node: Node) -> Value:
     how = resize_of(
         node, x.spec.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])]
     )
+    if x.spec.dtype not in BYTES:
+        numbers = np.arange(x.spec.size, dtype=np.int32).reshape(x.spec.shape)
+        return take.taken(context.builder, x, numbers[:, :, how.nearest(0)][..., how.nearest(1)])
     return unnamed(context, resize.resized_as(context.builder, x, how, node.attributes.get("real")))
+
+
+def _resize_check(graph: Graph, node: Node) -> str | None:
+    """Anything but linear is movement."""
+    return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
 def _places(graph: Graph, node: Node) -> tuple[Array, float]:
@@ -122,7 +130,7 @@ def _taken(context: Context, node: Node) -> Value:
 
 
 ROWS: dict[str, Row] = {
-    "Resize": Row(first_is_bytes, _resize),
+    "Resize": Row(_resize_check, _resize),
     "Transpose": Row(places_are_known, _bytes_or_words(_transpose)),
     "Slice": Row(places_are_known, _slice),
     "Concat": Row(anything, _concat),

@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import groups, layers, movement, quantization
+from . import groups, layers, movement, quantization, real
 from .context import (
     BYTES,
     WORDS,
@@ -198,4 +198,5 @@ ROWS: dict[str, Row] = {
     **movement.ROWS,
     **quantization.ROWS,
     **groups.ROWS,
+    **real.ROWS,
 }

@@ -26,7 +26,7 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
     if made is not None:
         return made.inputs[0], made.attributes["x"]
     weight = _weight(sweep, name)
-    if weight is None or weight[1].size != 1:
+    if weight is None or weight[1].size != 1 or weight[0].dtype.name not in ("int8", "uint8"):
         return None
     made = sweep.made[name]
     return made.inputs[0], QParams.of(weight[1].reshape(-1)[0], weight[2].reshape(-1)[0])

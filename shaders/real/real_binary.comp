@@ -1,0 +1,66 @@
+// y = a op b of float32 numbers, each result rounded to nearest even on every device (exact_sum.glslh):
+// subnormal results may be zero. MAX and MIN give NaN where an operand is NaN.
+//
+// Memory    a, b, y: row-major; the element of a for that of y is a[i * a_step], so for b: a step is 1, or 0
+//           where the operand is one number.
+// Threads   one invocation computes one number.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+#define OP_ADD 0
+#define OP_SUB 1
+#define OP_MUL 2
+#define OP_DIV 3
+#define OP_MAX 4
+#define OP_MIN 5
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer A { float a[]; };
+layout(set = 0, binding = 1) readonly buffer B { float b[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { float y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint count;
+  uint a_step, b_step;
+} p;
+
+#include "workgroup.glslh"
+#include "exact_sum.glslh"
+
+uint exponent_of(float v) { return (floatBitsToUint(v) >> 23) & 255u; }
+
+#if OP == OP_MUL
+float combine(float a, float b) {
+  float product = multiply(b < 0.0 ? -a : a, abs(b));
+  bool small = exponent_of(a) + exponent_of(b) < 127u || exponent_of(product) == 0u;
+  return SOFT_FLOAT && small ? 0.0 : product;
+}
+#elif OP == OP_DIV
+float combine(float a, float b) {
+  bool usual = b != 0.0 && max(exponent_of(a), exponent_of(b)) < 255u;
+  return usual ? quotient(a, b) : a / b;
+}
+#elif OP == OP_MAX || OP == OP_MIN
+bool is_nan(float v) { return (floatBitsToUint(v) & 0x7fffffffu) > FLOAT_INFINITY; }
+
+float combine(float a, float b) {
+#if OP == OP_MAX
+  bool first = a > b;
+#else
+  bool first = a < b;
+#endif
+  return is_nan(a) || (first && !is_nan(b)) ? a : b;
+}
+#elif OP == OP_SUB
+float combine(float a, float b) { return sum(a, -b); }
+#else
+float combine(float a, float b) { return sum(a, b); }
+#endif
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  if (i < p.count) y[i] = combine(a[i * p.a_step], b[i * p.b_step]);
+}

@@ -1,0 +1,68 @@
+"""Float operators of transformers beside quantized ones, against ONNX Runtime: LayerNormalization, norms,
+means of float32 values."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from tests.onnx.networks import Net, onnxruntime_results, quantized
+from tests.onnx.test_operators import model
+
+
+def run(device: vkq.Device, nodes: list[Any], x: np.ndarray, constants: dict[str, Any]) -> tuple[Any, Any]:
+    """vkq's result and ONNX Runtime's."""
+    data, feed = model(nodes, {"x": x}, constants, "float32", opset=18), {"x": x}
+    return vkq.onnx.InferenceSession(data, device).run(None, feed)[0], onnxruntime_results(data, feed)[0]
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+def test_layer_normalization(device: vkq.Device, axis: int) -> None:
+    """Each step rounded, its means within 2^-23: as near to the real one as ONNX Runtime's."""
+    x = np.random.default_rng(7).normal(3, 2, (2, 5, 37)).astype(np.float32)
+    scale, bias = (np.random.default_rng(s).normal(1, 0.3, x.shape[axis:]).astype(np.float32) for s in (8, 9))
+    node = helper.make_node("LayerNormalization", ["x", "s", "b"], ["y"], axis=axis, epsilon=1e-4)
+    got, other = run(device, [node], x, {"s": scale, "b": bias})
+    wide, axes = x.astype(np.float64), tuple(range(axis, 0))
+    apart = wide - wide.mean(axes, keepdims=True)
+    want = apart / np.sqrt((apart**2).mean(axes, keepdims=True) + np.float32(1e-4)) * scale + bias
+    for result in (got, other):
+        np.testing.assert_allclose(result, want, rtol=0, atol=2e-6)
+
+
+def test_instance_normalization(any_device: vkq.Device) -> None:
+    """As ONNX Runtime, whose sums round elsewhere."""
+    x = np.random.default_rng(7).normal(3, 2, (2, 5, 7, 6)).astype(np.float32)
+    scale, bias = (np.random.default_rng(s).normal(1, 0.3, 5).astype(np.float32) for s in (8, 9))
+    node = helper.make_node("InstanceNormalization", ["x", "s", "b"], ["y"])
+    got, want = run(any_device, [node], x, {"s": scale, "b": bias})
+    np.testing.assert_allclose(got, want, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("op", ["ReduceL1", "ReduceL2", "ReduceSumSquare"])
+def test_norms(any_device: vkq.Device, op: str) -> None:
+    x = np.random.default_rng(7).normal(0, 2, (2, 5, 6)).astype(np.float32)
+    for axes in ([1], [0, 2]):
+        node = helper.make_node(op, ["x", "axes"], ["y"], keepdims=1)
+        got, want = run(any_device, [node], x, {"axes": np.array(axes)})
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["qdq_int8", "qoperator_uint8"])
+def test_a_transformer_block(device: vkq.Device, tmp_path, form: str) -> None:
+    """ConvNeXt's: a depthwise convolution, LayerNormalization, products, GELU, a residual sum."""
+    net = Net(seed=11, shape=(1, 8, 6, 6))
+    x = net.conv("x", 8, 3, groups=8)
+    last = net.op("Transpose", x, perm=[0, 2, 3, 1])
+    ones = [net.constant(net.random.normal(1, 0.2, 8).astype(np.float32)) for _ in range(2)]
+    y = net.op("LayerNormalization", last, *ones, axis=-1)
+    y = net.op("Gelu", net.op("MatMul", y, net.weight(8, 16)))
+    y = net.op("Transpose", net.op("MatMul", y, net.weight(16, 8)), perm=[0, 3, 1, 2])
+    net.opset = 20
+    data = quantized(net.model(net.op("Add", "x", y)), form, tmp_path, net.shape)
+    feed = {"x": np.random.default_rng(12).normal(0, 1.2, net.shape).astype(np.float32)}
+    got = vkq.onnx.InferenceSession(data, device).run(None, feed)[0]
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])

@@ -1,0 +1,87 @@
+"""Float32 arithmetic of a graph: NumPy's bits on every device."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.ops import operand
+from vkq.ops.real import RealOp, combined, square_root, summed
+
+FUNCTIONS: dict[str, Any] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
+    "min": np.minimum,
+}  # fmt: skip
+NORMAL = np.finfo(np.float32).tiny
+
+
+def run(device: vkq.Device, op: RealOp, x: np.ndarray, z: np.ndarray) -> Any:
+    return operand.apply(op, combined, {"x": x, "z": z}, (op,), device, None, ("float32",))
+
+
+def numbers(seed: int, shape: tuple[int, ...]) -> np.ndarray:
+    """Of all sizes whose products and quotients are mostly normal; zeros and equal ones among them."""
+    r = np.random.default_rng(seed)
+    x = r.normal(0, 1, shape) * 2.0 ** r.integers(-62, 62, shape)
+    return np.where(r.random(shape) < 0.1, r.integers(-1, 2, shape), x).astype(np.float32)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("op", get_args(RealOp))
+def test_exact(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool) -> None:
+    """A row, a number and a whole operand broadcast; near numbers, whose sums cancel; subnormal results are
+    theirs or zero."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    x = numbers(1, (3, 5, 7, 11))
+    near = (x * np.float32(1 + 2**-20)).astype(np.float32)
+    for z in (numbers(2, x.shape), near, numbers(3, (7, 1)), numbers(4, ()), numbers(5, (2, 3, 5, 7, 11))):
+        z = np.where(z == 0, np.float32(1), z) if op == "div" else z
+        with np.errstate(all="ignore"):
+            want = FUNCTIONS[op](x, z)
+        got = run(device, op, x, np.asarray(z))
+        assert (got.dtype, got.shape) == (np.float32, want.shape)
+        small = np.abs(want) < NORMAL
+        np.testing.assert_array_equal(got[~small], want[~small])
+        assert np.all((got[small] == want[small]) | (got[small] == 0))
+
+
+def test_no_numbers(device: vkq.Device) -> None:
+    """max and min keep NaN from either side; a quotient by zero is infinite."""
+    x, z = np.array([np.nan, 1, -3, np.nan], np.float32), np.array([2, np.nan, 0, np.nan], np.float32)
+    for op in ("max", "min"):
+        np.testing.assert_array_equal(run(device, op, x, z), FUNCTIONS[op](x, z))
+    np.testing.assert_array_equal(run(device, "div", x[2:3], z[2:3]), [-np.inf])
+
+
+def test_refused(any_device: vkq.Device) -> None:
+    with pytest.raises(vkq.ArgumentError, match="do not broadcast"):
+        run(any_device, "add", np.zeros((2, 3), np.float32), np.zeros(2, np.float32))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
+    """Every exponent, odd and even; squares and their neighbours; no numbers."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    squares = (np.arange(1, 200, dtype=np.float32) ** 2)[:, None] * np.float32([1, 1 - 2**-24, 1 + 2**-23])
+    powers = np.ldexp(np.float32([1, 1.9999999, 1.5]), np.arange(-126, 128)[:, None]).astype(np.float32)
+    x = np.concatenate([squares.ravel(), powers.ravel(), np.float32([0, np.inf, np.nan, -1, -np.inf])])
+    with np.errstate(invalid="ignore"):
+        want = np.sqrt(x)
+    np.testing.assert_array_equal(
+        operand.apply("sqrt", square_root, {"x": x}, (), device, None, ("float32",)), want
+    )
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
+    """Within 2^-23 of the sum of magnitudes, also where nearly all of it cancels."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    for kept, shape in ((0, (37,)), (1, (5, 3, 1001)), (2, (2, 3, 7))):
+        x = np.random.default_rng(6).normal(1000, 1, shape).astype(np.float32)
+        x[..., ::2] *= -1
+        got = operand.apply("sum", summed, {"x": x}, (kept,), device, None, ("float32",))
+        axes = tuple(range(kept, len(shape)))
+        wide = x.astype(np.float64)
+        assert got.shape == shape[:kept]
+        assert np.all(np.abs(got - wide.sum(axes)) <= 2.0**-23 * np.abs(wide).sum(axes))

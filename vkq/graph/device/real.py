@@ -1,0 +1,120 @@
+"""Float32 operators on a device that are sums, products, quotients, roots, maxima and minima: the same steps
+as in NumPy (`vkq.graph.operators.elementwise`), each rounded."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ...kernels.repack import reshaped
+from ...ops import take
+from ...ops.real import RealOp, combined, number, square_root, summed
+from ...runtime.builder import Builder, Value
+from ..graph import Graph, Node
+from ..operators.number import reduced
+from .context import Context, Record, Row, places_are_known
+
+BINARY: dict[str, RealOp] = {
+    "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Sum": "add",
+}  # fmt: skip
+Steps = Callable[[Builder, Value, Mapping[str, Any]], Value]
+
+
+def check(graph: Graph, node: Node) -> str | None:
+    others = [str(graph.specs[name]) for name in node.inputs if name and graph.specs[name].dtype != "float32"]
+    return f"takes {', '.join(others)}; it must be float32" if others else None
+
+
+def _binary(context: Context, node: Node) -> Value:
+    """Two operands, or several one after the other."""
+    first, *others = (context.value(name) for name in node.inputs)
+    for other in others:
+        first = combined(context.builder, first, other, BINARY[node.op])
+    return first
+
+
+def _clip(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    bounds: tuple[tuple[int, RealOp], ...] = ((1, "max"), (2, "min"))
+    for index, op in bounds:
+        if node.input(index):
+            x = combined(context.builder, x, context.value(node.inputs[index]), op)
+    return x
+
+
+def _unary(steps: Steps) -> Record:
+    def record(context: Context, node: Node) -> Value:
+        return steps(context.builder, context.value(node.inputs[0]), node.attributes)
+
+    return record
+
+
+def _with(b: Builder, x: Value, *steps: tuple[RealOp, float]) -> Value:
+    """x, changed by one number after the other."""
+    for op, value in steps:
+        x = combined(b, x, number(b, value), op)
+    return x
+
+
+def _hard_sigmoid(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
+    line: tuple[tuple[RealOp, float], ...] = (("mul", a.get("alpha", 0.2)), ("add", a.get("beta", 0.5)))
+    return _with(b, x, *line, ("max", 0.0), ("min", 1.0))
+
+
+def _hard_swish(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
+    gate = _with(b, x, ("div", 6.0), ("add", 0.5), ("max", 0.0), ("min", 1.0))
+    return combined(b, x, gate, "mul")
+
+
+def _leaky(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
+    """max(x, 0) + alpha min(x, 0): one of the two is 0."""
+    less = _with(b, x, ("min", 0.0), ("mul", a.get("alpha", 0.01)))
+    return combined(b, _with(b, x, ("max", 0.0)), less, "add")
+
+
+def _reduced(context: Context, node: Node) -> Value:
+    """A sum or mean along axes, which come last first."""
+    b, x = context.builder, context.value(node.inputs[0])
+    shape = x.spec.shape
+    axes: tuple[int, ...] = tuple(range(2, len(shape)))
+    if node.op == "ReduceSum":
+        listed = context.graph.constants[node.inputs[1]].reshape(-1).tolist() if node.input(1) else None
+        axes = reduced(node, len(shape), listed)
+    kept = [i for i in range(len(shape)) if i not in axes]
+    order = (*kept, *axes)
+    if order != tuple(range(len(shape))):
+        x = take.taken(b, x, np.arange(x.spec.size, dtype=np.int32).reshape(shape).transpose(order))
+    y = summed(b, x, len(kept))
+    if node.op == "GlobalAveragePool":
+        y = _with(b, y, ("div", float(math.prod(shape[2:]))))
+    return reshaped(b, y, context.graph.specs[node.outputs[0]].shape)
+
+
+def _reduced_check(graph: Graph, node: Node) -> str | None:
+    shape = graph.specs[node.inputs[0]].shape
+    return check(graph, dataclasses.replace(node, inputs=node.inputs[:1])) or (
+        f"takes {shape}; it must have numbers to add" if 0 in shape else places_are_known(graph, node)
+    )
+
+
+UNARY: dict[str, Steps] = {
+    "Relu": lambda b, x, a: _with(b, x, ("max", 0.0)),
+    "Neg": lambda b, x, a: _with(b, x, ("mul", -1.0)),
+    "Abs": lambda b, x, a: combined(b, x, _with(b, x, ("mul", -1.0)), "max"),
+    "Sqrt": lambda b, x, a: square_root(b, x),
+    "Reciprocal": lambda b, x, a: combined(b, number(b, 1.0), x, "div"),
+    "HardSigmoid": _hard_sigmoid,
+    "HardSwish": _hard_swish,
+    "LeakyRelu": _leaky,
+}
+ROWS: dict[str, Row] = {
+    **{op: Row(check, _binary) for op in BINARY},
+    **{op: Row(check, _unary(steps)) for op, steps in UNARY.items()},
+    "Clip": Row(check, _clip),
+    "ReduceSum": Row(_reduced_check, _reduced),
+    "GlobalAveragePool": Row(_reduced_check, _reduced),
+}
