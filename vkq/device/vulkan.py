@@ -133,20 +133,20 @@ class Instance:
         layers, extensions, chain = [], [], None
         if validate:
             layers, extensions, chain = [validation.LAYER], list(validation.EXTENSIONS), validation.chain(vk)
-        flags = 0
-        if _has_instance_extension(vk, "VK_KHR_portability_enumeration"):
-            # without it the loader hides devices such as MoltenVK's
-            extensions.append("VK_KHR_portability_enumeration")
-            flags = vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
-        info = vk.VkInstanceCreateInfo(
-            flags=flags,
-            pNext=chain,
-            pApplicationInfo=app,
-            ppEnabledLayerNames=layers,
-            ppEnabledExtensionNames=extensions,
-        )
         out = ffi.new("VkInstance*")
-        result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
+        # Without portability the loader hides devices such as MoltenVK's. An old loader has it not; to ask it
+        # before would load every driver once more.
+        for portability in (["VK_KHR_portability_enumeration"], []):
+            info = vk.VkInstanceCreateInfo(
+                flags=vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR if portability else 0,
+                pNext=chain,
+                pApplicationInfo=app,
+                ppEnabledLayerNames=layers,
+                ppEnabledExtensionNames=extensions + portability,
+            )
+            result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
+            if result != vk.VK_ERROR_EXTENSION_NOT_PRESENT:
+                break
         if result < 0:
             raise NoDeviceError(
                 f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed"
@@ -182,14 +182,6 @@ class Instance:
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
         check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
         return list(out)[: count[0]]
-
-
-def _has_instance_extension(vk: Any, name: str) -> bool:
-    count = vk.ffi.new("uint32_t*")
-    vk.lib.vkEnumerateInstanceExtensionProperties(vk.ffi.NULL, count, vk.ffi.NULL)
-    found = vk.ffi.new("VkExtensionProperties[]", max(1, count[0]))
-    vk.lib.vkEnumerateInstanceExtensionProperties(vk.ffi.NULL, count, found)
-    return any(vk.ffi.string(found[i].extensionName) == name.encode() for i in range(count[0]))
 
 
 def instance() -> Instance:

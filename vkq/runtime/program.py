@@ -9,7 +9,6 @@ from typing import Any
 
 from ..device.capabilities import Capabilities
 from ..errors import PathError
-from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
 from ..shader.spirv import with_float_controls
 
@@ -39,10 +38,10 @@ class Program:
         return next((c.offset for c in self.variant.push_constants if c.name == "first_group"), -1)
 
 
-def code(variant: Variant, capabilities: Capabilities) -> bytes:
-    """The variant's SPIR-V, with the float controls that the device offers."""
+def code(spirv: bytes, capabilities: Capabilities) -> bytes:
+    """The SPIR-V, with the float controls that the device offers."""
     return with_float_controls(
-        spirv(variant),
+        spirv,
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
         denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
     )

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from ..device.capabilities import Capabilities
+from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
 from . import pipeline_cache
 from .program import Program, code, require
@@ -104,9 +105,12 @@ class Programs:
             (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
         ]
 
+        ready = compiled(variant)  # here: threads would take turns with this one at each file
+
         def make() -> Any:
+            module = code(spirv(variant) if ready is None else ready, self._capabilities)
             return self._context.program(
-                variant.name, code(variant, self._capabilities), len(variant.bindings),
+                variant.name, module, len(variant.bindings),
                 4 * len(variant.push_constants), packed, subgroup_size, 0,
             )  # fmt: skip
 

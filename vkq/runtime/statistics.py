@@ -20,6 +20,7 @@ from typing import Any
 from ..device import vulkan
 from ..device.choose import choose_device
 from ..errors import DeviceError, PathError
+from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
 from .program import code, require
 
@@ -124,8 +125,8 @@ class Compiler:
                 made.callback(getattr(lib, f"vkDestroy{kind}"), self.handle, out[0], none)
                 return out[0]
 
-            spirv = code(variant, self.capabilities)
-            module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(spirv), pCode=spirv))
+            binary = code(spirv(variant), self.capabilities)
+            module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(binary), pCode=binary))
             slots = [
                 vk.VkDescriptorSetLayoutBinding(
                     binding=i, descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=1,

@@ -7,6 +7,7 @@ the hash.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
@@ -127,12 +128,17 @@ def _included(
     yield "#endif"
 
 
+@functools.cache
+def _resolved(path: Path) -> Path:
+    return path.resolve()
+
+
 def _label(path: Path, folders: list[Path]) -> str:
     """The name of a file in messages and in the hashed text: relative to the folder that holds ``common``."""
-    resolved = path.resolve()
+    resolved = _resolved(path)
     for folder in folders:
-        if resolved.is_relative_to(folder.resolve().parent):
-            return resolved.relative_to(folder.resolve().parent).as_posix()
+        if resolved.is_relative_to(_resolved(folder).parent):
+            return resolved.relative_to(_resolved(folder).parent).as_posix()
     return path.name
 
 
@@ -192,13 +198,22 @@ def spirv(variant: Variant) -> bytes:
         CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.
     """
     source = text(variant)
-    file = f"{key(source)}.spv"
-    cached = cache_folder() / file
-    data = cache.read(PACKAGED / file) or kept(variant, cached)
+    data = _compiled(variant, source)
     if data is None:
         data = build(variant, source)
-        cache.write(cached, data)
+        cache.write(cache_folder() / f"{key(source)}.spv", data)
     return data
+
+
+def compiled(variant: Variant) -> bytes | None:
+    """The SPIR-V of *variant* from the package or the user's cache; None where it has to be compiled."""
+    return _compiled(variant, text(variant))
+
+
+def _compiled(variant: Variant, source: str) -> bytes | None:
+    file = f"{key(source)}.spv"
+    data = cache.read(PACKAGED / file)
+    return kept(variant, cache_folder() / file) if data is None else data
 
 
 def kept(variant: Variant, path: Path) -> bytes | None:

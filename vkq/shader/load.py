@@ -69,13 +69,13 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
     name = name_of(top["name"])
     push = _push_constants(top, blocks(path.parent.parent) if known is None else known)
-    variants = []
+    common, declared, variants = _common(top), _specialization(top.get("specialization")), []
     for chosen in itertools.product(*(axes[axis] for axis in axes)):
         values = dict(zip(axes, chosen, strict=True))
         if not any(rule.items() <= values.items() for rule in left_out):
             full = ":".join(filter(None, [name, ".".join(chosen)]))
-            choices = [_common(top), *(axes[axis][value] for axis, value in values.items())]
-            variants.append(_variant(top, name, full, source, values, choices, push))
+            choices = [common, *(axes[axis][value] for axis, value in values.items())]
+            variants.append(_variant(top, name, full, source, values, choices, push, declared))
     if not variants:
         raise top["except"].error("every combination is left out; at least one variant must remain.")
     shown = {axis: tuple(values) for axis, values in axes.items()}
@@ -90,6 +90,7 @@ def _variant(
     axes: dict[str, str],
     choices: list[_Choice],
     push: tuple[PushConstant, ...],
+    declared: Mapping[str, Constant],
 ) -> Variant:
     defines: dict[str, int | str] = {}
     requires: dict[str, int | bool] = {}
@@ -97,7 +98,7 @@ def _variant(
         defines.update(choice.defines)
         for need, value in choice.requires.items():
             requires[need] = max(value, requires.get(need, value))
-    constants = _constants(top, choices)
+    constants = _constants(declared, choices)
     integers, pushed = _known_names(top["workgroups"], defines, constants, push)
     shared = top.get("shared_bytes")
     variant = Variant(
@@ -125,9 +126,9 @@ def _variant(
     return variant
 
 
-def _constants(top: Mapping[str, Node], choices: list[_Choice]) -> dict[str, Constant]:
+def _constants(declared: Mapping[str, Constant], choices: list[_Choice]) -> dict[str, Constant]:
     """The specialization constants with the defaults that the chosen axis values give them."""
-    constants = _specialization(top.get("specialization"))
+    constants = dict(declared)
     for name, node in (item for choice in choices for item in choice.specialization.items()):
         if name not in constants:
             raise node.error(f"'{name}' is not declared under specialization; declare it there.")
