@@ -6,7 +6,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
 import pytest
+from onnx import helper
 
 import vkq
 import vkq.onnx
@@ -204,6 +206,28 @@ def partly(folder: Path) -> bytes:
     x = net.relu(net.conv("x", 8, 3, 2))
     x = net.op("Sinh", net.conv(net.op("LRN", x, size=3), 4, 3))
     return quantized(net.model(net.head(x)), "qdq_int8", folder, net.shape)
+
+
+def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
+    """Sizes with and without names, several types."""
+    shapes = {"a": ("float32", ["N", None, 3]), "b": ("int8", ["N", 2, 3]), "c": ("bool", [None])}
+    kinds = {name: np.dtype(dtype) for name, (dtype, _) in shapes.items()}
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(kinds[name]), shape)
+        for name, (_, shape) in shapes.items()
+    ]
+    results = [
+        helper.make_tensor_value_info(f"{name}y", helper.np_dtype_to_tensor_dtype(kinds[name]), shape)
+        for name, (_, shape) in shapes.items()
+    ]
+    nodes = [helper.make_node("Identity", [name], [f"{name}y"]) for name in shapes]
+    graph = helper.make_graph(nodes, "g", infos, results)
+    data = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8
+    ).SerializeToString()
+    ours, theirs = vkq.onnx.InferenceSession(data, any_device), ort.InferenceSession(data)
+    for got, want in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
+        assert [(x.name, x.type, x.shape) for x in got] == [(x.name, x.type, x.shape) for x in want]
 
 
 def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> None:

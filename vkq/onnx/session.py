@@ -33,17 +33,18 @@ _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 @dataclasses.dataclass(frozen=True)
 class NodeArg:
     """An input or output: its name, its type ("tensor(float)"), and its shape, where a text stands for a size
-    that the input decides."""
+    that the input decides, and None for one without a name."""
 
     name: str
     type: str
-    shape: list[int | str]
+    shape: list[int | str | None]
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        return cls(
-            argument.name, f"tensor({_TYPES.get(argument.dtype, argument.dtype)})", list(argument.shape)
-        )
+        kind = f"tensor({_TYPES.get(argument.dtype, argument.dtype)})"
+        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # as `argument_of` calls them
+        shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
+        return cls(argument.name, kind, shape)
 
 
 class InferenceSession:

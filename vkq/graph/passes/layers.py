@@ -73,8 +73,7 @@ def _bias(sweep: Sweep, name: str, x: QParams, w_scale: Array) -> Array | None:
     if data.dtype == np.int32 and plain and bool(np.all(np.abs(scale - expected) <= 0.01 * np.abs(expected))):
         return data.reshape(-1)
     points = 0 if zero is None else along(zero, made, data.shape).astype(np.int64)
-    with np.errstate(all="ignore"):
-        real = (data.astype(np.int64) - points).astype(np.float32) * along(scale, made, data.shape)
+    real = (data.astype(np.int64) - points).astype(np.float32) * along(scale, made, data.shape)
     return np.asarray(real, np.float32).reshape(-1)
 
 
