@@ -44,6 +44,7 @@ def faked(monkeypatch: pytest.MonkeyPatch, outcomes: dict[str, Any]) -> list[lis
     """Children that tell these outcomes of the matrix product; what each was started with."""
     vulkan.instance()  # which tries the drivers in a child of its own
     started: list[list[str]] = []
+    vulkan.instance()  # which asks the drivers in children of its own
 
     def command(module: str, *options: str) -> list[str]:
         assert module == measured.CHILD

@@ -20,7 +20,6 @@ from .reported import NAMES, reported
 XCLIPSE, INTEL, UNKNOWN = 0x144D, 0x8086, 0x1010
 DEVICES = {name: reported(name) for name in NAMES} | {
     # no driver of these could be asked: others' capabilities under their vendor's number
-    "mali-g610": reported("mali-g52", name="Mali-G610"),
     "xclipse": reported("radv-gfx1030", vendor_id=XCLIPSE, device_type="integrated"),
     "intel": reported("lavapipe", vendor_id=INTEL, device_type="integrated"),
     "jetson": reported("nvidia-h200", device_type="integrated"),

@@ -5,13 +5,15 @@
 //   RENDER_NODE=msm:CHIP    Adreno under turnip: the chip id in hexadecimal, such as 06040000 (640) or 43050a01 (740)
 //   RENDER_NODE=v3d:VERSION VideoCore under v3dv: 42 (Raspberry Pi 4) or 71 (Raspberry Pi 5)
 //   RENDER_NODE=panfrost:ID Mali under panvk: the product id in hexadecimal, such as 7212 (G52)
+//   RENDER_NODE=panthor:ID  the same for parts whose commands the firmware schedules, such as a867 (G610)
 //
-// The interfaces are the kernel's public ones: include/uapi/drm/{drm,msm_drm,v3d_drm,panfrost_drm}.h.
+// The interfaces are the kernel's public ones: include/uapi/drm/{drm,msm_drm,v3d_drm,panfrost_drm,panthor_drm}.h.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <drm/drm.h>
 #include <drm/msm_drm.h>
 #include <drm/panfrost_drm.h>
+#include <drm/panthor_drm.h>
 #include <drm/v3d_drm.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -209,13 +212,82 @@ static int panfrost(unsigned command, void *argument) {
   }
 }
 
+// ------------------------------------------------------------- Mali with firmware: a part of four cores (RK3588's)
+
+static void answer_struct(struct drm_panthor_dev_query *q, const void *from, uint32_t size) {
+  if (q->pointer) memcpy((void *)(uintptr_t)q->pointer, from, q->size < size ? q->size : size);
+  q->size = q->pointer ? q->size : size;
+}
+
+static int panthor_query(struct drm_panthor_dev_query *q) {
+  switch (q->type) {
+  case DRM_PANTHOR_DEV_QUERY_GPU_INFO: {
+    struct drm_panthor_gpu_info gpu = {
+        .gpu_id = (uint32_t)number(16) << 16, .l2_features = 0x7120306, .tiler_features = 0x809, .mem_features = 0x301,
+        .mmu_features = 0x2830, .thread_features = 0x4010000, .max_threads = 2048, .thread_max_workgroup_size = 1024,
+        .thread_max_barrier_size = 1024, .texture_features = {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+        .as_present = 0xff, .selected_coherency = DRM_PANTHOR_GPU_COHERENCY_NONE, .shader_present = 0x50005,
+        .l2_present = 1, .tiler_present = 1};
+    answer_struct(q, &gpu, sizeof gpu);
+    return 0;
+  }
+  case DRM_PANTHOR_DEV_QUERY_CSIF_INFO: {
+    struct drm_panthor_csif_info firmware = {.csg_slot_count = 8, .cs_slot_count = 8, .cs_reg_count = 96,
+                                             .scoreboard_slot_count = 8, .unpreserved_cs_reg_count = 4};
+    answer_struct(q, &firmware, sizeof firmware);
+    return 0;
+  }
+  case DRM_PANTHOR_DEV_QUERY_TIMESTAMP_INFO: {
+    struct drm_panthor_timestamp_info clock = {.timestamp_frequency = 24000000};
+    answer_struct(q, &clock, sizeof clock);
+    return 0;
+  }
+  default: return unknown();
+  }
+}
+
+static int panthor(unsigned command, void *argument) {
+  switch (command) {
+  case DRM_PANTHOR_DEV_QUERY: return panthor_query(argument);
+  case DRM_PANTHOR_VM_CREATE: ((struct drm_panthor_vm_create *)argument)->id = next_id++; return 0;
+  case DRM_PANTHOR_BO_CREATE: {
+    struct drm_panthor_bo_create *q = argument;
+    q->handle = new_buffer(q->size);
+    return 0;
+  }
+  case DRM_PANTHOR_BO_MMAP_OFFSET: {
+    struct drm_panthor_bo_mmap_offset *q = argument;
+    q->offset = offsets[q->handle % BUFFERS];
+    return 0;
+  }
+  case DRM_PANTHOR_GROUP_CREATE: ((struct drm_panthor_group_create *)argument)->group_handle = next_id++; return 0;
+  case DRM_PANTHOR_TILER_HEAP_CREATE: {
+    struct drm_panthor_tiler_heap_create *q = argument;
+    q->handle = next_id++;
+    q->tiler_heap_ctx_gpu_va = q->first_heap_chunk_gpu_va = GPU_ADDRESSES;
+    return 0;
+  }
+  default: return 0;
+  }
+}
+
+// A register that user space maps lies far beyond the end of the file: its first page stands for it.
+void *mmap(void *address, size_t length, int protection, int flags, int fd, off_t offset) {
+  if (fd >= 0 && (uint64_t)offset >= DRM_PANTHOR_USER_MMIO_OFFSET && is_render_node(fd)) offset = 0;
+  return REAL(mmap)(address, length, protection, flags, fd, offset);
+}
+
+void *mmap64(void *address, size_t length, int protection, int flags, int fd, off64_t offset) {
+  return mmap(address, length, protection, flags, fd, offset);
+}
+
 // ------------------------------------------------------------- the kernel drivers by name, and what all of them answer
 
 static const struct driver {
   const char *name;
   int minor_version;  // new enough for all that Mesa 25 asks for; panfrost's tells its features
   int (*command)(unsigned, void *);
-} drivers[] = {{"msm", 9, msm}, {"v3d", 9, v3d}, {"panfrost", 3, panfrost}};
+} drivers[] = {{"msm", 9, msm}, {"v3d", 9, v3d}, {"panfrost", 3, panfrost}, {"panthor", 1, panthor}};
 
 static const struct driver *driver(void) {
   for (unsigned i = 0; i < sizeof drivers / sizeof *drivers; i++)
