@@ -22,7 +22,8 @@ layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
 layout(constant_id = 2) const bool ROW_SUMS = false;
-layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
+layout(constant_id = 3) const bool SLIDE = false;    // stride_w and dilation_w are 1
+layout(constant_id = 4) const bool IN_TURN = false;  // one output channel after the other: fewer registers
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
@@ -82,13 +83,21 @@ Window window_at(Window before, Line line, Block b, uint kw, uint c4) {
 }
 
 void multiply_tap(Window window, ivec4 words) {
-  WOperand ws[4];
-  [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
-  [[unroll]] for (int r = 0; r < 4; r++) {
-    XOperand xr = window.pixels[r];
-    [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(xr, ws[c]);
-    x_sums[r] += lane_sum(xr);  // dropped by the compiler where SUM_ROWS is false
+  if (IN_TURN) {
+    [[dont_unroll]] for (int c = 0; c < 4; c++) {  // the channels going round
+      WOperand ws = w_operand(words.x);
+      [[unroll]] for (int r = 0; r < 4; r++)
+        sums[r] = Sum4(sums[r].yzw, sums[r].x + dot4x8(window.pixels[r], ws));
+      words = words.yzwx;
+    }
+  } else {
+    WOperand ws[4];
+    [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
+    [[unroll]] for (int r = 0; r < 4; r++)
+      [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(window.pixels[r], ws[c]);
   }
+  // dropped by the compiler where SUM_ROWS is false
+  [[unroll]] for (int r = 0; r < 4; r++) x_sums[r] += lane_sum(window.pixels[r]);
 }
 
 void main() {

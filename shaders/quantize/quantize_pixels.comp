@@ -12,6 +12,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
+layout(constant_id = 1) const bool LOAD_AHEAD = true;  // all 16 before the arithmetic, or four at a time
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 #if BLOCKED
@@ -43,21 +44,39 @@ uvec4 loaded(uint first, uint channel) {
   return bits;
 }
 
+// The words of 16 channels.
+ivec4 words_together(uint first, uint channel) {
+  uvec4 bits[4];
+  [[unroll]] for (uint k = 0u; k < 4u; k++) bits[k] = loaded(first, channel + 4u * k);
+  bool sure = true;
+  ivec4 words;
+  [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = quantized_word(bits[k], sure);
+  if (!sure) {
+    [[dont_unroll]] for (uint k = 0u; k < 4u; k++)
+      words = ivec4(words.yzw, exact_word(loaded(first, channel + 4u * k)));
+  }
+  return words;
+}
+
+ivec4 words_in_turn(uint first, uint channel) {
+  ivec4 words = ivec4(0);
+  [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {
+    uvec4 bits = loaded(first, channel + 4u * k);
+    bool sure = true;
+    int word = quantized_word(bits, sure);
+    if (!sure) word = exact_word(bits);
+    words = ivec4(words.yzw, word);
+  }
+  return words;
+}
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uint line = i / columns(), w = i - line * columns(), plane = line / p.h, block = plane / p.n;
   uint image = plane - block * p.n, h = line - plane * p.h;
   uint first = (image * p.c * p.h + h) * p.w + min(w, p.w - 1u);
   if (i < p.threads) {
-    uvec4 bits[4];
-    [[unroll]] for (uint k = 0u; k < 4u; k++) bits[k] = loaded(first, 16u * block + 4u * k);
-    bool sure = true;
-    ivec4 words;
-    [[unroll]] for (uint k = 0u; k < 4u; k++) words[k] = quantized_word(bits[k], sure);
-    if (!sure) {
-      [[dont_unroll]] for (uint k = 0u; k < 4u; k++)
-        words = ivec4(words.yzw, exact_word(loaded(first, 16u * block + 4u * k)));
-    }
+    ivec4 words = LOAD_AHEAD ? words_together(first, 16u * block) : words_in_turn(first, 16u * block);
 #if BLOCKED
     y[i] = words;
 #else

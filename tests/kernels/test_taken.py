@@ -10,8 +10,9 @@ from ..device.reported import NAMES, reported
 
 FORMS = {
     "adreno-640": "float", "adreno-650": "u8s8", "adreno-740": "u8s8", "adreno-750": "u8s8",
-    "mali-g52": "float", "videocore-4.2": "float", "videocore-7.1": "float", "radv-gfx1030": "s8s8",
-    "radv-gfx1100": "s8s8", "nvidia-h200": "s8s8", "lavapipe": "float", "swiftshader": "float",
+    "mali-g52": "float", "mali-g610": "float", "videocore-4.2": "float", "videocore-7.1": "float",
+    "radv-gfx1030": "s8s8", "radv-gfx1100": "s8s8", "nvidia-h200": "s8s8", "lavapipe": "float",
+    "swiftshader": "float",
 }  # fmt: skip
 
 

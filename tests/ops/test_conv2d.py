@@ -9,6 +9,7 @@ import vkq
 from tests.cases import CASES, Data, random_conv2d, random_data
 from tests.referees import ort
 from vkq import reference
+from vkq.device.profiles import preferred
 from vkq.kernels.methods import METHODS, names
 from vkq.layout.extent import BLOCKED
 from vkq.problem.conv2d import Conv2dProblem
@@ -152,6 +153,16 @@ def test_direct_with_groups_that_straddle_words(device, name, path):
     data = random_data(parse(name), np.random.default_rng(4), "uint8", "uint8", w_zero_points="channel")
     check(data, device, method="direct", path=path)
     check_blocked(data, device, method="direct", path=path)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("dot_u8u8", GROUPED[2]), ("portable", "conv2d[N=1,IC=512,H=2,W=5,OC=3,KH=3,KW=3,padding=1]")],
+)
+def test_direct_with_one_channel_after_the_other(device, path, name):
+    data = random_data(parse(name), np.random.default_rng(4), "uint8", w_zero_points="channel")
+    with preferred({"direct_in_turn": True}):
+        check(data, device, method="direct", path=path)
 
 
 @pytest.mark.parametrize("method", ["direct", "im2col"])

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq.device.profiles import preferred
+from vkq.layout.extent import PIXELS
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.quantize import dequantize, quantize
 
@@ -54,6 +56,20 @@ def test_every_layout_agrees_with_numpy_on_every_element(
     assert tensor.layout == layout
     assert_same_bits(tensor.numpy(), quantize(x, q))
     assert_same_bits(vkq.dequantize(tensor).numpy(), dequantize(quantize(x, q), q))
+
+
+@pytest.mark.parametrize("layout", PIXELS)
+def test_images_with_ties_in_both_forms(layout: str, device: vkq.Device) -> None:
+    """16 channels of a pixel at once, and four in turn; their last block is not full."""
+    rng = np.random.default_rng(8)
+    for ahead, zero_point in ((True, 4), (False, 5)):  # a plan of its own each
+        q = vkq.QParams(0.037, zero_point)
+        x = rng.integers(0, 2**32, (2, 21, 5, 6), dtype=np.uint32).view(np.float32)
+        ties = ((rng.integers(-140, 140, x.shape) + 0.5) * np.float64(q.scale)).astype(np.float32)
+        x = np.where(rng.random(x.shape) < 0.3, x, ties)
+        with preferred({"quantize_ahead": ahead}):
+            got = vkq.quantize(vkq.Tensor.from_numpy(x, device), q, layout=layout).numpy()
+        assert_same_bits(got, quantize(x, q))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

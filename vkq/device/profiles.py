@@ -40,6 +40,8 @@ class Profile:
     gemv_invocations_few: int
     gemv_columns: int
     direct_blocks: int
+    direct_in_turn: bool
+    quantize_ahead: bool
     macs_per_dispatch_log2: int
     wide_barriers: bool
     fill_workgroups: int
@@ -220,7 +222,7 @@ def _rule(node: Any, name: str | None) -> Rule:
 
 
 def _value(field: str, node: Any) -> Any:
-    if field == "wide_barriers":
+    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead"):
         return node.bool()
     if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()

@@ -141,7 +141,8 @@ class Direct:
         return catalog().find("conv2d_q8ta_q8csw__direct", dot=self.form, **self.arithmetic.axes)
 
     def _constants(self) -> dict[str, Constant]:
-        return {"LONG_K": self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS}
+        long_k = self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS
+        return {"LONG_K": long_k, "IN_TURN": profile(self.device.capabilities).direct_in_turn}
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:

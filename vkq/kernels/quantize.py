@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..errors import DTypeError
 from ..layout.extent import BLOCKED, PIXELS, Spec, extent_of, layout_number
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 from .weights import ceil4
 
 INVERSES = (2.0**-100, 2.0**100)  # scales whose reciprocal and products with it are normal numbers
@@ -25,7 +28,7 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
         if y.spec.layout in PIXELS:
             variant = catalog().find("quantize_q8ta__pixels", layout=PIXELS[y.spec.layout])
             line = w if y.spec.layout == BLOCKED else 4 * ceil4(w)
-            program = b.device.program(variant)
+            program = b.device.program(variant, quantize_constants(b.device.capabilities))
             push["threads"] = -(-c // 16) * n * h * line
         else:
             constants = {"LAYOUT": layout_number(y.spec.layout)}
@@ -33,6 +36,11 @@ def quantized(b: Builder, x: Value, q: QParams, layout: str | None = None) -> Va
             push["words"] = y.spec.nbytes // 4
         b.dispatch(program, [x, y], push)
     return y
+
+
+def quantize_constants(c: Capabilities) -> dict[str, Constant]:
+    """The specialization constants of quantize_pixels.comp on a device."""
+    return {"LOAD_AHEAD": profile(c).quantize_ahead}
 
 
 def steps(q: QParams) -> dict[str, int | float]:

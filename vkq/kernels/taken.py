@@ -24,6 +24,7 @@ from .direct import Direct, Sweep
 from .gemm import Int8Gemm, Rows
 from .implicit import Implicit
 from .pixels import pixel_rows
+from .quantize import quantize_constants
 
 FORM_WITHOUT = "float"
 
@@ -93,9 +94,10 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
         ("add", "binary_q8__word", {"op": "add", "shape": "same"}),
         ("average pool", "avg_pool_q8__pixels", {"layout": "4w4c"}),
         ("global average pool", "global_avg_pool_q8__reduce", {"layout": "4w4c"}),
-        ("quantize", "quantize_q8ta__pixels", {"layout": "4w4c"}),
     ):
         yield layer, device.program(catalog().find(name, **axes))
+    variant = catalog().find("quantize_q8ta__pixels", layout="4w4c")
+    yield "quantize", device.program(variant, quantize_constants(device.capabilities))
 
 
 def _zeros(*shape: int) -> Any:
