@@ -69,7 +69,7 @@ mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore m
 	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
 	$(BIN)/pip install -q ziglang
 	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
-	VKQ_CACHE_DIR=$(MOBILE)-cache $(BIN)/vkq shaders build
+	VKQ_CACHE_DIR=$(MOBILE)-cache $(BIN)/python -m tests.mobile.shaders
 	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)
 
 wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders

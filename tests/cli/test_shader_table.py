@@ -46,6 +46,14 @@ def test_the_same_and_better_are_not_worse() -> None:
     assert worse(KEPT, KEPT, 10) == []
 
 
+def test_another_driver_counts_otherwise_but_spills_no_less() -> None:
+    now = copy.deepcopy(KEPT) | {"driver": "c"}
+    now["kernels"]["linear"] |= {"instructions": 200, "running": 8}
+    assert worse(now, KEPT, 10) == []
+    now["kernels"]["linear"]["spills"] = 4
+    assert worse(now, KEPT, 10) == ["linear: gemm spills 4, kept is 0"]
+
+
 def test_a_kernel_that_cannot_run_is_worse() -> None:
     now = {**KEPT, "kernels": {"linear": {"variant": "gemm", "refused": "no room"}}}
     assert worse(now, KEPT, 10) == ["linear: gemm cannot run: no room"]

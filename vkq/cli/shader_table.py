@@ -85,8 +85,9 @@ def loop_cost(text: str) -> float | None:
 
 
 def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) -> list[str]:
-    """In words, where a kernel spills, takes long to compile, or is worse than it was."""
-    out = []
+    """In words, where a kernel spills, takes long to compile, or is worse than it was; instructions and how
+    many run at once are compared for one version of a driver alone."""
+    out, same_driver = [], now["driver"] == kept["driver"]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {})
         if "refused" in figure:
@@ -98,6 +99,8 @@ def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) 
             out.append(
                 f"{layer}: {figure['variant']} took {figure['seconds']} s to compile, above {most_seconds:g}"
             )
+        if not same_driver:
+            continue
         for name in ("instructions", "for_each_mac"):
             if figure[name] and old.get(name) and figure[name] > SLACK * old[name]:
                 out.append(f"{layer}: {name} {figure[name]}, kept is {old[name]}")
