@@ -8,7 +8,7 @@
 // Memory    part: as there, a template's digits `quads` * 4 columns apart, the ones after all of them.
 //           constants: low and high word per template, then those of w_offset. y: integer_result.glslh.
 // Threads   one invocation has a place and four templates; neighbours read 32 bytes in a row. With few places
-//           a device waits for memory, so the loads of BATCH parts are under way together.
+//           a device waits for memory, so the loads of AT_ONCE parts are under way together.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -18,6 +18,7 @@ layout(constant_id = 1) const uint TH = 16;
 layout(constant_id = 2) const uint TW = 8;
 layout(constant_id = 3) const bool WIDE = false;
 layout(constant_id = 4) const bool WINDOW_SUMS = false;
+layout(constant_id = 5) const uint AT_ONCE = 1;  // at most MOST_AT_ONCE
 
 layout(set = 0, binding = 0) readonly buffer Part { uvec4 part[]; };
 layout(set = 0, binding = 1) readonly buffer Constants { ivec2 constants[]; };
@@ -27,10 +28,10 @@ layout(set = 0, binding = 2) buffer Y { uint y[]; };
 #include "workgroup.glslh"
 #include "integer_result.glslh"
 
-#define BATCH 8
-ivec4 sums[BATCH];
+#define MOST_AT_ONCE 8
+ivec4 sums[MOST_AT_ONCE];
 void load_parts(uint first, uint size, uint count) {
-  [[unroll]] for (uint b = 0u; b < BATCH; b++)
+  [[unroll]] for (uint b = 0u; b < AT_ONCE; b++)
     sums[b] = b < count ? ivec4(part[first + b * size]) : ivec4(0);
 }
 
@@ -47,15 +48,15 @@ void main() {
     uint first = (tile * TH * TW + s * TH + r) * line;
     uvec4 low = uvec4(0u), high = uvec4(0u), x_low = uvec4(0u), x_high = uvec4(0u);
     for (uint digit = 0u; digit < p.x_digits; digit++)
-      for (uint split = 0u; split < p.splits; split += BATCH) {
+      for (uint split = 0u; split < p.splits; split += AT_ONCE) {
         uint from = first + (digit * p.splits + split) * part_size, count = p.splits - split;
         for (uint j = 0u; j < p.w_digits; j++) {
           load_parts(from + j * p.quads + quad, part_size, count);
-          [[unroll]] for (uint b = 0u; b < BATCH; b++) add_shifted(low, high, sums[b], 8u * (digit + j));
+          [[unroll]] for (uint b = 0u; b < AT_ONCE; b++) add_shifted(low, high, sums[b], 8u * (digit + j));
         }
         if (WINDOW_SUMS) {
           load_parts(from + p.w_digits * p.quads, part_size, count);
-          [[unroll]] for (uint b = 0u; b < BATCH; b++) add_shifted(x_low, x_high, sums[b].xxxx, 8u * digit);
+          [[unroll]] for (uint b = 0u; b < AT_ONCE; b++) add_shifted(x_low, x_high, sums[b].xxxx, 8u * digit);
         }
       }
     if (WINDOW_SUMS) {

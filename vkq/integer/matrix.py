@@ -28,11 +28,10 @@ from .work import Arithmetic, Place, Range, Shape
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
 MOST_WORDS = 8  # of a chunk's line
-# What the cost is made of beside the profile's cycles: an H200's (benchmarks/integer.md); START_CYCLES is an
-# estimate.
+MOST_AT_ONCE = 8  # parts whose loads are under way together: combine.comp
+# What the cost is made of beside the profile's cycles: an H200's (benchmarks/integer.md).
 TILES_MACS = 62  # of `Tiles` on a multiprocessor in a cycle
 CHUNK_CYCLES = 54  # of a multiprocessor, for each KiB of pixels that a chunk brings to shared memory
-START_CYCLES = 3000  # more than `Tiles` takes for the smallest work
 PART_CYCLES = 1 / 8  # of a multiprocessor, for each int32 of the parts that is written and read again
 
 
@@ -136,7 +135,7 @@ def cost(t: Tiling, s: Shape, how: Arithmetic, known: Profile) -> float:
     kib = tw * (th + t.rows - 1) * (t.words | 1) / 64
     chunk = t.steps * max(alone, together * each) + kib * CHUNK_CYCLES * each
     parts = places * columns * how.x.count * t.splits
-    return t.chunks_per_part * chunk + START_CYCLES + parts / known.multiprocessors * PART_CYCLES
+    return t.chunks_per_part * chunk + parts / known.multiprocessors * PART_CYCLES
 
 
 class Matrix:
@@ -221,6 +220,7 @@ class Matrix:
         }  # fmt: skip
         constants: dict[str, Constant] = {
             "TH": t.tile[0], "TW": t.tile[1], "WIDE": how.wide, "WINDOW_SUMS": how.w_offset != 0,
+            "AT_ONCE": -(-t.splits // -(-t.splits // MOST_AT_ONCE)),
         }  # fmt: skip
         program = self.device.program(catalog().find("integer_combine__quad"), constants)
         b.dispatch(program, [parts, b.constant(self._constants), y], combined, parts.bytes // 4)
