@@ -21,6 +21,7 @@ import numpy as np
 import vkq
 import vkq.onnx
 from tests import conftest
+from tests.runtime import seldom
 from tests.runtime.operators import OPERATORS, Make
 from tests.runtime.work import DEVICE_LOST, OUT_OF_DEVICE_MEMORY, failing
 from vkq.device import vulkan
@@ -44,13 +45,19 @@ def networks() -> Units:
             model = quantized(net.model(*KINDS[kind](net)), "qdq_int8", Path(folder), net.shape)
         image = np.random.default_rng(0).normal(0, 1.2, net.shape).astype(np.float32)
         found[f"network {kind}"] = (_session(model), image)
-    return found
+    return {**found, **seldom_network()}
+
+
+def seldom_network() -> Units:
+    """The graph operators that those have not."""
+    image = np.random.default_rng(0).normal(0, 1.2, seldom.SHAPE).astype(np.float32)
+    return {"network of seldom operators": (_session(seldom.model()), image)}
 
 
 def _session(model: bytes) -> Make:
     def make(device: vkq.Device) -> Any:
         session = vkq.onnx.InferenceSession(model, device)
-        return lambda x: session.run(None, {"x": x})[0]
+        return lambda x: np.concatenate([y.ravel() for y in session.run(None, {"x": x})])
 
     return make
 

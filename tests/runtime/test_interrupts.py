@@ -1,7 +1,11 @@
 """Signals at any point between two bytecodes: the device stays usable, and no number is wrong."""
 
+import os
+
 import vkq
 from tests.runtime.test_process import ends, python
+
+COUNT = int(os.environ.get("VKQ_INTERRUPTS", "150"))
 
 # Interrupts at random times while layers run, tensors are written and recordings replayed. After each,
 # everything must be there: same bytes, nothing in flight that is not known, no lock that stays held.
@@ -65,5 +69,4 @@ print("interrupts", seen)
 
 
 def test_random_interrupts_leave_the_device_usable(device: vkq.Device) -> None:
-    process = python(RANDOM, device, "150")
-    ends(process, "interrupts 150\n")
+    ends(python(RANDOM, device, str(COUNT)), f"interrupts {COUNT}\n", seconds=max(90, COUNT))

@@ -25,6 +25,10 @@ def test_calls_fail_or_are_exact_and_the_device_works_after(any_device: vkq.Devi
     assert told["OutOfMemoryError"] > 15
 
 
+def test_models_too(any_device: vkq.Device) -> None:
+    assert faults.run(any_device.name, faults.seldom_network(), 10, seed=1)["OutOfMemoryError"] > 1
+
+
 def test_a_wrong_number_would_be_seen(any_device: vkq.Device) -> None:
     """An operator whose result after a fault is another."""
     calls = iter(range(100))

@@ -6,7 +6,24 @@
 
 namespace vkq {
 
-int (*const gilHeld)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+template <typename F>
+static F *symbol(const char *name) {
+  return reinterpret_cast<F *>(dlsym(RTLD_DEFAULT, name));
+}
+
+// The state of the thread that has the GIL; from 3.12 on of the calling one, where it has it. The first name
+// is that of 3.13.
+using State = PyThreadState *();
+static State *const public_ = symbol<State>("PyThreadState_GetUnchecked");
+static State *const current = public_ ? public_ : symbol<State>("_PyThreadState_UncheckedGet");
+
+static int holds() {
+  PyThreadState *state = current();
+  return state && state == PyGILState_GetThisThreadState();
+}
+
+// PyGILState_Check says yes to every thread once there was a sub-interpreter.
+int (*const gilHeld)() = current ? holds : symbol<int()>("PyGILState_Check");
 
 static std::atomic<std::thread::id> mainThread{};
 

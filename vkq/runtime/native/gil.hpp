@@ -27,8 +27,8 @@ class Unlocked {
   Unlocked(const Unlocked &) = delete;
 };
 
-// Whether the calling thread has the GIL: PyGILState_Check, which every CPython exports and the headers of
-// the stable ABI leave out.
+// Whether the calling thread has the GIL. Every CPython exports what tells it, and the headers of the stable
+// ABI leave it out.
 extern int (*const gilHeld)();
 
 // Lets go of the GIL where the calling thread has it.
