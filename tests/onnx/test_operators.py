@@ -183,6 +183,23 @@ def test_functions_of_two(device: vkq.Device, op: str) -> None:
     check(device, model(nodes, {"a": a, "b": b}, constants, "uint8"), {"a": a, "b": b})
 
 
+def test_square(any_device: vkq.Device) -> None:
+    """A table of floats: not the integer product of a number with itself, which may round elsewhere."""
+    x = np.arange(256).astype(np.uint8)
+    constants = q("x", 0.0371, 117, "uint8") | q("y", 0.0113, 3, "uint8") | {"two": np.float32(2)}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("Pow", ["a", "two"], ["b"]),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
+    nodes[1:] = [helper.make_node("Pow", ["a", "two"], ["y"])]
+    check(any_device, model(nodes, {"x": x}, constants, "float32"), {"x": x})
+    nodes[1:] = [helper.make_node("Pow", ["r", "two"], ["y"])]
+    feed = {"r": np.random.default_rng(0).normal(0, 2, (3, 5)).astype(np.float32)}
+    check(any_device, model(nodes[1:], feed, constants, "float32"), feed)
+
+
 def around(node: Any, more: Sequence[Any] = ()) -> list[Any]:
     """A node from "a" to "b" between DequantizeLinear and QuantizeLinear of the same parameters."""
     return [

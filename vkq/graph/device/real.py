@@ -76,6 +76,18 @@ def _leaky(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
     return combined(b, _with(b, x, ("max", 0.0)), less, "add")
 
 
+def _square_check(graph: Graph, node: Node) -> str | None:
+    exponent = graph.constants.get(node.inputs[1])
+    if exponent is None or exponent.size != 1 or exponent.reshape(()) != 2:
+        return "raises float32 numbers to other powers than 2"
+    return check(graph, dataclasses.replace(node, inputs=node.inputs[:1]))
+
+
+def _square(context: Context, node: Node) -> Value:
+    x = context.value(node.inputs[0])
+    return combined(context.builder, x, x, "mul")
+
+
 def _reduced(context: Context, node: Node) -> Value:
     """A sum or mean along axes, which come last first."""
     b, x = context.builder, context.value(node.inputs[0])
@@ -115,6 +127,7 @@ ROWS: dict[str, Row] = {
     **{op: Row(check, _binary) for op in BINARY},
     **{op: Row(check, _unary(steps)) for op, steps in UNARY.items()},
     "Clip": Row(check, _clip),
+    "Pow": Row(_square_check, _square),
     "ReduceSum": Row(_reduced_check, _reduced),
     "GlobalAveragePool": Row(_reduced_check, _reduced),
 }

@@ -41,9 +41,6 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op == "Sum" and len(node.inputs) == 2:
         sweep.emit("Add", node.inputs, node.outputs[0], node.source)
         return True
-    if node.op == "Pow" and scalar(sweep.array(node.inputs[1])) == 2:
-        sweep.emit("Mul", [node.inputs[0]] * 2, node.outputs[0], node.source)
-        return True
     if node.op == "GlobalMaxPool" and len(sweep.specs[node.inputs[0]].shape) == 4:
         pixels = sweep.specs[node.inputs[0]].shape[2:]
         sweep.emit("MaxPool", node.inputs, node.outputs[0], node.source, kernel_shape=pixels)
