@@ -27,7 +27,7 @@ from vkq.shader import compile as shader_compile
 from vkq.shader import load, reflect
 from vkq.shader.catalog import catalog
 from vkq.shader.expression import Expression
-from vkq.shader.spirv import with_float_controls
+from vkq.shader.float_controls import with_float_controls
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).with_name("corpus")

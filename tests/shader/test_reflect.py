@@ -11,8 +11,9 @@ import pytest
 from tests.shader.sample import sample
 from vkq.errors import CompileError
 from vkq.shader.compile import reflection, text
+from vkq.shader.float_controls import with_float_controls
 from vkq.shader.glslang import LibraryCompiler, find_compiler
-from vkq.shader.reflect import check, reflect, with_float_controls
+from vkq.shader.reflect import check, reflect
 from vkq.shader.spec import Binding, Constant, PushConstant
 from vkq.shader.spirv import MAGIC, Instruction, assemble, parse
 

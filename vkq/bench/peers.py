@@ -131,20 +131,39 @@ class PyTorch:
         self._torch = _library("torch", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
-        torch, p = self._torch, case.layer
-        ran = f"PyTorch {torch.__version__} on the CPU with {torch.get_num_threads()} threads"
         if case.op == "linear" and case.scheme != "q8csw":
-            xt, wt = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weights.w.T))
-            want = x.astype(np.float64) @ weights.w.astype(np.float64).T
-            same = np.array_equal(torch._int_mm(xt, wt).numpy(), want)
+            return self._integer(x, weights)
+        call = self._float(case, weights, x)
+        got = call().numpy()
+        if weights.y is not None:  # what the reference rounds to int8, PyTorch leaves in float
+            steps = np.clip(got / np.float32(weights.y.scale) + weights.y.zero_point, -128, 127) - expected.y
+            text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
+        else:
+            size = float(np.abs(expected.y).max()) or 1.0
             text = (
-                "its int32 sums agree bit for bit"
-                if same
-                else "DIFFERS: its int32 sums are not those of the reference"
+                f"float32: at most {float(np.abs(got - expected.y).max()) / size:.2g} of the largest result"
+                " from the reference"
             )
-            return PeerArm(
-                lambda: torch._int_mm(xt, wt), f"{ran}: _int_mm, int8 to int32, nothing after it", text
-            )
+        return PeerArm(call, f"{self._ran()}: {case.op} in float32", text)
+
+    def _ran(self) -> str:
+        return f"PyTorch {self._torch.__version__} on the CPU with {self._torch.get_num_threads()} threads"
+
+    def _integer(self, x: Array, weights: Weights) -> PeerArm:
+        torch = self._torch
+        xt, wt = torch.from_numpy(x), torch.from_numpy(np.ascontiguousarray(weights.w.T))
+        want = x.astype(np.float64) @ weights.w.astype(np.float64).T
+        same = np.array_equal(torch._int_mm(xt, wt).numpy(), want)
+        text = (
+            "its int32 sums agree bit for bit"
+            if same
+            else "DIFFERS: its int32 sums are not those of the reference"
+        )
+        ran = f"{self._ran()}: _int_mm, int8 to int32, nothing after it"
+        return PeerArm(lambda: torch._int_mm(xt, wt), ran, text)
+
+    def _float(self, case: Case, weights: Weights, x: Array) -> Callable[[], Any]:
+        torch, p = self._torch, case.layer
         per_channel = weights.scale.reshape((-1,) + (1,) * (weights.w.ndim - 1))
         w = torch.from_numpy((weights.w * per_channel).astype(np.float32))
         real = (
@@ -160,23 +179,11 @@ class PyTorch:
         if isinstance(p, Conv2dProblem):
             top, left, bottom, right = p.padding
             padded = torch.nn.functional.pad(xt, (left, right, top, bottom))
-            call = functools.partial(
+            return functools.partial(
                 torch.nn.functional.conv2d, padded, w, bias, stride=p.stride, dilation=p.dilation,
                 groups=p.groups
             )  # fmt: skip
-        else:
-            call = functools.partial(torch.nn.functional.linear, xt, w, bias)
-        got = call().numpy()
-        if weights.y is not None:  # what the reference rounds to int8, PyTorch leaves in float
-            steps = np.clip(got / np.float32(weights.y.scale) + weights.y.zero_point, -128, 127) - expected.y
-            text = f"float32: at most {float(np.abs(steps).max()):.2g} int8 steps from the reference"
-        else:
-            size = float(np.abs(expected.y).max()) or 1.0
-            text = (
-                f"float32: at most {float(np.abs(got - expected.y).max()) / size:.2g} of the largest result"
-                " from the reference"
-            )
-        return PeerArm(call, f"{ran}: {case.op} in float32", text)
+        return functools.partial(torch.nn.functional.linear, xt, w, bias)
 
 
 class Ncnn:

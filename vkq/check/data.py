@@ -128,11 +128,7 @@ def random_data(
         x_zero_point = int(rng.choice([x_info.min, x_info.max]))
         x[...] = x_info.min + x_info.max - x_zero_point
         w[...] = np.where(rng.random(w.shape) < 0.03, low, high)
-    points = {
-        "none": None,
-        "tensor": np.array([_zero_point(rng, w_dtype)], np.int32),
-        "channel": np.array([_zero_point(rng, w_dtype) for _ in range(channels)], np.int32),
-    }[w_zero_points]
+    points = _weight_zero_points(rng, w_dtype, channels)[w_zero_points]
     w_zero_point = float(points.mean()) if points is not None and points.size else 0.0
     typical = _typical_accumulator(x, x_zero_point, w, w_zero_point, problem.gemm_k)
     x_scale = 10.0 ** rng.uniform(-4, 2)
@@ -152,6 +148,15 @@ def random_data(
         y_q=QParams(y_scale, _zero_point(rng, x_dtype), x_dtype),
         w_zero_point=points,
     )
+
+
+def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
+    """Of every kind, so that the numbers drawn afterwards are the same for each."""
+    return {
+        "none": None,
+        "tensor": np.array([_zero_point(rng, dtype)], np.int32),
+        "channel": np.array([_zero_point(rng, dtype) for _ in range(channels)], np.int32),
+    }
 
 
 def _typical_accumulator(x: Array, x_zero_point: int, w: Array, w_zero_point: float, k: int) -> float:

@@ -28,6 +28,14 @@ from vkq.shader import compile as shader_compile
 INTEGER = "integer"  # the filter that asks for exact integer correlations
 SHOWN = 5  # mismatches printed in full; of the others the names
 LISTED = 50
+EXAMPLES = [
+    "vkq check",
+    "vkq check 'linear[M=9,K=9,N=9]'",
+    "vkq check groups=3 --path portable",
+    "vkq check 'linear[M=5,K=9,N=6]/seed=0' --path portable --debug",
+    "vkq check --count 1000 --seed 7 --device 0 --json",
+    "vkq check integer --count 10",
+]
 _MESSAGE_HEAD = re.compile(r"^.*?MessageID = 0x[0-9a-f]+ \| ", re.DOTALL)
 
 
@@ -37,14 +45,7 @@ def register(commands: Parsers) -> None:
         "check",
         run,
         "compare every path with the reference, bit for bit; exit code 1 if anything differs",
-        [
-            "vkq check",
-            "vkq check 'linear[M=9,K=9,N=9]'",
-            "vkq check groups=3 --path portable",
-            "vkq check 'linear[M=5,K=9,N=6]/seed=0' --path portable --debug",
-            "vkq check --count 1000 --seed 7 --device 0 --json",
-            "vkq check integer --count 10",
-        ],
+        EXAMPLES,
     )
     parser.add_argument(
         "filter",
@@ -74,11 +75,8 @@ def register(commands: Parsers) -> None:
         help="build the shaders with DEBUG defined and show what they print (needs the validation layer)",
     )
     parser.add_argument("--list", action="store_true", help="print the names of the cases and run nothing")
-    parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}",
-    )
+    says = "print JSON: {summary: {cases, mismatches, ...}, mismatches: [...]}"
+    parser.add_argument("--json", action="store_true", help=says)
 
 
 def run(options: argparse.Namespace) -> int:

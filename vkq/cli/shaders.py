@@ -27,12 +27,18 @@ COMPILE_SECONDS = 10.0  # above which a default is as good as missing
 _HIDDEN = re.compile(r"hash|pre-sched|clause|copies|latency|throughput", re.IGNORECASE)
 
 
+PATTERN = "a part of the name, or a glob such as 'gemm_*:s8s8.*' (default: all)"
+
+
 def register(commands: Parsers) -> None:
     parser = commands.add_parser("shaders", help="list, show, compile and check the shaders")
     parser.set_defaults(run=show_help, parser=parser)
     inner = parser.add_subparsers(title="commands", metavar="COMMAND")
-    pattern = "a part of the name, or a glob such as 'gemm_*:s8s8.*' (default: all)"
+    for add in (_add_list, _add_show, _add_build, _add_stats, _add_check):
+        add(inner)
 
+
+def _add_list(inner: Parsers) -> None:
     listing = add_command(
         inner,
         "list",
@@ -40,10 +46,12 @@ def register(commands: Parsers) -> None:
         "list the variants of the shaders",
         ["vkq shaders list", "vkq shaders list linear", "vkq shaders list 'conv2d_*:*.q8to' --json"],
     )
-    listing.add_argument("pattern", nargs="?", default="", help=pattern)
+    listing.add_argument("pattern", nargs="?", default="", help=PATTERN)
     listing.add_argument("--wide", action="store_true", help="whole summaries, however wide the terminal")
     listing.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
+
+def _add_show(inner: Parsers) -> None:
     show = add_command(
         inner,
         "show",
@@ -53,6 +61,8 @@ def register(commands: Parsers) -> None:
     )
     show.add_argument("name", help="the full name of a variant, or a pattern that only one matches")
 
+
+def _add_build(inner: Parsers) -> None:
     building = add_command(
         inner,
         "build",
@@ -60,9 +70,11 @@ def register(commands: Parsers) -> None:
         "compile variants to SPIR-V, into the user's cache or a folder",
         ["vkq shaders build", "vkq shaders build softmax --output spirv/"],
     )
-    building.add_argument("pattern", nargs="?", default="", help=pattern)
+    building.add_argument("pattern", nargs="?", default="", help=PATTERN)
     building.add_argument("--output", type=Path, metavar="DIR", help="write here (default: the user's cache)")
 
+
+def _add_stats(inner: Parsers) -> None:
     stats = add_command(
         inner,
         "stats",
@@ -84,7 +96,7 @@ def register(commands: Parsers) -> None:
         "pattern",
         nargs="?",
         default="",
-        help=f"{pattern.split(' (')[0]} (default: a table of what auto takes)",
+        help=f"{PATTERN.split(' (')[0]} (default: a table of what auto takes)",
     )
     stats.add_argument(
         "--compare", type=Path, metavar="FILE",
@@ -97,6 +109,8 @@ def register(commands: Parsers) -> None:
     )
     stats.add_argument("--json", action="store_true", help="print JSON, one object per variant")
 
+
+def _add_check(inner: Parsers) -> None:
     check = add_command(
         inner,
         "check",
@@ -105,7 +119,7 @@ def register(commands: Parsers) -> None:
         " fails",
         ["vkq shaders check", "vkq shaders check softmax"],
     )
-    check.add_argument("pattern", nargs="?", default="", help=pattern)
+    check.add_argument("pattern", nargs="?", default="", help=PATTERN)
 
 
 def shaders_list(options: argparse.Namespace) -> int:

@@ -26,6 +26,28 @@ Rounding = Literal["truncate", "even"]
 HALF_WITHIN = 1e-6
 
 
+def _check_choice(name: str, chosen: str, known: Sequence[str]) -> None:
+    if chosen not in known:
+        raise ArgumentError(f"resize: {name} is {chosen!r}; it must be one of {', '.join(known)}")
+
+
+def _sized(x_size: Sequence[int], size: Sequence[int]) -> tuple[list[np.float32], list[int]]:
+    """The factors and the result's size, given its size."""
+    factors = [np.float32(out) / np.float32(given) for out, given in zip(size, x_size, strict=True)]
+    return factors, [int(v) for v in size]
+
+
+def _scaled(
+    x_size: Sequence[int], scale: float | Sequence[float] | None
+) -> tuple[list[np.float32], list[int]]:
+    """The same, given the factors."""
+    both = scale if isinstance(scale, Sequence) else (scale, scale)
+    factors = [np.float32(v) for v in both]
+    if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
+        raise ArgumentError(f"resize: scale is {scale}; give one positive number, or (vertical, horizontal)")
+    return factors, [int(factor * np.float32(given)) for factor, given in zip(factors, x_size, strict=True)]
+
+
 @dataclass(frozen=True)
 class Resize:
     """How an image (N, C, H, W) becomes (N, C, *size); ``scale`` is (vertical, horizontal) as float32.
@@ -59,10 +81,7 @@ class Resize:
             ("mode", mode, ResizeMode), ("coordinates", coordinates, Coordinates),
             ("nearest_mode", nearest_mode, NearestMode), ("rounding", rounding, Rounding),
         ):  # fmt: skip
-            if chosen not in get_args(kind):
-                raise ArgumentError(
-                    f"resize: {name} is {chosen!r}; it must be one of {', '.join(get_args(kind))}"
-                )
+            _check_choice(name, chosen, get_args(kind))
         if len(x_shape) != 4 or min(x_shape[2:]) < 1:
             raise ArgumentError(
                 f"resize: x has shape {tuple(x_shape)}; it must be (N, C, H, W) with H and W at least 1"
@@ -71,21 +90,7 @@ class Resize:
             raise ArgumentError(f"resize: size is {size} and scale {scale}; give one of the two")
         if size is not None and len(size) != 2:
             raise ArgumentError(f"resize: size has {len(size)} numbers; it must have 2: (OH, OW)")
-        if size is not None:
-            factors = [
-                np.float32(out) / np.float32(given) for out, given in zip(size, x_shape[2:], strict=True)
-            ]
-            out = [int(v) for v in size]
-        else:
-            both = scale if isinstance(scale, Sequence) else (scale, scale)
-            factors = [np.float32(v) for v in both]
-            if len(factors) != 2 or not all(0 < v < np.inf for v in factors):
-                raise ArgumentError(
-                    f"resize: scale is {scale}; give one positive number, or (vertical, horizontal)"
-                )
-            out = [
-                int(factor * np.float32(given)) for factor, given in zip(factors, x_shape[2:], strict=True)
-            ]
+        factors, out = _scaled(x_shape[2:], scale) if size is None else _sized(x_shape[2:], size)
         if len(out) != 2 or min(out) < 1:
             raise ArgumentError(
                 f"resize: the result would have {out} rows and columns; both must be at least 1"

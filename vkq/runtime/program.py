@@ -9,8 +9,8 @@ from typing import Any
 
 from ..device.capabilities import Capabilities
 from ..errors import PathError
+from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
-from ..shader.spirv import with_float_controls
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -127,21 +127,7 @@ class Compiler:
 
             binary = code(spirv(variant), self.capabilities)
             module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(binary), pCode=binary))
-            slots = [
-                vk.VkDescriptorSetLayoutBinding(
-                    binding=i, descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=1,
-                    stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
-                )
-                for i in range(len(variant.bindings))
-            ]  # fmt: skip
-            slots_of = make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo(pBindings=slots))
-            push = vk.VkPushConstantRange(
-                stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=4 * len(variant.push_constants)
-            )
-            layout = make(
-                "PipelineLayout",
-                vk.VkPipelineLayoutCreateInfo(pSetLayouts=[slots_of], pPushConstantRanges=[push]),
-            )
+            layout = _layout(vk, make, variant)
             packed = variant.pack_specialization(values)
             words = b"".join(packed.values())
             stage = vk.VkPipelineShaderStageCreateInfo(
@@ -255,3 +241,20 @@ def _printed(text: str, seconds: float) -> list[Executable]:
             values |= {"spills": int(spilled[1]), "fills": int(spilled[2])}
         found.append(Executable(name, 0, values, {}, seconds))
     return found
+
+
+def _layout(vk: Any, make: Callable[[str, Any], Any], variant: Variant) -> Any:
+    """The VkPipelineLayout of a variant; *make* creates what an info describes."""
+    slots = [
+        vk.VkDescriptorSetLayoutBinding(
+            binding=i, descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=1,
+            stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
+        )
+        for i in range(len(variant.bindings))
+    ]  # fmt: skip
+    slots_of = make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo(pBindings=slots))
+    push = vk.VkPushConstantRange(
+        stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=4 * len(variant.push_constants)
+    )
+    info = vk.VkPipelineLayoutCreateInfo(pSetLayouts=[slots_of], pPushConstantRanges=[push])
+    return make("PipelineLayout", info)

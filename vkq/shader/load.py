@@ -101,6 +101,7 @@ def _variant(
     constants = _constants(declared, choices)
     integers, pushed = _known_names(top["workgroups"], defines, constants, push)
     shared = top.get("shared_bytes")
+    types = {name: node for choice in choices for name, node in choice.types.items()}
     variant = Variant(
         shader=shader,
         name=name,
@@ -108,9 +109,7 @@ def _variant(
         source=source,
         axes=axes,
         defines=defines,
-        bindings=_bindings(
-            top["bindings"], {name: node for choice in choices for name, node in choice.types.items()}
-        ),
+        bindings=_bindings(top["bindings"], types),
         push_constants=push,
         specialization=constants,
         requires=requires,

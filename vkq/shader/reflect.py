@@ -31,10 +31,7 @@ from vkq.shader.spirv import (
     UNIFORM,
     WORKGROUP,
     Module,
-    with_float_controls,
 )
-
-__all__ = ["Reflection", "check", "reflect", "with_float_controls"]
 
 # Vulkan's guaranteed minimum of each limit; a variant that needs more says so under `requires`.
 # Shared memory: 16 KiB (maxComputeSharedMemorySize), local size: 128 (maxComputeWorkGroupInvocations).

@@ -1,0 +1,68 @@
+"""A module's float behaviour, stated where it was left to the driver."""
+
+from __future__ import annotations
+
+import struct
+
+from vkq.shader.spirv import (
+    CAPABILITY_DENORM_PRESERVE,
+    CAPABILITY_ROUNDING_MODE_RTE,
+    MODE_DENORM_PRESERVE,
+    MODE_ROUNDING_MODE_RTE,
+    OP_CAPABILITY,
+    OP_ENTRY_POINT,
+    OP_EXECUTION_MODE,
+    OP_EXECUTION_MODE_ID,
+    OP_EXTENSION,
+    OP_IMPORT,
+    OP_MEMORY_MODEL,
+    Instruction,
+    assemble,
+    parse,
+)
+
+_BEFORE_NAMES = frozenset({OP_CAPABILITY, OP_EXTENSION, OP_IMPORT, OP_MEMORY_MODEL, OP_ENTRY_POINT})
+_BEFORE_NAMES |= {OP_EXECUTION_MODE, OP_EXECUTION_MODE_ID}
+
+
+def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> bytes:
+    """The module with its 32-bit float behaviour stated (SPV_KHR_float_controls), for every entry point.
+
+    Args:
+        spirv: the module.
+        rte: round to nearest even (RoundingModeRTE); the device must have shaderRoundingModeRTEFloat32.
+        denorm_preserve: keep subnormals (DenormPreserve); the device must have shaderDenormPreserveFloat32.
+
+    Returns:
+        A new module; the same bytes where neither is asked for, and what is already stated is not repeated.
+    """
+    wanted = []
+    if rte:
+        wanted.append((CAPABILITY_ROUNDING_MODE_RTE, MODE_ROUNDING_MODE_RTE))
+    if denorm_preserve:
+        wanted.append((CAPABILITY_DENORM_PRESERVE, MODE_DENORM_PRESERVE))
+    if not wanted:
+        return spirv
+    header, old, rest = parse(spirv, _BEFORE_NAMES.__contains__)
+    extension = Instruction(OP_EXTENSION, _literal("SPV_KHR_float_controls"))
+    entries = [instruction.words[1] for instruction in old if instruction.op == OP_ENTRY_POINT]
+    modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
+    capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
+    # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the
+    # rest.
+    new = _insert(old, capabilities, {OP_CAPABILITY})
+    new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
+    new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
+    return assemble(header, new, rest)
+
+
+def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:
+    """*old* with those of *added* that it lacks put behind its last instruction of the kinds *after*."""
+    at = max((index + 1 for index, instruction in enumerate(old) if instruction.op in after), default=0)
+    return old[:at] + [instruction for instruction in added if instruction not in old] + old[at:]
+
+
+def _literal(text: str) -> tuple[int, ...]:
+    data = text.encode() + b"\0"
+    data += b"\0" * (-len(data) % 4)
+    return struct.unpack(f"<{len(data) // 4}I", data)
