@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 
 import vkq
+from vkq.bench.cases import CHECKED
 from vkq.check import catalogue
+from vkq.check.cases import CASES, FLOAT, SCHEMES, TRANSPOSED
 from vkq.check.catalogue import Check, check_of, random_checks, select
+from vkq.check.compare import FIXED, layer, usable_paths
+from vkq.kernels.methods import METHODS as CONV_METHODS
+from vkq.ops.linear import METHODS as LINEAR_METHODS
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
+from vkq.select.path import COOPMAT, TABLE
 
 
 def test_a_name_gives_the_check_back() -> None:
@@ -43,6 +51,39 @@ def test_random_checks_reach_every_option() -> None:
     assert {p.groups for p in convolutions} >= {1, 2, 3, 5}
     assert any(p.padding[0] != p.padding[2] for p in convolutions)
     assert any(p.dilation != (1, 1) for p in convolutions)
+
+
+def test_every_path_and_method_and_scheme_is_forced() -> None:
+    """What there is, the registries say; what is checked, nobody lists a second time."""
+    assert set(FIXED) == {path.name for path in TABLE} | {COOPMAT}
+    checks = list(catalogue.catalogue())
+    registered = {"linear": LINEAR_METHODS, "conv2d": ("auto", *(m.name for m in CONV_METHODS))}
+    for op, names in registered.items():
+        assert {c.method for c in checks if c.op == op} == set(names), op
+    assert {c.scheme for c in checks} == set(SCHEMES)
+    assert {case.layer.name for case in (*CASES, *TRANSPOSED)} >= {c.problem.name for c in checks}
+    measured = {case.layer.name for cases in CHECKED.values() for case in cases}
+    assert measured == {case.layer.name for case in (*CASES, *TRANSPOSED) if case.problem.macs}
+
+
+def test_what_is_forced_is_taken(any_device: vkq.Device) -> None:
+    """On some problem of the catalogue: every path that the device has, and every method without matrix
+    units."""
+    paths, refused = usable_paths(any_device)
+    assert {*paths, *refused} == set(FIXED)
+    taken: dict[str, set[str]] = {"linear": set(), "conv2d": set()}
+    for check in catalogue.catalogue():
+        if check.method == "auto" or check.scheme in FLOAT or check.method in taken[check.op]:
+            continue
+        with contextlib.suppress(vkq.MethodError):
+            said = layer(any_device, check, check.data(), paths[0]).explain(check.problem.x_shape)
+            assert said.path == paths[0]
+            taken[check.op].add(said.method or check.method)
+    assert taken["conv2d"] == {m.name for m in CONV_METHODS} - {"matrix", "stem"}
+    assert taken["linear"] == set(LINEAR_METHODS) - {"auto"}
+    for path in paths:
+        check = check_of("linear[M=9,K=9,N=9]/seed=0")
+        assert layer(any_device, check, check.data(), path).choice().path == path
 
 
 def test_random_scales_span_six_decades_and_zero_points_reach_both_ends() -> None:
