@@ -53,6 +53,7 @@ class Profile:
     integer_tile_cycles: Mapping[str, tuple[int, ...]]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, ...]
+    matrix_conv_costs: Mapping[str, float]
     names: tuple[str, ...]
     whys: tuple[str, ...]
     timed: bool  # whether kernels were timed on such a device
@@ -241,6 +242,9 @@ def _value(field: str, node: Any) -> Any:
         return MappingProxyType({tile: number.int() for tile, number in node.items()})
     if field == "register_width_percent":
         return MappingProxyType({int(width): number.int() for width, number in node.items()})
+    if field == "matrix_conv_costs":
+        costs = node.mapping({"step", "chunk", "strided", "gathered"})
+        return MappingProxyType({name: float(cost.scalar()) for name, cost in costs.items()})
     if field == "matrix_part_cycles":
         return _cycles(node, 3)
     return node.int()

@@ -102,24 +102,18 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-# What `conv_shader` weighs tiles by, measured on an H200 (benchmarks/matrix-log.md): 32 k of a workgroup take
-# as long as the square root of its tile's area, reading a chunk's pixels as long as a few times that, and
-# where there are fewer workgroups than a device holds at once, two a multiprocessor, the rest of it is idle.
-CHUNK_STEPS = 6
-STEP_CYCLES = 4.6  # of one multiprocessor, times that root
-STRIDED = 1.3  # what the pixels under a strided tile, four times as many, add
-
-
 def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant) -> float:
-    """What a convolution should take with a tile."""
+    """What a convolution should take with a tile (`matrix_conv_costs` of the profile). Where there are fewer
+    workgroups than a device holds at once, two a multiprocessor, the rest of it is idle."""
+    costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
-    steps = chunks * (-(-k // turn(shader)) * turn(shader) / 32 + CHUNK_STEPS)
+    steps = chunks * (-(-k // turn(shader)) * turn(shader) / 32 + costs["chunk"])
     tiles = math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
     at_once = 2 * known.multiprocessors
     workgroups = max(p.n * p.groups * tiles, at_once)
-    apart = STRIDED if max(p.stride) > 1 else 1
-    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * STEP_CYCLES / 2 * apart
+    step = costs["step"] * (costs["strided"] if max(p.stride) > 1 else 1)
+    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * step / 2
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:

@@ -38,14 +38,11 @@ class MatrixImplicit:
         self.gemm.build(b, x, y, Pixels.of(p), push=push)
 
 
-GATHERED = 1.3  # what gathering pixels adds to the time of a product, measured on an H200
-
-
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
     """What a convolution should take so, with the best tiling."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
-    return GATHERED * tilings(known, *sizes, whole=False)[0].cycles(known, *sizes)
+    return known.matrix_conv_costs["gathered"] * tilings(known, *sizes, whole=False)[0].cycles(known, *sizes)
 
 
 def padded_channels(channels: int) -> int:
