@@ -116,10 +116,10 @@ $(VENV)/.demo: $(BUILD_INPUTS) | $(VENV)/bin/python
 	$(BIN)/pip install -q -e '.[compile,demo]'
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.demo
-	@echo "== the tests' packages"
+$(VENV)/.test: $(BUILD_INPUTS) | $(VENV)/bin/python
+	@echo "== vkq, its shader compiler (92 MB), the demo's and the tests' packages: a few minutes on the first run"
 	$(BIN)/pip install -q -e '.[compile,demo,test,lint]'
-	@touch $@
+	@touch $(VENV)/.demo $@
 
 # SwiftShader, a second and stricter driver: two files out of Debian's chromium-common, which is not installed.
 $(SWIFTSHADER): | packages
