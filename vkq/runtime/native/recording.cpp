@@ -1,16 +1,12 @@
 #include "recording.hpp"
 
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 #include "gil.hpp"
 
 namespace vkq {
 
-using Clock = std::chrono::steady_clock;
-
-static uint64_t nextSerial() {
+uint64_t Recording::nextSerial() {
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
@@ -66,8 +62,7 @@ void Recording::release() {
   if (running) core->fences.give(fence);  // closing the device has waited for it
   running = false;
   sequence.reset();
-  for (VkDescriptorPool p : pools) vkTable.vkDestroyDescriptorPool(core->handle(), p, nullptr);
-  pools.clear();
+  sets.release(*core);
   if (queries) vkTable.vkDestroyQueryPool(core->handle(), queries, nullptr);
   queries = VK_NULL_HANDLE;
 }
@@ -76,8 +71,6 @@ Recording::Held::Held(Recording &r) : own(r.mutex, std::defer_lock) {
   lockPolitely(own);
   use.emplace(*r.core);
 }
-
-// ------------------------------------------------------------------------------------------------- recording
 
 void Recording::checkOpen() const {
   if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
@@ -88,13 +81,6 @@ void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
     sequence->record(operation);
   } catch (const vk::SystemError &) {
   }  // noted, too
-}
-
-template <typename Op, typename... A>
-void Recording::record(A &&...arguments) {
-  operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
-  recordAgain(operations.back());
-  core->check();
 }
 
 void Recording::repeat(size_t first, uint32_t times) {
@@ -213,35 +199,6 @@ void Recording::writeTimestamp() {
   queriesUsed++;
 }
 
-VkDescriptorSet Recording::descriptorSet(const Program &program) {
-  constexpr uint32_t setsPerPool = 64;
-  VkDevice d = core->handle();
-  if (setsLeft == 0) {
-    if (poolsUsed == pools.size()) {
-      VkDescriptorPoolSize size{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, setsPerPool * Program::MOST_BINDINGS};
-      VkDescriptorPoolCreateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
-      info.maxSets = setsPerPool;
-      info.poolSizeCount = 1;
-      info.pPoolSizes = &size;
-      VkDescriptorPool pool = VK_NULL_HANDLE;
-      vkTable.vkCreateDescriptorPool(d, &info, nullptr, &pool);
-      core->check();
-      pools.push_back(pool);
-    }
-    poolsUsed++;
-    setsLeft = setsPerPool;
-  }
-  VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
-  info.descriptorPool = pools[poolsUsed - 1];
-  info.descriptorSetCount = 1;
-  info.pSetLayouts = &program.setLayout;
-  VkDescriptorSet set = VK_NULL_HANDLE;
-  vkTable.vkAllocateDescriptorSets(d, &info, &set);
-  core->check();
-  setsLeft--;
-  return set;
-}
-
 void Recording::add(const std::shared_ptr<Plan> &plan, const Slot *slots) {
   Held held(*this);
   checkOpen();
@@ -287,7 +244,7 @@ void Recording::orderSlots(const PlanStep &step, const Slot *slots) {
 void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   const Program &program = *step.program;
   const auto count = static_cast<uint32_t>(step.slots.size());
-  VkDescriptorSet set = descriptorSet(program);
+  VkDescriptorSet set = sets.allocate(*core, program);
   VkDescriptorBufferInfo infos[Program::MOST_BINDINGS];
   VkWriteDescriptorSet updates[Program::MOST_BINDINGS];
   for (uint32_t i = 0; i < count; i++) {
@@ -305,122 +262,6 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
     record<Dispatch>(program, set, std::move(push), x, y, 1);
   }
   if (timed) writeTimestamp();
-}
-
-// ------------------------------------------------------------------------------------------------ submission
-
-bool Recording::uses(const PiecePtr &piece) const {
-  std::lock_guard<std::mutex> lock(mutex);
-  for (const Kept &one : kept)
-    if (one.piece == piece) return true;
-  return false;
-}
-
-// Marks what was not computed. What the host had uploaded last is uploaded again instead (Queue).
-void Recording::tell(const Failure &failure) {
-  for (const Kept &one : kept) {
-    if (one.piece->scratch || one.state == State::UNTOUCHED) continue;
-    if (one.state == State::WRITTEN) one.piece->failure = failure;
-    if (one.state == State::UPLOADED) one.piece->failure.reset();
-  }
-}
-
-void Recording::submit() {
-  Held held(*this);
-  if (broken)
-    throw UsageError(
-        "an earlier submission of this recording failed before it was recorded to its end; record it again");
-  if (running) throw UsageError("the recording is running already; wait for it before it is submitted again");
-  if (!sealed) record<HostBarrier>();
-  sealed = true;
-  std::lock_guard<std::mutex> lock(core->queueMutex);
-  Evaluation evaluation(core->fences);
-  try {
-    core->submitted = true;
-    sequence->evalAsync();
-  } catch (
-      const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
-    broken = true;
-    tell({pending.result, pending.call});
-  }
-  if (pending.result !=
-      VK_SUCCESS) {  // nothing is in flight: Kompute leaves its running state without waiting
-    sequence->evalAwait(0);
-    core->check();
-  }
-  fence = evaluation.fence();
-  running = true;
-}
-
-// Ends Kompute's evaluation and gives the fence back. The device has finished with it.
-void Recording::finish() {
-  Evaluation evaluation(core->fences);
-  sequence->evalAwait(0);
-  running = false;
-  finished = true;
-  if (!replays) letGo();
-}
-
-void Recording::letGo() {
-  kept.clear();
-  uploads.clear();
-  plans.clear();
-}
-
-// A short work is polled: a blocking wait costs tens of us.
-bool Recording::waitBriefly(bool poll) {
-  Held held(*this);
-  if (!running) return true;
-  VkResult result = VK_NOT_READY;
-  const auto start = Clock::now();
-  while (poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::milliseconds(1)) {
-    result = vkTable.vkGetFenceStatus(core->handle(), fence);
-    if (result == VK_NOT_READY) std::this_thread::yield();
-  }
-  if (result == VK_NOT_READY)
-    result = vkTable.vkWaitForFences(core->handle(), 1, &fence, VK_TRUE, 50'000'000);
-  if (result == VK_NOT_READY || result == VK_TIMEOUT) return false;
-  if (result < 0) {
-    notePending(result, "vkGetFenceStatus");
-    core->waitIdle();  // a failed wait does not say that the work has ended, and its buffers will go
-  }
-  finish();
-  core->check();
-  return true;
-}
-
-void Recording::waitUninterrupted() {
-  for (bool first = true; !waitBriefly(first); first = false) {
-  }
-}
-
-bool Recording::reuse() {
-  Held held(*this);
-  if (replays || running || broken || queryCount) return false;
-  sequence->clear();
-  operations.clear();
-  letGo();
-  reads.clear();
-  writes.clear();
-  for (size_t i = 0; i < poolsUsed; i++) vkTable.vkResetDescriptorPool(core->handle(), pools[i], 0);
-  poolsUsed = setsLeft = 0;
-  recorded = 0;
-  serial = nextSerial();
-  sealed = finished = false;
-  begin();
-  return true;
-}
-
-std::vector<uint64_t> Recording::timestamps() {
-  Held held(*this);
-  std::vector<uint64_t> values(queriesUsed);
-  if (running || !finished)
-    throw UsageError("the recording has not run yet, so there are no timestamps; run it first");
-  if (values.empty()) return values;
-  vkTable.vkGetQueryPoolResults(core->handle(), queries, 0, queriesUsed, values.size() * 8, values.data(), 8,
-                                VK_QUERY_RESULT_64_BIT | VK_QUERY_RESULT_WAIT_BIT);
-  core->check();
-  return values;
 }
 
 }  // namespace vkq

@@ -4,6 +4,7 @@
 
 #include "operations.hpp"
 #include "plan.hpp"
+#include "sets.hpp"
 
 namespace vkq {
 
@@ -70,9 +71,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   };
 
   std::shared_ptr<kp::Sequence> sequence;
-  std::vector<VkDescriptorPool> pools;
-  size_t poolsUsed = 0;
-  uint32_t setsLeft = 0;
+  DescriptorSets sets;
   uint64_t serial;
   std::vector<Kept> kept;  // what the recorded commands use
   std::vector<std::shared_ptr<Plan>> plans;
@@ -85,7 +84,12 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   mutable std::mutex mutex;
 
   template <typename Op, typename... A>
-  void record(A &&...arguments);
+  void record(A &&...arguments) {
+    operations.push_back(std::make_shared<Op>(std::forward<A>(arguments)...));
+    recordAgain(operations.back());
+    core->check();
+  }
+  static uint64_t nextSerial();  // of what was recorded
   void recordAgain(const std::shared_ptr<Operation> &operation);
   void begin();
   void checkOpen() const;
@@ -96,7 +100,6 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   void noteWrite(const PiecePtr &piece);
   void writeTimestamp();
   void dispatch(const PlanStep &step, const Slot *slots);
-  VkDescriptorSet descriptorSet(const Program &program);
   void finish();
   void letGo();
   void tell(const Failure &failure);
