@@ -9,7 +9,9 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from tests.onnx.networks import onnxruntime_results
 from tests.onnx.test_operators import TYPES, bytes_of, check, model, q
+from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.operators import MICROSOFT
 
 SHAPE = (2, 5, 3, 4)
@@ -115,3 +117,18 @@ def test_integer_product_by_rows(device: vkq.Device) -> None:
     np.testing.assert_array_equal(
         vkq.onnx.InferenceSession(data, device).run(None, {"a": a, "b": b})[0], want
     )
+
+
+def test_flags_of_both(any_device: vkq.Device) -> None:
+    """A comparison on the device, and one of floats, which stays on the CPU with what joins them."""
+    inputs, constants = operands("uint8")
+    feed = inputs | {"x": np.random.default_rng(0).normal(0, 1, SHAPE).astype(np.float32)}
+    nodes = [
+        *REAL, helper.make_node("Greater", ["ra", "rb"], ["c"]), helper.make_node("Sinh", ["x"], ["s"]),
+        helper.make_node("Less", ["s", "x"], ["d"]), helper.make_node("And", ["c", "d"], ["y"]),
+    ]  # fmt: skip
+    data = model(nodes, feed, constants, "bool")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="And, Less, Sinh"):
+        got = session.run(None, feed)[0]
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])

@@ -137,7 +137,7 @@ def _proto(part: Graph) -> Any:
         )
 
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in part.constants.items()]
-    nodes = [_node(node) for node in part.nodes]
+    nodes = [one for node in part.nodes for one in (*_flags(part, node), _node(node, part))]
     domains = {node.domain for node in nodes} - {""}
     graph = helper.make_graph(
         nodes, "part", [info(name) for name in part.inputs], [info(name) for name in part.outputs], constants
@@ -146,7 +146,25 @@ def _proto(part: Graph) -> Any:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _node(node: Node) -> Any:
+LOGIC = ("And", "Or", "Xor", "Not")
+
+
+def _is_flag(part: Graph, node: Node, name: str) -> bool:
+    """Whether an input is flags, which come from the device as uint8."""
+    takes = node.op in LOGIC or (node.op == "Where" and name == node.inputs[0])
+    return takes and part.specs[name].dtype == "uint8"
+
+
+def _flags(part: Graph, node: Node) -> list[Any]:
+    """Casts of a node's flags to bool."""
+    from onnx import TensorProto, helper
+
+    names = sorted({name for name in node.inputs if name and _is_flag(part, node, name)})
+    bool_ = TensorProto.BOOL
+    return [helper.make_node("Cast", [x], [f"{node.outputs[0]}/{x}/bool"], to=bool_) for x in names]
+
+
+def _node(node: Node, part: Graph) -> Any:
     """A node of the graph as ONNX has it."""
     from onnx import defs, helper
 
@@ -161,4 +179,5 @@ def _node(node: Node) -> Any:
         known = defs.get_schema(op, OPSET, domain).attributes
         attributes = {key: value for key, value in attributes.items() if key in known}
     given = in_onnx(attributes)
-    return helper.make_node(op, node.inputs, node.outputs, name=node.source, domain=domain, **given)
+    inputs = [f"{node.outputs[0]}/{x}/bool" if x and _is_flag(part, node, x) else x for x in node.inputs]
+    return helper.make_node(op, inputs, node.outputs, name=node.source, domain=domain, **given)

@@ -67,7 +67,6 @@ STEPPED: dict[str, Unary] = {
         * np.where(x > 0, x, a.get("alpha", 1.6732632423543772) * (np.exp(np.minimum(x, 0)) - 1))
     ),
     "ThresholdedRelu": lambda x, a: np.where(x > a.get("alpha", 1.0), x, 0),
-    "Not": lambda x, a: np.logical_not(x),
 }
 BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "Add": np.add,
@@ -164,6 +163,9 @@ OPERATORS: dict[str, Operator] = {
     **{name: _stepped(f) for name, f in STEPPED.items()},
     **{name: _binary(f) for name, f in {**BINARY, **VARIADIC}.items()},
     **{name: _binary(f, "bool") for name, f in COMPARISONS.items()},
+    "Not": Operator(
+        "elementwise", lambda x: broadcast(x, "bool"), lambda node, x: one(~there(x[0]).astype(bool))
+    ),
     "Clip": Operator("elementwise", same, _clip),
     "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),
     "CastLike": Operator("elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _cast_like),
