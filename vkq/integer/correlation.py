@@ -23,28 +23,28 @@ from .images import Images, Part
 from .phases import Axis, pack_taps
 from .tiles import Tiles
 from .transform import TRANSFORM, Transform, blocks_for, primes_for
-from .work import Arithmetic, Place, Range, Shape, arithmetic, multiplies
+from .work import DigitArithmetic, Place, Range, Sizes, arithmetic, multiplies
 
 
-class Kernel(Protocol):
+class Correlator(Protocol):
     """Templates on a device, and the steps that correlate images with them."""
 
-    def cost(self, s: Shape) -> float:
+    def cost(self, s: Sizes) -> float:
         """About, in multiply-adds of `Tiles`."""
 
-    def describe(self, s: Shape) -> str:
+    def describe(self, s: Sizes) -> str:
         """What it is, in words."""
 
     def numbers(self) -> str:
         """How the numbers are written and multiplied, in words."""
 
-    def scratch_bytes(self, part: Part, s: Shape) -> int:
+    def scratch_bytes(self, part: Part, s: Sizes) -> int:
         """Of device memory beside images, templates and results."""
 
-    def adds(self, s: Shape) -> bool:
+    def adds(self, s: Sizes) -> bool:
         """Whether workgroups add to results, which must be zero before."""
 
-    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+    def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
         """Adds the correlation to a plan."""
 
 
@@ -90,12 +90,12 @@ class Correlation:
         self._transforms = (p.stride, p.dilation, p.groups) == ((1, 1), (1, 1), 1)
         self.templates = len(w)
         self._w, self._bias, self._axes = w, bias, axes(p)
-        self._kernels: dict[str, Kernel] = {}
+        self._kernels: dict[str, Correlator] = {}
         self._plans: dict[tuple[Images, Axis, Axis], Plan] = {}
 
-    def shape(self, images: int, rows: Axis, columns: Axis) -> Shape:
+    def shape(self, images: int, rows: Axis, columns: Axis) -> Sizes:
         """The plain correlation for so many images."""
-        return Shape(
+        return Sizes(
             images=images * rows.residues * columns.residues, groups=self.groups,
             templates=self.templates // self.groups,
             channels=self._w.shape[1] * rows.phases * columns.phases, kh=rows.plain_taps,
@@ -106,7 +106,7 @@ class Correlation:
         """The kernel in the path's form: a dot product, float lanes or 32-bit multiplies."""
         return self._tiles(arithmetic(self.sums.x_range, self.sums.w_range, self.sums.wide, self.choice.form))
 
-    def _tiles(self, how: Arithmetic) -> Tiles:
+    def _tiles(self, how: DigitArithmetic) -> Tiles:
         found: Tiles = self._kernel(how.form, lambda *given: Tiles(self.device, *given), how)
         return found
 
@@ -118,7 +118,7 @@ class Correlation:
         found: matrix.Matrix = self._kernel("matrix", lambda *given: matrix.Matrix(self.device, *given), how)
         return found
 
-    def kernel(self, s: Shape) -> Kernel:
+    def kernel(self, s: Sizes) -> Correlator:
         """The one that should be the fastest."""
         return self.chosen(s)[0]
 
@@ -131,7 +131,7 @@ class Correlation:
         found: Any = self._kernels[TRANSFORM]
         return found  # type: ignore[no-any-return]
 
-    def chosen(self, s: Shape) -> tuple[Kernel, str]:
+    def chosen(self, s: Sizes) -> tuple[Correlator, str]:
         """The kernel that should be the fastest, and why."""
         if self.path not in ("auto", COOPMAT, TRANSFORM):
             return self.tiles(), f"{self.tiles()}: {self.choice.path}, {self.choice.reason}"
@@ -144,7 +144,7 @@ class Correlation:
         path = f" ({self.choice.path}: {self.choice.reason})" if isinstance(best, Tiles) else ""
         return best, f"{best.describe(s)}{path}; cost in multiply-adds of the dot product: {compared}"
 
-    def _able(self, s: Shape) -> Iterator[tuple[str, Kernel]]:
+    def _able(self, s: Sizes) -> Iterator[tuple[str, Correlator]]:
         """The kernels that can take a shape, by name."""
         yield self.tiles().how.form, self.tiles()
         multiplied = multiplies(self.sums.x_range, self.sums.w_range, self.sums.wide)
@@ -155,7 +155,7 @@ class Correlation:
         if self._transforms and primes_for(self.sums.range) and blocks_for(s) is not None:
             yield TRANSFORM, self.transform()
 
-    def _kernel(self, name: str, make: Any, how: Arithmetic) -> Any:
+    def _kernel(self, name: str, make: Any, how: DigitArithmetic) -> Any:
         if name not in self._kernels:
             taps = pack_taps(self._w, *self._axes)
             taps = taps.reshape(self.groups, self.templates // self.groups, -1, *taps.shape[-2:])
@@ -194,7 +194,7 @@ class Correlation:
         return y
 
     def add(
-        self, b: Builder, kernel: Kernel, x: Value, images: Images, band: Band, columns: Axis, y: Value,
+        self, b: Builder, kernel: Correlator, x: Value, images: Images, band: Band, columns: Axis, y: Value,
         first: int, plane: int
     ) -> None:  # fmt: skip
         """Adds a band to a plan: its results from element *first* of y on, a template's *plane* apart."""
@@ -205,7 +205,7 @@ class Correlation:
         kernel.build(b, x, part, self.shape(count, rows, columns), y, to)
 
     def bands(
-        self, kernel: Kernel, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
+        self, kernel: Correlator, images: Images, rows: Axis, columns: Axis, result_bytes: int = 0
     ) -> list[Band]:
         """The whole in bands whose scratch memory fits `BAND_BYTES`, with so many bytes for each result."""
         total = n = images.shape[0]

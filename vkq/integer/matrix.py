@@ -23,7 +23,7 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .digits import digits_for
 from .images import Part, fill_word, pack
-from .work import Arithmetic, Place, Range, Shape
+from .work import DigitArithmetic, Place, Range, Sizes
 
 SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
@@ -35,16 +35,16 @@ CHUNK_CYCLES = 54  # of a multiprocessor, for each KiB of pixels that a chunk br
 PART_CYCLES = 1 / 8  # of a multiprocessor, for each int32 of the parts that is written and read again
 
 
-def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> Arithmetic:
+def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
     """In the form of matrices, signed or not, for which templates need no offset, where there is one."""
     x, w = digits_for(*x_range), digits_for(*w_range)
     forms = list(dict.fromkeys(matrices.form for matrices in advertised(capabilities)))
-    ways = [Arithmetic(form, x, w, wide) for form in forms]
+    ways = [DigitArithmetic(form, x, w, wide) for form in forms]
     return next((how for how in ways if how.w_offset == 0), ways[0])
 
 
 @dataclasses.dataclass(frozen=True)
-class Tiling:
+class MatrixTiles:
     """How a correlation is divided: tile and matrices; lines and words of a window in a chunk; and chunks in
     a part, whose sums fit int32."""
 
@@ -81,7 +81,7 @@ class Tiling:
     def constants(self) -> dict[str, Constant]:
         return {**self.matrices.constants(self.variant), "ROWS": self.rows, "WORDS": self.words}
 
-    def tiles(self, s: Shape) -> tuple[int, int]:
+    def tiles(self, s: Sizes) -> tuple[int, int]:
         return -(-s.oh // self.tile[0]), -(-s.ow // self.tile[1])
 
     def columns(self, columns: int) -> int:
@@ -89,13 +89,13 @@ class Tiling:
         return -(-columns // self.tile[2]) * self.tile[2]
 
 
-def column_count(templates: int, how: Arithmetic) -> int:
+def column_count(templates: int, how: DigitArithmetic) -> int:
     """Columns of the product: four templates at a time for each digit, and one of ones where window sums are
     asked for."""
     return 4 * (-(-templates // 4)) * how.w.count + (how.w_offset != 0)
 
 
-def tilings(s: Shape, how: Arithmetic, capabilities: Capabilities) -> Iterator[Tiling]:
+def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Iterator[MatrixTiles]:
     """All that the device can run."""
     words_all = -(-s.kw // RUN)
     words = -(-words_all // -(-words_all // MOST_WORDS))
@@ -110,7 +110,7 @@ def tilings(s: Shape, how: Arithmetic, capabilities: Capabilities) -> Iterator[T
                 continue
             for parts in sorted({-(-chunks // count) for count in range(1, min(chunks, 64) + 1)}):
                 if parts <= most:
-                    yield Tiling(variant, matrices, rows, words, chunks, parts)
+                    yield MatrixTiles(variant, matrices, rows, words, chunks, parts)
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:
@@ -124,7 +124,7 @@ def _fits(variant: Variant, matrices: Matrices) -> bool:
     return sm % th == 0 and sn > 0 and sn % matrices.m == 0 and th % matrices.n == 0
 
 
-def cost(t: Tiling, s: Shape, how: Arithmetic, known: Profile) -> float:
+def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> float:
     """Cycles, about: of the workgroups that a multiprocessor has at once, and of the parts."""
     th, tw, bn = t.tile
     columns = t.columns(column_count(s.templates, how))
@@ -141,19 +141,19 @@ def cost(t: Tiling, s: Shape, how: Arithmetic, known: Profile) -> float:
 class Matrix:
     """Templates (G, T, C, KH, KW) on a device, for its matrix units."""
 
-    def __init__(self, device: Device, taps: npt.NDArray[Any], how: Arithmetic, constants: Resident):
+    def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self.taps, self._constants = device, how, taps, constants
         self._weights: dict[tuple[int, int, int, int], Resident] = {}
-        self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the best
+        self.tiling: MatrixTiles | None = None  # for tests and measurements: this one instead of the best
 
-    def best(self, s: Shape) -> Tiling | None:
+    def best(self, s: Sizes) -> MatrixTiles | None:
         """The tiling that should be the fastest; None where the device can run none. Of matrices that cost
         the same, those of fewer places were up to 4 % faster on an H200 (benchmarks/integer.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities
 
-        def make() -> Tiling | None:
+        def make() -> MatrixTiles | None:
             return min(
                 tilings(s, self.how, c),
                 key=lambda t: (cost(t, s, self.how, profile(c)), t.matrices.n),
@@ -162,21 +162,21 @@ class Matrix:
 
         return self.device.plan(("integer_tiling", s, self.how, advertised(c)), make)
 
-    def _chosen(self, s: Shape) -> Tiling:
+    def _chosen(self, s: Sizes) -> MatrixTiles:
         found = self.best(s)
         assert found is not None
         return found
 
-    def _parts_words(self, s: Shape, t: Tiling) -> int:
+    def _parts_words(self, s: Sizes, t: MatrixTiles) -> int:
         columns = t.columns(column_count(s.templates, self.how))
         places = math.prod(t.tiles(s)) * t.tile[0] * t.tile[1]
         return self.how.x.count * t.splits * s.groups * s.images * places * columns
 
-    def describe(self, s: Shape) -> str:
+    def describe(self, s: Sizes) -> str:
         """What it is."""
         return str(self._chosen(s))
 
-    def cost(self, s: Shape) -> float:
+    def cost(self, s: Sizes) -> float:
         """About, in multiply-adds of `Tiles`."""
         known = profile(self.device.capabilities)
         return cost(self._chosen(s), s, self.how, known) * known.multiprocessors * TILES_MACS
@@ -185,15 +185,15 @@ class Matrix:
         """How they are written."""
         return str(self.how)
 
-    def scratch_bytes(self, part: Part, s: Shape) -> int:
+    def scratch_bytes(self, part: Part, s: Sizes) -> int:
         """Of the packed images and the parts."""
         return 4 * (part.words(self.how.x) + self._parts_words(s, self._chosen(s)))
 
-    def adds(self, s: Shape) -> bool:
+    def adds(self, s: Sizes) -> bool:
         """Never: parts are added at the end."""
         return False
 
-    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+    def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
         """Adds the correlation of images to a plan: all parts, and their sum."""
         how, t = self.how, self._chosen(s)
         tiles_h, tiles_w = t.tiles(s)
@@ -225,7 +225,7 @@ class Matrix:
         program = self.device.program(catalog().find("integer_combine__quad"), constants)
         b.dispatch(program, [parts, b.constant(self._constants), y], combined, parts.bytes // 4)
 
-    def _packed(self, t: Tiling) -> Resident:
+    def _packed(self, t: MatrixTiles) -> Resident:
         g, templates = self.taps.shape[:2]
         columns = t.columns(column_count(templates, self.how))
         key = t.rows, t.words, t.steps, columns
@@ -239,7 +239,7 @@ class Matrix:
 
 
 def _words(
-    taps: npt.NDArray[Any], how: Arithmetic, t: Tiling, runs: int, columns: int
+    taps: npt.NDArray[Any], how: DigitArithmetic, t: MatrixTiles, runs: int, columns: int
 ) -> npt.NDArray[np.int32]:
     """taps as bytes [group][chunk = channel, block of lines, block of words][run][column][16]; what is no tap
     is an operand of 0."""

@@ -16,7 +16,7 @@ from ..runtime.plan import Resident
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from .images import Part, fill_word, pack
-from .work import TEMPLATES, Arithmetic, Place, Shape, Work
+from .work import TEMPLATES, DigitArithmetic, Division, Place, Sizes
 
 # Of the dot product that take as long as a 32-bit multiply: 1.8 to 2 on an H200 (benchmarks/integer.md),
 # where two digits by one are a little faster as bytes.
@@ -26,9 +26,9 @@ MULTIPLY_MACS = 2.1
 class Tiles:
     """Templates (G, T, C, KH, KW) on a device, four pixels by several templates in registers."""
 
-    def __init__(self, device: Device, taps: npt.NDArray[Any], how: Arithmetic, constants: Resident):
+    def __init__(self, device: Device, taps: npt.NDArray[Any], how: DigitArithmetic, constants: Resident):
         self.device, self.how, self._constants = device, how, constants
-        block = Shape.block_of(taps.shape[1])
+        block = Sizes.block_of(taps.shape[1])
         words = _words(taps, how, TEMPLATES[block])
         self._weights = Resident(device, words.nbytes, lambda: words)
 
@@ -39,21 +39,21 @@ class Tiles:
         """How they are written."""
         return str(self.how)
 
-    def scratch_bytes(self, part: Part, s: Shape) -> int:
+    def scratch_bytes(self, part: Part, s: Sizes) -> int:
         """Of the packed images."""
         return 4 * part.words(self.how.x)
 
-    def describe(self, s: Shape) -> str:
+    def describe(self, s: Sizes) -> str:
         """What it is."""
         return str(self)
 
-    def cost(self, s: Shape) -> float:
+    def cost(self, s: Sizes) -> float:
         """In multiply-adds of eight templates at a time; fewer share less."""
         block = TEMPLATES[s.block]
         each = MULTIPLY_MACS if self.how.form == "mul32" else 1
         return self.work(s).macs * each * (block + 1) / block
 
-    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+    def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
         """Adds the correlation of images to a plan. Where workgroups share results (`adds`), *y* is zero
         before."""
         how, work = self.how, self.work(s)
@@ -72,16 +72,16 @@ class Tiles:
         slots = [packed, b.constant(self._weights), b.constant(self._constants), y]
         b.dispatch(self.device.program(variant, constants), slots, push, work.macs)
 
-    def work(self, s: Shape) -> Work:
+    def work(self, s: Sizes) -> Division:
         """How the reduction is divided."""
-        return Work.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
+        return Division.of(s, self.how, profile(self.device.capabilities).busy_workgroups)
 
-    def adds(self, s: Shape) -> bool:
+    def adds(self, s: Sizes) -> bool:
         """Whether workgroups add to results, which must be zero before."""
         return self.work(s).splits > 1
 
 
-def _words(taps: npt.NDArray[Any], how: Arithmetic, width: int) -> npt.NDArray[np.int32]:
+def _words(taps: npt.NDArray[Any], how: DigitArithmetic, width: int) -> npt.NDArray[np.int32]:
     """taps as words [group][block][digit][channel][ky][word][template of the block]."""
     g, t, c, kh, kw = taps.shape
     blocks, kwords = -(-t // width), -(-kw // how.word_taps)

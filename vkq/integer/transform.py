@@ -26,7 +26,7 @@ from ..runtime.plan import Resident
 from ..shader.catalog import catalog
 from . import work
 from .images import Images, Part, words
-from .work import Place, Range, Shape
+from .work import Place, Range, Sizes
 
 TRANSFORM = "transform"  # the path's name
 ROOTS = 4096  # the order of the root of unity: no axis is longer
@@ -61,18 +61,18 @@ class Blocks:
         }  # fmt: skip
 
 
-def blocks_for(s: Shape) -> Blocks | None:
+def blocks_for(s: Sizes) -> Blocks | None:
     """Those with the least work; None where the window is too large for any."""
     able = [Blocks((h, w), *_steps((h, w), s)) for h in RADICES for w in RADICES if h >= s.kh and w >= s.kw]
     return min(able, key=lambda one: elements(one, s), default=None)
 
 
-def _steps(size: tuple[int, int], s: Shape) -> tuple[tuple[int, int], tuple[int, int]]:
+def _steps(size: tuple[int, int], s: Sizes) -> tuple[tuple[int, int], tuple[int, int]]:
     step = size[0] - s.kh + 1, size[1] - s.kw + 1
     return step, (-(-s.oh // step[0]), -(-s.ow // step[1]))
 
 
-def elements(one: Blocks, s: Shape) -> int:
+def elements(one: Blocks, s: Sizes) -> int:
     """That are transformed: of images, of templates, and of their products."""
     images, products = s.images * s.channels * one.number, s.images * s.templates * one.number
     return one.elements * (images + products + s.templates * s.channels)
@@ -92,13 +92,13 @@ class Transform:
         self._weights = Resident(device, packed.nbytes, lambda: packed)
         self._bias = Resident(device, numbers.nbytes, lambda: numbers)
 
-    def describe(self, s: Shape) -> str:
+    def describe(self, s: Sizes) -> str:
         """What it is."""
         blocks = blocks_for(s)
         assert blocks is not None
         return f"number-theoretic transforms of {blocks.number} blocks of {blocks.size[0]}x{blocks.size[1]}"
 
-    def cost(self, s: Shape) -> float:
+    def cost(self, s: Sizes) -> float:
         """About, in multiply-adds of `Tiles`."""
         blocks = blocks_for(s)
         assert blocks is not None
@@ -109,17 +109,17 @@ class Transform:
         """The modulus."""
         return f"sums in [{self.sums[0]}, {self.sums[1]}] modulo {' * '.join(map(str, self.primes))}"
 
-    def adds(self, s: Shape) -> bool:
+    def adds(self, s: Sizes) -> bool:
         """Never."""
         return False
 
-    def scratch_bytes(self, part: Part, s: Shape, templates: int = 1) -> int:
+    def scratch_bytes(self, part: Part, s: Sizes, templates: int = 1) -> int:
         """Of blocks of images, of so many templates, and of their products."""
         found = blocks_for(s)
         assert found is not None
         return 4 * len(self.primes) * elements(found, dataclasses.replace(s, templates=templates))
 
-    def build(self, b: Builder, x: Value, part: Part, s: Shape, y: Value, to: Place) -> None:
+    def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:
         """Adds the correlation of images to a plan: the images' transforms, and then those of as many
         templates at a time as there is room for."""
         blocks = blocks_for(s)
@@ -141,7 +141,7 @@ class Transform:
                 products.append(self._product(b, image, template, blocks, prime, s, count))
             self._store(b, products, blocks, s, first, count, y, to)
 
-    def _at_once(self, part: Part, s: Shape) -> int:
+    def _at_once(self, part: Part, s: Sizes) -> int:
         fit = (n for n in range(self.templates, 1, -1) if self.scratch_bytes(part, s, n) <= work.BAND_BYTES)
         return next(fit, 1)
 
@@ -175,7 +175,7 @@ class Transform:
         return self.device.constant(("integer_roots", prime), 4 * ROOTS, lambda: roots(prime))
 
     def _product(
-        self, b: Builder, image: Value, template: Value, blocks: Blocks, prime: int, s: Shape, count: int
+        self, b: Builder, image: Value, template: Value, blocks: Blocks, prime: int, s: Sizes, count: int
     ) -> Value:  # fmt: skip
         z = b.words(s.images * count * blocks.number * blocks.elements)
         push: dict[str, int | float] = {
@@ -189,7 +189,7 @@ class Transform:
         return z
 
     def _store(
-        self, b: Builder, products: list[Value], blocks: Blocks, s: Shape, first: int, count: int, y: Value,
+        self, b: Builder, products: list[Value], blocks: Blocks, s: Sizes, first: int, count: int, y: Value,
         to: Place
     ) -> None:  # fmt: skip
         modulus, prime = int(np.prod(self.primes, dtype=object)), self.primes[-1]

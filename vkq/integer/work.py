@@ -27,7 +27,7 @@ TEMPLATES = {"one": 1, "four": 4, "eight": 8}
 
 
 @dataclasses.dataclass(frozen=True)
-class Arithmetic:
+class DigitArithmetic:
     """How the sums are formed: the shader's form (a dot form or ``mul32``), the digits of x and w, and 64
     bits or 32."""
 
@@ -68,26 +68,26 @@ class Arithmetic:
         return np.asarray(found.astype("<u8").view("<i4").reshape(-1, 2))
 
 
-def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> Arithmetic:
+def arithmetic(x_range: Range, w_range: Range, wide: bool, form: str) -> DigitArithmetic:
     """The cheapest exact arithmetic of a form for numbers of these ranges.
 
     Without a dot product, four float products for the digits of two 16-bit numbers cost more than one 32-bit
     multiply.
     """
     multiplied = multiplies(x_range, w_range, wide) if form == "float" else None
-    return multiplied or Arithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
+    return multiplied or DigitArithmetic(form, digits_for(*x_range), digits_for(*w_range), wide)
 
 
-def multiplies(x_range: Range, w_range: Range, wide: bool) -> Arithmetic | None:
+def multiplies(x_range: Range, w_range: Range, wide: bool) -> DigitArithmetic | None:
     """One 32-bit multiply for each product of 16-bit numbers, of which one needs more than a byte: exact
     modulo 2**32, but not in 64 bits."""
     x, w = digits_for(*x_range, bits=16), digits_for(*w_range, bits=16)
     narrow = digits_for(*x_range).count == digits_for(*w_range).count == 1
-    return None if wide or narrow or x.count > 1 or w.count > 1 else Arithmetic("mul32", x, w, wide)
+    return None if wide or narrow or x.count > 1 or w.count > 1 else DigitArithmetic("mul32", x, w, wide)
 
 
 @dataclasses.dataclass(frozen=True)
-class Shape:
+class Sizes:
     """A plain correlation as the shaders do it, after `phases`: sizes by group, result and tile."""
 
     images: int
@@ -104,7 +104,7 @@ class Shape:
         """Results one pixel wide: an invocation's four pixels lie below each other."""
         return self.ow == 1
 
-    def words(self, how: Arithmetic) -> int:
+    def words(self, how: DigitArithmetic) -> int:
         """Of a template's line."""
         return -(-self.kw // how.word_taps)
 
@@ -137,7 +137,7 @@ class Shape:
         return -(-self.ow // width), -(-self.oh // height)
 
 
-def step_size(shape: Shape, how: Arithmetic, most_words: int) -> tuple[int, int, int]:
+def step_size(shape: Sizes, how: DigitArithmetic, most_words: int) -> tuple[int, int, int]:
     """(channels, rows, words) of the windows that a step takes: as many as the shared memory and *most_words*
     allow."""
     local = shape.local
@@ -188,7 +188,7 @@ class Place:
 
 
 @dataclasses.dataclass(frozen=True)
-class Work:
+class Division:
     """How the reduction is divided: steps of a *block* (channels, rows, words), so many to a workgroup, so
     that the device has enough workgroups."""
 
@@ -199,7 +199,7 @@ class Work:
     macs: int
 
     @classmethod
-    def of(cls, s: Shape, how: Arithmetic, busy: int) -> Work:
+    def of(cls, s: Sizes, how: DigitArithmetic, busy: int) -> Division:
         """For a device that so many workgroups keep busy."""
         tiles = s.tiles(s.local)
         alone = tiles[0] * tiles[1] * s.blocks * s.groups * s.images
