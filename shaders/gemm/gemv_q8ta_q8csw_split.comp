@@ -20,6 +20,7 @@ layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
 // weight zero points need the sums of x (the u8u8 form always does)
 layout(constant_id = 2) const bool ROW_SUMS = false;
+layout(constant_id = 3) const uint UNROLL = 4;
 
 #if ROWS == 1
 #define XBlock int
@@ -40,7 +41,6 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
 #define PART ivec4
-#define UNROLL 4u
 #define LONG_SUMS (ROWS + 1)
 #define LONG_SUMS_IN_REGISTERS
 #include "push.glslh"
@@ -73,14 +73,16 @@ void flush_sums() {
 // are the same for all invocations, so that none is masked in it.
 void multiply(uint x_at, uint w_at) {
   uint x_step = LOCAL_Y * X_BLOCK, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
+  uint w_steps[UNROLL];  // multiplied once and not in every turn
+  [[unroll]] for (uint i = 0u; i < UNROLL; i++) w_steps[i] = i * w_step;
   for (uint turn = 1u; turn <= turns; turn++) {
     XBlock xs[UNROLL];
     ivec4 ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
-      ws[i] = w[w_at];
+      ws[i] = w[w_at + w_steps[i]];
       xs[i] = x[x_at + i * x_step];
-      w_at += w_step;
     }
+    w_at += UNROLL * w_step;
     x_at += UNROLL * x_step;
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) add_block(xs[i], ws[i]);
     if (LONG_K && turn % (WORDS_PER_FLUSH / UNROLL - 1u) == 0u) flush_sums();

@@ -9,6 +9,7 @@ import vkq
 from tests.cases import CASES, Data, random_data, random_linear
 from tests.referees import ort
 from vkq import reference
+from vkq.device.profiles import preferred
 from vkq.kernels import gemv
 from vkq.ops.linear import METHODS
 from vkq.problem.linear import LinearProblem
@@ -90,9 +91,9 @@ def test_gemv_with_few_rows(device, name, path):
     np.testing.assert_array_equal(got, data.expected(data.y_q, activation="relu"), strict=True)
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(("path", "unroll"), [*((path, 4) for path in PATHS), ("portable", 2)])
 @pytest.mark.usefixtures("shared")
-def test_gemv_is_exact_at_the_ends_of_int32(device, path):
+def test_gemv_is_exact_at_the_ends_of_int32(device, path, unroll):
     """A thread of the portable form sums more than the 256 words that floats hold exactly, and the total is
     near 2**31."""
     k = 66_000
@@ -101,14 +102,18 @@ def test_gemv_is_exact_at_the_ends_of_int32(device, path):
     layer = vkq.Linear(w, 1.0, x_qparams=vkq.QParams(1.0, -128), path=path, method="gemv", device=device)
     want = reference.linear(x, w, x=vkq.QParams(1.0, -128), w_scale=1.0, y=None)
     assert want.max() > 2**30.9
-    np.testing.assert_array_equal(layer(x), want)
+    with preferred({"gemv_unroll": unroll}):
+        np.testing.assert_array_equal(layer(x), want)
 
 
-@pytest.mark.parametrize(("columns", "parts"), [(1, 1), (1, 64), (32, 2), (2, 8)])
-def test_every_split_gives_the_same(device, monkeypatch, columns, parts):
+@pytest.mark.parametrize(
+    ("columns", "parts", "unroll"), [(1, 1, 4), (1, 64, 4), (32, 2, 4), (2, 8, 4), (4, 4, 2), (8, 2, 1)]
+)
+def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll):
     monkeypatch.setattr(gemv, "split", lambda *_: {"LOCAL_X": columns, "LOCAL_Y": parts})
     data = random_data(parse("linear[M=3,K=141,N=77]"), np.random.default_rng(4), w_zero_points="channel")
-    got = layer_of(data, device, data.y_q, method="gemv")(data.x)
+    with preferred({"gemv_unroll": unroll}):
+        got = layer_of(data, device, data.y_q, method="gemv")(data.x)
     np.testing.assert_array_equal(got, data.expected(data.y_q), strict=True)
 
 

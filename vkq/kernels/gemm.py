@@ -114,8 +114,10 @@ class Int8Gemm:
 
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
-        local = gemv.split(self.device.capabilities, self.n4, self.k4, rows)
+        c = self.device.capabilities
+        local = gemv.split(c, self.n4, self.k4, rows)
         constants = {**local, **self.constants(-(-self.k4 // int(local["LOCAL_Y"])))}
+        constants["UNROLL"] = profile(c).gemv_unroll
         variant = self.variant("gemv_{}__split", rows=str(max(1, min(rows, 4))))
         return self.device.program(variant, constants)
 
