@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vkq.kernels import grouped
 from vkq.kernels.taken import form, taken
 
 from ..device.reported import NAMES, reported
@@ -37,3 +38,32 @@ def test_a_long_k_is_known_before_compiling() -> None:
     found = {each.layer: each.constants for each in taken(reported("mali-g52"))}
     assert found["conv 3x3 C512 7x7"]["LONG_K"] is True
     assert found["conv 3x3 C64 56x56"]["LONG_K"] is False
+
+
+# blocks of k that gemv reads at once, direct convolutions one channel after the other, 16 channels quantized
+# at once, the workgroup of a depthwise convolution of 32 channels, and weights of 4 bits for 8 rows
+ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
+VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
+LARGE = (4, False, False, (8, 8), "32x32")
+SMALL = {
+    **dict.fromkeys(("adreno-640", "adreno-650", "adreno-740", "adreno-750"), ADRENO),
+    **dict.fromkeys(("mali-g52", "mali-g610"), MALI),
+    **dict.fromkeys(("videocore-4.2", "videocore-7.1"), VIDEOCORE),
+    **dict.fromkeys(("lavapipe", "swiftshader"), CPU),
+    **dict.fromkeys(("radv-gfx1030", "radv-gfx1100", "nvidia-h200"), LARGE),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_forms_of_small_kernels_are_those_of_the_device(name: str) -> None:
+    c = reported(name)
+    found = {each.layer: each.constants for each in taken(c)}
+    depthwise = found["depthwise 3x3 C32 112x112 stride 1"]
+    forms = (
+        found["linear 1x1000x2048"]["UNROLL"],
+        found["grouped 3x3 C128 56x56 in 32 groups"]["IN_TURN"],
+        found["quantize"]["LOAD_AHEAD"],
+        (depthwise["LOCAL_X"], depthwise["LOCAL_Y"]),
+        grouped.staged_tile(c, "4", 8, 4096),
+    )
+    assert forms == SMALL[name]
