@@ -27,6 +27,24 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
 
 uint64_t Packing::elements() const { return uint64_t{extent[0]} * extent[1] * extent[2] * extent[3]; }
 
+// Four words, each of four lanes, as the words of each lane, and back.
+static inline void transpose(uint32_t x[4]) {
+  constexpr uint32_t EVEN = 0x00ff00ff, ODD = 0xff00ff00;
+  const uint32_t t[4] = {(x[0] & EVEN) | (x[1] & EVEN) << 8, (x[0] >> 8 & EVEN) | (x[1] & ODD),
+                         (x[2] & EVEN) | (x[3] & EVEN) << 8, (x[2] >> 8 & EVEN) | (x[3] & ODD)};
+  for (int i = 0; i < 2; i++) {
+    x[i] = (t[i] & 0xffff) | t[2 + i] << 16;
+    x[2 + i] = t[i] >> 16 | (t[2 + i] & 0xffff0000);
+  }
+}
+
+// Whether each four words of a line that begin at a multiple of four lie side by side.
+static bool inFours(const std::vector<uint32_t> &last) {
+  for (size_t i = 0; i < last.size() / 4 * 4; i++)
+    if (last[i] != last[i / 4 * 4] + i % 4) return false;
+  return true;
+}
+
 // A line: what varies with the last axis alone. `rows` are where the elements of the four lanes begin (one,
 // where the last axis is the lane), `valid` how many of them there are.
 struct Line {
@@ -45,7 +63,10 @@ void Packing::lines(Visit visit) const {
   inParallel(total, std::max<uint64_t>(1, (1 << 18) / (4 * uint64_t{extent[3]} + 1)),
              [&](uint64_t begin, uint64_t end) {
                for (uint64_t i = begin; i < end; i++) {
-                 const uint64_t at[3] = {i / counts[2] / counts[1], i / counts[2] % counts[1], i % counts[2]};
+                 // Groups of channels in turn, where they are the lanes: their words lie beside each other.
+                 const uint64_t image = uint64_t{counts[1]} * counts[2], inner = counts[lane == 1 ? 1 : 2];
+                 uint64_t at[3] = {i / image, i % image / inner, i % inner};
+                 if (lane == 1) std::swap(at[1], at[2]);
                  Line line{{}, 1, 0};
                  uint64_t row = 0;
                  for (int axis = 0; axis < 3; axis++) {
@@ -70,6 +91,7 @@ void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fi
   }
   const uint32_t width = extent[3], flips = broadcast(flip), fills = broadcast(fill);
   const uint32_t *last = table[3].data();
+  const bool fours = lane < 3 && inFours(table[3]);
   lines([&](const Line &line) {
     uint32_t *to = out + line.word;
     if (lane == 3) {
@@ -90,7 +112,18 @@ void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fi
     const uint8_t *a = array + line.row[0], *b = array + line.row[1], *c = array + line.row[2],
                   *d = array + line.row[3];
     const uint32_t mask = line.valid == 4 ? ~0u : (1u << 8 * line.valid) - 1;
-    for (uint32_t w = 0; w < width; w++) {
+    uint32_t w = 0;
+    for (; fours && line.valid == 4 && w + 4 <= width; w += 4) {
+      uint32_t x[4];
+      std::memcpy(x, a + w, 4);
+      std::memcpy(x + 1, b + w, 4);
+      std::memcpy(x + 2, c + w, 4);
+      std::memcpy(x + 3, d + w, 4);
+      transpose(x);
+      for (uint32_t &one : x) one ^= flips;
+      std::memcpy(to + last[w], x, 16);
+    }
+    for (; w < width; w++) {
       const uint32_t word = a[w] | b[w] << 8 | c[w] << 16 | static_cast<uint32_t>(d[w]) << 24;
       to[last[w]] = ((word ^ flips) & mask) | (fills & ~mask);
     }
@@ -100,6 +133,7 @@ void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fi
 void Packing::unpack(uint8_t *array, const uint32_t *in, uint8_t flip) const {
   const uint32_t width = extent[3], flips = broadcast(flip);
   const uint32_t *last = table[3].data();
+  const bool fours = lane < 3 && inFours(table[3]);
   lines([&](const Line &line) {
     const uint32_t *from = in + line.word;
     if (lane == 3) {
@@ -117,7 +151,18 @@ void Packing::unpack(uint8_t *array, const uint32_t *in, uint8_t flip) const {
     uint8_t *a = array + line.row[0], *b = array + line.row[1], *c = array + line.row[2],
             *d = array + line.row[3];
     if (line.valid == 4) {
-      for (uint32_t w = 0; w < width; w++) {
+      uint32_t w = 0;
+      for (; fours && w + 4 <= width; w += 4) {
+        uint32_t x[4];
+        std::memcpy(x, from + last[w], 16);
+        for (uint32_t &one : x) one ^= flips;
+        transpose(x);
+        std::memcpy(a + w, x, 4);
+        std::memcpy(b + w, x + 1, 4);
+        std::memcpy(c + w, x + 2, 4);
+        std::memcpy(d + w, x + 3, 4);
+      }
+      for (; w < width; w++) {
         const uint32_t word = from[last[w]] ^ flips;
         a[w] = static_cast<uint8_t>(word);
         b[w] = static_cast<uint8_t>(word >> 8);
