@@ -1,5 +1,6 @@
 """Convolutions: every method and path against the reference and ONNX Runtime, byte for byte."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.referees import ort
 from vkq import reference
 from vkq.device.profiles import preferred
 from vkq.kernels.methods import METHODS, names
-from vkq.layout.extent import BLOCKED
+from vkq.layout.extent import BLOCKED, IMAGE
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
@@ -123,17 +124,35 @@ COLUMNS = [
     "conv2d[N=1,IC=33,H=7,W=10,OC=33,KH=5,KW=5,stride=2,padding=2,groups=33]",
     "conv2d[N=1,IC=17,H=1,W=2,OC=17,KH=3,KW=3,padding=1,groups=17]",  # an image smaller than the kernel
 ]
+LARGE_BIAS = "conv2d[N=1,IC=5,H=10,W=18,OC=5,KH=3,KW=3,padding=1,groups=5]"
 
 
 @pytest.mark.parametrize("path", PATHS[:3])
 @pytest.mark.parametrize("name", COLUMNS)
 def test_depthwise_on_dot_products(device, name, path):
     """Both kernels and strides, ragged rows, columns and channels; weight zero points need sums of x."""
-    for points in ("none", "channel"):
-        data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)
-        check_blocked(data, device, path=path)
-    spec = vkq.Tensor.from_numpy(data.x, device, BLOCKED).spec
-    assert "depthwise_columns" in layer_of(data, device, data.y_q, path=path).plan(spec).variants[0]
+    with preferred({"depthwise_lines": False}):
+        for points in ("none", "channel"):
+            data = random_data(parse(name), np.random.default_rng(5), w_zero_points=points)
+            check_blocked(data, device, path=path)
+        spec = vkq.Tensor.from_numpy(data.x, device, BLOCKED).spec
+        assert "depthwise_columns" in layer_of(data, device, data.y_q, path=path).plan(spec).variants[0]
+
+
+@pytest.mark.parametrize("path", PATHS[:3])
+@pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
+def test_depthwise_on_dot_products_of_lines(device, name, path):
+    """The same in both layouts; invocations beside the padding and inside; a bias with which sums are not
+    small."""
+    for points, layout in (("none", BLOCKED), ("channel", IMAGE)):
+        data = random_data(parse(name), np.random.default_rng(6), w_zero_points=points)
+        if name == LARGE_BIAS:
+            data = dataclasses.replace(data, bias=data.bias + np.int32(1 << 22))
+        with preferred({"depthwise_lines": True}):
+            layer = layer_of(data, device, data.y_q, path=path)
+            x = vkq.Tensor.from_numpy(data.x, device, layout, data.x_q)
+            assert "depthwise_lines" in layer.plan(x.spec).variants[0]
+            np.testing.assert_array_equal(layer(x).numpy(), data.expected(data.y_q), strict=True)
 
 
 GROUPED = [

@@ -43,6 +43,8 @@ class Profile:
     direct_blocks: int
     direct_in_turn: bool
     quantize_ahead: bool
+    depthwise_lines: bool
+    mean_invocations: int
     macs_per_dispatch_log2: int
     wide_barriers: bool
     fill_workgroups: int
@@ -224,7 +226,7 @@ def _rule(node: Any, name: str | None) -> Rule:
 
 
 def _value(field: str, node: Any) -> Any:
-    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead"):
+    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead", "depthwise_lines"):
         return node.bool()
     if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()

@@ -6,7 +6,8 @@ from functools import cached_property
 
 import numpy as np
 
-from ..layout.extent import BLOCKED
+from ..device.profiles import profile
+from ..layout.extent import BLOCKED, PIXELS
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
@@ -14,6 +15,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .direct import Direct
+from .divisor import divisor
 from .gemm import FLOAT_WORDS
 from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
@@ -31,10 +33,10 @@ class Depthwise(Direct):
         flat[0, : self.oc] = self._weight.reshape(self.oc, -1)
         return flat
 
-    def _packed(self) -> Int8:
+    def packed(self) -> Int8:
         return np.ascontiguousarray(self._flat()[0].T)
 
-    def _parameters(self) -> Int32:  # the shader multiplies int8 lanes as they are, whatever the path
+    def packed_parameters(self) -> Int32:  # the shader multiplies int8 lanes as they are, whatever the path
         return self.arithmetic.channel_parameters(self._flat(), "s8s8", self._zero_points[None])
 
     def _variant(self) -> Variant:
@@ -44,48 +46,43 @@ class Depthwise(Direct):
         return {"ONE_TO_ONE": self.group_oc == 1, "LONG_K": self.kh * self.kw > 4 * FLOAT_WORDS}
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        columns = self._columns_of(p) if x.spec.layout == BLOCKED else None
-        if columns:
-            columns.build(b, p, x, y)
+        if self._on_dots(p, x.spec.layout):
+            self._dots.build(b, p, x, y)
         else:
             super().build(b, p, x, y)
 
-    def _columns_of(self, p: Conv2dProblem) -> Columns | None:
-        """The kernel on packed dot products, where it can take the problem; made once."""
+    def _on_dots(self, p: Conv2dProblem, layout: str) -> bool:
+        """Whether the kernels on packed dot products can take the problem, and should."""
         stride = p.stride[0]
         square = p.stride == (stride, stride) and p.dilation == (1, 1) and self.kh == self.kw
         able = self.group_oc == 1 and self.arithmetic.out == "q8to" and self.form != "float"
-        if not (able and square and self.kh in Columns.KERNELS and stride in Columns.STRIDES):
-            return None
-        if stride not in self._columns:
-            self._columns[stride] = Columns(self, stride, self._weight, self._zero_points)
-        return self._columns[stride]
+        if not (able and square and self.kh in Dots.KERNELS and stride in Dots.STRIDES):
+            return False
+        aligned = p.padding[1] % 4 == self.kw // 2
+        return layout == BLOCKED or (aligned and profile(self.device.capabilities).depthwise_lines)
 
     @cached_property
-    def _columns(self) -> dict[int, Columns]:
-        return {}
+    def _dots(self) -> Dots:
+        return Dots(self, self._weight, self._zero_points)
 
 
-class Columns:
-    """A depthwise convolution of square kernels on packed dot products, in kPackedInt8_16C; see
-    conv_depthwise_columns.comp."""
+class Dots:
+    """A depthwise convolution of square kernels on packed dot products: of a line's taps
+    (conv_depthwise_lines.comp), where the device's profile says so, or of a column's
+    (conv_depthwise_columns.comp), in kPackedInt8_16C alone."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
+    SMALL = 1 << 22  # sums below it become floats by an addition (requantize.glslh)
 
-    def __init__(self, of: Direct, stride: int, weight: Int8, zero_points: Int32):
-        self.of, self.stride = of, stride
-        axes = {"kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}"}
-        self.variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", dot=of.form, **axes)
-        rows = int(self.variant.defines["ROWS"])
-        words = ceil4((rows - 1) * stride + of.kh)
-        size = 16 * of.kw * rows * words * ceil4(of.oc)
-        self.weights = Resident(of.device, size, lambda: _columns(weight, zero_points, rows, words, stride))
+    def __init__(self, of: Direct, weight: Int8, zero_points: Int32):
+        self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
         self.parameters = of.arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
             lambda: of.arithmetic.channel_parameters(flat, of.form, zero_points[None]),
         )  # fmt: skip
+        self._columns: dict[tuple[int, int], Resident] = {}
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         of = self.of
@@ -94,11 +91,47 @@ class Columns:
             "pad_t": p.padding[0], "pad_l": p.padding[1], "x_zero_point": of.arithmetic.x_zero_point,
             **of.arithmetic.epilogue,
         }  # fmt: skip
-        after = of.arithmetic.after
-        program = of.device.program(self.variant, {"ROW_SUMS": of.row_sums, **after.constants})
-        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
+        after, stride = of.arithmetic.after, p.stride[0]
+        axes = {"dot": of.form, "kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}"}
+        constants: dict[str, Constant] = {"ROW_SUMS": of.row_sums, **after.constants}
+        if profile(of.device.capabilities).depthwise_lines:
+            axes["layout"] = PIXELS[x.spec.layout]
+            variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
+            rows = 4 if (of.kh, stride) == (3, 1) else 2  # ROWS of the shader
+            largest = of.kh * of.kw * 255 * 255 + of.arithmetic.largest_bias
+            constants["SMALL_SUMS"] = largest < self.SMALL
+            push |= divisor("line", ceil4(p.ow)) | divisor("plane", -(-p.oh // rows))
+            push |= divisor("block", p.n if x.spec.layout == BLOCKED else ceil4(p.oc))
+        else:
+            variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", **axes)
+            weights = self._by_columns(int(variant.defines["ROWS"]), stride)
+        slots = [x, b.constant(weights), b.constant(self.parameters), y]
         macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
-        b.dispatch(program, slots, push, macs, after.in_place)
+        b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
+
+    @cached_property
+    def _lines(self) -> Resident:
+        size = 16 * self.of.kh * ceil4(self.of.kw) * ceil4(self.of.oc)
+        return Resident(self.of.device, size, lambda: _lines(self._weight, self._zero_points))
+
+    def _by_columns(self, rows: int, stride: int) -> Resident:
+        if (rows, stride) not in self._columns:
+            words = ceil4((rows - 1) * stride + self.of.kh)
+            self._columns[rows, stride] = Resident(
+                self.of.device, 16 * self.of.kw * rows * words * ceil4(self.of.oc),
+                lambda: _columns(self._weight, self._zero_points, rows, words, stride),
+            )  # fmt: skip
+        return self._columns[rows, stride]
+
+
+def _lines(weight: Int8, zero_points: Int32) -> Int8:
+    """Weights (OC, 1, KH, KW) as [kh][word][c4] of four channels x four taps; what is beyond the last tap
+    holds the channel's zero point."""
+    oc, _, kh, kw = weight.shape
+    out = np.zeros((4 * ceil4(oc), kh, 4 * ceil4(kw)), np.int8)
+    out[:oc] = zero_points.astype(np.int8).reshape(-1, 1, 1)
+    out[:oc, :, :kw] = weight[:, 0]
+    return np.ascontiguousarray(out.reshape(-1, 4, kh, ceil4(kw), 4).transpose(2, 3, 0, 1, 4))
 
 
 def _columns(weight: Int8, zero_points: Int32, rows: int, words: int, stride: int) -> Int8:

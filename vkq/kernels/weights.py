@@ -46,6 +46,10 @@ class Arithmetic(Protocol):
         """Of each output channel's weights as they are stored (int8)."""
 
     @property
+    def largest_bias(self) -> int:
+        """No int32 bias is farther from 0."""
+
+    @property
     def after(self) -> After:
         """What is done to 8-bit results before they are stored."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from ..kernels.direct import Direct
 from ..kernels.gemm import Int8Gemm
 from ..kernels.weights import Int8, Int32
@@ -40,6 +42,13 @@ class Int8Scheme(ChannelScheme):
     def w_zero_point(self) -> Int32:
         """Of each output channel's weights as they are stored."""
         return self.operands.stored_zero_point
+
+    @cached_property
+    def largest_bias(self) -> int:
+        """No int32 bias is farther from 0."""
+        bias = self.operands.bias
+        whole = bias is not None and bias.dtype == np.int32 and bias.size
+        return int(np.abs(bias.astype(np.int64)).max()) if bias is not None and whole else 0
 
     @cached_property
     def epilogue(self) -> Mapping[str, int | float]:
