@@ -38,6 +38,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "workgroup.glslh"
 #define INVOCATIONS (LOCAL_X * LOCAL_Y)
 #define LONG_SUMS 5
+#define PHASED
 #include "dot4x8.glslh"
 #include "conv_block.glslh"
 #include "long_sum.glslh"
@@ -102,10 +103,11 @@ void multiply_tap(Window window, ivec4 words) {
 
 void main() {
   Block b = this_block();
-  uint y_c4 = ceil_div(p.channels, 4u), first_word = 4u * b.c4 / p.group_oc * p.group_ic / 4u, at = b.c4;
+  uint y_c4 = ceil_div(p.channels, 4u), first_word = 4u * b.c4 / p.group_oc * p.group_ic / 4u;
+  uint at = sweep.first_weight + b.c4;
   uint pending = 0u;
   clear_long_sums();
-  for (uint kh = 0u; kh < p.kh; kh++) {
+  for (uint kh = 0u; kh < sweep.kh; kh++) {
     Line line = input_line(b, kh);
     for (uint s = 0u; s < p.span; s++) {
       uint word = min(first_word + s, p.x_c4 - 1u);  // beyond the last word the weights count as zero
@@ -120,6 +122,7 @@ void main() {
   }
   if (LONG_K) flush_sums();
   ivec4 acc[4], row_sums = SUM_ROWS ? total(x_sums, X_SUM) : ivec4(0);
-  [[unroll]] for (int r = 0; r < 4; r++) acc[r] = corrected(total(sums[r], r), row_sums[r], b.c4);
+  [[unroll]] for (int r = 0; r < 4; r++)
+    acc[r] = corrected(total(sums[r], r), row_sums[r], sweep.first_block + b.c4);
   store_pixels(b, acc);
 }

@@ -1,5 +1,6 @@
 // Y[M,N] = X[M,K] W[N,K]^T in int8 with exact int32 accumulation on matrix units (VK_KHR_cooperative_matrix,
-// subgroup scope); also 1x1 convolutions of any stride without padding, whose rows are pixels.
+// subgroup scope); also 1x1 convolutions of any stride without padding, whose rows are pixels, and (PHASES)
+// transposed ones whose kernel is as large as their stride, whose outputs are those of each phase.
 //
 // Memory    x and y: kPackedInt8_16C, rows of pixels (y also float32 [image, channel, pixel]); w:
 //           kPackedInt8_16K, its k padded with weight zero points to whole turns. 16 k of neighbouring rows
@@ -35,6 +36,16 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define W_ROW ((BK + 16) / 16)
 #define STAGE ((BM + BN) * W_ROW)
 #define RUNS (BK / 16)
+#ifdef PHASES
+// Pixel (h, w) of phase (i, j) is pixel (h * phases_h + i, w * phases_w + j) of the result.
+uint place_of_phase(uint c, uint row) {
+  uint phase = c / 16u / p.phase_blocks, block = c / 16u - phase * p.phase_blocks;
+  uint line = row / p.ow, i = phase / p.phases_w;
+  uint column = (row - line * p.ow) * p.phases_w + phase - i * p.phases_w;
+  return ((block * (p.rows / p.ow) + line) * p.phases_h + i) * p.ow * p.phases_w + column;
+}
+#define PLACE(c, place) place_of_phase(c, place)
+#endif
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 #ifdef SPLIT

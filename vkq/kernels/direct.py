@@ -4,6 +4,7 @@ ones."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ from .gemm import FLOAT_WORDS, INVOCATIONS
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, ceil4
 
 LAYOUTS = (IMAGE, BLOCKED)  # of the images that these kernels take and give
+NOTHING: Mapping[str, Constant] = {}
 UNROLLED_TAPS = 7  # of a line: wider kernels are rare
 
 
@@ -55,8 +57,8 @@ class Sweep:
 
     @property
     def spread(self) -> bool:
-        """The pixels lie apart in the output, or begin beside its corner."""
-        return self.out_stride != (1, 1) or self.out_first != (0, 0) or self.out != (self.oh, self.ow)
+        """The pixels lie apart in the output."""
+        return self.out_stride != (1, 1)
 
 
 class Direct:
@@ -83,9 +85,9 @@ class Direct:
         self.span = self._span()
         self._weight, self._zero_points = weight, zero_points
         taps = self.kh * self.kw * self.span
-        self.weights = Resident(device, 4 * ceil4(self.oc) * taps * self._word_bytes, self._packed)
+        self.weights = Resident(device, 4 * ceil4(self.oc) * taps * self._word_bytes, self.packed)
         size = ceil4(self.oc) * PARAMETER_BYTES
-        self.parameters = arithmetic.after.before(device, size, self._parameters)
+        self.parameters = arithmetic.after.before(device, size, self.packed_parameters)
 
     _word_bytes = 4  # of an output channel's weights against one input word
 
@@ -95,16 +97,16 @@ class Direct:
     def _aligned(self) -> Int8:
         return align_to_words(self._weight, self._zero_points, self.group_oc)[1]
 
-    def _packed(self) -> Int8:
+    def packed(self) -> Int8:
         blocks = self._aligned().reshape(ceil4(self.oc), 4, self.kh, self.kw, self.span, 4)
         return np.ascontiguousarray(blocks.transpose(2, 4, 3, 0, 1, 5))
 
-    def _parameters(self) -> Int32:
+    def packed_parameters(self) -> Int32:
         flat = self._aligned().reshape(1, 4 * ceil4(self.oc), -1)
         return self.arithmetic.channel_parameters(flat, self.form, self._zero_points[None])
 
-    def program(self, v: Sweep, layout: str = IMAGE) -> Program:
-        """The pipeline for sweeps like this one, over images in this layout."""
+    def program(self, v: Sweep, layout: str = IMAGE, more: Mapping[str, Constant] = NOTHING) -> Program:
+        """The pipeline for sweeps like this one, over images in this layout; *more* constants go first."""
         known, wide = profile(self.device.capabilities), 1
         while wide < known.direct_blocks and 4 * wide < self.oc:
             wide *= 2
@@ -115,24 +117,32 @@ class Direct:
             "SLIDE": v.slides, "SPREAD": v.spread, "KW": taps, "BLOCKED": layout == BLOCKED,
         }  # fmt: skip
         constants = {**local, **kind, "ROW_SUMS": self.row_sums, **self._constants()}
-        constants |= self.arithmetic.after.constants
+        constants |= {**self.arithmetic.after.constants, **more}
         return self.device.program(self._variant(), constants)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
         """Adds the pixels of one sweep."""
-        push: dict[str, int | float] = {
+        program = self.program(v, x.spec.layout)
+        push, macs = self.push(v), self.macs(v)
+        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
+        b.dispatch(program, slots, push, macs, self.arithmetic.after.in_place)
+
+    def macs(self, v: Sweep) -> int:
+        """Multiply-adds of a sweep, padding included."""
+        blocks = v.images * v.oh * ceil4(v.ow) * ceil4(self.oc)
+        return int(64 * blocks * self.kh * self.kw * self.span)
+
+    def push(self, v: Sweep) -> dict[str, int | float]:
+        """The push constants."""
+        return {
             "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "x_c4": ceil4(v.ic), "h": v.h, "w": v.w,
             "kh": self.kh, "kw": self.kw, "span": self.span, "stride_h": v.stride[0], "stride_w": v.stride[1],
             "pad_t": v.before[0], "pad_l": v.before[1], "dilation_h": v.dilation[0],
             "dilation_w": v.dilation[1], "x_zero_point": self.arithmetic.x_zero_point,
             "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
             "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
-            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **self.arithmetic.epilogue,
+            **self.arithmetic.epilogue,
         }  # fmt: skip
-        macs = 16 * v.images * v.oh * ceil4(v.ow) * ceil4(self.oc) * self.kh * self.kw * 4 * self.span
-        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        program = self.program(v, x.spec.layout)
-        b.dispatch(program, slots, push, macs, self.arithmetic.after.in_place)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.sweep(b, Sweep.of(p), x, y)

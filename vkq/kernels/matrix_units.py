@@ -162,11 +162,12 @@ class MatrixGemm:
         weight: Callable[[], Int8],
         arithmetic: Arithmetic,
         groups: int = 1,
+        turn: int = TURN,
     ):
         channels, self.k = shape
         self.device = device
         self.matrices = advertised(device.capabilities)[0]
-        grouped = (groups, channels // groups, self.k + -self.k % TURN)
+        grouped = (groups, channels // groups, self.k + -self.k % turn)
 
         def padded() -> npt.NDArray[Any]:
             found = centred(weight(), arithmetic.w_zero_point)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -11,45 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..kernels.direct import LAYOUTS, Direct, Sweep
-from ..kernels.floats import FloatDirect
-from ..layout.extent import IMAGE
+from ..kernels.direct import LAYOUTS
+from ..kernels.matrix_phases import MatrixPhases, alone, by_phases
+from ..kernels.phases import Phases
+from ..kernels.weights import Arithmetic
+from ..layout.extent import BLOCKED, IMAGE
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
-from ..problem.options import Pair
 from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..schemes.base import ChannelScheme
+from ..select.path import COOPMAT
 from .applied import applied
 from .layer import Layer, as_tuned
-
-
-@dataclasses.dataclass(frozen=True)
-class Taps:
-    """Along one axis, for the output pixels first, first + stride, ...: the kernel's taps that hit an input
-    pixel.
-
-    Output pixel ``o = first + stride * i`` sees input pixel ``i + offset + j * step`` through ``kernel[j]``.
-    Only every so many taps can: ``o + padding - dilation * tap`` must be a multiple of the stride.
-    """
-
-    first: int
-    kernel: tuple[int, ...]
-    offset: int
-    step: int
-
-    @classmethod
-    def of(cls, first: int, size: int, stride: int, dilation: int, padding: int) -> Taps:
-        """The taps of one phase, in the order of the input pixels.
-
-        >>> Taps.of(1, 3, 2, 1, 1)
-        Taps(first=1, kernel=(2, 0), offset=0, step=1)
-        """
-        hits = [(first + padding - dilation * tap, tap) for tap in reversed(range(size))]
-        found = [(at // stride, tap) for at, tap in hits if at % stride == 0]
-        step = found[1][0] - found[0][0] if len(found) > 1 else 1
-        return cls(first, tuple(tap for _, tap in found), found[0][0] if found else 0, step)
 
 
 class ConvTranspose2d(Layer[TransposedConv2dProblem]):
@@ -111,29 +85,50 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
             device=device,
         )  # fmt: skip
         scheme = cast(ChannelScheme, self._scheme)
+        self._matrix = self._on_matrix_units() if alone(options) else None
         form, zeros = self._choice.form, scheme.operands.stored_zero_point
-        stored = self._scheme.operands.stored_weight
-        # Every phase has its own taps, and so its own sums of weights.
-        rows, columns = (
-            _phases(options.kernel[i], options.stride[i], options.dilation[i], options.padding[i])
-            for i in (0, 1)
-        )
-        self._phases: list[tuple[Taps, Taps, Direct | FloatDirect]] = []
-        for v, h in itertools.product(rows, columns):
-            part = np.ascontiguousarray(stored[:, :, v.kernel, :][:, :, :, h.kernel])
-            kernel = scheme.direct(self.device, part, zeros, form, options.groups)
-            self._phases.append((v, h, kernel))
+        self._phases = Phases(
+            self.device, scheme.operands.stored_weight, options,
+            lambda part: scheme.direct(self.device, part, zeros, form, options.groups),
+        )  # fmt: skip
 
     def _problem(self, x_shape: Sequence[int]) -> TransposedConv2dProblem:
         return TransposedConv2dProblem.with_options(x_shape, self._given_shape, self._options)
 
+    def _on_matrix_units(self) -> MatrixPhases | None:
+        o = self._scheme.operands
+        if self._choice.path != COOPMAT or o.y is None or not o.weight.size:
+            return None
+        oc, ic, kh, kw = o.weight.shape
+        whole = np.pad(o.stored_weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)))
+        weight = whole.transpose(2, 3, 0, 1).reshape(-1, ic)
+        repeated = dataclasses.replace(
+            o, weight=weight, w_scale=by_phases(o.w_scale, kh * kw),
+            w_zero_point=by_phases(o.stored_zero_point, kh * kw),
+            bias=None if o.bias is None else by_phases(o.bias, kh * kw),
+        )  # fmt: skip
+        arithmetic = type(self._scheme)(repeated)
+        return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), (kh, kw))
+
+    def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
+        """The kernel on matrix units, where it is worth its while."""
+        return self._matrix if self._matrix and self._matrix.gemm.worth(p.n * p.h * p.w) else None
+
     def _layout_for(self, problem: TransposedConv2dProblem) -> str:
-        return IMAGE
+        return BLOCKED if self._takes(problem) else IMAGE
 
     @as_tuned
     def build(self, b: Builder, x: Value) -> Value:
         p, layout = self._problem_of(x.spec.shape)
         stride_h, stride_w = p.stride
+        if matrix := self._takes(p):
+            b.why("method", "phases")
+            b.why("method_reason", "one product on matrix units for all phases of the output")
+            taken, _ = self._scheme.take(b, x, BLOCKED)
+            y = b.new(self._scheme.result(p.y_shape, BLOCKED))
+            if y.spec.size:
+                matrix.build(b, p, taken, y)
+            return y
         b.why("method", "direct")
         b.why(
             "method_reason",
@@ -142,22 +137,9 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         layout = x.spec.layout if x.spec.layout in LAYOUTS else layout
         taken, _ = self._scheme.take(b, x, layout)
         y = b.new(self._scheme.result(p.y_shape, layout))
-        for v, h, kernel in self._phases if y.spec.size else ():
-            if v.first < p.oh and h.first < p.ow:
-                kernel.sweep(b, _sweep(p, v, h), taken, y)
+        if y.spec.size:
+            self._phases.build(b, p, taken, y)
         return self._scheme.finished(b, y)
-
-
-def _phases(size: int, stride: int, dilation: int, padding: int) -> list[Taps]:
-    return [Taps.of(first, size, stride, dilation, padding) for first in range(stride)]
-
-
-def _sweep(p: TransposedConv2dProblem, v: Taps, h: Taps) -> Sweep:
-    size: Pair = (-(-(p.oh - v.first) // p.stride[0]), -(-(p.ow - h.first) // p.stride[1]))
-    return Sweep(
-        p.n, p.ic, p.h, p.w, *size, stride=(1, 1), before=(-v.offset, -h.offset), dilation=(v.step, h.step),
-        out=(p.oh, p.ow), out_stride=p.stride, out_first=(v.first, h.first),
-    )  # fmt: skip
 
 
 def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:
