@@ -2,7 +2,7 @@
 //
 // add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding
 // could decide (farther than `safe` from the nearest integer), the table does: so no device needs exact
-// floats, and most elements need no table.
+// floats, and most elements need no table. mul needs none where products and sums round to nearest even.
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
 //             OP_TABLE  table alone
 //
@@ -26,6 +26,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in kPackedInt8_4W4C, y in 16C
+layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b is images of one pixel, a is as y
 
 #if SAME || PIXELS
 #define Element ivec4
@@ -43,13 +44,17 @@ layout(push_constant) uniform Push {
   float ra, rb, offset, safe;
   int a_zero, b_zero, y_min, y_max;
   uint y_n, y_c, y_h, y_w, a_n, a_c, a_h, a_w, b_n, b_c, b_h, b_w;  // logical dims; broadcast only
+  int y_shift;            // what to subtract from results for the stored int8 (OP_MUL; the bounds have it)
+  uint first_multiplier, first_shift, second_multiplier, second_shift, third_multiplier, third_shift;
 } p;
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "row_major.glslh"
+#include "exact_float.glslh"
 #include "layout/any.glslh"
 #if PIXELS
+#define DIVISORS
 #include "pixels.glslh"
 #endif
 
@@ -80,6 +85,8 @@ Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) { return word_from_
 // 1.5 * 2^23: a float's last bit counts ones there, its low byte is the integer's
 const float MAGIC = 12582912.0;
 
+#define MOVED (OP == OP_MUL ? p.y_shift : 0)
+
 // The word of four results, right where `farthest` is at most `safe`: how far a value lies from its integer.
 // The bounds hold before the rounding too, being integers.
 Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) {
@@ -87,17 +94,20 @@ Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) {
 #if OP == OP_ADD
   vec4 exact = va * p.ra + (vb * p.rb + p.offset);
 #else
-  vec4 exact = (va - float(p.a_zero)) * (vb - float(p.b_zero)) * p.ra + p.offset;
+  precise vec4 product = (va - float(p.a_zero)) * (vb - float(p.b_zero)) * p.ra;
+  precise vec4 exact = product + p.offset;
 #endif
-  vec4 value = clamp(exact, vec4(p.y_min), vec4(p.y_max));
+  vec4 value = clamp(exact, vec4(p.y_min + MOVED), vec4(p.y_max + MOVED));
   precise vec4 shifted = value + MAGIC;
   precise vec4 rounded = shifted - MAGIC;
   farthest = max(farthest, abs(value - rounded));
-  return int8x4_pack(floatBitsToInt(shifted));
+  return int8x4_pack(floatBitsToInt(shifted)) ^ (MOVED * 0x01010101);  // 128: the sign
 }
 #endif
 
+// OP_MUL's steps are the exact result's own: only how a device rounds them is open.
 bool undecided(vec4 farthest) {
+  if (OP == OP_MUL && !SOFT_FLOAT) return false;
   vec2 two = max(farthest.xy, farthest.zw);
   return max(two.x, two.y) > p.safe;
 }
@@ -163,8 +173,8 @@ void main() {
 #else
     uvec4 y_size = uvec4(p.y_n, p.y_c, p.y_h, p.y_w), a_size = uvec4(p.a_n, p.a_c, p.a_h, p.a_w);
     uvec4 b_size = uvec4(p.b_n, p.b_c, p.b_h, p.b_w);
-    Pixels at = pixels_of(i, y_size);
-    ivec4 words_a = spread(a[place(at, a_size)], a_size, y_size), result;
+    Pixels at = ONE_PIXEL ? image_of(i, y_size) : pixels_of(i, y_size);
+    ivec4 words_a = ONE_PIXEL ? a[i] : spread(a[place(at, a_size)], a_size, y_size), result;
 #if BLOCKED
     ivec4 words_b = GATE ? gate_at(at, b_size) : spread(b[place(at, b_size)], b_size, y_size);
 #else

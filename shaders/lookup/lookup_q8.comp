@@ -22,23 +22,22 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 
-shared int entries[64];
-
-int entry(int value) {
-  uint i = uint(value + 128);
-  return int8x4_lane(entries[i >> 2], i & 3u);
-}
+shared int entries[256];  // for 0, .., 127, -128, .., -1: the number as unsigned; the result in the low byte
 
 Int8x4 map_word(Int8x4 word) {
-  ivec4 v = int8x4_unpack(word);
-  return int8x4_pack(ivec4(entry(v.x), entry(v.y), entry(v.z), entry(v.w)));
+  uint u = uint(word);
+  return int8x4_pack(
+      ivec4(entries[u & 255u], entries[u >> 8 & 255u], entries[u >> 16 & 255u], entries[u >> 24]));
 }
 
 void main() {
   uint first = workgroup_index() * LOCAL_X * VECTORS + gl_LocalInvocationID.x;
   ivec4 words[VECTORS];  // all on their way before any is needed
   [[unroll]] for (uint i = 0u; i < VECTORS; i++) words[i] = x[min(first + i * LOCAL_X, p.vectors - 1u)];
-  for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) entries[i] = table[i];
+  for (uint i = gl_LocalInvocationID.x; i < 64u; i += LOCAL_X) {
+    int word = table[i ^ 32u];
+    [[unroll]] for (uint k = 0u; k < 4u; k++) entries[4u * i + k] = word >> (8u * k);
+  }
   barrier();
   [[unroll]] for (uint i = 0u; i < VECTORS; i++) {
     ivec4 v = words[i], result = ivec4(map_word(v.x), map_word(v.y), map_word(v.z), map_word(v.w));

@@ -4,9 +4,10 @@
 // Words of x hold four channels, words of y four elements along x's axis ORDER_1: four words of the one are
 // four of the other, their bytes transposed.
 //
-// Memory    x: words; y: vectors of kPackedInt8_16C, or words of kPackedInt8_4W4C (pixels.glslh).
-// Threads   one invocation moves four channels of 16 elements (kPackedInt8_16C) or of four along that axis,
-//           its neighbours what lies beside in x.
+// Memory    x: words; y: vectors (pixels.glslh).
+// Threads   one invocation moves four channels of 16 elements along that axis (kPackedInt8_16C), its
+//           neighbours what lies beside in x; or 16 channels of four elements (kPackedInt8_4W4C), its
+//           neighbours what lies beside in y: whole lines of a cache are read and written.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -17,13 +18,8 @@ layout(constant_id = 2) const uint ORDER_1 = 2;
 layout(constant_id = 3) const uint ORDER_2 = 3;
 layout(constant_id = 4) const uint ORDER_3 = 1;
 
-#if BLOCKED
-#define Element ivec4
-#else
-#define Element int
-#endif
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
-layout(set = 0, binding = 1) writeonly buffer Y { Element y[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
@@ -35,7 +31,6 @@ layout(push_constant) uniform Push {
 #include "pixels.glslh"
 #include "transposed4x4.glslh"
 
-const uint LANES = VECTOR_CHANNELS;
 
 uvec4 ordered(uvec4 v) { return uvec4(v[ORDER_0], v[ORDER_1], v[ORDER_2], v[ORDER_3]); }
 
@@ -45,51 +40,72 @@ uint word_of(uvec4 e) {
   return 4u * vector + (BLOCKED == 1 ? e.y % 16u / 4u : e.w % 4u);
 }
 
+#if BLOCKED
 // The first element of x that an invocation moves.
 uvec4 first_of(uint i) {
-  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // of LANES elements along the axis
-  runs[ORDER_1] = ceil_div(runs[ORDER_1], LANES);
-  uvec4 e;
-#if BLOCKED
+  uvec4 runs = uvec4(p.n, p.c, p.h, p.w);  // of 16 elements along the axis
+  runs[ORDER_1] = ceil_div(runs[ORDER_1], 16u);
   uint pixel = i / 4u, line = pixel / runs.w, plane = line / runs.z, block = plane / runs.x;
-  e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,
+  uvec4 e = uvec4(plane - block * runs.x, 16u * block + 4u * (i % 4u), line - plane * runs.z,
       pixel - line * runs.w);
-#else
-  uint step_ = ORDER_1 == 3u ? 1u : 4u, word = i / step_, c4 = ceil_div(p.c, 4u), column = word / c4;
-  uint columns = ceil_div(runs.w, step_), line = column / columns, image = line / runs.z;
-  e = uvec4(image, 4u * (word - column * c4), line - image * runs.z,
-      step_ * (column - line * columns) + i % step_);
-#endif
-  e[ORDER_1] *= LANES;
+  e[ORDER_1] *= 16u;
   return e;
+}
+#else
+const uint COLUMNS = ORDER_1 == 3u ? 1u : 4u;  // of a vector, each an invocation's
+const uint NEXT = ORDER_1 == 3u ? 2u : 3u, LAST = ORDER_1 == 0u ? 2u : 0u;  // the other axes
+
+uvec4 first_of(uint i) {
+  uvec4 counts = uvec4(p.n, ceil_div(p.c, 16u), p.h, ceil_div(p.w, COLUMNS)), e;
+  counts[ORDER_1] = ceil_div(counts[ORDER_1], 4u);
+  uint vector = i / COLUMNS, run = vector / counts[ORDER_1], block = run / counts.y,
+       others = block / counts[NEXT];
+  e[ORDER_1] = 4u * (vector - run * counts[ORDER_1]);
+  e.y = 16u * (run - block * counts.y);
+  e[NEXT] = block - others * counts[NEXT];
+  e[LAST] = others;
+  if (COLUMNS == 4u) e.w = 4u * e.w + i % 4u;
+  return e;
+}
+#endif
+
+// The vector of y for an element of x.
+uint place_of(uvec4 e) {
+  uvec4 to = ordered(e);
+  return vector_of(Pixels(to.x, to.y / VECTOR_CHANNELS, to.z, to.w), ordered(uvec4(p.n, p.c, p.h, p.w)));
 }
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uvec4 size = uvec4(p.n, p.c, p.h, p.w), e = first_of(i), y_size = ordered(size);
+  uvec4 size = uvec4(p.n, p.c, p.h, p.w), e = first_of(i);
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    ivec4 moved[LANES / 4u];  // [four along the axis][channel]
-    [[unroll]] for (uint run = 0u; run < LANES / 4u; run++) {
+    ivec4 moved[4];  // [four along the axis][channel], or [four channels][channel]
+    [[unroll]] for (uint run = 0u; run < 4u; run++) {
       ivec4 words;
       [[unroll]] for (uint k = 0u; k < 4u; k++) {
         uvec4 from = e;
-        from[ORDER_1] = min(e[ORDER_1] + 4u * run + k, size[ORDER_1] - 1u);
+        from[ORDER_1] = min(e[ORDER_1] + (BLOCKED == 1 ? 4u * run : 0u) + k, size[ORDER_1] - 1u);
+        if (BLOCKED == 0) from.y = min(e.y + 4u * run, p.c - 1u);
         words[k] = x[word_of(from)];
       }
       moved[run] = transposed4x4(words);
     }
+#if BLOCKED
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
       uvec4 to = e;
       to.y += k;
-      if (to.y < p.c) {
-        to = ordered(to);
-        Pixels at = Pixels(to.x, to.y / VECTOR_CHANNELS, to.z, to.w);
-#if BLOCKED
-        y[vector_of(at, y_size)] = ivec4(moved[0][k], moved[1][k], moved[2][k], moved[3][k]);
+      if (to.y < p.c) y[place_of(to)] = ivec4(moved[0][k], moved[1][k], moved[2][k], moved[3][k]);
+    }
 #else
-        y[4u * vector_of(at, y_size) + to.w % 4u] = moved[0][k];
-#endif
+    [[unroll]] for (uint run = 0u; run < 4u; run++, e.y += 4u) {
+      if (ORDER_3 == 1u) {
+        if (e.y < p.c) y[place_of(e)] = moved[run];
+      } else {
+        uvec4 to = e;
+        [[unroll]] for (uint k = 0u; k < 4u; k++, to.y++)
+          if (to.y < p.c) y[place_of(to)][ordered(to).w % 4u] = moved[run][k];
       }
     }
+#endif
   }
 }

@@ -10,6 +10,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;
+layout(constant_id = 3) const uint AT_ONCE = 1;  // vectors that an invocation has on their way
 layout(constant_id = 2) const bool TO_4W4C = false;  // y in kPackedInt8_4W4C, x in kPackedInt8_16C
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
@@ -37,25 +38,37 @@ Int8x4 mean(ivec4 total) {
   return int8x4_pack(q);
 }
 
+ivec4 total[WORDS];
+
+void clear_total() {
+  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] = ivec4(0);
+}
+
+// Vector i of the pixels.
+void add(ivec4 vector, uint i, uint columns) {
+#if BLOCKED
+  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] += int8x4_unpack(vector[k]);
+#else
+  uint pixels = 4u;  // of the line, from this vector on
+  if (AT_ONCE == 1u || p.w % 4u != 0u) pixels = p.w - 4u * (i % columns);
+  [[unroll]] for (uint k = 0u; k < 4u; k++) total[0] += k < pixels ? int8x4_unpack(vector[k]) : ivec4(0);
+#endif
+}
+
 void main() {
   uint tiles = ceil_div(p.blocks, ACROSS), group = workgroup_index(), image = group / tiles;
   uint me = gl_LocalInvocationID.x, block = (group - image * tiles) * ACROSS + me % ACROSS;
   uint columns = ceil_div(p.w, VECTOR_PIXELS), vectors = p.h * columns, step_ = LOCAL_X / ACROSS;
   uint first = BLOCKED == 1 ? (block * p.n + image) * vectors : image * vectors * p.blocks + block;
-  ivec4 total[WORDS];
-  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] = ivec4(0);
+  clear_total();
   if (block < p.blocks) {
-    for (uint i = me / ACROSS; i < vectors; i += step_) {
-#if BLOCKED
-      ivec4 vector = x[first + i];
-      [[unroll]] for (int k = 0; k < WORDS; k++) total[k] += int8x4_unpack(vector[k]);
-#else
-      ivec4 vector = x[first + i * p.blocks];
-      uint w = 4u * (i % columns);
-      [[unroll]] for (uint k = 0u; k < 4u; k++)
-        total[0] += w + k < p.w ? int8x4_unpack(vector[k]) : ivec4(0);
-#endif
+    uint i = me / ACROSS, apart = BLOCKED == 1 ? 1u : p.blocks;
+    for (; AT_ONCE > 1u && i + (AT_ONCE - 1u) * step_ < vectors; i += AT_ONCE * step_) {
+      ivec4 loaded[AT_ONCE];
+      [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) loaded[k] = x[first + (i + k * step_) * apart];
+      [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) add(loaded[k], i + k * step_, columns);
     }
+    for (; i < vectors; i += step_) add(x[first + i * apart], i, columns);
   }
   [[unroll]] for (uint k = 0u; k < WORDS; k++) sums[k * LOCAL_X + me] = total[k];
   barrier();

@@ -7,7 +7,8 @@
 // Memory    x: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: 256 numbers.
 // Threads   THREADS invocations share a row, LOCAL_X / THREADS rows a workgroup, side by side: in
-//           kPackedInt8_4H4W four rows are. Maximum and sum are halved in shared memory.
+//           kPackedInt8_4H4W four rows are. Maximum and sum are halved in shared memory. A long row
+//           (BY_TABLE) has fewer results than elements: they are made once, and looked up.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -19,6 +20,7 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const uint THREADS = 64;
 layout(constant_id = 3) const uint AXIS = 3;
+layout(constant_id = 4) const bool BY_TABLE = false;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer Table { int table[]; };
@@ -48,6 +50,10 @@ layout(push_constant) uniform Push {
 const uint ROWS = LOCAL_X / THREADS;  // of a workgroup
 shared int most[LOCAL_X];
 shared uvec2 sums[LOCAL_X];  // low, high
+shared int entries[256];     // the table
+#if OUT == OUT_Q8
+shared int results[BY_TABLE ? 256 * ROWS : 1];  // of each row, for max(x) - x
+#endif
 
 uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
 uint length_() { return AXIS == 1u ? p.c : p.w; }
@@ -77,45 +83,71 @@ float wide_to_float(uvec2 v) {
   return compose(0u, 150 + shift, kept, rest);
 }
 
-void store(uvec4 e, uint count, ivec4 q, int top, float inverse) {
-  vec4 result = vec4(0.0);
-  [[unroll]] for (uint i = 0u; i < 4u; i++) {
-    if (i < count) result[i] = multiply(int_to_float(table[top - q[i]]), inverse);
-  }
-#if OUT == OUT_F32
-  [[unroll]] for (uint i = 0u; i < 4u; i++) {
-    if (i < count) y[row_major(along(e, (AXIS == 1u ? e.y : e.w) + i), extent())] = result[i];
-  }
-#else
-  bool sure = true;
-  Int8x4 word = quantized_word(floatBitsToUint(result), sure);
-  if (!sure) word = exact_word(floatBitsToUint(result));
-  y[any_layout_word(LAYOUT, e, extent())] = word;
-#endif
+// Where a row's words lie: words of four, in sixteens, are equally far apart in every layout.
+struct Words { uint first, four, sixteen; };
+
+Words words_of(uvec4 e) {
+  uint first = any_layout_word(LAYOUT, along(e, 0u), extent());
+  return Words(first, any_layout_word(LAYOUT, along(e, 4u), extent()) - first,
+      any_layout_word(LAYOUT, along(e, 16u), extent()) - first);
 }
 
+uint word_at(Words row, uint i) { return row.first + (i >> 4) * row.sixteen + (i >> 2 & 3u) * row.four; }
+
+// A word whose lanes from `count` on are the least number.
+Int8x4 cut(Int8x4 word, uint count) {
+  int mask = count < 4u ? (1 << (8u * count)) - 1 : -1;
+  return (word & mask) | (int(0x80808080u) & ~mask);
+}
+
+// top - x of four lanes, which are no larger; lanes of padding come last, so what they borrow hurts none.
+uint distances(Int8x4 word, int top) { return uint(top + 128) * 0x01010101u - uint(word ^ int(0x80808080u)); }
+
+vec4 quotients(ivec4 e, float inverse) {
+  return vec4(multiply(int_to_float(e.x), inverse), multiply(int_to_float(e.y), inverse),
+      multiply(int_to_float(e.z), inverse), multiply(int_to_float(e.w), inverse));
+}
+
+ivec4 entries_of(uint d) {
+  return ivec4(entries[d & 255u], entries[d >> 8 & 255u], entries[d >> 16 & 255u], entries[d >> 24]);
+}
+
+#if OUT == OUT_Q8
+Int8x4 quantized_four(vec4 value) {
+  bool sure = true;
+  Int8x4 word = quantized_word(floatBitsToUint(value), sure);
+  if (!sure) word = exact_word(floatBitsToUint(value));
+  return word;
+}
+#endif
+
 void main() {
-  uint me = gl_LocalInvocationID.x, t = me / ROWS, row = workgroup_index() * ROWS + me % ROWS,
-       size = length_();
+  uint me = gl_LocalInvocationID.x, t = me / ROWS, mine = me % ROWS;
+  uint row = workgroup_index() * ROWS + mine, size = length_();
   uvec4 e = begin_of(min(row, p.rows - 1u));
-  int top = -128;
+  Words words = words_of(e);
+  for (uint i = me; i < 256u; i += LOCAL_X) entries[i] = table[i];
+  ivec4 highest = ivec4(int(0x80000000u));  // in the highest bytes: what is below them decides nothing
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
-    ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, along(e, i), extent())]);
-    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
+    Int8x4 word = cut(x[word_at(words, i)], size - i);
+    highest = max(highest, ivec4(word << 24, word << 16, word << 8, word));
   }
-  most[me] = top;
+  most[me] = max(max(highest.x, highest.y), max(highest.z, highest.w)) >> 24;
   barrier();
   for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
     if (t < half_) most[me] = max(most[me], most[me + half_ * ROWS]);
     barrier();
   }
-  top = most[me % ROWS];
+  int top = most[mine];
 
   uvec2 total = uvec2(0u);
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
-    ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, along(e, i), extent())]);
-    [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
-      if (i + lane < size) total = add_wide(total, uvec2(uint(table[top - q[lane]]), 0u));
+    uvec4 found = uvec4(entries_of(distances(x[word_at(words, i)], top)));
+    if (size - i < 4u) {
+      [[unroll]] for (uint k = 1u; k < 4u; k++) if (i + k >= size) found[k] = 0u;
+    }
+    total = add_wide(total, uvec2(found.x + found.y, 0u));  // at most 2^31
+    total = add_wide(total, uvec2(found.z + found.w, 0u));
   }
   sums[me] = total;
   barrier();
@@ -123,11 +155,38 @@ void main() {
     if (t < half_) sums[me] = add_wide(sums[me], sums[me + half_ * ROWS]);
     barrier();
   }
-  float inverse = quotient(1.0, wide_to_float(sums[me % ROWS]));
+  if (t == 0u) sums[me].x = floatBitsToUint(quotient(1.0, wide_to_float(sums[me])));
+  barrier();
+  float inverse = uintBitsToFloat(sums[mine].x);
+#if OUT == OUT_Q8
+  if (BY_TABLE) {
+    for (uint d = 4u * t; d < 256u; d += 4u * THREADS) {
+      ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
+      Int8x4 word = int8x4_broadcast(p.zero_point);
+      // the first of them is the largest; below half a step they are 0
+      if (float(four.x) * inverse > 0.49 * p.scale) word = quantized_four(quotients(four, inverse));
+      [[unroll]] for (uint k = 0u; k < 4u; k++) results[mine * 256u + d + k] = word >> (8u * k);
+    }
+    barrier();
+  }
+#endif
   if (row < p.rows) {
     for (uint i = 4u * t; i < size; i += 4u * THREADS) {
-      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, along(e, i), extent())]);
-      store(along(e, i), min(size - i, 4u), q, top, inverse);
+      uint d = distances(x[word_at(words, i)], top);
+#if OUT == OUT_F32
+      vec4 result = quotients(entries_of(d), inverse);
+      [[unroll]] for (uint k = 0u; k < 4u; k++)
+        if (i + k < size) y[row_major(along(e, i + k), extent())] = result[k];
+#else
+      Int8x4 word;
+      if (BY_TABLE) {
+        uvec4 at = mine * 256u + (uvec4(d, d >> 8, d >> 16, d >> 24) & 255u);
+        word = int8x4_pack(ivec4(results[at.x], results[at.y], results[at.z], results[at.w]));
+      } else {
+        word = quantized_four(quotients(entries_of(d), inverse));
+      }
+      y[word_at(words, i)] = word;
+#endif
     }
   }
 }

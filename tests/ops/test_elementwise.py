@@ -84,6 +84,21 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
     assert used == {"mul" if op == "mul" else "add", "table"}
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_every_product_where_ties_are_frequent(
+    device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in 28 is a tie; the soft form, which looks them up, is for a device that rounds another way."""
+    if soft:
+        monkeypatch.setattr(device, "_soft_float", True)
+    values = np.arange(256, dtype=np.uint8).view(dtype)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    qa, qb, qy = QParams(0.05, 3, dtype), QParams(0.05, 7, dtype), QParams(0.07, 5, dtype)
+    got = vkq.mul(a, b, qy, a_qparams=qa, b_qparams=qb, device=device)
+    np.testing.assert_array_equal(got, binary("mul", a, b, qa, qb, qy))
+
+
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
     """The formula alone, even in float64, is wrong near ties; it is right wherever the shader trusts it."""
     values = np.arange(-128, 128).astype(np.int8)

@@ -10,7 +10,8 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor, reference
-from vkq.layout.extent import Spec
+from vkq.device.profiles import preferred
+from vkq.layout.extent import BLOCKED, IMAGE, Spec
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
 from vkq.ops.pool import averaged_by_table
@@ -116,6 +117,18 @@ def test_global_average(device: vkq.Device, shape: tuple[int, ...], dtype: QDTyp
         xq, yq = QParams(xs, POINTS[dtype][1], dtype), QParams(ys, POINTS[dtype][1], dtype)
         got = vkq.global_avg_pool2d(x, x_qparams=xq, y_qparams=yq, device=device)
         np.testing.assert_array_equal(got, reference.global_avg_pool(x, xq, yq))
+
+
+@pytest.mark.parametrize("name", [IMAGE, BLOCKED])
+def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
+    """Workgroups of 512, which some devices take: whole vectors and a ragged line."""
+    device._plans.clear()
+    q, y = QParams(0.05, 3), QParams(0.002, -5)
+    with preferred({"mean_invocations": 512}):
+        for shape in ((1, 21, 33, 64), (2, 5, 47, 45)):
+            x = image(shape, "int8")
+            got = vkq.global_avg_pool2d(Tensor.from_numpy(x, device, name, q), y_qparams=y)
+            np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
 
 
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])

@@ -106,12 +106,12 @@ def _move_pixels(b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: in
 
 def _transpose_pixels(b: Builder, x: Value, y: Value, order: Sequence[int]) -> None:
     n, c, h, w = sizes = x.spec.shape
-    runs = list(sizes)
-    runs[order[1]] = -(-sizes[order[1]] // BLOCK[y.spec.layout])
-    if y.spec.layout == BLOCKED:
-        threads = 4 * -(-c // 16) * runs[0] * runs[2] * runs[3]
-    else:
-        threads = -(-c // 4) * runs[0] * runs[2] * (runs[3] if order[1] == 3 else 4 * -(-runs[3] // 4))
+    blocked = y.spec.layout == BLOCKED
+    runs = [n, -(-c // 16), h, w]
+    runs[order[1]] = -(-sizes[order[1]] // (16 if blocked else 4))
+    if not blocked and order[1] != 3:
+        runs[3] = -(-runs[3] // 4)
+    threads = math.prod(runs) * (4 if blocked or order[1] != 3 else 1)
     constants: dict[str, Constant] = {f"ORDER_{i}": axis for i, axis in enumerate(order)}
     variant = catalog().find("transpose_q8__pixels", layout=PIXELS[y.spec.layout])
     push: dict[str, int | float] = {"threads": threads, "n": n, "c": c, "h": h, "w": w}

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.after import After, with_sum
+from ..kernels.divisor import divisors, of_pixels
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, default_layout, layout_number
@@ -130,7 +131,7 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
     float32 steps."""
     moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     if op == "mul":
-        ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point - moved_y)
+        ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point)
         # Only values inside the type matter: a larger one saturates whatever its relative error. Product and
         # sum are below 2^9 then, and round in both formulas.
         variant, error, largest = "mul", FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
@@ -229,12 +230,16 @@ def _combine(
     push |= {
         "count": words if shape == "broadcast" else ceil4(words), "ra": numbers.ra, "rb": numbers.rb,
         "offset": numbers.offset, "safe": numbers.safe,
+        "y_shift": shift(y.spec.dtype) if numbers.variant == "mul" else 0,
     }  # fmt: skip
     for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
         push |= operand.named(name, dims)
+    one_pixel = x.spec.shape == y.spec.shape and z.spec.shape[2:] == (1, 1)
+    push |= of_pixels(y.spec, one_pixel) if shape in PIXELS.values() else divisors()
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
         "LANE_AXIS": layout(y.spec.layout).lane.dim, "GATE": _gates(x.spec, z.spec),
+        "ONE_PIXEL": one_pixel,
     }  # fmt: skip
     variant = catalog().find("binary_q8__word", op=numbers.variant, shape=shape)
     b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)

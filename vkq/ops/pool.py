@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device.profiles import profile
 from ..errors import ArgumentError
+from ..kernels.divisor import of_pixels
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, layout_number
@@ -22,6 +24,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 from . import operand
 from .elementwise import FLOAT_STEP, TIE
 from .operand import Operand
@@ -30,7 +33,9 @@ SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal n
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
 # neighbouring blocks of channels of a workgroup: 32 bytes, and more where an image has few pixels
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-AVERAGE_INVOCATIONS = 128
+SUM_BYTES = 64  # of shared memory, of an invocation of a global average
+LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
+SMALL_KERNEL, SMALL_STRIDE = 3, 2  # of a window whose loops are unrolled
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -72,7 +77,8 @@ def max_pooled(
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec(window.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
     if y.spec.size:
-        program = b.device.program(catalog().find("max_pool_q8__pixels", layout=PIXELS[y.spec.layout]))
+        variant = catalog().find("max_pool_q8__pixels", layout=PIXELS[y.spec.layout])
+        program = b.device.program(variant, _small(window))
         b.dispatch(program, [x, y], _window_constants(window, y.spec), y.spec.size * window.taps)
     return y
 
@@ -134,7 +140,8 @@ def averaged(
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        program = b.device.program(catalog().find("avg_pool_q8__pixels", layout=PIXELS[y.spec.layout]))
+        variant = catalog().find("avg_pool_q8__pixels", layout=PIXELS[y.spec.layout])
+        program = b.device.program(variant, _small(window))
         push = _window_constants(window, y.spec) | _average_constants(window, xq, yq, count_include_pad)
         b.dispatch(program, [x, y], push, 8 * y.spec.size * window.taps)
     return y
@@ -185,10 +192,8 @@ def globally_averaged(
     if y.spec.size:
         blocks = -(-c // 16) if blocked else ceil4(c)
         variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
-        across, vectors = 1 if blocked else LEAST_ACROSS, h * -(-w // 4)
-        while not blocked and across < MOST_ACROSS and vectors * across < AVERAGE_INVOCATIONS:
-            across *= 2
-        constants = {"ACROSS": across, "TO_4W4C": y.spec.layout != x.spec.layout}
+        constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked)
+        constants["TO_4W4C"] = y.spec.layout != x.spec.layout
         program = b.device.program(variant, constants)
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
@@ -228,13 +233,37 @@ def averaged_by_table(
     return y
 
 
+def _sharers(device: Device, vectors: int, blocked: bool) -> dict[str, Constant]:
+    """The workgroup of a global average over so many vectors, and how many blocks of channels it takes."""
+    limits = device.capabilities.properties
+    room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // SUM_BYTES)
+    most = min(profile(device.capabilities).mean_invocations, room)
+    invocations, across = LEAST_INVOCATIONS, 1 if blocked else LEAST_ACROSS
+    while not blocked and across < MOST_ACROSS and vectors * across < LEAST_INVOCATIONS:
+        across *= 2
+    while 2 * invocations <= most and 2 * invocations * AT_ONCE <= vectors * across:
+        invocations *= 2
+    large = invocations > LEAST_INVOCATIONS
+    across *= 2 if large and not blocked else 1
+    return {"LOCAL_X": invocations, "ACROSS": across, "AT_ONCE": AT_ONCE if large else 1}
+
+
+def _small(window: Window) -> dict[str, Constant]:
+    """What the shader knows of a small window before it is compiled."""
+    kernel, stride = window.kernel[0], window.stride[0]
+    square = window.kernel == (kernel, kernel) and window.stride == (stride, stride)
+    if not (square and kernel <= SMALL_KERNEL and stride <= SMALL_STRIDE and window.dilation == (1, 1)):
+        return {}
+    return {"KERNEL": kernel, "STRIDE": stride, "ASIDE": -window.padding[1] % 4}
+
+
 def _window_constants(window: Window, y: Spec) -> dict[str, int | float]:
     n, c, h, w = window.x_shape
     return {
         "vectors": y.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": y.shape[2], "y_w": y.shape[3],
         "kernel_h": window.kernel[0], "kernel_w": window.kernel[1], "stride_h": window.stride[0],
         "stride_w": window.stride[1], "pad_t": window.padding[0], "pad_l": window.padding[1],
-        "dilation_h": window.dilation[0], "dilation_w": window.dilation[1],
+        "dilation_h": window.dilation[0], "dilation_w": window.dilation[1], **of_pixels(y),
     }  # fmt: skip
 
 

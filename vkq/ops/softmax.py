@@ -26,6 +26,7 @@ from .operand import Operand
 from .shape import transposed
 
 INVOCATIONS = 128
+LONG = 512  # elements of a row, twice as many as there may be results
 THREADS = 32  # of a row at most: four rows lie side by side in kPackedInt8_4H4W
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
 
@@ -118,6 +119,7 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
         threads *= 2
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(s.layout), "LOCAL_X": INVOCATIONS, "THREADS": threads, "AXIS": axis,
+        "BY_TABLE": yq is not None and s.extent[axis] >= LONG,
     }  # fmt: skip
     n, c, h, w = s.extent
     push: dict[str, int | float] = {
