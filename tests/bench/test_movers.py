@@ -27,9 +27,11 @@ def test_every_operator_in_both_layouts(device: vkq.Device, op: str, block: int)
         tensor = run.tensor(x)
         y = run(tensor)
         np.testing.assert_array_equal(y.numpy(), movers.expected(p, x), strict=True)
+        variants = run.explain(x.shape).variants
+        if any("coopmat" in variant for variant in variants):  # which have one layout
+            continue
         assert op in ("repack", "dequantize", "softmax") or y.layout == LAYOUTS[block]
-        steps = len(run.explain(x.shape).variants)
-        assert steps == (2 if op == "concat" else 1)  # nothing is repacked
+        assert len(variants) == (2 if op == "concat" else 1)  # nothing is repacked
 
 
 def test_names_and_bytes() -> None:

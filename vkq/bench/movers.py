@@ -10,13 +10,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from vkq import reference
 from vkq.kernels.repack import repacked
 from vkq.layout.extent import BLOCKED, IMAGE
 from vkq.numerics import quantize as numbers
 from vkq.numerics.elementwise import binary
 from vkq.numerics.qparams import QParams
 from vkq.ops import elementwise, operand, pool, quantize, resize, shape, softmax, table
+from vkq.ops.conv2d import Conv2d
+from vkq.ops.conv_transpose2d import ConvTranspose2d
 from vkq.ops.explain import explain
+from vkq.ops.layer import Layer
 from vkq.problem.mover import LAYOUTS, Mover
 from vkq.problem.window import Window
 from vkq.reference import operators
@@ -27,6 +31,7 @@ from vkq.runtime.tensor import Tensor
 
 Array = npt.NDArray[Any]
 X, Y, PROBABILITY = QParams(0.05, 3), QParams(0.07, -5), QParams(1 / 256, -128)
+W_SCALE, SUM = 0.01, QParams(0.3, -5)  # of convolutions: weights and results
 ENTRIES = np.random.default_rng(1).integers(-128, 128, 256, dtype=np.int8)
 ONE_AROUND = [(0, 0), (0, 0), (1, 1), (1, 1)]
 TO_NHWC = (0, 2, 3, 1)
@@ -40,9 +45,30 @@ def images(p: Mover, x: Array) -> Window:
     return Window.of(p.op, x.shape, p.k, p.stride, p.k // 2, 1, False)
 
 
+def weights(p: Mover) -> Array:
+    """Of a convolution."""
+    shape = (p.c, 1, p.k, p.k) if p.op == "depthwise_conv2d" else (p.c, p.c, 2, 2)
+    return np.random.default_rng(p.c).integers(-128, 128, shape, dtype=np.int8)
+
+
+def windows(p: Mover) -> dict[str, Any]:
+    """How a depthwise convolution moves."""
+    return {"stride": p.stride, "padding": p.k // 2, "groups": p.c}
+
+
+LAYERS: dict[str, Callable[[Mover, Device], Layer[Any]]] = {
+    "depthwise_conv2d": lambda p, device: Conv2d(
+        weights(p), W_SCALE, x_qparams=X, y_qparams=SUM, device=device, **windows(p)
+    ),
+    "conv_transpose2x2": lambda p, device: ConvTranspose2d(
+        weights(p), W_SCALE, x_qparams=X, y_qparams=SUM, device=device, stride=2
+    ),
+}
+
+
 @dataclass(frozen=True)
 class Operation:
-    """One of them. run: on Tensors x and z (None where there is no other operand); expected: the same of
+    """One of them. run: on Tensor x and z, another Tensor, a layer (`LAYERS`), or None; expected: the same of
     arrays."""
 
     run: Callable[[Mover, Any, Any], Tensor]
@@ -101,6 +127,14 @@ OPERATIONS: dict[str, Operation] = {
         lambda p, x, z: softmax.softmax(x, -1, PROBABILITY),
         lambda p, x, z: softmax_reference(x, X, -1, PROBABILITY),
     ),
+    "depthwise_conv2d": Operation(
+        lambda p, x, z: z(x),
+        lambda p, x, z: reference.conv2d(x, weights(p), x=X, w_scale=W_SCALE, y=SUM, **windows(p)),
+    ),
+    "conv_transpose2x2": Operation(
+        lambda p, x, z: z(x),
+        lambda p, x, z: reference.conv_transpose2d(x, weights(p), x=X, w_scale=W_SCALE, y=SUM, stride=2),
+    ),
 }  # fmt: skip
 
 
@@ -128,7 +162,9 @@ class Moving:
 
     def __init__(self, p: Mover, device: Device):
         self.problem, self.device, self.run = p, device, OPERATIONS[p.op].run
-        self.z = self.tensor(second(p)) if any(p.z_shape) else None
+        self.z: Any = self.tensor(second(p)) if any(p.z_shape) else None
+        if p.op in LAYERS:
+            self.z = LAYERS[p.op](p, device)
 
     def tensor(self, x: Array) -> Tensor:
         """An operand on the device."""

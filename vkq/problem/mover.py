@@ -3,7 +3,8 @@
     max_pool2d[N=32,C=64,H=112,W=112,block=16,K=3,stride=2]
 
 ``block`` is how many channels a vector of the layout holds: 16 is kPackedInt8_16C, 4 is kPackedInt8_4W4C. A
-softmax is one of rows (N, C); H and W are 1.
+softmax is one of rows (N, C); H and W are 1. Depthwise and 2x2 transposed convolutions, whose multiply-adds
+are few for their bytes, are among them in both layouts.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ BYTES: dict[str, tuple[int, int, str]] = {
     "add": (1, 1, "same"), "mul": (1, 1, "same"), "gate": (1, 1, "gate"), "concat": (1, 2, "same"),
     "max_pool2d": (1, 1, ""), "avg_pool2d": (1, 1, ""), "global_avg_pool2d": (1, 1, ""),
     "resize": (1, 4, ""), "pad": (1, 1, ""), "transpose": (1, 1, ""), "softmax": (1, 1, ""),
+    "depthwise_conv2d": (1, 1, ""), "conv_transpose2x2": (1, 4, ""),
 }  # fmt: skip
-WINDOWS = ("max_pool2d", "avg_pool2d")
+WINDOWS = ("max_pool2d", "avg_pool2d", "depthwise_conv2d")
 TAKES: Takes = {
     op: (("N", "C", "H", "W"), ("block", "K", "stride") if op in WINDOWS else ("block",)) for op in BYTES
 }
