@@ -86,16 +86,20 @@ void multiply_step() {
   }
 }
 
-// The slices' sums in that of the first, through the memory of the tiles.
+// The slices' sums in that of the first, through the memory of the tiles, which has room for those of
+// the others.
 void add_slices() {
 #if SLICES > 1
+  uint first = gl_LocalInvocationID.z - 1u;
   barrier();
-  [[unroll]] for (uint i = 0u; i < TILE_M * TILE_N / 4u; i++)
-    x_tile[(gl_LocalInvocationID.z * TILE_M * TILE_N / 4u + i) * INVOCATIONS + thread()] =
-        sums[i / (TILE_N / 4u)][i % (TILE_N / 4u)];
+  if (gl_LocalInvocationID.z > 0u) {
+    [[unroll]] for (uint i = 0u; i < TILE_M * TILE_N / 4u; i++)
+      x_tile[(first * TILE_M * TILE_N / 4u + i) * INVOCATIONS + thread()] =
+          sums[i / (TILE_N / 4u)][i % (TILE_N / 4u)];
+  }
   barrier();
   if (gl_LocalInvocationID.z == 0u) {
-    for (uint s = 1u; s < SLICES; s++) {
+    for (uint s = 0u; s < SLICES - 1u; s++) {
       [[unroll]] for (uint i = 0u; i < TILE_M * TILE_N / 4u; i++)
         sums[i / (TILE_N / 4u)][i % (TILE_N / 4u)] +=
             x_tile[(s * TILE_M * TILE_N / 4u + i) * INVOCATIONS + thread()];
