@@ -8,8 +8,9 @@ import vkq
 from tests.graph.graphs import SHAPE, Builder, models
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable, refusals
-from vkq.graph.graph import Graph
+from vkq.graph.graph import Graph, Node
 from vkq.graph.passes import PASSES, lower
+from vkq.graph.passes.branches import side_by_side
 
 MANY = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -142,3 +143,12 @@ def test_means_of_tables(shape: tuple[int, ...], op: str) -> None:
         (got,) = oracle.run(lowered, feed).values()
         (want,) = oracle.run(b.graph(b.stored(y, 0.5)), feed).values()
         assert np.abs(got.astype(int) - want).max() <= 1
+
+
+def test_branches_stand_side_by_side() -> None:
+    """The first nodes of both before the second; what is left out is no input."""
+    chain = (("x", "a"), ("a", "b"), ("b", "c"), ("x", "side"))
+    nodes = [Node("Identity", (one, ""), (two, "")) for one, two in chain]
+    nodes.append(Node("add", ("c", "side"), ("y",)))
+    ordered = side_by_side(Graph(["x"], ["y"], nodes, {}, {})).nodes
+    assert [node.outputs[0] for node in ordered] == ["a", "side", "b", "c", "y"]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from .after import into_convolutions
+from .branches import side_by_side
 from .constants import fold_constants, fold_weights
 from .integers import to_integers
 from .means import to_means
@@ -29,6 +30,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     simplify,
     to_tables,  # of tables whose values in between nobody reads any more
     quantize_in_convolutions,
+    side_by_side,
     into_convolutions,
 )
 
