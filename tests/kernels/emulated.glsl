@@ -20,6 +20,8 @@ struct MatrixAcc {
   int e[ELEMENTS];
 };
 
+#define subgroup_stores(n, n_end) true  // a subgroup's barrier is the workgroup's here
+
 #define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
 #define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
 #define place_gl_CooperativeMatrixLayoutColumnMajor(i) (element(i) % MN)
@@ -61,3 +63,6 @@ struct MatrixAcc {
 #define add_stored_sums(matrix, array, at)                                                \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] += int(            \
       array[(at) + element(i_) % MN * (MM / 4u) + element(i_) / MN / 4u][element(i_) / MN % 4u])
+#define add_both_sums(matrix, array, at, other) \
+  add_stored_sums(matrix, array, at);           \
+  add_stored_sums(matrix, array, other)

@@ -4,10 +4,13 @@ should be the fastest, by the cycles of a device's profile."""
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from ..device.profiles import Profile
 
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
+SHORT = "_short"  # what the tiles for a k of two steps at most end with
+SHORT_MOST = 64  # the largest k that they take
 STEP = 32  # of k: what a profile's cycles are for
 # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
 TURN = 128
@@ -27,8 +30,13 @@ class Tiling:
     @property
     def size(self) -> tuple[int, int]:
         """(rows, outputs)"""
-        rows, outputs = map(int, self.tile.removesuffix("_deep").split("x"))
+        rows, outputs = map(int, self.tile.partition("_")[0].split("x"))
         return rows, outputs
+
+    @property
+    def short(self) -> bool:
+        """Whether it has no loop over k."""
+        return self.tile.endswith(SHORT)
 
     @property
     def turn(self) -> int:
@@ -53,7 +61,10 @@ class Tiling:
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         alone, together = known.matrix_tile_cycles[self.tile]
-        loop = self.part(k) / STEP * max(alone, together * tiles * parts / known.multiprocessors)
+        share = tiles * parts / known.multiprocessors
+        if alone == together:  # one at a time, in whole turns of all multiprocessors
+            share = math.ceil(share)
+        loop = (1 if self.short else self.part(k) / STEP) * max(alone, together * share)
         if parts == 1:
             return loop
         tile_rows, outputs = self.size
@@ -64,10 +75,12 @@ class Tiling:
 def tilings(
     known: Profile, rows: int, n: int, k: int, groups: int = 1, whole: bool = True, split: bool = True
 ) -> tuple[Tiling, ...]:
-    """The tilings for so many rows, outputs of a group and padded k, the best one first, for a device of this
-    profile that has room for it. *split*: those of several parts, too; *whole*: those tiles, too, that cannot
-    be split."""
+    """The tilings for so many rows, outputs of a group and k, the best one first, and those for a short k
+    before others, for a device of this profile that has room for it. *split*: those of several parts, too;
+    *whole*: those tiles, too, that cannot be split."""
+    short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if whole or tile in SPLIT_TILES]
+    found = [one for one in found if short or not one.short]
     if split:
         found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in PARTS]
     able = (
@@ -76,4 +89,4 @@ def tilings(
         if (one.tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST))
         and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
     )
-    return tuple(sorted(able, key=lambda one: one.cycles(known, rows, n, k, groups)))
+    return tuple(sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups))))

@@ -34,7 +34,7 @@ SPLIT = "gemm_q8ta_q8csw__split_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
-LEAST_ROWS = 33  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
+LEAST_ROWS = 29  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
 def whole_blocks(channels: int, groups: int) -> bool:
@@ -189,7 +189,7 @@ class MatrixGemm:
         """For so many rows: the best tiling that the device has room for, and its variant."""
         w = self.packed
         known, shaders = profile(self.device.capabilities), (self.whole is not None, self.split is not None)
-        listed = tilings(known, rows, w.n, w.k_padded, w.groups, *shaders)
+        listed = tilings(known, rows, w.n, self.k, w.groups, *shaders)
         found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else listed)]
         found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
         able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
@@ -218,7 +218,8 @@ class MatrixGemm:
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
         program, step = w.program(variant, self.matrices), int(variant.defines["BK"])
-        said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": w.k_padded // step, **push}
+        k = self.k if tiling.short else w.k_padded
+        said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": -(-k // step), **push}
         if variant.shader == self.split:
             said["part_steps"] = tiling.part(w.k_padded) // step
             extra = [b.words(self._part_words(tiling, program, pixels.rows)), b.constant(w.counters)]
