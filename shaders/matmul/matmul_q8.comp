@@ -2,10 +2,11 @@
 // without a constant.
 //   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
 //             multiplier) + y_zero)
-//   OUT_I32   acc, row-major
+//   OUT_I32   acc, row-major; its zero points are read: one, or one for each row of a (m or batch * m), and
+//             for each column of y
 //
 // Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n), Int8x4 words in
-//           kPackedInt8_4H4W.
+//           kPackedInt8_4H4W; zero points: one row in it.
 // Threads   one invocation computes four columns of one row. Numbers beyond k are masked: padding may hold
 //           anything.
 #version 450
@@ -26,17 +27,37 @@ layout(set = 0, binding = 2) writeonly buffer Y { float y[]; };
 layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 #endif
 
+#if OUT == OUT_I32
+layout(set = 0, binding = 3) readonly buffer AZero { int a_zero[]; };
+layout(set = 0, binding = 4) readonly buffer BZero { int b_zero[]; };
+#endif
+
 layout(push_constant) uniform Push {
   uint first_group;
   uint batch, m, n, k;
+#if OUT == OUT_I32
+  uint a_zeros, b_zeros;  // how many there are
+#else
   int a_zero, b_zero, y_zero;
   float multiplier;
+#endif
 } p;
 
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "requantize.glslh"
 #include "layout/kPackedInt8_4H4W.glslh"
+
+#if OUT == OUT_I32
+#define ZERO_OF(words, count, i)                                                                             \
+  int8x4_lane(words[kPackedInt8_4H4W_word(uvec4(0u, 0u, 0u, i), uvec4(1u, 1u, 1u, count))],                  \
+              kPackedInt8_4H4W_lane(uvec4(0u, 0u, 0u, i)))
+int zero_of_row(uint row) { return ZERO_OF(a_zero, p.a_zeros, row % p.a_zeros); }
+int zero_of_column(uint column) { return ZERO_OF(b_zero, p.b_zeros, column % p.b_zeros); }
+#else
+int zero_of_row(uint row) { return p.a_zero; }
+int zero_of_column(uint column) { return p.b_zero; }
+#endif
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, n4 = ceil_div(p.n, 4u), rows = p.batch * p.m;
@@ -45,15 +66,17 @@ void main() {
     uvec4 a_extent = uvec4(1u, 1u, rows, p.k), b_extent = uvec4(1u, 1u, p.batch * p.n, p.k),
           y_extent = uvec4(1u, 1u, rows, p.n);
     uint b_row = row / p.m * p.n + column;
-    ivec4 acc = ivec4(0);
+    ivec4 acc = ivec4(0), zeros;
+    int row_zero = zero_of_row(row);
+    [[unroll]] for (uint j = 0u; j < 4u; j++) zeros[j] = zero_of_column(column + j);
     for (uint k = 0u; k < p.k; k += 4u) {
       ivec4 inside = ivec4(lessThan(uvec4(k) + uvec4(0u, 1u, 2u, 3u), uvec4(p.k)));
       ivec4 va =
-          (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - p.a_zero) * inside;
+          (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - row_zero) * inside;
       [[unroll]] for (uint j = 0u; j < 4u; j++) {
         uint line = min(b_row + j, b_extent.z - 1u);
         ivec4 product =
-            va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - p.b_zero);
+            va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - zeros[j]);
         acc[j] += product.x + product.y + product.z + product.w;
       }
     }

@@ -1,7 +1,9 @@
-// What a row of float32 numbers makes: its sum, or of rows of one number its square root.
+// What a row of float32 numbers makes: its sum, or of rows of one number its square root; the float32 number
+// of an int32 one.
 //   SUM   compensated (Neumaier), each step rounded to nearest even: within 2^-23 of the sum of magnitudes,
 //         as long as rows are shorter than 2^20
 //   SQRT  rounded to nearest even, digit by digit in integers: no device promises it
+//   CAST  rounded to nearest even, of an int32 number
 //
 // Memory    x: rows one after the other; y: a number for each.
 // Threads   one invocation computes one number.
@@ -10,11 +12,16 @@
 
 #define OP_SUM 0
 #define OP_SQRT 1
+#define OP_CAST 2
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 
+#if OP == OP_CAST
+layout(set = 0, binding = 0) readonly buffer X { int x[]; };
+#else
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+#endif
 layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
 
 layout(push_constant) uniform Push {
@@ -25,7 +32,9 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "exact_sum.glslh"
 
-#if OP == OP_SQRT
+#if OP == OP_CAST
+float result_of(uint row) { return int_to_float(x[row]); }
+#elif OP == OP_SQRT
 float result_of(uint row) {
   float v = x[row];
   uint bits = floatBitsToUint(v), raised = bits >> 23;

@@ -7,7 +7,7 @@ import pytest
 
 import vkq
 from vkq.ops import operand
-from vkq.ops.real import RealOp, combined, square_root, summed
+from vkq.ops.real import RealOp, combined, converted, square_root, summed
 
 FUNCTIONS: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
@@ -85,3 +85,19 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
         wide = x.astype(np.float64)
         assert got.shape == shape[:kept]
         assert np.all(np.abs(got - wide.sum(axes)) <= 2.0**-23 * np.abs(wide).sum(axes))
+
+
+@pytest.mark.parametrize("soft", [False, True])
+def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
+    """Ties above 2^24, which go to the even number, their neighbours, and both ends of int32."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    ties = [
+        sign * (2**e + k)
+        for e in range(24, 31)
+        for k in range(-3, 2 ** (e - 23) + 4, 1 << (e - 24))
+        for sign in (1, -1)
+    ]
+    x = np.array([*ties, 0, 1, -1, 2**31 - 1, -(2**31)], np.int32).reshape(1, -1)
+    got = operand.apply("cast", converted, {"x": x}, (), device, None, ("int32",))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, x.astype(np.float32))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
+from ..shader.spec import Variant
 from . import operand
 from .operand import Operand
 from .shape import transposed
@@ -69,34 +71,51 @@ def multiplied(
     )
     if yq is not None and yq.dtype != x.spec.dtype:
         raise DTypeError(f"matmul: a is {x.spec.dtype} and y_qparams are for {yq.dtype}; make them the same")
-    multiplier = float(multipliers(xq.scale, zq.scale, yq.scale if yq else None)[0])
-    return _product(b, x, z, xq, zq, yq, multiplier, "q8" if yq else "f32")
+    push: dict[str, int | float] = {
+        "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq),
+        "y_zero": signed_zero_point(yq) if yq else 0,
+        "multiplier": float(multipliers(xq.scale, zq.scale, yq.scale if yq else None)[0]),
+    }  # fmt: skip
+    variant = catalog().find("matmul_q8__row", out="q8" if yq else "f32")
+    return _product(b, x, z, variant, yq or "float32", [], push)
 
 
-def summed(b: Builder, x: Value, z: Value, xq: QParams, zq: QParams) -> Value:
-    """Adds the product's int32 sums themselves to a plan: ONNX MatMulInteger."""
-    return _product(b, x, z, xq, zq, None, 1.0, "i32")
+def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
+    """Adds the product's int32 sums themselves to a plan: ONNX MatMulInteger.
+
+    x_zero, z_zero: zero points of the operands' types, on the device. One, or one for each row of x (of each
+    matrix, or of all of them one after the other), and for each column of z.
+    """
+    zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
+    push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
+    return _product(b, x, z, catalog().find("matmul_q8_int32__row"), "int32", zeros, push)
 
 
 def _product(
-    b: Builder, x: Value, z: Value, xq: QParams, zq: QParams, yq: QParams | None, multiplier: float, out: str
+    b: Builder,
+    x: Value,
+    z: Value,
+    variant: Variant,
+    to: QParams | Literal["float32", "int32"],
+    more: Sequence[Value],
+    push: Mapping[str, int | float],
 ) -> Value:
+    """A product in the layout of matrices; *more* stands behind its operands and its result."""
     leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
+    shape = (*leading, m, n)
+    if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows are those of one
+        leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
     columns = list(range(len(z.spec.shape)))
     columns[-2:] = columns[:-3:-1]
-    x, z = _rows(b, x, leading, (m, k)), _rows(b, transposed(b, z, columns), leading, (n, k))
-    word = "int32" if out == "i32" else "float32"
-    y = b.new(Spec((batch * m, n), yq.dtype, MATRIX, yq) if yq else Spec((batch * m, n), word))
+    x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k))
+    z = _rows(b, transposed(b, z, columns), leading, (n, k))
+    rows = (batch * m, n)
+    y = b.new(Spec(rows, to.dtype, MATRIX, to) if isinstance(to, QParams) else Spec(rows, to))
     if y.spec.size:
-        push: dict[str, int | float] = {
-            "batch": batch, "m": m, "n": n, "k": k, "a_zero": signed_zero_point(xq),
-            "b_zero": signed_zero_point(zq), "y_zero": signed_zero_point(yq) if yq else 0,
-            "multiplier": multiplier,
-        }  # fmt: skip
-        variant = catalog().find("matmul_q8__row", out=out)
-        b.dispatch(b.device.program(variant), [x, z, y], push, y.spec.size * k)
-    return reshaped(b, y, (*leading, m, n))
+        sizes = {"batch": batch, "m": m, "n": n, "k": k}
+        b.dispatch(b.device.program(variant), [x, z, y, *more], {**sizes, **push}, y.spec.size * k)
+    return reshaped(b, y, shape)
 
 
 def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:

@@ -56,9 +56,15 @@ def square_root(b: Builder, x: Value) -> Value:
     return _row(b, x, "sqrt", x.spec.shape)
 
 
-def _row(b: Builder, x: Value, op: Literal["sum", "sqrt"], shape: Sequence[int]) -> Value:
-    if x.spec.dtype != "float32":
-        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be float32")
+def converted(b: Builder, x: Value) -> Value:
+    """Adds the float32 number nearest to each int32 one (of two the even one) to a plan."""
+    return _row(b, x, "cast", x.spec.shape)
+
+
+def _row(b: Builder, x: Value, op: Literal["sum", "sqrt", "cast"], shape: Sequence[int]) -> Value:
+    wanted = "int32" if op == "cast" else "float32"
+    if x.spec.dtype != wanted:
+        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be {wanted}")
     y = b.new(Spec(shape, "float32"))
     if y.spec.size:
         push: dict[str, int | float] = {"rows": y.spec.size, "columns": x.spec.size // y.spec.size}

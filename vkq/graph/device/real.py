@@ -12,7 +12,8 @@ import numpy as np
 
 from ...kernels.repack import reshaped
 from ...ops import take
-from ...ops.real import RealOp, combined, number, square_root, summed
+from ...ops.real import RealOp, combined, converted, number, square_root, summed
+from ...problem.window import Window
 from ...runtime.builder import Builder, Value
 from ..graph import Graph, Node
 from ..operators.number import reduced
@@ -113,6 +114,32 @@ def _reduced_check(graph: Graph, node: Node) -> str | None:
     )
 
 
+def _cast_check(graph: Graph, node: Node) -> str | None:
+    pair = tuple(graph.specs[name].dtype for name in (node.inputs[0], node.outputs[0]))
+    return (
+        None if pair == ("int32", "float32") else f"makes {pair[1]} of {pair[0]}; it must be float32 of int32"
+    )
+
+
+def max_pooled(b: Builder, x: Value, how: Window) -> Value:
+    """The maximum of what each element of the kernel sees; margins are less than any number."""
+    (oh, ow), (top, left, *_) = how.y_shape[2:], how.padding
+    size = [(o - 1) * s + r for o, s, r in zip((oh, ow), how.stride, how.reach, strict=True)]
+    places = np.full((*x.spec.shape[:2], *np.maximum(size, np.add(x.spec.shape[2:], (top, left)))), -1)
+    numbers = np.arange(x.spec.size).reshape(x.spec.shape)
+    places[:, :, top : top + x.spec.shape[2], left : left + x.spec.shape[3]] = numbers
+    seen = [
+        places[:, :, i : i + (oh - 1) * how.stride[0] + 1 : how.stride[0],
+               j : j + (ow - 1) * how.stride[1] + 1 : how.stride[1]]
+        for i in range(0, how.reach[0], how.dilation[0])
+        for j in range(0, how.reach[1], how.dilation[1])
+    ]  # fmt: skip
+    first, *others = (take.taken(b, x, part, -np.inf) for part in seen)
+    for other in others:
+        first = combined(b, first, other, "max")
+    return first
+
+
 UNARY: dict[str, Steps] = {
     "Relu": lambda b, x, a: _with(b, x, ("max", 0.0)),
     "Neg": lambda b, x, a: _with(b, x, ("mul", -1.0)),
@@ -126,6 +153,7 @@ UNARY: dict[str, Steps] = {
 ROWS: dict[str, Row] = {
     **{op: Row(check, _binary) for op in BINARY},
     **{op: Row(check, _unary(steps)) for op, steps in UNARY.items()},
+    "Cast": Row(_cast_check, _unary(lambda b, x, a: converted(b, x))),
     "Clip": Row(check, _clip),
     "Pow": Row(_square_check, _square),
     "ReduceSum": Row(_reduced_check, _reduced),

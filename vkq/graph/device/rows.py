@@ -141,8 +141,15 @@ def _mean_lookup(context: Context, node: Node) -> Value:
 def _max_pool(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     how = window(node, x.spec.shape)
+    if x.spec.dtype == "float32":
+        return real.max_pooled(context.builder, x, how)
     y = pool.max_pooled(context.builder, x, how.kernel, how.stride, how.padding, how.dilation, how.ceil_mode)
     return unnamed(context, y)
+
+
+def _max_pool_check(graph: Graph, node: Node) -> str | None:
+    dtype = graph.specs[node.inputs[0]].dtype
+    return None if dtype in (*BYTES, "float32") else f"takes {dtype}; it must be 8-bit or float32"
 
 
 def _softmax(context: Context, node: Node) -> Value:
@@ -193,7 +200,7 @@ ROWS: dict[str, Row] = {
     "global_avg_pool2d": Row(same_type, _global_avg_pool),
     "mean_lookup": Row(first_is_bytes, _mean_lookup),
     "softmax": Row(_softmax_check, _softmax),
-    "MaxPool": Row(first_is_bytes, _max_pool),
+    "MaxPool": Row(_max_pool_check, _max_pool),
     "Reshape": Row(anything, _reshape),
     **movement.ROWS,
     **quantization.ROWS,

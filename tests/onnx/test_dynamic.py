@@ -1,0 +1,125 @@
+"""Models by onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are found in
+each run."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
+
+import vkq
+import vkq.onnx
+from tests.onnx.networks import Net, onnxruntime_results
+from tests.onnx.test_operators import bytes_of, check, model
+from vkq.problem.conv2d import Conv2dProblem
+from vkq.reference.layers import convolve
+
+FORMS = {
+    "uint8": (QuantType.QUInt8, False),
+    "int8": (QuantType.QInt8, False),
+    "columns": (QuantType.QInt8, True),
+}
+
+
+def cnn() -> tuple[Net, str]:
+    """Stride, padding, a pool, a depthwise kernel that dilates, a 1x1; images are not square."""
+    net = Net(seed=2, shape=(2, 3, 10, 23))
+    y = net.relu(net.conv("x", 6, 3, 2))
+    y = net.op("MaxPool", y, kernel_shape=[3, 3], strides=[1, 2], pads=[1, 1, 1, 1])
+    y = net.conv(net.relu(net.conv(y, 6, 3, groups=6, dilation=2)), 4, 1)
+    bias = net.constant(net.random.normal(0, 0.1, 10).astype(np.float32))
+    return net, str(net.op("Gemm", net.op("Flatten", y, axis=1), net.weight(10, 4 * 5 * 6), bias, transB=1))
+
+
+def mlp() -> tuple[Net, str]:
+    """Rows in batches, and one product that nothing is added to."""
+    net = Net(seed=3, shape=(2, 5, 9))
+    bias = net.constant(net.random.normal(0, 0.1, 7).astype(np.float32))
+    y = net.relu(net.op("Add", net.op("MatMul", "x", net.weight(9, 7)), bias))
+    return net, str(net.op("MatMul", y, net.weight(7, 6)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("make", [cnn, mlp])
+def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> None:
+    """ONNX Runtime's outputs, of images whose zero points are in the middle and at both ends."""
+    net, result = make()
+    kind, per_channel = FORMS[form]
+    quantize_dynamic(net.model(result), tmp_path / "q.onnx", weight_type=kind, per_channel=per_channel)
+    data = (tmp_path / "q.onnx").read_bytes()
+    session = vkq.onnx.InferenceSession(data, device)
+    x = np.random.default_rng(4).normal(0.3, 1, net.shape).astype(np.float32)
+    for feed in ({"x": x}, {"x": np.abs(x) * 7}, {"x": -np.abs(x)}, {"x": 0 * x}):
+        np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {
+            "kernel_shape": [2, 3],
+            "strides": [2, 1],
+            "pads": [0, 1, 1, 0],
+            "dilations": [1, 2],
+            "ceil_mode": 1,
+        },
+        {"kernel_shape": [1, 2], "strides": [3, 7]},
+    ],
+)
+def test_max_pool(device: vkq.Device, options: dict[str, Any]) -> None:
+    """Of float32: a window that reaches beyond the margins, and one that leaves rows and columns out."""
+    x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 12)).astype(np.float32)
+    check(
+        device,
+        model([helper.make_node("MaxPool", ["x"], ["y"], **options)], {"x": x}, {}, "float32"),
+        {"x": x},
+    )
+
+
+DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(device: vkq.Device, groups: int, dtype: str) -> None:
+    """Margins of other sizes at every side count as the zero point, whatever it is; a zero point for each
+    channel."""
+    x = np.random.default_rng(5).normal(0.4, 1, (2, 4, 5, 7)).astype(np.float32)
+    w, zero = bytes_of((6, 4 // groups, 3, 2), dtype), bytes_of((6,), dtype, 6)
+    options = {"strides": [2, 1], "pads": [1, 0, 2, 1], "dilations": [1, 2], "group": groups}
+    node = helper.make_node("ConvInteger", ["q", "w", "z", "wz"], ["y"], **options)
+    data = model([DYNAMIC, node], {"x": x}, {"w": w, "wz": zero}, "int32")
+    p = Conv2dProblem.of(
+        x.shape, w.shape, stride=(2, 1), padding=(1, 0, 2, 1), dilation=(1, 2), groups=groups
+    )
+    for image in (x, np.abs(x), -np.abs(x)):
+        low, high = min(image.min(), 0), max(image.max(), 0)
+        scale = np.float32((high - low) / np.float32(255))
+        middle = np.clip(np.rint(-low / scale), 0, 255)
+        taken = np.clip(np.rint(image / scale) + middle, 0, 255) - middle
+        want = convolve(taken.astype(np.float64), w.astype(np.float64) - zero.reshape(-1, 1, 1, 1), p)
+        got = vkq.onnx.InferenceSession(data, device).run(None, {"x": image})[0]
+        assert got.dtype == np.int32
+        np.testing.assert_array_equal(got, want.astype(np.int64))
+
+
+def test_product_of_two(device: vkq.Device) -> None:
+    """Both operands are found in each run, as attention has them; ONNX Runtime's sums."""
+    feed = {
+        "x": bytes_of((2, 5, 9), "int8").astype(np.float32),
+        "v": bytes_of((2, 9, 6), "int8", 1) / np.float32(3),
+    }
+    other = helper.make_node("DynamicQuantizeLinear", ["v"], ["vq", "vs", "vz"])
+    node = helper.make_node("MatMulInteger", ["q", "vq", "z", "vz"], ["y"])
+    check(device, model([DYNAMIC, other, node], feed, {}, "int32"), feed)
+
+
+def test_refused(any_device: vkq.Device) -> None:
+    """A zero point for each channel of the image, which ONNX has not."""
+    x, w = bytes_of((1, 3, 4, 4), "uint8"), bytes_of((2, 3, 1, 1), "uint8")
+    node = helper.make_node("ConvInteger", ["x", "w", "z"], ["y"])
+    data = model([node], {"x": x}, {"w": w, "z": np.zeros(3, np.uint8)}, "int32")
+    with pytest.raises(vkq.onnx.UnsupportedModelError, match="one number"):
+        vkq.onnx.InferenceSession(data, any_device)
