@@ -11,7 +11,7 @@ from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import vkq
 import vkq.onnx
-from tests.onnx.networks import Net, onnxruntime_results
+from tests.onnx.networks import KINDS, Net, onnxruntime_results
 from tests.onnx.test_operators import bytes_of, check, model
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference.layers import convolve
@@ -55,27 +55,18 @@ def test_networks(device: vkq.Device, tmp_path: Path, make: Any, form: str) -> N
         np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {
-            "kernel_shape": [2, 3],
-            "strides": [2, 1],
-            "pads": [0, 1, 1, 0],
-            "dilations": [1, 2],
-            "ceil_mode": 1,
-        },
-        {"kernel_shape": [1, 2], "strides": [3, 7]},
-    ],
-)
-def test_max_pool(device: vkq.Device, options: dict[str, Any]) -> None:
-    """Of float32: a window that reaches beyond the margins, and one that leaves rows and columns out."""
-    x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 12)).astype(np.float32)
-    check(
-        device,
-        model([helper.make_node("MaxPool", ["x"], ["y"], **options)], {"x": x}, {}, "float32"),
-        {"x": x},
-    )
+@pytest.mark.parametrize(("name", "bound"), [("unet", 0), ("inception", 2**-22), ("densenet", 2**-22)])
+def test_known_networks(any_device: vkq.Device, tmp_path: Path, name: str, bound: float) -> None:
+    """With pools, movement and BatchNormalization between products, and with means, which ONNX Runtime adds
+    in another order."""
+    net = Net(seed=7)
+    model = net.model(*KINDS[name](net))
+    quantize_dynamic(model, tmp_path / "q.onnx", weight_type=QuantType.QInt8, per_channel=True)
+    data = (tmp_path / "q.onnx").read_bytes()
+    feed = {"x": np.random.default_rng(3).normal(0, 1, net.shape).astype(np.float32)}
+    want = onnxruntime_results(data, feed)[0]
+    got = vkq.onnx.InferenceSession(data, any_device).run(None, feed)[0]
+    np.testing.assert_allclose(got, want, rtol=0, atol=bound * np.abs(want).max())
 
 
 DYNAMIC = helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"])

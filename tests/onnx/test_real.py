@@ -1,5 +1,5 @@
 """Float operators of transformers beside quantized ones, against ONNX Runtime: LayerNormalization, norms,
-means of float32 values."""
+means of float32 values; pools and BatchNormalization."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from onnx import helper
 import vkq
 import vkq.onnx
 from tests.onnx.networks import Net, onnxruntime_results, quantized
-from tests.onnx.test_operators import model
+from tests.onnx.test_operators import check, model
 
 
 def run(device: vkq.Device, nodes: list[Any], x: np.ndarray, constants: dict[str, Any]) -> tuple[Any, Any]:
@@ -66,3 +66,38 @@ def test_a_transformer_block(device: vkq.Device, tmp_path, form: str) -> None:
     feed = {"x": np.random.default_rng(12).normal(0, 1.2, net.shape).astype(np.float32)}
     got = vkq.onnx.InferenceSession(data, device).run(None, feed)[0]
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+
+
+WINDOWS = {
+    "margins": {"kernel_shape": [3, 3], "strides": [1, 2], "pads": [1, 1, 1, 1]},
+    "beyond": {
+        "kernel_shape": [2, 3],
+        "strides": [2, 1],
+        "pads": [0, 1, 1, 0],
+        "dilations": [1, 2],
+        "ceil_mode": 1,
+    },
+    "beyond margins": {"kernel_shape": [4, 4], "strides": [2, 3], "pads": [1, 2, 1, 2], "ceil_mode": 1},
+    "apart": {"kernel_shape": [1, 2], "strides": [3, 7]},
+}
+
+
+@pytest.mark.parametrize("options", WINDOWS.values(), ids=WINDOWS.keys())
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "AveragePool with margins"])
+def test_pools(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
+    """ONNX Runtime's numbers, also of windows beyond the margins, and where none sees a row or column."""
+    x = np.random.default_rng(8).normal(-3, 1, (2, 3, 9, 32)).astype(np.float32)
+    more: dict[str, Any] = {"count_include_pad": 1} if op.endswith("margins") else {}
+    node = helper.make_node(op.partition(" ")[0], ["x"], ["y"], **options, **more)
+    check(device, model([node], {"x": x}, {}, "float32", opset=19), {"x": x})
+
+
+@pytest.mark.parametrize("shape", [(2, 5, 3, 7), (4, 5)])
+def test_batch_normalization(device: vkq.Device, shape: tuple[int, ...]) -> None:
+    """ONNX Runtime's numbers."""
+    r = np.random.default_rng(9)
+    numbers = (r.normal(1, 0.2, 5), r.normal(0, 1, 5), r.normal(0, 1, 5), r.uniform(0.5, 2, 5))
+    constants = {name: array.astype(np.float32) for name, array in zip("sbmv", numbers, strict=True)}
+    x = r.normal(0, 2, shape).astype(np.float32)
+    node = helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])
+    check(device, model([node], {"x": x}, constants, "float32"), {"x": x})

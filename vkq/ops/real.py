@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import Spec
@@ -38,12 +39,12 @@ def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
     return y
 
 
-def number(b: Builder, value: float) -> Value:
-    """A float32 number as an operand."""
-    array = np.array([value], np.float32)
-    return b.view(
-        b.constant(b.device.constant(("real", array.tobytes()), 4, lambda: array)), Spec((), "float32")
-    )
+def number(b: Builder, value: npt.ArrayLike) -> Value:
+    """A float32 number, or several, as an operand."""
+    array = np.asarray(value, np.float32)
+    key = ("real", array.shape, array.tobytes())
+    resident = b.device.constant(key, array.nbytes, lambda: np.ascontiguousarray(array))
+    return b.view(b.constant(resident), Spec(array.shape, "float32"))
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:

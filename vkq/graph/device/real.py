@@ -15,7 +15,9 @@ from ...ops import take
 from ...ops.real import RealOp, combined, converted, number, square_root, summed
 from ...problem.window import Window
 from ...runtime.builder import Builder, Value
-from ..graph import Graph, Node
+from ..graph import Array, Graph, Node
+from ..operators.elementwise import normalization
+from ..operators.images import window
 from ..operators.number import reduced
 from .context import Context, Record, Row, places_are_known
 
@@ -121,23 +123,60 @@ def _cast_check(graph: Graph, node: Node) -> str | None:
     )
 
 
-def max_pooled(b: Builder, x: Value, how: Window) -> Value:
-    """The maximum of what each element of the kernel sees; margins are less than any number."""
-    (oh, ow), (top, left, *_) = how.y_shape[2:], how.padding
-    size = [(o - 1) * s + r for o, s, r in zip((oh, ow), how.stride, how.reach, strict=True)]
-    places = np.full((*x.spec.shape[:2], *np.maximum(size, np.add(x.spec.shape[2:], (top, left)))), -1)
-    numbers = np.arange(x.spec.size).reshape(x.spec.shape)
-    places[:, :, top : top + x.spec.shape[2], left : left + x.spec.shape[3]] = numbers
-    seen = [
-        places[:, :, i : i + (oh - 1) * how.stride[0] + 1 : how.stride[0],
-               j : j + (ow - 1) * how.stride[1] + 1 : how.stride[1]]
+def _seen(how: Window) -> list[Array]:
+    """For each element of the kernel, row by row, the element of x that each result sees; -1 in the
+    margins, -2 beyond them, where ceil_mode looks."""
+    (n, c, h, w), (oh, ow), (top, left, bottom, right) = how.x_shape, how.y_shape[2:], how.padding
+    inner = np.arange(n * c * h * w).reshape(how.x_shape)
+    inner = np.pad(inner, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)
+    ends = [(o - 1) * s + r for o, s, r in zip((oh, ow), how.stride, how.reach, strict=True)]
+    more = [(0, extra) for extra in np.maximum(np.subtract(ends, inner.shape[2:]), 0).tolist()]
+    whole = np.pad(inner, ((0, 0), (0, 0), *more), constant_values=-2)
+    return [
+        whole[:, :, i : i + (oh - 1) * how.stride[0] + 1 : how.stride[0],
+              j : j + (ow - 1) * how.stride[1] + 1 : how.stride[1]]
         for i in range(0, how.reach[0], how.dilation[0])
         for j in range(0, how.reach[1], how.dilation[1])
     ]  # fmt: skip
-    first, *others = (take.taken(b, x, part, -np.inf) for part in seen)
+
+
+def _pooled(b: Builder, x: Value, seen: list[Array], op: RealOp, fill: float) -> Value:
+    first, *others = (take.taken(b, x, np.maximum(places, -1), fill) for places in seen)
     for other in others:
-        first = combined(b, first, other, "max")
+        first = combined(b, first, other, op)
     return first
+
+
+def max_pooled(b: Builder, x: Value, how: Window) -> Value:
+    """The maximum of what each element of the kernel sees; margins are less than any number."""
+    return _pooled(b, x, _seen(how), "max", -np.inf)
+
+
+def _averaged(context: Context, node: Node) -> Value:
+    b, x = context.builder, context.value(node.inputs[0])
+    seen = _seen(window(node, x.spec.shape))
+    least = -1 if node.attributes.get("count_include_pad", 0) else 0
+    counts = np.sum([places[0, 0] >= least for places in seen], axis=0)
+    return combined(b, _pooled(b, x, seen, "add", 0.0), number(b, counts), "div")
+
+
+def _averaged_check(graph: Graph, node: Node) -> str | None:
+    x = graph.specs[node.inputs[0]]
+    return f"takes {x}; it must have numbers to add" if 0 in x.shape else check(graph, node)
+
+
+def _normalized(context: Context, node: Node) -> Value:
+    """One factor and one addend a channel, in ONNX Runtime's order."""
+    b, x = context.builder, context.value(node.inputs[0])
+    factor, addend = normalization(node, [context.graph.constants[name] for name in node.inputs[1:5]])
+    shape = (-1, *(1,) * (len(x.spec.shape) - 2))
+    y = combined(b, x, number(b, factor.reshape(shape)), "mul")
+    return combined(b, y, number(b, addend.reshape(shape)), "add")
+
+
+def _normalized_check(graph: Graph, node: Node) -> str | None:
+    unknown = [name for name in node.inputs[1:5] if name not in graph.constants]
+    return f"its parameter {unknown[0]!r} is computed at run time" if unknown else check(graph, node)
 
 
 UNARY: dict[str, Steps] = {
@@ -153,6 +192,8 @@ UNARY: dict[str, Steps] = {
 ROWS: dict[str, Row] = {
     **{op: Row(check, _binary) for op in BINARY},
     **{op: Row(check, _unary(steps)) for op, steps in UNARY.items()},
+    "AveragePool": Row(_averaged_check, _averaged),
+    "BatchNormalization": Row(_normalized_check, _normalized),
     "Cast": Row(_cast_check, _unary(lambda b, x, a: converted(b, x))),
     "Clip": Row(check, _clip),
     "Pow": Row(_square_check, _square),

@@ -140,15 +140,23 @@ def _where(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(np.where(there(x[0]), there(x[1]), there(x[2])))
 
 
-def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """(x - mean) / sqrt(var + epsilon) * scale + bias in ONNX Runtime's order: one factor and one addend a
-    channel, in float32."""
-    given = there(x[0])
-    scale, bias, mean, variance = (there(v).reshape(-1, *(1,) * (given.ndim - 2)) for v in x[1:5])
-    epsilon = given.dtype.type(node.attributes.get("epsilon", 1e-5))
+def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
+    """What scale, bias, mean and variance say: one factor and one addend a channel, in ONNX Runtime's
+    order."""
+    scale, bias, mean, variance = x
+    epsilon = scale.dtype.type(node.attributes.get("epsilon", 1e-5))
     with np.errstate(all="ignore"):
         factor = scale * (1 / np.sqrt(variance + epsilon))
-        return one((given * factor + (bias - mean * factor)).astype(given.dtype))
+        return factor, bias - mean * factor
+
+
+def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    """(x - mean) / sqrt(var + epsilon) * scale + bias in float32."""
+    given = there(x[0])
+    parameters = [there(v).reshape(-1, *(1,) * (given.ndim - 2)) for v in x[1:5]]
+    factor, addend = normalization(node, parameters)
+    with np.errstate(all="ignore"):
+        return one((given * factor + addend).astype(given.dtype))
 
 
 def _like_normalized(x: Inputs) -> list[Spec]:
