@@ -15,7 +15,7 @@
 #define KIND_AVERAGE 1
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LOCAL_X = 128;
+layout(constant_id = 0) const uint LOCAL_X = 64;
 // of both axes, where the kernel is at most 3x3, its stride at most 2 and its dilation 1; or 0: as p says
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;

@@ -4,6 +4,7 @@ not trusted."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -51,10 +52,20 @@ DILATED = {
 POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 
 
+@pytest.fixture(params=[False, True], ids=["loops", "unrolled"])
+def unrolled(request: pytest.FixtureRequest, device: vkq.Device) -> Iterator[None]:
+    """Both forms of small windows: which one a device takes is its profile's choice."""
+    device._plans.clear()
+    with preferred({"unrolled_windows": request.param}):
+        yield
+    device._plans.clear()
+
+
 def image(shape: tuple[int, ...], dtype: QDType) -> np.ndarray:
     return np.random.default_rng(30).integers(0, 256, shape).astype(np.uint8).view(dtype)
 
 
+@pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_max(device: vkq.Device, dtype: QDType) -> None:
     for (shape, kernel, stride, padding, dilation, ceil), reason in (WINDOWS | DILATED).items():
@@ -64,6 +75,7 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
         np.testing.assert_array_equal(got, reference.max_pool2d(x, window), err_msg=reason)
 
 
+@pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])
 def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,6 +143,7 @@ def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
             np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
 
 
+@pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
 def test_every_layout(device: vkq.Device, name: str) -> None:
     x, q = image((2, 6, 9, 7), "uint8"), QParams(0.1, 100, "uint8")

@@ -44,6 +44,7 @@ class Profile:
     direct_in_turn: bool
     quantize_ahead: bool
     depthwise_lines: bool
+    unrolled_windows: bool
     mean_invocations: int
     macs_per_dispatch_log2: int
     wide_barriers: bool
@@ -226,7 +227,7 @@ def _rule(node: Any, name: str | None) -> Rule:
 
 
 def _value(field: str, node: Any) -> Any:
-    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead", "depthwise_lines"):
+    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead", "depthwise_lines", "unrolled_windows"):
         return node.bool()
     if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()

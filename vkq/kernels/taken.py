@@ -14,6 +14,7 @@ import numpy as np
 
 from ..device.capabilities import Capabilities
 from ..problem.conv2d import Conv2dProblem
+from ..problem.window import Window
 from ..runtime.program import Program
 from ..select.path import TABLE
 from ..shader.catalog import catalog
@@ -24,6 +25,7 @@ from .direct import Direct, Sweep
 from .gemm import Int8Gemm, Rows
 from .implicit import Implicit
 from .pixels import pixel_rows
+from .pooling import unrolled
 from .quantize import quantize_constants
 
 FORM_WITHOUT = "float"
@@ -92,10 +94,12 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
     for layer, name, axes in (
         ("add", "binary_q8__word", {"op": "add", "shape": "same"}),
-        ("average pool", "avg_pool_q8__pixels", {"layout": "4w4c"}),
         ("global average pool", "global_avg_pool_q8__reduce", {"layout": "4w4c"}),
     ):
         yield layer, device.program(catalog().find(name, **axes))
+    window = Window.of("avg_pool2d", (1, 64, 112, 112), 3, 2, 1, 1, False)
+    variant = catalog().find("avg_pool_q8__pixels", layout="4w4c")
+    yield "average pool", device.program(variant, unrolled(device.capabilities, window))
     variant = catalog().find("quantize_q8ta__pixels", layout="4w4c")
     yield "quantize", device.program(variant, quantize_constants(device.capabilities))
 

@@ -11,6 +11,7 @@ from ..arguments import checked
 from ..device.profiles import profile
 from ..errors import ArgumentError
 from ..kernels.divisor import of_pixels
+from ..kernels.pooling import unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, layout_number
@@ -35,7 +36,6 @@ MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the su
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 SUM_BYTES = 64  # of shared memory, of an invocation of a global average
 LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
-SMALL_KERNEL, SMALL_STRIDE = 3, 2  # of a window whose loops are unrolled
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -78,7 +78,7 @@ def max_pooled(
     y = b.new(Spec(window.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
     if y.spec.size:
         variant = catalog().find("max_pool_q8__pixels", layout=PIXELS[y.spec.layout])
-        program = b.device.program(variant, _small(window))
+        program = b.device.program(variant, unrolled(b.device.capabilities, window))
         b.dispatch(program, [x, y], _window_constants(window, y.spec), y.spec.size * window.taps)
     return y
 
@@ -141,7 +141,7 @@ def averaged(
     y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
         variant = catalog().find("avg_pool_q8__pixels", layout=PIXELS[y.spec.layout])
-        program = b.device.program(variant, _small(window))
+        program = b.device.program(variant, unrolled(b.device.capabilities, window))
         push = _window_constants(window, y.spec) | _average_constants(window, xq, yq, count_include_pad)
         b.dispatch(program, [x, y], push, 8 * y.spec.size * window.taps)
     return y
@@ -246,15 +246,6 @@ def _sharers(device: Device, vectors: int, blocked: bool) -> dict[str, Constant]
     large = invocations > LEAST_INVOCATIONS
     across *= 2 if large and not blocked else 1
     return {"LOCAL_X": invocations, "ACROSS": across, "AT_ONCE": AT_ONCE if large else 1}
-
-
-def _small(window: Window) -> dict[str, Constant]:
-    """What the shader knows of a small window before it is compiled."""
-    kernel, stride = window.kernel[0], window.stride[0]
-    square = window.kernel == (kernel, kernel) and window.stride == (stride, stride)
-    if not (square and kernel <= SMALL_KERNEL and stride <= SMALL_STRIDE and window.dilation == (1, 1)):
-        return {}
-    return {"KERNEL": kernel, "STRIDE": stride, "ASIDE": -window.padding[1] % 4}
 
 
 def _window_constants(window: Window, y: Spec) -> dict[str, int | float]:
