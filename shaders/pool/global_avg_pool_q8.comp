@@ -4,8 +4,13 @@
 // Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel.
 // Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation
 //           adds every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
+//           EXCITE: the last workgroup of an image goes on to the channels' gates, which are y
+//           (excite.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#if defined(EXCITE) && DOT != 3
+#extension GL_EXT_integer_dot_product : require
+#endif
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
@@ -15,12 +20,24 @@ layout(constant_id = 2) const bool TO_4W4C = false;  // y in kPackedInt8_4W4C, x
 
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
+#ifdef EXCITE
+layout(set = 0, binding = 2) readonly buffer W1 { ivec4 w1[]; };
+layout(set = 0, binding = 3) readonly buffer Channels1 { ivec4 channels1[]; };
+layout(set = 0, binding = 4) readonly buffer W2 { ivec4 w2[]; };
+layout(set = 0, binding = 5) readonly buffer Channels2 { ivec4 channels2[]; };
+layout(set = 0, binding = 6) coherent buffer Squeezed { int squeezed[]; };  // the means of all images
+layout(set = 0, binding = 7) coherent buffer Arrivals { uint arrivals[]; };  // of an image; 0 in the end
+#endif
 
 layout(push_constant) uniform Push {
   uint first_group;
   uint n, c, h, w, blocks;
   int x_zero, y_zero, y_min, y_max;
   float multiplier;
+#ifdef EXCITE
+  uint hidden4;
+  int zero1, min1, max1, zero2, min2, max2;
+#endif
 } p;
 
 #include "workgroup.glslh"
@@ -30,6 +47,24 @@ layout(push_constant) uniform Push {
 
 #define WORDS (BLOCKED == 1 ? 4 : 1)  // of sums
 shared ivec4 sums[WORDS * LOCAL_X];
+#ifdef EXCITE
+#include "excite.glslh"
+shared uint arrived;
+
+// The means of an image are all there for the last of its workgroups to come, which goes on.
+void excite_when_last(uint image, uint tiles, uint me) {
+  uint c4 = ceil_div(p.c, 4u);
+  memoryBarrierBuffer(); barrier();
+  if (me == 0u) arrived = atomicAdd(arrivals[image], 1u);
+  memoryBarrierBuffer(); barrier();
+  if (arrived + 1u == tiles) {
+    if (me == 0u) arrivals[image] = 0u;
+    for (uint i = me; i < c4; i += LOCAL_X) means[i] = squeezed[image * c4 + i];
+    barrier();
+    excite(image, me);
+  }
+}
+#endif
 
 Int8x4 mean(ivec4 total) {
   ivec4 acc = total - p.x_zero * int(p.h * p.w), q;
@@ -82,6 +117,11 @@ void main() {
 #if BLOCKED
     ivec4 words;
     [[unroll]] for (uint k = 0u; k < WORDS; k++) words[k] = mean(sums[k * LOCAL_X + me]);
+#if defined(EXCITE)
+    uint blocks = ceil_div(p.c, 4u);
+    [[unroll]] for (uint k = 0u; k < WORDS; k++)
+      if (4u * block + k < blocks) squeezed[image * blocks + 4u * block + k] = words[k];
+#else
     if (TO_4W4C) {
       uint blocks = ceil_div(p.c, 4u);
       [[unroll]] for (uint k = 0u; k < WORDS; k++)
@@ -89,8 +129,14 @@ void main() {
     } else {
       y[block * p.n + image] = words;
     }
+#endif
+#elif defined(EXCITE)
+    squeezed[image * p.blocks + block] = mean(sums[me]);
 #else
     y[image * p.blocks + block] = ivec4(mean(sums[me]), 0, 0, 0);
 #endif
   }
+#ifdef EXCITE
+  excite_when_last(image, tiles, me);
+#endif
 }

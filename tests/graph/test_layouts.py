@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from vkq.graph.device.rows import ROWS
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Graph
 from vkq.graph.passes import lower
+from vkq.kernels.excite import EXCITE
 from vkq.kernels.repack import repacked
 from vkq.layout.extent import BLOCKED, IMAGE, Spec
 from vkq.numerics.elementwise import binary
@@ -116,6 +118,23 @@ def test_networks_in_blocks_of_channels(
     assert any("coopmat" in variant for variant in executable.plan.variants)
     for name, want in oracle.run(graph, feed).items():
         np.testing.assert_array_equal(executable.run(feed)[name], want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["mobilenet_v3", "efficientnet"])
+def test_gates_come_with_the_means_that_nobody_else_reads(
+    kind: str, strict_device: vkq.Device, tmp_path: Path
+) -> None:
+    graph = network(kind, tmp_path, 1, 16)
+    gated = [first_of_gates(graph)]
+    for outputs, gates in ((graph.outputs, 1), ([*graph.outputs, *gated], 0)):
+        variants = plan_of(dataclasses.replace(graph, outputs=outputs), strict_device).variants
+        assert sum(variant.startswith(EXCITE) for variant in variants) == gates
+
+
+def first_of_gates(graph: Graph) -> str:
+    """The hidden outputs of squeeze-and-excite."""
+    means = {node.outputs[0] for node in graph.nodes if node.op == "global_avg_pool2d"}
+    return next(node.outputs[0] for node in graph.nodes if node.op == "conv2d" and node.inputs[0] in means)
 
 
 @pytest.mark.parametrize("batch", [1, 3])

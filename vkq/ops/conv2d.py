@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..kernels import methods
 from ..kernels.after import After
+from ..kernels.gemm import Int8Gemm
 from ..kernels.methods import Convolution, Kernel, Method
 from ..kernels.repack import repacked
 from ..numerics.qparams import QParams
@@ -109,6 +110,12 @@ class Conv2d(Layer[Conv2dProblem]):
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
+
+    @property
+    def gemm(self) -> Int8Gemm | None:
+        """The product of integers that it is, with the weight as every kernel of a dot form reads it."""
+        found = self._convolution.gemm
+        return found if isinstance(found, Int8Gemm) else None
 
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
         """The packed layouts in which int8 inputs of this shape are taken as they are; where there are

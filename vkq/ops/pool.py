@@ -11,6 +11,7 @@ from ..arguments import checked
 from ..device.profiles import profile
 from ..errors import ArgumentError
 from ..kernels.divisor import of_pixels
+from ..kernels.excite import Excite
 from ..kernels.pooling import unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
@@ -172,10 +173,11 @@ def global_avg_pool2d(
 
 
 def globally_averaged(
-    b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None
-) -> Value:
+    b: Builder, x: Value, y_qparams: QParams | None, x_qparams: QParams | None, layout: str | None = None,
+    excite: Excite | None = None,
+) -> Value:  # fmt: skip
     """Adds `global_avg_pool2d` to a plan. *layout*: of the result, where the kernel can write it; else it is
-    that of x."""
+    that of x. *excite*: goes on to the gates of the channels, which are the result then, without qparams."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -188,18 +190,21 @@ def globally_averaged(
     multiplier = float(global_multiplier(h * w, xq, yq))
     x = repacked(b, x, x.spec.image_layout)
     blocked = x.spec.layout == BLOCKED
-    y = b.new(Spec((n, c, 1, 1), yq.dtype, IMAGE if blocked and layout == IMAGE else x.spec.layout, yq))
+    of = IMAGE if excite is not None or (blocked and layout == IMAGE) else x.spec.layout
+    y = b.new(Spec((n, c, 1, 1), yq.dtype, of, yq if excite is None else None))
     if y.spec.size:
         blocks = -(-c // 16) if blocked else ceil4(c)
-        variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
         constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked)
-        constants["TO_4W4C"] = y.spec.layout != x.spec.layout
-        program = b.device.program(variant, constants)
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
         }  # fmt: skip
-        b.dispatch(program, [x, y], push, x.spec.size)
+        if excite is not None:
+            excite.build(b, x, y, push, constants)
+        else:
+            variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
+            constants["TO_4W4C"] = y.spec.layout != x.spec.layout
+            b.dispatch(b.device.program(variant, constants), [x, y], push, x.spec.size)
     return y
 
 

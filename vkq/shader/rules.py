@@ -13,8 +13,8 @@ FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
-        r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\(",
-        "narrow barriers are fragile; use barrier()",
+        r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\((?!\); barrier\(\);)",
+        "narrow barriers are fragile; use barrier(), behind memoryBarrierBuffer() between workgroups",
     ),
 )
 EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must require one

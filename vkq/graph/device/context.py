@@ -25,6 +25,9 @@ class Context:
     builder: Builder
     layers: dict[Hashable, Any]
     values: dict[str, Value]
+    ahead: dict[str, Value] = dataclasses.field(
+        default_factory=dict
+    )  # results of nodes that are still to come
 
     def value(self, name: str) -> Value:
         """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""

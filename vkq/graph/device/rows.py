@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import groups, layers, movement, quantization, real
+from . import gates, groups, layers, movement, quantization, real
 from .context import (
     BYTES,
     WORDS,
@@ -58,6 +58,8 @@ def _why_float(graph: Graph, node: Node) -> str:
 
 
 def _conv(context: Context, node: Node) -> Value:
+    if node.outputs[0] in context.ahead:
+        return context.ahead[node.outputs[0]]
     return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
 
@@ -128,8 +130,12 @@ def _avg_pool(context: Context, node: Node) -> Value:
 def _global_avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
     x = context.value(node.inputs[0])
-    layout = wanted(context, node.outputs[0])
-    return unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"], layout))
+    layout, found = wanted(context, node.outputs[0]), gates.behind(context, node)
+    excite = found.excite if found else None
+    y = unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"], layout, excite))
+    if found:
+        found.keep(context, y)
+    return y
 
 
 def _mean_lookup(context: Context, node: Node) -> Value:
