@@ -102,7 +102,7 @@ def test_a_forced_method_is_the_one_that_runs(method: str, any_device: Device) -
     assert said.method == method
 
 
-@pytest.mark.parametrize("scheme", ["dq8ca_q8csw", "q8csw", "q4gsw", "q8gsw"])
+@pytest.mark.parametrize("scheme", ["dq8ca_q8csw", "q8csw", "q8csw_f16", "q4gsw", "q8gsw"])
 def test_schemes_of_float_activations(scheme: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
     checks = [check for check in catalogue.catalogue() if check.scheme == scheme][:12]

@@ -1,8 +1,8 @@
 // Matrices of a subgroup where there are no matrix units: what coopmat_types.glslh declares, and the
 // functions of GL_KHR_cooperative_matrix, in plain GLSL. A subgroup is SUBGROUP neighbouring invocations,
 // whatever the device's own are. Element e of an accumulator (m = e / MN, n = e % MN) is that of invocation e
-// % SUBGROUP, which keeps the row of W and the column of X that it needs. ELEMENTS and K_RUNS are set by
-// matrix_units.py.
+// % SUBGROUP, which keeps the row of W and the column of X that it needs. ELEMENTS, K_RUNS and HALF are
+// set by emulated.py.
 #include "dot_forms.glslh"
 
 layout(constant_id = 10) const uint MM = 16;
@@ -16,8 +16,24 @@ struct MatrixW {
 struct MatrixX {
   uvec4 k[ELEMENTS * K_RUNS];
 };
+#if HALF
+#define SUM float
+#define stored_bits(sum) floatBitsToUint(sum)
+#define PER_WORD 2u
+#define element_of(word, i) unpackHalf2x16(word)[i]
+uint subtract_halves(uint a, uint b) { return packHalf2x16(unpackHalf2x16(a) - unpackHalf2x16(b)); }
+#else
+#define SUM int
+#define stored_bits(sum) uint(sum)
+#define PER_WORD 4u
+#if DOT == DOT_U8U8
+#define element_of(word, i) int(bitfieldExtract(uint(word), int(8u * (i)), 8))
+#else
+#define element_of(word, i) bitfieldExtract(int(word), int(8u * (i)), 8)
+#endif
+#endif
 struct MatrixAcc {
-  int e[ELEMENTS];
+  SUM e[ELEMENTS];
 };
 
 #define subgroup_stores(n, n_end) true  // a subgroup's barrier is the workgroup's here
@@ -33,26 +49,22 @@ struct MatrixAcc {
 #define coopMatStore(matrix, array, at, stride, layout_)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)                                       \
   array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = \
-      uint(matrix.e[i_])
-
-#if DOT == DOT_U8U8
-#define element_of(word, i) int(bitfieldExtract(uint(word), int(8u * (i)), 8))
-#else
-#define element_of(word, i) bitfieldExtract(int(word), int(8u * (i)), 8)
-#endif
+      stored_bits(matrix.e[i_])
 
 // In place of functions that take and return matrices, of which drivers make copies.
 #define clear(matrix) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = 0
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] = SUM(0)
 
-#define add_product(matrix, w_, x_)                                      \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
-  matrix.e[i_ / 16u / K_RUNS] +=                                         \
-      element_of(w_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u) * element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+#define word_of(matrix, i) matrix.k[(i) / PER_WORD / 4u][(i) / PER_WORD % 4u]
+#define TERMS (4u * PER_WORD * K_RUNS)
+#define add_product(matrix, w_, x_)                                  \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++)    \
+  matrix.e[i_ / TERMS] += element_of(word_of(w_, i_), i_ % PER_WORD) * \
+      element_of(word_of(x_, i_), i_ % PER_WORD)
 
-#define add_sums(matrix, x_) \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < 16u * ELEMENTS * K_RUNS; i_++) \
-    matrix.e[i_ / 16u / K_RUNS] += element_of(x_.k[i_ / 16u][i_ / 4u % 4u], i_ % 4u)
+#define add_sums(matrix, x_)                                       \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++)  \
+    matrix.e[i_ / TERMS] += element_of(word_of(x_, i_), i_ % PER_WORD)
 
 // Sums of other workgroups: in a buffer that all see.
 #define SHARED_BY_WORKGROUPS coherent

@@ -40,13 +40,14 @@ FEATURES = (
     "cooperativeMatrix",
     "vulkanMemoryModel",
     "shaderInt8",
+    "shaderFloat16",
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
 LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations": 1024}
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
-    "GL_EXT_shader_explicit_arithmetic_types_int8",
+    "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
 )  # fmt: skip
 IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
@@ -59,7 +60,7 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
     """The line of a device's list for ``MxNxK``."""
     m, n, k = map(int, shape.split("x"))
-    element, total = ("s8", "s32") if form == "s8s8" else ("u8", "u32")
+    element, total = {"s8s8": ("s8", "s32"), "u8u8": ("u8", "u32"), "f16": ("f16", "f32")}[form]
     return dataclasses.replace(ROW, m=m, n=n, k=k, a=element, b=element, c=total, d=total)
 
 
@@ -163,8 +164,11 @@ def _compiled(
     if not computes:
         source = re.sub(r"add_product\(.*\);", ";", source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
+    half = "COOPMAT_HALF_TYPES_GLSLH" in source
+    runs = int(v["MK"]) // (8 if half else 16)
     defines = (
-        f"#define ELEMENTS {elements}u\n#define K_RUNS {int(v['MK']) // 16}u\n#define COOPMAT_TYPES_GLSLH\n"
+        f"#define ELEMENTS {elements}u\n#define K_RUNS {runs}u\n#define HALF {int(half)}\n"
+        "#define COOPMAT_TYPES_GLSLH\n#define COOPMAT_HALF_TYPES_GLSLH\n"
     )
     common = shaders_folder() / "common"
     forms = (common / "dot_forms.glslh").read_text()

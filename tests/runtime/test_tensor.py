@@ -111,13 +111,13 @@ def test_rows_in_blocks_of_channels(device: vkq.Device, shape: tuple[int, ...], 
 
 
 @pytest.mark.parametrize("array", [
-    np.ones(3), np.ones(3, np.float16), np.ones(3, bool), np.array([None]), np.ones(3, np.int64),
+    np.ones(3), np.ones(3, bool), np.array([None]), np.ones(3, np.int64),
     np.ones(3, np.uint32), np.ones(3, np.int16), np.ones(3, np.complex64), np.array(["a"]),
     np.zeros(2, [("a", "i4")]), np.zeros(2, "M8[s]"), [1, 2], 1.5, "text", None,
 ], ids=lambda a: f"{np.asarray(a).dtype}-{type(a).__name__}")  # fmt: skip
 def test_other_dtypes_are_refused_by_name(any_device: vkq.Device, array: object) -> None:
     with pytest.raises(
-        vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32; convert the array first"
+        vkq.DTypeError, match=r"is not one of int8, uint8, float32, int32, float16; convert the array first"
     ):
         vkq.Tensor.from_numpy(array, any_device)  # type: ignore[arg-type]
 
@@ -135,8 +135,8 @@ def test_layouts_that_do_not_fit_are_refused(any_device: vkq.Device) -> None:
             vkq.Tensor(any_device, shape, dtype, layout)
     with pytest.raises(vkq.ArgumentError, match=r"shape \(-1, 3\) has a negative dim"):
         vkq.Tensor(any_device, (-1, 3), "int32")
-    with pytest.raises(vkq.DTypeError, match="float16"):
-        vkq.Tensor(any_device, (1, 3), "float16")
+    with pytest.raises(vkq.DTypeError, match="float64"):
+        vkq.Tensor(any_device, (1, 3), "float64")
 
 
 def test_write_takes_only_what_fits(device: vkq.Device) -> None:

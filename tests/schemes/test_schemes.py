@@ -26,8 +26,9 @@ def scheme(**options: object) -> Scheme:
         ({"y_qparams": Q}, "q8ta_q8csw_q8to", ("int8", "float32")),
         ({"x_qparams": vkq.QParams(0.1, 3, "uint8")}, "q8ta_q8csw", ("uint8", "float32")),
         ({"x_qparams": "dynamic"}, "dq8ca_q8csw", ("float32",)),
-        ({"x_qparams": None}, "q8csw", ("float32",)),
-        ({"x_qparams": None, "y_qparams": Q}, "q8csw_q8to", ("float32",)),
+        ({"x_qparams": None}, "q8csw", ("float32", "float16")),
+        ({"x_qparams": None, "y_qparams": Q}, "q8csw_q8to", ("float32", "float16")),
+        ({"x_qparams": None, "compute": "float16"}, "q8csw_f16", ("float32", "float16")),
     ],
 )
 def test_the_operands_ask_for_a_scheme(

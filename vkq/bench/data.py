@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vkq import reference
 from vkq.bench import movers
-from vkq.check.cases import FLOAT, GROUPED, Case
+from vkq.check.cases import CHANNELS, FLOAT, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.numerics.grouped import GroupedWeight, largest_group
@@ -99,6 +99,8 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
         if data.groups is None:
             raise ArgumentError(f"{case.name}: {case.scheme} is for linear layers with K a multiple of 32")
         return kind(data.groups, bias=data.bias, path=path, device=device, **options)
+    if case.scheme in CHANNELS:
+        options["compute"] = CHANNELS[case.scheme]
     x_qparams = "dynamic" if case.scheme == "dq8ca_q8csw" else data.x
     return kind(
         data.w, data.scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
@@ -143,8 +145,13 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
     if case.scheme not in FLOAT:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
     y = _by_image(case, x, lambda part: _weight_only(case, data, part))
-    size = _by_image(case, x, lambda part: _weight_only(case, data, part, magnitude=True))
-    return Expected.of_sum(y, size, case.layer.gemm_k)
+    size, ones = (
+        _by_image(case, part, lambda part: _weight_only(case, data, part, magnitude=True))
+        for part in (x, np.ones_like(x))
+    )
+    k = case.layer.gemm_k
+    half = CHANNELS.get(case.scheme) == "float16"
+    return Expected.of_half(y, size, ones, k) if half else Expected.of_sum(y, size, k)
 
 
 def _by_image(case: Case, x: Array, answer: Any) -> Array:

@@ -164,7 +164,7 @@ class Runner:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
-            if case.op not in ("linear", "conv2d") or case.scheme in ("dq8ca_q8csw", *GROUPED):
+            if case.op not in ("linear", "conv2d") or case.scheme in ("dq8ca_q8csw", "q8csw_f16", *GROUPED):
                 raise NotImplementedError(
                     f"peers are not measured with {case.op} in the scheme {case.scheme}"
                 )

@@ -20,9 +20,10 @@ from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q4gsw", "q8gsw")
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", "q4gsw", "q8gsw")
 GROUPED = {"q4gsw": 4, "q8gsw": 8}  # bits of weights in groups along K; linear layers alone
-FLOAT = ("q8csw", *GROUPED)  # float sums: one path, compared within a bound
+CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # what products of float activations are made of
+FLOAT = (*CHANNELS, *GROUPED)  # float sums: one path, compared within a bound
 SCALES = ("channel", "tensor")
 
 

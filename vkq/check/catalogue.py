@@ -28,6 +28,7 @@ from ..problem.linear import LinearProblem
 from ..problem.names import MOST_LETTERS, Problem, check_work, parse
 from .cases import (
     CASES,
+    CHANNELS,
     GROUPED,
     ODD,
     SCHEMES,
@@ -53,9 +54,9 @@ METHODS: dict[str, tuple[str, ...]] = {
 class Check:
     """One case. ``x``, ``w``: the types of the operands; ``x`` is the 8-bit result's too.
 
-    ``scheme``: one of `cases.SCHEMES`; dq8ca_q8csw (linear layers) and q8csw
-    take float32 x, and q8csw is compared within a bound, as are q4gsw and q8gsw (linear layers with
-    K in whole groups, of the real weight quantized anew). ``wz``: weight zero points, "none",
+    ``scheme``: one of `cases.SCHEMES`; all but q8ta take float32 x: dq8ca_q8csw (linear layers), and within a
+    bound q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups, of the
+    real weight quantized anew). ``wz``: weight zero points, "none",
     "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its type.
     ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
     """
@@ -112,8 +113,8 @@ class Check:
 
     def expected(self, data: Data, given: npt.NDArray[Any]) -> Expected:
         """The reference's answer to *given*."""
-        if self.scheme == "q8csw":
-            return data.expected_sum(given, self.activation)
+        if self.scheme in CHANNELS:
+            return data.expected_sum(given, self.activation, CHANNELS[self.scheme])
         if self.scheme in GROUPED:
             return data.expected_grouped(given, GROUPED[self.scheme], self.activation)
         if self.scheme == "dq8ca_q8csw":
@@ -144,9 +145,10 @@ _VARIATIONS: tuple[dict[str, Any], ...] = (
     {"x": "uint8", "w": "uint8", "wz": "channel", "scheme": "q8ta_q8csw"},
 )
 _WEIGHT_ONLY: dict[str, Any] = {"scheme": "q8csw", "act": "relu6"}
+_HALF: dict[str, Any] = {"scheme": "q8csw_f16", "w": "uint8", "wz": "channel"}
 _CENTRED: dict[str, Any] = {"scheme": "q8csw", "w": "uint8", "wz": "channel"}
 # Methods that a scheme of float activations does not have.
-_OTHERS = {"q8csw": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
+_OTHERS = {"q8csw": ("im2col", "matrix"), "q8csw_f16": ("im2col", "matrix"), "dq8ca_q8csw": ("staged",)}
 _DYNAMIC: dict[str, Any] = {"scheme": "dq8ca_q8csw", "w": "uint8", "wz": "channel"}
 _IN_GROUPS: tuple[dict[str, Any], ...] = (
     {"scheme": "q4gsw", "act": "relu6"},
@@ -172,6 +174,7 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
     if case not in ODD:
         return
     yield _WEIGHT_ONLY
+    yield _HALF
     if case.op == "linear":
         yield _DYNAMIC
     yield from ({"method": name} for name in METHODS[case.op][1:])

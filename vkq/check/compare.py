@@ -18,7 +18,7 @@ from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import PATHS, refusal
-from .cases import FLOAT, GROUPED
+from .cases import CHANNELS, FLOAT, GROUPED
 from .catalogue import Check
 from .data import Data
 from .expected import Expected
@@ -106,6 +106,8 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
         "bias": data.bias if check.integer else data.float_bias, "w_zero_point": data.w_zero_point,
         "activation": check.activation, "path": path, "device": device,
     }  # fmt: skip
+    if check.scheme in CHANNELS:
+        options["compute"] = CHANNELS[check.scheme]
     if check.op == "conv_transpose2d":
         return ConvTranspose2d(data.w, data.w_scale, **data.options, **options)
     kind = Linear if check.op == "linear" else Conv2d

@@ -82,7 +82,7 @@ class Data:
             activation=activation,
         )
 
-    def expected_sum(self, x: Array, activation: Activation) -> Expected:
+    def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
         """The reference's answer to float32 x in the scheme q8csw, with its bound."""
         op = {
             LinearProblem: reference.linear_q8csw,
@@ -93,7 +93,10 @@ class Data:
         points = {"w_zero_point": self.w_zero_point, **self.options}
         size = op(*operands, magnitude=True, **points)
         y = op(*operands, activation, **points)
-        return Expected.of_sum(y, size, self.problem.gemm_k)
+        if compute == "float32":
+            return Expected.of_sum(y, size, self.problem.gemm_k)
+        ones = np.ones_like(x), *operands[1:]
+        return Expected.of_half(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
         """The reference's answer to float32 x with the weight in groups, with its bound."""

@@ -11,6 +11,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # of float32
+HALF_ROUNDOFF = 2.0**-10  # of float16, whichever way a device rounds
+HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush what is smaller
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,13 @@ class Expected:
         """A weight-only result: within (K + 4) roundoffs of *size* = sum |x| |w| scale + |bias|, which
         any order of float32 additions stays within."""
         return cls(y, (k + 4) * UNIT_ROUNDOFF * size)
+
+    @classmethod
+    def of_half(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
+        """The same with x rounded to float16 (`vkq.reference.floats` says why): *ones* is the size where
+        every |x| is 1."""
+        sums = (k + 4) * 4 * UNIT_ROUNDOFF
+        return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
 
     def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
         """Which elements of a result of this shape are wrong; -0.0 is not 0.0, and a NaN is wrong."""

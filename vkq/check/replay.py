@@ -29,6 +29,8 @@ REPLAYED = (
     "conv2d[N=2,IC=8,H=7,W=7,OC=9,KH=1,KW=1]/seed=5,act=relu",
     "conv2d[N=1,IC=6,H=9,W=7,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]/seed=6",
     "linear[M=33,K=75,N=37]/seed=8,scheme=dq8ca_q8csw",
+    "linear[M=33,K=75,N=37]/seed=12,scheme=q8csw,wz=channel",
+    "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=13,scheme=q8csw_f16",
     "linear[M=33,K=96,N=37]/seed=10,scheme=q4gsw,wz=channel",
     "linear[M=1,K=160,N=37]/seed=11,scheme=q4gsw",
     "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",

@@ -22,7 +22,7 @@ from .._version import __version__
 from . import measured, vulkan
 from .capabilities import Capabilities
 
-FORMAT = 8  # of the kept report: raised when a test or a rate changes
+FORMAT = 9  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
@@ -38,11 +38,11 @@ _VERDICTS = ("wrong", "crashed")
 class Report:
     """What the probe found.
 
-    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``requantize``, ``quantize``, or ``open``
-    where the driver did not get so far). ``soft_float``: floats are rounded in integers. ``rates``: see
-    `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu" or "host". ``isolated``:
-    it ran in a child process. ``tuning``: what was measured by family of kernels (`measured`); None where
-    nothing was.
+    ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
+    ``quantize``, or ``open`` where the driver did not get so far). ``soft_float``: floats are rounded in
+    integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu"
+    or "host". ``isolated``: it ran in a child process. ``tuning``: what was measured by family of kernels
+    (`measured`); None where nothing was.
     """
 
     failures: Mapping[str, str]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from . import gemv
+from .cast import converted
 from .direct import UNROLLED_TAPS, Sweep
 from .gemm import INVOCATIONS, Rows
 from .pixels import window
@@ -68,6 +70,16 @@ class Affine:
         return {"y_low": self.bounds[0], "y_high": self.bounds[1]}
 
 
+class Matrices(Protocol):
+    """A product on matrix units (`vkq.kernels.half`)."""
+
+    def worth(self, rows: int, n: int) -> bool:
+        """Whether it is for so many rows and columns."""
+
+    def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
+        """Adds its steps."""
+
+
 class FloatGemm:
     """The product of float32 rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when it is
     needed, *zero_point* is (G, N) alike; *channels* is the number of real output channels."""
@@ -84,6 +96,8 @@ class FloatGemm:
         self.device, self.channels, self.affine = device, channels, affine
         self.groups, self.n, self.k = shape
         self.n4, self.k4 = ceil4(self.n), ceil4(self.k)
+        self.weight, self.zero_point = weight, zero_point
+        self.matrices: Matrices | None = None  # the same product on matrix units
         self.kernel = "auto"  # or "gemv", "tiled", "staged"
         self.weights = Resident(
             device,
@@ -135,7 +149,11 @@ class FloatGemm:
     ) -> None:
         """All rows of the result."""
         m = rows.count
-        b.dispatch(self.program(m), self.slots(b, x, y), self.push(m), self.macs(m))
+        if self.matrices and self.kernel == "auto" and self.matrices.worth(m, self.n) and self.k:
+            self.matrices.build(b, x, y, m)
+        else:
+            slots = self.slots(b, converted(b, x, "float32"), y)
+            b.dispatch(self.program(m), slots, self.push(m), self.macs(m))
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
         """What a kernel is bound to."""
@@ -179,7 +197,7 @@ class FloatImplicit:
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "group_channels": p.ic // p.groups, "ow": p.ow,
         }  # fmt: skip
-        b.dispatch(self.program(p), gemm.slots(b, x, y), push, gemm.macs(p.gemm_m))
+        b.dispatch(self.program(p), gemm.slots(b, converted(b, x, "float32"), y), push, gemm.macs(p.gemm_m))
 
 
 class FloatDirect:
@@ -241,7 +259,7 @@ class FloatDirect:
         b.dispatch(self.program(v), slots, push, macs)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        self.sweep(b, Sweep.of(p), x, y)
+        self.sweep(b, Sweep.of(p), converted(b, x, "float32"), y)
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:

@@ -6,113 +6,30 @@ A method is added by putting it into `METHODS`, in order of preference.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Hashable
-from functools import cached_property
-from typing import Any, Protocol
-
-import numpy as np
+from collections.abc import Callable
 
 from ..device.profiles import profile
 from ..errors import ArgumentError, MethodError
-from ..layout.extent import BLOCKED, IMAGE, Spec
+from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
-from ..runtime.builder import Builder, Value
-from ..runtime.device import Device
-from ..select.path import COOPMAT, Choice
+from ..select.path import COOPMAT
 from .depthwise import Depthwise
 from .direct import LAYOUTS, Direct
-from .floats import FloatDirect, FloatGemm, FloatImplicit
-from .gemm import Int8Gemm
+from .float_methods import FLOAT_METHODS
 from .im2col import Im2col
 from .implicit import Implicit
 from .matrix_conv import MatrixConv, conv_cycles, conv_shader
 from .matrix_implicit import MatrixImplicit, implicit_cycles
 from .matrix_stem import CHANNELS, TAPS, MatrixStem, stem_shader
 from .matrix_units import MatrixGemm, whole_blocks
+from .method import Convolution, Kernel, Method, not_depthwise
 from .pointwise import MatrixPointwise, Pointwise
-from .weights import Int8, Int32, merge_groups, merged_groups
 
 # A grouped convolution with up to so many input channels in a group fills few columns of a matrix kernel's
 # tile, and its im2col matrix is as large as that of a full convolution. (lavapipe, 128 channels 28x28 3x3 in
 # 32 groups: direct 2.3 ms, im2col 14 ms; 96 channels in 4 groups: 6.0 and 7.4 ms; ungrouped im2col is the
 # faster: 64 channels 4.6 and 9.7 ms.)
 DIRECT_GROUP_CHANNELS = 16
-
-
-class Kernel(Protocol):
-    """A convolution with its weights."""
-
-    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        """Adds the dispatches."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Convolution:
-    """What kernels of a convolution are made of: the weight (OC, IC/groups, KH, KW) and zero points (OC,) as
-    int8, a scheme of `vkq.schemes`, and the path."""
-
-    device: Device
-    weight: Int8
-    zero_points: Int32
-    scheme: Any
-    choice: Choice
-    groups: int
-
-    @property
-    def integer(self) -> bool:
-        """Whether the activations are integers."""
-        return bool(self.scheme.integer)
-
-    @cached_property
-    def gemm(self) -> Any:
-        """The product of an im2col matrix with the weight; the methods that take its weights share it."""
-        oc, ic, kh, kw = self.weight.shape
-        super_groups, merged = merged_groups(oc, self.groups)
-        shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
-        zeros = np.zeros(shape[:2], np.int32)
-        zeros.reshape(-1)[:oc] = self.zero_points
-        made: Int8Gemm | FloatGemm = self.scheme.product(
-            self.device, shape, lambda: merge_groups(self.weight, self.groups, self.zero_points), zeros,
-            self.choice.form, oc,
-        )  # fmt: skip
-        return made
-
-
-Verdict = Callable[[Convolution, Conv2dProblem], "str | None"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Method:
-    """One way to compute a convolution.
-
-    refusal: why it cannot take a convolution and its problem; None where it can. merit: why "auto" should
-    take it where it can; None where it should not. make: its kernel. layout: that of the int8 images that the
-    kernel takes and gives; x_layout: of those that it takes, where that is another; layouts: others that it
-    takes, and gives then. packing: what of a problem the kernel's weights depend on; a kernel is made for
-    each. floats: whether it is one of float activations, not of integers. quantizes: whether it quantizes
-    float32 images itself.
-    """
-
-    name: str
-    refusal: Verdict
-    merit: Verdict
-    make: Callable[[Convolution, Conv2dProblem], Kernel]
-    layout: str = IMAGE
-    packing: Callable[[Convolution, Conv2dProblem], Hashable] = lambda c, p: None
-    floats: bool = False
-    layouts: tuple[str, ...] = ()
-    x_layout: str = ""
-    quantizes: bool = False
-
-    @property
-    def takes(self) -> str:
-        """The layout of the int8 images that the kernel takes if nothing is known of them."""
-        return self.x_layout or self.layout
-
-    def layout_of(self, x: Spec) -> str:
-        """The layout of the result of this input, and but for `x_layout` the one in which it is taken."""
-        return x.layout if x.layout in self.layouts else self.layout
 
 
 def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -122,13 +39,9 @@ def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     return None if p.groups == 1 else f"groups={p.groups}; it needs 1"
 
 
-def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    return None if p.ic == p.groups else f"IC/groups={p.ic // p.groups}; it needs 1"
-
-
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
     """The same in the layout of the matrix kernels, which are its neighbours in networks."""
-    return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
+    return not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
 def _not_direct(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -208,27 +121,6 @@ def _matrix_pointwise(c: Convolution, p: Conv2dProblem) -> Kernel:
     return MatrixPointwise(MatrixGemm(c.device, shape, lambda: c.weight.reshape(shape), c.scheme, p.groups))
 
 
-def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
-    if p.groups > 1 and p.oc // p.groups % 4:
-        return f"groups of {p.oc // p.groups} output channels are not whole words of 4"
-    return "IC=0; it needs at least 1" if p.ic == 0 else None
-
-
-def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
-    if (p.kh, p.kw) != (1, 1) or any(p.padding):
-        return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
-    return _not_float_implicit(c, p)
-
-
-def _tiled_float(c: Convolution, p: Conv2dProblem) -> bool:
-    return FloatImplicit.fits(c.device.capabilities, p)
-
-
-def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
-    made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
-    return made
-
-
 def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel]:
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
@@ -257,7 +149,7 @@ METHODS = [
     ),
     Method(
         "depthwise",
-        _not_depthwise,
+        not_depthwise,
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
         layouts=LAYOUTS,
@@ -307,34 +199,7 @@ METHODS = [
         lambda c, p: "any convolution is a matrix product of its im2col matrix",
         lambda c, p: Im2col(c.gemm, c.weight.shape[2] * c.weight.shape[3]),
     ),
-    Method(
-        "pointwise",
-        _not_float_pointwise,
-        lambda c, p: "a 1x1 convolution is a matrix product" if _tiled_float(c, p) else None,
-        lambda c, p: FloatImplicit(c.gemm),
-        floats=True,
-    ),
-    Method(
-        "depthwise",
-        _not_depthwise,
-        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
-        _float_direct,
-        floats=True,
-    ),
-    Method(
-        "implicit",
-        _not_float_implicit,
-        lambda c, p: "large enough to gather tiles into shared memory" if _tiled_float(c, p) else None,
-        lambda c, p: FloatImplicit(c.gemm),
-        floats=True,
-    ),
-    Method(
-        "direct",
-        lambda c, p: None,
-        lambda c, p: "straight from the image, in registers",
-        _float_direct,
-        floats=True,
-    ),
+    *FLOAT_METHODS,
 ]
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,9 @@ MATRIX = "kPackedInt8_4H4W"
 IMAGE = "kPackedInt8_4W4C"
 BLOCKED = "kPackedInt8_16C"
 PIXELS = {IMAGE: "4w4c", BLOCKED: "16c"}  # layouts of whole vectors of pixels, as variants name them
-NUMBERS = {"float32": np.dtype("<f4"), "int32": np.dtype("<i4")}
+NUMBERS: dict[str, np.dtype[Any]] = {
+    "float32": np.dtype("<f4"), "int32": np.dtype("<i4"), "float16": np.dtype("<f2"),
+}  # fmt: skip
 BYTES = ("int8", "uint8")
 Extent = tuple[int, int, int, int]
 
@@ -78,7 +81,8 @@ class Spec:
         """Device bytes of the elements, with the layout's padding."""
         if self._nbytes < 0:
             packed = self.packed
-            self._nbytes = 4 * (self.size if packed is None else packed.words(self.extent))
+            itemsize = 4 if packed else NUMBERS[self.dtype].itemsize
+            self._nbytes = 4 * packed.words(self.extent) if packed else -(-self.size * itemsize // 4) * 4
         return self._nbytes
 
     @property
@@ -121,7 +125,7 @@ def check_layout(dtype: str, layout_name: str, shape: Sequence[int]) -> None:
     if min(shape, default=0) < 0:
         raise ArgumentError(f"Tensor: shape {tuple(shape)} has a negative dim; each must be at least 0")
     if dtype not in BYTES and dtype not in NUMBERS:
-        raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32")
+        raise DTypeError(f"Tensor: dtype {dtype} is not one of int8, uint8, float32, int32, float16")
     if (dtype in BYTES) == (layout_name == CONTIGUOUS):
         raise ArgumentError(
             f"Tensor: dtype {dtype} cannot have layout {layout_name}; 8-bit data is packed, other data"

@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..kernels import methods
 from ..kernels.after import After
 from ..kernels.gemm import Int8Gemm
-from ..kernels.methods import Convolution, Kernel, Method
+from ..kernels.method import Convolution, Kernel, Method
 from ..kernels.repack import repacked
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
@@ -39,7 +39,8 @@ class Conv2d(Layer[Conv2dProblem]):
         method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
             "matrix", "direct", "implicit", "im2col". Integers have the same bits by all of them; one that
             cannot take the convolution is refused. ``explain`` says which is taken, and why.
-        x_qparams, y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
+        x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, device: as for `Linear`, with OC
+            for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
     (https://onnx.ai/onnx/operators/onnx__QLinearConv.html).
@@ -70,12 +71,13 @@ class Conv2d(Layer[Conv2dProblem]):
         w_zero_point: npt.ArrayLike | None = None,
         activation: Activation = None,
         path: str = "auto",
+        compute: str = "float32",
         method: str = "auto",
         device: Device | None = None,
     ):
         super().__init__(
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-            activation=activation, path=path, device=device,
+            activation=activation, path=path, compute=compute, device=device,
         )  # fmt: skip
         self._options = ConvOptions.of("conv2d", self.weight_shape, stride, padding, dilation, groups)
         methods.check_name(method)
@@ -138,7 +140,7 @@ class Conv2d(Layer[Conv2dProblem]):
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
             self._kernel(method, p).build(b, p, x, y)
-        return self._scheme.finished(b, y)
+        return self._scheme.finished(b, x, y)
 
 
 @applied(Conv2d)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..kernels.cast import converted
 from ..kernels.direct import LAYOUTS
 from ..kernels.matrix_phases import MatrixPhases, alone, by_phases
 from ..kernels.phases import Phases
@@ -72,6 +73,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         w_zero_point: npt.ArrayLike | None = None,
         activation: Activation = None,
         path: str = "auto",
+        compute: str = "float32",
         device: Device | None = None,
     ):
         given = np.asarray(weight)
@@ -82,7 +84,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         super().__init__(
             _channels_first(given, options.groups), w_scale, x_qparams=x_qparams, y_qparams=y_qparams,
             bias=bias, w_zero_point=w_zero_point, activation=activation, path=path,
-            device=device,
+            compute=compute, device=device,
         )  # fmt: skip
         scheme = cast(ChannelScheme, self._scheme)
         self._matrix = self._on_matrix_units() if alone(options) else None
@@ -136,10 +138,12 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         )
         layout = x.spec.layout if x.spec.layout in LAYOUTS else layout
         taken, _ = self._scheme.take(b, x, layout)
+        if not self._scheme.integer:
+            taken = converted(b, taken, "float32")
         y = b.new(self._scheme.result(p.y_shape, layout))
         if y.spec.size:
             self._phases.build(b, p, taken, y)
-        return self._scheme.finished(b, y)
+        return self._scheme.finished(b, x, y)
 
 
 def _channels_first(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[Any]:

@@ -20,7 +20,7 @@ from ..runtime.opened import default_device
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
-from ..schemes.base import Weight, XParams
+from ..schemes.base import COMPUTE, Weight, XParams
 from ..schemes.choose import scheme_of
 from ..select import kernels, tune
 from ..select.path import PATHS, Choice
@@ -99,6 +99,7 @@ class Layer(Generic[P]):
         activation: Activation,
         path: str,
         device: Device | None,
+        compute: str = COMPUTE[0],
     ):
         op = self._op
         if path not in PATHS:
@@ -106,6 +107,7 @@ class Layer(Generic[P]):
         self._scheme = scheme_of(
             op, self._rank, weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias,
             w_zero_point=w_zero_point, activation=activation, path=path, by_rows=self._by_rows,
+            compute=compute,
         )  # fmt: skip
         self.weight_shape = self._scheme.operands.weight.shape
         self.x_qparams = x_qparams if isinstance(x_qparams, QParams) else None
@@ -118,9 +120,10 @@ class Layer(Generic[P]):
 
     @property
     def scheme(self) -> str:
-        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 in
-        and out), ``q4gsw`` and ``q8gsw`` (as that, weights in groups of 4 or 8 bits), or ``dq8ca_q8csw``
-        (float32 in and out, the input quantized by rows at run time)."""
+        """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 or
+        float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw`` (as that, weights
+        in groups of 4 or 8 bits), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run
+        time)."""
         return self._scheme.name
 
     def __repr__(self) -> str:
@@ -132,8 +135,8 @@ class Layer(Generic[P]):
         copy to the host.
 
         With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x
-        is float32. *out* is a Tensor of the result's shape, dtype, layout and qparams to write into; it is
-        returned then. It may not be x.
+        is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to write
+        into; it is returned then. It may not be x.
         """
         if isinstance(x, Tensor):
             return self._apply(x, out)

@@ -33,7 +33,7 @@ class Linear(Layer[LinearProblem]):
 
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
-            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float32 x of any rank.
+            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float x of any rank.
         w_scale: float32, one number or (N,): the weight's scale per output channel. None with a
             GroupedWeight, which has its own scales and zero points.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
@@ -47,6 +47,9 @@ class Linear(Layer[LinearProblem]):
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits.
+        compute: what products of float activations are made of: "float32", or "float16" (scheme q8csw_f16),
+            with which x is rounded to float16 and matrix units sum in float32 where the device has them and
+            they pass its self-test; elsewhere, and for few rows, it is float32 (``explain`` says so).
         method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
@@ -64,8 +67,9 @@ class Linear(Layer[LinearProblem]):
     int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
     below 2**-126 counts as 0. Float activations (q8csw), in float32, in an order that the method decides, the
     same every time: ``(sum_k x (w - w_zero_point)) * w_scale + bias``, within (K + 4) * 2**-24 of the sum of
-    the terms' magnitudes (`vkq.reference.floats`), then quantized with
-    y_qparams. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
+    the terms' magnitudes, with compute="float16" about 2**-10 of them (`vkq.reference.floats` has both
+    bounds); then quantized with y_qparams. Float x may be float32 or float16, and the result is alike; sums
+    are float32 in both. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these
@@ -93,12 +97,13 @@ class Linear(Layer[LinearProblem]):
         w_zero_point: npt.ArrayLike | None = None,
         activation: Activation = None,
         path: str = "auto",
+        compute: str = "float32",
         method: str = "auto",
         device: Device | None = None,
     ):
         super().__init__(
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-            activation=activation, path=path, device=device,
+            activation=activation, path=path, compute=compute, device=device,
         )  # fmt: skip
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
@@ -134,7 +139,7 @@ class Linear(Layer[LinearProblem]):
             self._matrix.build(b, taken, y, Pixels(p.m, p.m), extra)
         elif y.spec.size:
             self._gemm.build(b, taken, y, Rows(p.m), extra=extra)
-        y = self._scheme.finished(b, y)
+        y = self._scheme.finished(b, x, y)
         return reshaped(b, y, p.y_shape, MATRIX if y.spec.dtype in BYTES else None) if image else y
 
 

@@ -13,7 +13,7 @@ from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
-from ..layout.extent import BYTES, CONTIGUOUS, NUMBERS, Spec, layout_number
+from ..layout.extent import BYTES, CONTIGUOUS, Spec, layout_number
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -23,7 +23,7 @@ from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
 
-ANY = (*BYTES, *NUMBERS)
+ANY = (*BYTES, "float32", "int32")
 Places = npt.NDArray[np.integer[Any]]
 
 

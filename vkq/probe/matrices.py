@@ -17,6 +17,9 @@ FEATURES = (
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
+HALF = "f16"
+HALF_FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderFloat16", *FEATURES[3:])
+HALF_TYPES = ("f16", "f16", "f32", "f32")  # of A, B, C and D
 # Of the types of A, B, C and D; the first is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
 LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
@@ -25,8 +28,8 @@ SUBGROUP = 32  # that shaders declare the subgroups of a tile for
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8`` or ``u8u8``), and the
-    subgroup's size."""
+    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``), and
+    the subgroup's size."""
 
     m: int
     n: int
@@ -38,6 +41,11 @@ class Matrices:
         """``16x16x32``, ``16x16x32 u8u8`` where the elements are unsigned."""
         return f"{self.m}x{self.n}x{self.k}" + (f" {self.form}" if self.form != "s8s8" else "")
 
+    @property
+    def shape_constants(self) -> dict[str, Value]:
+        """The specialization constants that say what one matrix is."""
+        return {"MM": self.m, "MN": self.n, "MK": self.k, "SUBGROUP": self.subgroup}
+
     def constants(self, variant: Variant) -> dict[str, Value]:
         """The specialization constants of a shader for these matrices.
 
@@ -45,7 +53,7 @@ class Matrices:
         first down and then across, larger ones fewer, first across and then down, so that the invocations of
         a workgroup stay the same.
         """
-        found: dict[str, Value] = {"MM": self.m, "MN": self.n, "MK": self.k, "SUBGROUP": self.subgroup}
+        found = self.shape_constants
         if "WGM" not in variant.specialization:
             return found
         down, across = (int(variant.specialization[name].default) for name in ("WGM", "WGN"))
@@ -96,6 +104,35 @@ def _listed(capabilities: Capabilities) -> Iterator[Matrices]:
             matrices = Matrices(c.m, c.n, c.k, form, _subgroup(capabilities, c))
             if _taken(matrices):
                 yield matrices
+
+
+def advertised_half(capabilities: Capabilities) -> tuple[Matrices, ...]:
+    """As `advertised`, for float16 times float16 into float32: 8 k are one uvec4 then."""
+    found = (
+        Matrices(c.m, c.n, c.k, HALF, _subgroup(capabilities, c))
+        for c in capabilities.cooperative_matrices
+        if (c.a, c.b, c.c, c.d) == HALF_TYPES and c.scope == "subgroup" and not c.saturating
+    )
+    return tuple(
+        dict.fromkeys(
+            one for one in found
+            if one.m in (8, 16, 32) and one.n in (8, 16) and one.k in (8, 16, 32)
+            and 8 <= one.subgroup <= 64
+        )
+    )  # fmt: skip
+
+
+def lacking_half(capabilities: Capabilities) -> str | None:
+    """What the device lacks to multiply float16 matrices into float32. None: nothing."""
+    for feature in HALF_FEATURES:
+        if not capabilities.features.get(feature):
+            return f"{feature} is false"
+    if not advertised_half(capabilities):
+        return (
+            "it lists no f16 x f16 + f32 cooperative matrix in subgroup scope with M of 8 to 32, N of 8 or"
+            " 16, K of 8 to 32"
+        )
+    return None
 
 
 def _taken(a: Matrices) -> bool:

@@ -29,7 +29,7 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import rates
-from .matrices import Matrices, advertised, lacking
+from .matrices import Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Report", "probe_again", "report", "report_of", "run", "stages"]
 
@@ -82,6 +82,8 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
     if lacking(device.capabilities) is None:
         tests["matrices"] = partial(_test_matrices, device)
+    if lacking_half(device.capabilities) is None:
+        tests["matrices_half"] = partial(_test_half_matrices, device)
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -127,6 +129,28 @@ def _test_shape(device: Device, matrices: Matrices) -> str | None:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
     want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32))
     said = _difference(out.numpy().reshape(-1, 1), want.reshape(-1, 1), lambda i: f"sum {i}")
+    return said and f"matrices of {matrices}: {said}"
+
+
+def _test_half_matrices(device: Device) -> str | None:
+    wrong = (_test_half_shape(device, matrices) for matrices in advertised_half(device.capabilities))
+    return next((said for said in wrong if said), None)
+
+
+def _test_half_shape(device: Device, matrices: Matrices) -> str | None:
+    """Whole numbers, whose sums float32 holds: every bit must be right, in any order."""
+    x, w = matrix_cases(matrices)
+    cases, steps, rows, _ = x.shape
+    program = device.program(
+        catalog().find("selftest__matrices_half"), matrices.shape_constants, matrices.subgroup
+    )
+    tensors = [Tensor.from_numpy(v.astype("<f2").view(np.int32).reshape(-1), device) for v in (x, w)]
+    out = Tensor(device, (cases, rows, w.shape[2]), "float32")
+    with device.operation() as recording:
+        recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
+    want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32)).astype(np.float32)
+    got = out.numpy().view(np.int32).reshape(-1, 1)
+    said = _difference(got, want.view(np.int32).reshape(-1, 1), lambda i: f"sum {i} (bits of float32)")
     return said and f"matrices of {matrices}: {said}"
 
 

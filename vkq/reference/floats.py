@@ -5,6 +5,11 @@
 A device sums in float32, in some order: with u = 2**-24, every product and sum rounded once, what it gives
 differs by at most (K + 4) u times what ``magnitude=True`` gives, sum |x| |w - w_zero_point| w_scale +
 |bias|, as long as nothing overflows.
+
+With compute="float16" x is rounded to float16 first, to the nearest or toward zero: by at most 2**-10 |x|, or
+2**-14 where |x| is less than that, and infinite beyond 65504. The products are exact then, and matrix units
+may add with up to four roundoffs for each k, so that (4 (K + 4) u + 2**-10) of the magnitude, and 2**-14 of
+that of x = 1, bound the error.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 class Tensor:
     """An array in device memory.
 
-    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32" or "int32"; ``layout`` is the name
-    of a packed layout for 8-bit data (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices
-    (..., K), kPackedInt8_16C for both, where four axes are an image) and "contiguous" (row-major) for the
-    others. ``qparams`` says what 8-bit values mean, where that is known; a layer refuses an input with other
-    parameters than its own.
+    ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
+    weight-only layers take and give); ``layout`` is the name of a packed layout for 8-bit data
+    (kPackedInt8_4W4C for images (N, C, H, W), kPackedInt8_4H4W for matrices (..., K), kPackedInt8_16C for
+    both, where four axes are an image) and "contiguous" (row-major) for the others. ``qparams`` says what
+    8-bit values mean, where that is known; a layer refuses an input with other parameters than its own.
 
     uint8 is kept as int8, moved by 128: x and x - 128 with the zero point moved alike are the same number.
 
@@ -75,7 +75,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        """ "int8", "uint8", "float32" or "int32"."""
+        """ "int8", "uint8", "float32", "int32" or "float16"."""
         return self.spec.dtype
 
     @property
@@ -99,7 +99,7 @@ class Tensor:
         """Copies an array (any strides and byte order; never modified) to the device, the default one where
         none is given.
 
-        Raises DTypeError for other dtypes than int8, uint8, float32 and int32 (float16 and float64 are not
+        Raises DTypeError for other dtypes than int8, uint8, float32, int32 and float16 (float64 is not
         narrowed silently).
         """
         data = as_array(array, "Tensor.from_numpy")

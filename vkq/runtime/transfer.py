@@ -148,7 +148,8 @@ def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
     name: str = data.dtype.newbyteorder("=").name
     if name not in known:
         raise DTypeError(
-            f"Tensor: dtype {data.dtype} is not one of int8, uint8, float32, int32; convert the array first"
+            f"Tensor: dtype {data.dtype} is not one of int8, uint8, float32, int32, float16; convert the"
+            " array first"
         )
     return name
 

@@ -24,6 +24,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice
 
+COMPUTE = ("float32", "float16")  # what products of float activations may be made of
 XParams = QParams | Literal["dynamic"] | None
 
 
@@ -31,7 +32,7 @@ XParams = QParams | Literal["dynamic"] | None
 class Operands:
     """What a layer is given, each checked by itself: the weight, its scale and zero point of every output
     channel (of a `GroupedWeight` its own, and nothing), a bias (int32 or float32) or None, the parameters of
-    x and y, an activation, and the path asked for."""
+    x and y, an activation, the path asked for, and what products may be made of (`COMPUTE`)."""
 
     op: str
     weight: Any
@@ -42,6 +43,7 @@ class Operands:
     y: QParams | None
     activation: Activation
     path: str
+    compute: str = COMPUTE[0]
 
     @property
     def stored_weight(self) -> Int8:
@@ -114,8 +116,8 @@ class Scheme(ABC):
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         """What a kernel gives, where kernels give 8-bit results in this layout."""
 
-    def finished(self, b: Builder, y: Value) -> Value:
-        """What comes out, made of what a kernel gave."""
+    def finished(self, b: Builder, x: Value, y: Value) -> Value:
+        """What comes out, made of the input and of what a kernel gave."""
         return y
 
     @abstractmethod

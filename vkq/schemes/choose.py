@@ -12,7 +12,7 @@ from ..numerics.calibration import rounded_bias
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import Activation, activation_range
-from .base import Operands, Scheme, Weight, XParams
+from .base import COMPUTE, Operands, Scheme, Weight, XParams
 from .dq8ca_q8csw import Dq8caQ8csw
 from .q4gsw import Q4gsw
 from .q8csw import Q8csw
@@ -34,6 +34,7 @@ def scheme_of(
     activation: Activation,
     path: str,
     by_rows: bool,
+    compute: str = COMPUTE[0],
 ) -> Scheme:
     """The scheme of a layer, with its operands checked. weight: output channels first, of so many axes.
     by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
@@ -41,12 +42,19 @@ def scheme_of(
     Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
     """
     kind = _kind(op, weight, x_qparams, by_rows)
+    if compute not in COMPUTE:
+        raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
+    if compute != COMPUTE[0] and kind is not Q8csw:
+        raise ArgumentError(
+            f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
+            " leave it out, or leave x_qparams out for float activations"
+        )
     if kind is Dq8caQ8csw:
         Dq8caQ8csw.check(op, y_qparams)
     w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
     offset = None if bias is None else _bias(np.asarray(bias), scales, x_qparams, y_qparams, f"{op}: bias")
     activation_range(activation)
-    return kind(Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path))
+    return kind(Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path, compute))
 
 
 def _bias(

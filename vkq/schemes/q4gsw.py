@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.cast import converted
 from ..kernels.grouped import GroupedGemm
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
@@ -24,7 +25,7 @@ class Q4gsw(Scheme):
     decides."""
 
     integer = False
-    inputs = ("float32",)
+    inputs = ("float32", "float16")
 
     def __init__(self, operands: Operands):
         super().__init__(operands)
@@ -68,14 +69,18 @@ class Q4gsw(Scheme):
         return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        if x.spec.dtype != "float32":
+        if x.spec.dtype not in self.inputs:
             raise DTypeError(
-                f"{self.operands.op}: x has dtype {x.spec.dtype}; with a GroupedWeight it must be float32"
+                f"{self.operands.op}: x has dtype {x.spec.dtype}; with a GroupedWeight it must be float32 or"
+                " float16"
             )
-        return x, ()
+        return converted(b, x, "float32"), ()
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")
+
+    def finished(self, b: Builder, x: Value, y: Value) -> Value:
+        return converted(b, y, x.spec.dtype)
 
     def linear(self, device: Device, form: str) -> Product:
         o = self.operands

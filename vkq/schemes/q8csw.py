@@ -8,15 +8,18 @@ from functools import cached_property
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.cast import converted
 from ..kernels.floats import Affine, FloatDirect, FloatGemm
+from ..kernels.half import HalfMatrices
 from ..kernels.quantize import quantized
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.requantize import activation_range
+from ..probe.matrices import HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice
-from .base import ChannelScheme, Operands
+from ..select.path import Choice, half_refusal
+from .base import COMPUTE, ChannelScheme, Operands
 
 
 class Q8csw(ChannelScheme):
@@ -24,12 +27,13 @@ class Q8csw(ChannelScheme):
     decides; with y_qparams that is quantized."""
 
     integer = False
-    inputs = ("float32",)
+    inputs = ("float32", "float16")
 
     def __init__(self, operands: Operands):
         super().__init__(operands)
         op, bias = operands.op, operands.bias
-        self.name = "q8csw" if operands.y is None else "q8csw_q8to"
+        half, quantizes = operands.compute != COMPUTE[0], operands.y is not None
+        self.name = "q8csw" + "_f16" * half + "_q8to" * quantizes
         if bias is not None and bias.dtype != np.float32:
             raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float activations it must be float32")
         if operands.path not in ("auto", "portable"):
@@ -38,20 +42,27 @@ class Q8csw(ChannelScheme):
             )
 
     def choice(self, device: Device) -> Choice:
-        return Choice("float", "float", "float32 activations: products and sums in float32")
+        if self.operands.compute == COMPUTE[0]:
+            return Choice("float", "float", "float activations: products and sums in float32")
+        if why := half_refusal(device):
+            return Choice("float", "float", f"compute='float16' takes float32 on this device: {why}")
+        shape = advertised_half(device.capabilities)[0]
+        return Choice("float", HALF, f"compute='float16': matrices of float16, {shape}, sums in float32")
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
-        if x.spec.dtype != "float32":
+        if x.spec.dtype not in self.inputs:
             raise DTypeError(
-                f"{self.operands.op}: x has dtype {x.spec.dtype}; without QParams it must be float32"
+                f"{self.operands.op}: x has dtype {x.spec.dtype}; without QParams it must be float32 or"
+                " float16"
             )
         return x, ()
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")
 
-    def finished(self, b: Builder, y: Value) -> Value:
-        return y if self.operands.y is None else quantized(b, y, self.operands.y)
+    def finished(self, b: Builder, x: Value, y: Value) -> Value:
+        """Quantized where that is asked for; else of the type of x."""
+        return converted(b, y, x.spec.dtype) if self.operands.y is None else quantized(b, y, self.operands.y)
 
     @cached_property
     def affine(self) -> Affine:
@@ -69,7 +80,10 @@ class Q8csw(ChannelScheme):
         form: str,
         channels: int,
     ) -> FloatGemm:
-        return FloatGemm(device, shape, weight, zero_point, self.affine, channels)
+        gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
+        if form == HALF:
+            gemm.matrices = HalfMatrices(gemm, shape[2])
+        return gemm
 
     def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:
         return FloatDirect(device, weight, zero_point, self.affine, groups)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..errors import ArgumentError, PathError
 from ..probe import selftest
-from ..probe.matrices import advertised, lacking
+from ..probe.matrices import advertised, lacking, lacking_half
 from ..runtime.device import Device
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
@@ -76,6 +76,12 @@ def refusal(device: Device, path: str) -> str | None:
     if reason := row.refusal(device):
         return reason
     return _failed(device, selftest.OPENING, row.form, "requantize", "quantize")
+
+
+def half_refusal(device: Device) -> str | None:
+    """Why the device cannot multiply float16 matrices: what it lacks, or what the self-test found. None: it
+    can."""
+    return lacking_half(device.capabilities) or _failed(device, selftest.OPENING, "matrices_half")
 
 
 def _failed(device: Device, *tests: str) -> str | None:

@@ -1,0 +1,214 @@
+"""Weight-only layers (q8csw) in float32 and float16 beside PyTorch on the same GPU: each result is compared
+with float64 within its bound first, then timed (device timestamps; PyTorch in a CUDA graph on rotating data).
+--tiles also times every tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import vkq
+from vkq.kernels import floats, half
+from vkq.kernels.half import HalfMatrices
+from vkq.problem.names import parse
+from vkq.shader.catalog import catalog
+
+CASES = [f"linear[M={m},K=4096,N=4096]" for m in (1, 2, 4, 8, 16, 32, 64, 128, 512, 4096)] + [
+    "conv2d[N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=256,H=56,W=56,OC=64,KH=1,KW=1]",
+    "conv2d[N=1,IC=32,H=112,W=112,OC=32,KH=3,KW=3,padding=1,groups=32]",
+]
+COPIES = 4  # of a weight, which are more than the last-level cache holds together
+ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10}
+
+
+def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, passes: int) -> float:
+    """Median microseconds of a pass, on rotating inputs and layers of the same kind."""
+    xs = [vkq.Tensor.from_numpy(x, device) for _ in range(sets)]
+    with device.record(marks=2) as recording:
+        recording.mark()
+        for i in range(passes):
+            layers[i % len(layers)](xs[i % sets])
+            recording.barrier()
+        recording.mark()
+    found = []
+    for _ in range(12):
+        recording.run()
+        found.append(recording.mark_times_us()[0] / passes)
+    return statistics.median(found[2:])
+
+
+def verified(layer: Any, p: Any, x: np.ndarray, w: np.ndarray, scale: float, compute: str) -> str:
+    """Of sampled outputs: the largest error as a share of the bound."""
+    rng, got = np.random.default_rng(3), layer(x)
+    worst = 0.0
+    for _ in range(300):
+        place = tuple(int(rng.integers(size)) for size in got.shape)
+        if p.name.startswith("linear"):
+            terms = x[place[:-1]].astype(np.float64), w[place[-1]].astype(np.float64)
+        else:
+            n, c, oh, ow = place
+            top, left, bottom, right = p.padding
+            padded = np.pad(x[n], ((0, 0), (top, bottom), (left, right)))
+            icg, first = p.ic // p.groups, c // (p.oc // p.groups) * (p.ic // p.groups)
+            patch = padded[first : first + icg, oh * p.stride[0] :, ow * p.stride[1] :][:, : p.kh, : p.kw]
+            terms = patch.astype(np.float64), w[c].astype(np.float64)
+        want, size = (terms[0] * terms[1]).sum() * scale, np.abs(terms[0] * terms[1]).sum() * scale
+        bound = ((p.gemm_k + 4) * 2.0**-23 + ROUNDINGS[compute]) * size + 1e-30
+        worst = max(worst, abs(float(got[place]) - want) / bound)
+    return f"{worst:.3f} of the bound" + ("" if worst <= 1 else " MISMATCH")
+
+
+def torch_us(p: Any, dtype: Any) -> float:
+    """Median microseconds of the same work in PyTorch, the faster memory format."""
+    import torch
+
+    torch.backends.cudnn.benchmark = True
+    best = float("inf")
+    formats = (torch.contiguous_format, torch.channels_last) if p.name.startswith("conv") else (None,)
+    for memory in formats:
+        sets = 8
+        xs = [torch.randn(p.x_shape, device="cuda", dtype=dtype) for _ in range(sets)]
+        ws = [torch.randn(p.weight_shape, device="cuda", dtype=dtype) for _ in range(sets)]
+        if memory is not None:
+            xs, ws = ([t.to(memory_format=memory) for t in ts] for ts in (xs, ws))
+
+        def call(i: int, xs: Any = xs, ws: Any = ws) -> Any:
+            if p.name.startswith("linear"):
+                return torch.nn.functional.linear(xs[i % 8], ws[i % 8])
+            return torch.nn.functional.conv2d(
+                xs[i % 8], ws[i % 8], None, p.stride, p.padding[:2], p.dilation, p.groups
+            )
+
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            for i in range(3):
+                call(i)
+        side.synchronize()
+        graph, calls = torch.cuda.CUDAGraph(), 16
+        with torch.cuda.graph(graph):
+            for i in range(calls):
+                call(i)
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        found = []
+        for _ in range(12):
+            begin.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) * 1e3 / calls)
+        best = min(best, statistics.median(found[2:]))
+    return best
+
+
+def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str, tiles: bool) -> Any:
+    """(name, layer) of what auto takes, and of every tile."""
+    linear = p.name.startswith("linear")
+    options = {} if linear else {n: getattr(p, n) for n in ("stride", "padding", "dilation", "groups")}
+    kind = vkq.Linear if linear else vkq.Conv2d
+
+    def made(**more: Any) -> Any:
+        return kind(w, scale, compute=compute, device=device, **options, **more)
+
+    yield "auto", made()
+    if not tiles:
+        return
+    if compute == "float16":
+        every = catalog().shaders[half.GEMM].axes["tile"]
+        for tile in every if p.gemm_m > 16 and getattr(p, "groups", 1) == 1 else ():
+            layer = made() if linear else made(method="matrix")
+            holder = layer._gemm.matrices if linear else HalfMatrices(layer._convolution.gemm, p.ic)
+            if linear:
+                holder.tile = tile
+            else:
+                layer._kernel = lambda m, q, h=holder, t=tile: _Forced(h, t)
+            yield tile, layer
+        return
+    chosen = floats.staged_tile
+    every = [tile for tile, _ in floats.STAGED_TILES] if p.gemm_m in (512, 4096) or not linear else []
+    for tile in every if getattr(p, "groups", 1) == 1 and p.gemm_m > 4 else ():
+        layer = made(method="staged" if linear else "implicit")
+        floats.staged_tile = lambda *_, t=tile: t
+        yield tile, layer
+        floats.staged_tile = chosen
+    if linear:
+        if p.gemm_m <= 128:
+            yield "gemv", made(method="gemv")
+    else:
+        yield "direct", made(method="direct")
+
+
+def guarded(found: Any) -> Any:
+    """The same, up to the first that cannot be made."""
+    try:
+        yield from found
+    except Exception:
+        traceback.print_exc(file=sys.stdout)
+
+
+class _Forced:
+    def __init__(self, matrices: HalfMatrices, tile: str):
+        self.matrices, self.matrices.tile = matrices, tile
+
+    def build(self, b: Any, p: Any, x: Any, y: Any) -> None:
+        self.matrices.convolve(b, p, x, y)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--tiles", action="store_true")
+    arguments = parser.parse_args()
+    device, rng, rows, start = vkq.Device(), np.random.default_rng(1), [], time.time()
+    print("device", device.name, flush=True)
+    made: dict[Any, Any] = {}
+    for name in CASES:
+        p = parse(name)
+        x = rng.standard_normal(p.x_shape, np.float32)
+        if p.weight_shape not in made:
+            made[p.weight_shape] = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
+        w = made[p.weight_shape]
+        row: dict[str, Any] = {"case": name}
+        for compute in ("float32", "float16"):
+            for what, layer in guarded(layers(device, p, w, 0.01, compute, arguments.tiles)):
+                try:
+                    said = verified(layer, p, x, w, 0.01, compute)
+                    work = p.macs / 1e9
+                    passes = max(2, min(64, int(200 / max(work, 0.1))))
+                    copies = COPIES if what == "auto" and name.startswith("linear") and p.gemm_m <= 64 else 1
+                    same = [
+                        layer,
+                        *(next(layers(device, p, w, 0.01, compute, False))[1] for _ in range(1, copies)),
+                    ]
+                    us = gpu_us(device, same, x, 4, passes)
+                    shader = layer.explain(p.x_shape).variants
+                    spent = f"t={time.time() - start:.0f}"
+                    print(f"{name} {compute} {what}: {us:.1f} us, {said}, {shader} {spent}", flush=True)
+                    row[f"{compute} {what}"] = {"us": us, "said": said, "shader": shader}
+                except Exception as error:  # another variant may do
+                    print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
+                    traceback.print_exc(file=sys.stdout)
+        try:
+            import torch
+
+            row["torch fp16"], row["torch fp32"] = torch_us(p, torch.float16), torch_us(p, torch.float32)
+            print(f"{name} torch fp16 {row['torch fp16']:.1f} fp32 {row['torch fp32']:.1f}", flush=True)
+        except ImportError:
+            pass
+        rows.append(row)
+        if arguments.json:
+            facts = {"device": device.name, "driver": device.capabilities.driver, "rows": rows}
+            arguments.json.write_text(json.dumps(facts, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

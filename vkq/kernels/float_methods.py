@@ -1,0 +1,77 @@
+"""The ways to compute a convolution of float activations, in order of preference."""
+
+from __future__ import annotations
+
+from ..probe.matrices import HALF
+from ..problem.conv2d import Conv2dProblem
+from .floats import FloatDirect, FloatImplicit
+from .half import HalfConvolution, HalfMatrices
+from .method import Convolution, Kernel, Method, not_depthwise
+
+
+def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
+    if p.groups > 1 and p.oc // p.groups % 4:
+        return f"groups of {p.oc // p.groups} output channels are not whole words of 4"
+    return "IC=0; it needs at least 1" if p.ic == 0 else None
+
+
+def _not_half_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
+    return c.choice.reason if c.choice.form != HALF else _not_float_implicit(c, p)
+
+
+def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
+    if (p.kh, p.kw) != (1, 1) or any(p.padding):
+        return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
+    return _not_float_implicit(c, p)
+
+
+def _tiled_float(c: Convolution, p: Conv2dProblem) -> bool:
+    return FloatImplicit.fits(c.device.capabilities, p)
+
+
+def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
+    made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
+    return made
+
+
+FLOAT_METHODS = [
+    Method(
+        "matrix",
+        _not_half_matrix,
+        lambda c, p: (
+            "matrix units of float16, gathered into shared memory"
+            if HalfMatrices.worth(p.gemm_m, p.oc // p.groups)
+            else None
+        ),
+        lambda c, p: HalfConvolution(c.gemm, p.ic // p.groups),
+        floats=True,
+    ),
+    Method(
+        "pointwise",
+        _not_float_pointwise,
+        lambda c, p: "a 1x1 convolution is a matrix product" if _tiled_float(c, p) else None,
+        lambda c, p: FloatImplicit(c.gemm),
+        floats=True,
+    ),
+    Method(
+        "depthwise",
+        not_depthwise,
+        lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
+        _float_direct,
+        floats=True,
+    ),
+    Method(
+        "implicit",
+        _not_float_implicit,
+        lambda c, p: "large enough to gather tiles into shared memory" if _tiled_float(c, p) else None,
+        lambda c, p: FloatImplicit(c.gemm),
+        floats=True,
+    ),
+    Method(
+        "direct",
+        lambda c, p: None,
+        lambda c, p: "straight from the image, in registers",
+        _float_direct,
+        floats=True,
+    ),
+]
