@@ -6,6 +6,7 @@ toward zero).
 """
 
 import dataclasses
+import types
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,28 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
         layer(np.zeros((1, 64), np.float32))
     with pytest.raises(vkq.ArgumentError, match="w_scale is None"):
         vkq.Linear(np.zeros((3, 32), np.int8), device=any_device)
+
+
+@pytest.mark.parametrize(("rows", "n", "tile"), [
+    (16, 4096, "32x32x4"), (16, 16384, "32x32x2"), (64, 4096, "32x32x4"), (64, 8192, "32x32x2"),
+    (64, 16384, "64x64"), (512, 4096, "128x128"), (512, 8192, "128x128"),
+])  # fmt: skip
+def test_an_h200_takes_the_tiles_measured_faster(
+    rows: int, n: int, tile: str, software_device: vkq.Device
+) -> None:
+    """benchmarks/results/h200-q4gsw-2026-11-22.json"""
+    gpu = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
+    assert grouped.staged_tile(gpu, "4", rows, n) == tile
+
+
+def test_rows_that_read_the_weight_often_share_it(
+    software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gemv reads it once for each four rows."""
+    gemm = grouped.GroupedGemm(software_device, weight(5, 64, 4, 64, True, "float32"), None, (-1, 1))
+    facts = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
+    monkeypatch.setattr(gemm, "device", types.SimpleNamespace(capabilities=facts))
+    assert [gemm.method(rows)[0] for rows in (1, 12, 13, 16)] == ["gemv", "gemv", "staged", "staged"]
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:

@@ -36,6 +36,7 @@ class Profile:
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int
+    gemv_rows_grouped: int
     gemv_invocations: int
     gemv_invocations_few: int
     gemv_columns: int

@@ -23,9 +23,10 @@ from .weights import ceil4
 GEMV, STAGED = "gemv_q4gsw__split", "gemm_q4gsw__staged"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
-# Tiles through shared memory, rows x columns (x slices of k), large ones first: taken where the product fills
-# half of their rows and they most of the device.
-TILES = ("128x128", "64x64", "32x32x4")
+# Tiles through shared memory, rows x columns (x slices of k), and how many of them there must be for each
+# multiprocessor: an H200's (benchmarks/results/h200-q4gsw-2026-11-22.json).
+TILES = {"128x128": 0.75, "64x64": 1.5, "32x32x2": 3, "32x32x4": 0}
+SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
 
 
@@ -54,7 +55,7 @@ class GroupedGemm:
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "asked for by name"
-        if rows <= profile(facts).gemv_rows_float or not self.k:
+        if rows <= profile(facts).gemv_rows_grouped or not self.k:
             return "gemv", "few rows: reading the weight is the work"
         if staged_tile(facts, str(self.weight.bits), rows, self.n):
             return "staged", "rows enough to share what is dequantized"
@@ -64,7 +65,7 @@ class GroupedGemm:
         """The pipeline for so many rows."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if method == "staged" and self.k:
-            tile = staged_tile(self.device.capabilities, bits, rows, self.n) or "32x32"
+            tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
             return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
         variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, 4))))
         return self.device.program(variant, {**self.split(method == "gemv"), **self.constants})
@@ -116,18 +117,14 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
     if known.staged is None:
         return None
     variants = {variant.name: variant for variant in catalog().shaders[STAGED].variants}
-    for tile in TILES:
-        size, sliced = int(tile.split("x")[0]), tile.count("x") == 2
-        fills = 4 * -(-rows // size) * -(-n // size) >= 3 * known.multiprocessors or sliced
+    for tile, least in TILES.items():
+        size = int(tile.split("x")[0])
+        fills = -(-rows // size) * -(-n // size) >= least * known.multiprocessors
+        half_full = 2 * rows > size or tile.startswith(SMALLEST)
         variant = variants.get(f"{STAGED}:{bits}.{tile}")
-        if (
-            variant
-            and fills
-            and 2 * rows > size
-            and not refusals(variant, variant.constants({}), capabilities)
-        ):
+        if variant and fills and half_full and not refusals(variant, variant.constants({}), capabilities):
             return tile
-    return "32x32"
+    return SMALLEST
 
 
 def fits_half(weight: GroupedWeight) -> bool:
