@@ -59,7 +59,7 @@ class Depthwise(Direct):
         if not (able and square and self.kh in Dots.KERNELS and stride in Dots.STRIDES):
             return False
         aligned = p.padding[1] % 4 == self.kw // 2
-        return layout == BLOCKED or (aligned and profile(self.device.capabilities).depthwise_lines)
+        return layout == BLOCKED or (aligned and Dots.by_lines(self))
 
     @cached_property
     def _dots(self) -> Dots:
@@ -68,7 +68,7 @@ class Depthwise(Direct):
 
 class Dots:
     """A depthwise convolution of square kernels on packed dot products: of a line's taps
-    (conv_depthwise_lines.comp), where the device's profile says so, or of a column's
+    (conv_depthwise_lines.comp), where they are signed and the device's profile says so, or of a column's
     (conv_depthwise_columns.comp), in kPackedInt8_16C alone."""
 
     KERNELS, STRIDES = (3, 5), (1, 2)
@@ -84,6 +84,10 @@ class Dots:
         )  # fmt: skip
         self._columns: dict[tuple[int, int], Resident] = {}
 
+    @staticmethod
+    def by_lines(of: Direct) -> bool:
+        return of.form == "s8s8" and profile(of.device.capabilities).depthwise_lines
+
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         of = self.of
         push: dict[str, int | float] = {
@@ -94,7 +98,7 @@ class Dots:
         after, stride = of.arithmetic.after, p.stride[0]
         axes = {"dot": of.form, "kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}"}
         constants: dict[str, Constant] = {"ROW_SUMS": of.row_sums, **after.constants}
-        if profile(of.device.capabilities).depthwise_lines:
+        if self.by_lines(of):
             axes["layout"] = PIXELS[x.spec.layout]
             variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
             rows = 4 if (of.kh, stride) == (3, 1) else 2  # ROWS of the shader
