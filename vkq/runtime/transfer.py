@@ -162,7 +162,8 @@ def empty_pinned(
 
     What lies in it goes up (``Tensor.from_numpy``, layers) and comes down (``Tensor.numpy(out=...)``) at the
     speed of the bus, without a copy on the host. Its content is undefined. The memory is freed with the last
-    array that shows it; it may be used with other devices too, as any array.
+    array that shows it; it may be used with other devices too, as any array, until its device is closed: that
+    frees the memory under arrays which are still there, and reading one is then undefined.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype
