@@ -18,7 +18,6 @@ import tarfile
 from pathlib import Path
 
 import ziglang
-
 from build import ProjectBuilder
 
 ROOT = Path(__file__).resolve().parents[2]
