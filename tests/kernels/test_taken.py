@@ -44,7 +44,7 @@ def test_a_long_k_is_known_before_compiling() -> None:
 # at once, the workgroup of a depthwise convolution of 32 channels, and weights of 4 bits for 8 rows
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)
 VIDEOCORE, CPU = (2, True, False, (8, 8), None), (4, False, True, (8, 8), None)
-LARGE = (4, False, False, (8, 8), "32x32")
+LARGE = (4, False, False, (8, 8), "32x32x4")
 SMALL = {
     **dict.fromkeys(("adreno-640", "adreno-650", "adreno-740", "adreno-750"), ADRENO),
     **dict.fromkeys(("mali-g52", "mali-g610"), MALI),
