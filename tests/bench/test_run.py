@@ -74,6 +74,14 @@ def test_every_path_and_clock_gives_a_verified_row(device: vkq.Device) -> None:
     assert "--scheme q8ta_q8csw --scale tensor" in gpu.command
 
 
+@pytest.mark.parametrize("clock", timer.CLOCKS)
+def test_a_clock_alone_is_verified_too(any_device: vkq.Device, clock: str) -> None:
+    """Also where it never runs the captured work."""
+    found = measured(any_device, [CONV], clocks=(clock,))
+    assert found.failures == []
+    assert {row.clock for row in found.rows} == {clock}
+
+
 def test_without_timestamps_there_is_no_gpu_clock_and_the_row_says_so(
     any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,6 +34,7 @@ class CapturedWork:
         self.sets: list[dict[Buffer, Buffer]] = [{}]
         if rotate:
             self._rotate(work_bytes)
+        self.record(self.sets, 1).run()  # so that every copy has a result, also if it is never sampled
 
     def _rotate(self, work_bytes: int) -> None:
         cache = profile(self.device.capabilities).cache_bytes
@@ -45,7 +46,6 @@ class CapturedWork:
                 for source, target in copies.items():
                     recording.copy(source, target, source.bytes)
             self.sets.append(copies)
-        self.record(self.sets, 1).run()  # so that every copy has a result, also if it is never sampled
 
     def results(self) -> list[Tensor]:
         """The result of every set, as the last run left it."""
