@@ -47,7 +47,6 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #define WORDS ((COLUMNS + 3) / 4)             // of a line of one channel
 #define TAP_WORDS ((KERNEL + 3) / 4)
 #define ASIDE ((4 - KERNEL / 2) % 4)          // where the first column lies in its vector of kPackedInt8_4W4C
-const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
 
 struct Place {
   uint plane, image, c4, oh, ow;  // plane: of images in kPackedInt8_16C
@@ -118,7 +117,7 @@ void main() {
     [[unroll]] for (uint k = 0u; k < KERNEL * TAP_WORDS; k++) taps[k] = w[k * y_c4 + at.c4];
     ivec4 w_zero_point = channel_block(at.c4, W_ZERO_POINT);
     [[unroll]] for (uint c = 0u; c < 4u; c++)
-      w_zero_points[c] = ROW_SUMS ? int8x4_broadcast(w_zero_point[c] ^ (DOT == DOT_U8U8 ? 128 : 0)) : 0;
+      w_zero_points[c] = ROW_SUMS ? int8x4_broadcast(w_zero_point[c]) : 0;
     ivec4 offset = channel_block(at.c4, OFFSET) + (SMALL_SUMS ? SMALL_SUM : 0), sums[ROWS * 4],
           x_sums[ROWS * 4];
     [[unroll]] for (int k = 0; k < ROWS * 4; k++) { sums[k] = offset; x_sums[k] = ivec4(0); }
@@ -138,7 +137,7 @@ void main() {
             [[unroll]] for (int c = 0; c < 4; c++) {
               XOperand operand = x_operand(xs[c]);
               sums[row * 4 + column][c] += dot4x8(operand, w_operand(weights[c]));
-              if (SUM_ROWS) x_sums[row * 4 + column][c] += lane_sum(operand);
+              if (ROW_SUMS) x_sums[row * 4 + column][c] += lane_sum(operand);
             }
           }
         }
@@ -150,7 +149,7 @@ void main() {
       ivec4 results, others = ivec4(0);
       [[unroll]] for (uint k = 0u; k < 4u; k++) {
         ivec4 acc = sums[row * 4 + k];
-        if (SUM_ROWS) acc -= w_zero_point * x_sums[row * 4 + k];
+        if (ROW_SUMS) acc -= w_zero_point * x_sums[row * 4 + k];
         results[k] = output_word(acc, at.c4);
         inside[k] = oh < p.oh && at.ow + k < p.ow;
       }

@@ -108,22 +108,6 @@ def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
     return blocks * known.register_tile_percent[setting.tile] * known.register_width_percent[setting.local_x]
 
 
-def default_local(capabilities: Capabilities, rows: int) -> dict[str, Value]:
-    """LOCAL_X and LOCAL_Y of a kernel that is not tuned, for so many rows of tiles."""
-    x, y = _local(capabilities, rows)
-    return {"LOCAL_X": x, "LOCAL_Y": y}
-
-
-def _local(capabilities: Capabilities, rows: int) -> tuple[int, int]:
-    """A workgroup's size in x and y: as square as the vendor allows, but no taller than *rows* of tiles."""
-    avoided = profile(capabilities).avoid_local
-    tall = 1
-    for y in (2, 4, 8):
-        if y // 2 < rows and (INVOCATIONS // y, y) not in avoided:
-            tall = y
-    return INVOCATIONS // tall, tall
-
-
 def candidates(capabilities: Capabilities) -> list[Setting]:
     """Every setting that the device can run."""
     sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
