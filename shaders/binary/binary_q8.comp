@@ -58,59 +58,7 @@ layout(push_constant) uniform Push {
 #include "pixels.glslh"
 #endif
 
-// A lane of a word after the other, from the lowest; the words as unsigned with their signs turned.
-uint next_lane(uint result, uint ua, uint ub) {
-  uint i = (ub & 255u) * 256u + (ua & 255u), byte_ = uint(table[i >> 2]) >> (8u * (i & 3u));
-  return (result >> 8) | (byte_ << 24);
-}
-
-Int8x4 word_from_table(Int8x4 word_a, Int8x4 word_b) {
-  uint ua = uint(word_a) ^ 0x80808080u, ub = uint(word_b) ^ 0x80808080u, result = 0u;
-#if OP == OP_TABLE
-  [[unroll]]
-#else
-  [[dont_unroll]]
-#endif
-  for (int i = 0; i < 4; i++) {
-    result = next_lane(result, ua, ub);
-    ua >>= 8;
-    ub >>= 8;
-  }
-  return int(result);
-}
-
-#if OP == OP_TABLE
-Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) { return word_from_table(a, b); }
-#else
-// 1.5 * 2^23: a float's last bit counts ones there, its low byte is the integer's
-const float MAGIC = 12582912.0;
-
-#define MOVED (OP == OP_MUL ? p.y_shift : 0)
-
-// The word of four results, right where `farthest` is at most `safe`: how far a value lies from its integer.
-// The bounds hold before the rounding too, being integers.
-Int8x4 combine_word(Int8x4 a, Int8x4 b, inout vec4 farthest) {
-  vec4 va = int8x4_unpack_float(a), vb = int8x4_unpack_float(b);
-#if OP == OP_ADD
-  vec4 exact = va * p.ra + (vb * p.rb + p.offset);
-#else
-  precise vec4 product = (va - float(p.a_zero)) * (vb - float(p.b_zero)) * p.ra;
-  precise vec4 exact = product + p.offset;
-#endif
-  vec4 value = clamp(exact, vec4(p.y_min + MOVED), vec4(p.y_max + MOVED));
-  precise vec4 shifted = value + MAGIC;
-  precise vec4 rounded = shifted - MAGIC;
-  farthest = max(farthest, abs(value - rounded));
-  return int8x4_pack(floatBitsToInt(shifted)) ^ (MOVED * 0x01010101);  // 128: the sign
-}
-#endif
-
-// OP_MUL's steps are the exact result's own: only how a device rounds them is open.
-bool undecided(vec4 farthest) {
-  if (OP == OP_MUL && !SOFT_FLOAT) return false;
-  vec2 two = max(farthest.xy, farthest.zw);
-  return max(two.x, two.y) > p.safe;
-}
+#include "combine.glslh"
 
 #if PIXELS
 // Of an operand of these sizes: the number of the vector for one of y, and what the vector holds for it.
