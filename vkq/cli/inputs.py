@@ -11,8 +11,8 @@ import numpy as np
 
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
+from vkq.onnx.feed import trial_shapes
 from vkq.onnx.reader import Model
-from vkq.onnx.session import trial_shapes
 from vkq.onnx.tensors import Argument
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")

@@ -7,7 +7,8 @@ Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import v
 """
 
 from ..errors import ModelError, UnsupportedModelError
+from .feed import NodeArg
 from .reader import Model, read
-from .session import InferenceSession, NodeArg, load
+from .session import InferenceSession, load
 
 __all__ = ["InferenceSession", "Model", "ModelError", "NodeArg", "UnsupportedModelError", "load", "read"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ArgumentError, DTypeError, UnsupportedModelError
+from ..errors import ArgumentError, UnsupportedModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
@@ -19,32 +18,13 @@ from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
 from .fallback import Mixed
-from .reader import Model, fixed, read
+from .feed import NodeArg, alike, checked_feed, groups, trial_shapes
+from .reader import fixed, read
 from .report import Report, explain
-from .tensors import Argument
 
 ON_DEVICE = ("int8", "uint8", "float32", "bool")
 KEPT = 8  # executables of other input shapes; the least recently used goes
 AHEAD = 1  # batches that `map` has begun when it waits for one
-TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
-_TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
-
-
-@dataclasses.dataclass(frozen=True)
-class NodeArg:
-    """An input or output: its name, its type ("tensor(float)"), and its shape, where a text stands for a size
-    that the input decides, and None for one without a name."""
-
-    name: str
-    type: str
-    shape: list[int | str | None]
-
-    @classmethod
-    def of(cls, argument: Argument) -> NodeArg:
-        kind = f"tensor({_TYPES.get(argument.dtype, argument.dtype)})"
-        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # as `argument_of` calls them
-        shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
-        return cls(argument.name, kind, shape)
 
 
 class InferenceSession:
@@ -201,7 +181,7 @@ class InferenceSession:
         """
         first, output = self.model.inputs[0].name, self.model.outputs[0].name
         waiting: deque[Callable[[], Array]] = deque()
-        for group in _groups(inputs, batch):
+        for group in groups(inputs, batch):
             rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
             arrays = {name: [np.asarray(row[name]) for row in rows] for name in rows[0]}
             waiting.append(self._begun(arrays, output))
@@ -217,9 +197,9 @@ class InferenceSession:
             executable = self._executable(self._checked(shapes))
             lane = executable.lane(output) if isinstance(executable, Executable) else None
             if lane is not None:
-                lane.start([_alike(name, rows[name]) for name in executable.graph.inputs])
+                lane.start([alike(name, rows[name]) for name in executable.graph.inputs])
                 return lane.finish
-        arrays = self._checked({name: np.stack(_alike(name, x)) for name, x in rows.items()})
+        arrays = self._checked({name: np.stack(alike(name, x)) for name, x in rows.items()})
         results = self._executable(arrays).run(arrays)
         return lambda: results[output]
 
@@ -236,27 +216,7 @@ class InferenceSession:
         return list(names) if names else known
 
     def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
-        known = [argument.name for argument in self.model.inputs]
-        if set(feed) != set(known):
-            raise ArgumentError(f"inputs are given for {sorted(feed)}; the model takes {known}")
-        sizes: dict[str, int] = {}
-        arrays = {}
-        for argument in self.model.inputs:
-            array = np.asarray(feed[argument.name])
-            if array.dtype.newbyteorder("=").name != argument.dtype:
-                raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
-            fits = len(array.shape) == len(argument.shape) and all(
-                size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
-                for size, dim in zip(array.shape, argument.shape, strict=True)
-            )
-            if not fits:
-                raise ArgumentError(
-                    f"input {argument.name!r} has shape {array.shape}; it must be {list(argument.shape)}"
-                    + (f" with {sizes}" if sizes else "")
-                )
-            flags = argument.dtype == "bool" and argument.name not in self._constant
-            arrays[argument.name] = array.view(np.uint8) if flags else array
-        return arrays
+        return checked_feed(self.model.inputs, feed, self._constant)
 
     def _executable(self, arrays: Mapping[str, Array]) -> Executable | Mixed:
         shapes = {name: array.shape for name, array in arrays.items()}
@@ -281,43 +241,3 @@ def load(
 ) -> InferenceSession:
     """`InferenceSession`, by another name."""
     return InferenceSession(model, device, fallback)
-
-
-def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Shapes that a model takes, so that its operators are known before an input is there."""
-    for size in TRIAL_SIZES:
-        shapes = {
-            a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
-            for a in model.inputs
-        }
-        try:
-            model.at(shapes)
-            return shapes
-        except ArgumentError:
-            continue
-        except ValueError as error:
-            last = error
-    raise last
-
-
-def _alike(name: str, arrays: list[Array]) -> list[Array]:
-    """The arrays of a batch in this machine's byte order, each contiguous. Refused where they differ."""
-    shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
-    for i, array in enumerate(arrays):
-        if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
-            raise ArgumentError(
-                f"input {name!r}: array {i} of the batch is {array.dtype} {array.shape}, the first {dtype}"
-                f" {shape}; they must be equal"
-            )
-    return [np.ascontiguousarray(array, dtype) for array in arrays]
-
-
-def _groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    group: list[Any] = []
-    for one in inputs:
-        group.append(one)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group

@@ -1,0 +1,104 @@
+"""What a model is fed: its inputs in ONNX Runtime's words, arrays checked against them, and batches."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError
+from ..graph.graph import Array
+from .reader import Model
+from .tensors import Argument
+
+TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
+_TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
+
+
+@dataclasses.dataclass(frozen=True)
+class NodeArg:
+    """An input or output: its name, its type ("tensor(float)"), and its shape, where a text stands for a size
+    that the input decides, and None for one without a name."""
+
+    name: str
+    type: str
+    shape: list[int | str | None]
+
+    @classmethod
+    def of(cls, argument: Argument) -> NodeArg:
+        kind = f"tensor({_TYPES.get(argument.dtype, argument.dtype)})"
+        unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # as `argument_of` calls them
+        shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
+        return cls(argument.name, kind, shape)
+
+
+def checked_feed(
+    inputs: Sequence[Argument], feed: Mapping[str, npt.ArrayLike], constant: Container[str]
+) -> dict[str, Array]:
+    """An array for each input, of its type and a shape that it allows; bool as bytes where it is no
+    constant."""
+    known = [argument.name for argument in inputs]
+    if set(feed) != set(known):
+        raise ArgumentError(f"inputs are given for {sorted(feed)}; the model takes {known}")
+    sizes: dict[str, int] = {}
+    arrays = {}
+    for argument in inputs:
+        array = np.asarray(feed[argument.name])
+        if array.dtype.newbyteorder("=").name != argument.dtype:
+            raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
+        fits = len(array.shape) == len(argument.shape) and all(
+            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
+            for size, dim in zip(array.shape, argument.shape, strict=True)
+        )
+        if not fits:
+            raise ArgumentError(
+                f"input {argument.name!r} has shape {array.shape}; it must be {list(argument.shape)}"
+                + (f" with {sizes}" if sizes else "")
+            )
+        flags = argument.dtype == "bool" and argument.name not in constant
+        arrays[argument.name] = array.view(np.uint8) if flags else array
+    return arrays
+
+
+def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Shapes that a model takes, so that its operators are known before an input is there."""
+    for size in TRIAL_SIZES:
+        shapes = {
+            a.name: tuple(d if isinstance(d, int) else 1 if i == 0 else size for i, d in enumerate(a.shape))
+            for a in model.inputs
+        }
+        try:
+            model.at(shapes)
+            return shapes
+        except ArgumentError:
+            continue
+        except ValueError as error:
+            last = error
+    raise last
+
+
+def alike(name: str, arrays: list[Array]) -> list[Array]:
+    """The arrays of a batch in this machine's byte order, each contiguous. Refused where they differ."""
+    shape, dtype = arrays[0].shape, arrays[0].dtype.newbyteorder("=")
+    for i, array in enumerate(arrays):
+        if array.shape != shape or array.dtype.newbyteorder("=") != dtype:
+            raise ArgumentError(
+                f"input {name!r}: array {i} of the batch is {array.dtype} {array.shape}, the first {dtype}"
+                f" {shape}; they must be equal"
+            )
+    return [np.ascontiguousarray(array, dtype) for array in arrays]
+
+
+def groups(inputs: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """So many at a time; the last ones may be fewer."""
+    group: list[Any] = []
+    for one in inputs:
+        group.append(one)
+        if len(group) == size:
+            yield group
+            group = []
+    if group:
+        yield group
