@@ -167,49 +167,50 @@ def _qlinear_where(reading: Reading, node: Node) -> None:
     _stored(reading, node, reading.emit(node, "Where", [i[0], *pair]), i[7], node.input(8))
 
 
-def _rows() -> dict[tuple[str, str], Rule]:
-    plain = [*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS]
-    rows: dict[tuple[str, str], Rule] = {
-        ("", op): _as_it_is for op in plain if op not in ("QuickGelu", "foreign", "argmax", "argmin")
-    }
-    for op in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
-        rows["", op] = _as_it_is
-    axes = attributes_as_inputs("axes")
-    rows |= {("", op): axes for op in (*number.REDUCTIONS, "Squeeze", "Unsqueeze")}
-    rows |= {
-        ("", "Clip"): attributes_as_inputs("min", "max", integers=False),
-        ("", "Split"): attributes_as_inputs("split"),
-        ("", "Slice"): attributes_as_inputs("starts", "ends", "axes"),
-        ("", "Pad"): _pad,
-        ("", "Softmax"): _softmax,
-        ("", "Resize"): _resize,
-        ("", "Upsample"): _resize,
-        ("", "BatchNormalization"): _normalization,
-        ("", "LayerNormalization"): layer_normalization,
-        ("", "InstanceNormalization"): instance_normalization,
-        ("", "ReduceL1"): norm(square=False, root=False),
-        ("", "ReduceL2"): norm(square=True, root=True),
-        ("", "ReduceSumSquare"): norm(square=True, root=False),
-        ("", "QLinearConv"): _qlinear_conv,
-        ("", "QLinearMatMul"): _qlinear_matmul,
-        (MICROSOFT, "QLinearConv"): _qlinear_conv,
-        (MICROSOFT, "QGemm"): _qgemm,
-        (MICROSOFT, "QLinearAdd"): _qlinear_binary("Add"),
-        (MICROSOFT, "QLinearMul"): _qlinear_binary("Mul"),
-        (MICROSOFT, "QLinearAveragePool"): _qlinear_unary("AveragePool"),
-        (MICROSOFT, "QLinearGlobalAveragePool"): _qlinear_unary("GlobalAveragePool"),
-        (MICROSOFT, "QLinearLeakyRelu"): _qlinear_unary("LeakyRelu"),
-        (MICROSOFT, "QLinearSigmoid"): _qlinear_unary("Sigmoid"),
-        (MICROSOFT, "QLinearSoftmax"): _qlinear_unary("Softmax"),
-        (MICROSOFT, "QLinearConcat"): _qlinear_concat,
-        (MICROSOFT, "QLinearWhere"): _qlinear_where,
-        (MICROSOFT, "QuantizeLinear"): _as_it_is,
-        (MICROSOFT, "DequantizeLinear"): _as_it_is,
-        (MICROSOFT, "Gelu"): _as_it_is,
-        (MICROSOFT, "QuickGelu"): _as_it_is,
-        (MICROSOFT, "MatMulNBits"): _as_it_is,
-    }
-    return rows
-
-
-RULES: dict[tuple[str, str], Rule] = _rows()
+_REDUCED = attributes_as_inputs("axes")
+_ONNX: dict[str, Rule] = {
+    **{
+        op: _as_it_is
+        for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS)
+        if op not in ("QuickGelu", "foreign", "argmax", "argmin")  # vkq's own
+    },
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
+    **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),
+    "Clip": attributes_as_inputs("min", "max", integers=False),
+    "Split": attributes_as_inputs("split"),
+    "Slice": attributes_as_inputs("starts", "ends", "axes"),
+    "Pad": _pad,
+    "Softmax": _softmax,
+    "Resize": _resize,
+    "Upsample": _resize,
+    "BatchNormalization": _normalization,
+    "LayerNormalization": layer_normalization,
+    "InstanceNormalization": instance_normalization,
+    "ReduceL1": norm(square=False, root=False),
+    "ReduceL2": norm(square=True, root=True),
+    "ReduceSumSquare": norm(square=True, root=False),
+    "QLinearConv": _qlinear_conv,
+    "QLinearMatMul": _qlinear_matmul,
+}
+_MICROSOFT: dict[str, Rule] = {
+    "QLinearConv": _qlinear_conv,
+    "QGemm": _qgemm,
+    "QLinearAdd": _qlinear_binary("Add"),
+    "QLinearMul": _qlinear_binary("Mul"),
+    "QLinearAveragePool": _qlinear_unary("AveragePool"),
+    "QLinearGlobalAveragePool": _qlinear_unary("GlobalAveragePool"),
+    "QLinearLeakyRelu": _qlinear_unary("LeakyRelu"),
+    "QLinearSigmoid": _qlinear_unary("Sigmoid"),
+    "QLinearSoftmax": _qlinear_unary("Softmax"),
+    "QLinearConcat": _qlinear_concat,
+    "QLinearWhere": _qlinear_where,
+    "QuantizeLinear": _as_it_is,
+    "DequantizeLinear": _as_it_is,
+    "Gelu": _as_it_is,
+    "QuickGelu": _as_it_is,
+    "MatMulNBits": _as_it_is,
+}
+RULES: dict[tuple[str, str], Rule] = {
+    **{("", op): rule for op, rule in _ONNX.items()},
+    **{(MICROSOFT, op): rule for op, rule in _MICROSOFT.items()},
+}

@@ -117,12 +117,17 @@ def _variant(
         shared_bytes_text=expression(shared, integers) if shared else Expression("0"),
         workgroups_text=expression(top["workgroups"], integers | pushed),
     )
-    try:  # with the defaults, so that a division by zero or a size of 0 shows here and not on a device
+    _check_sizes(variant, top["local_size"])
+    return variant
+
+
+def _check_sizes(variant: Variant, node: Node) -> None:
+    """With the defaults, so that a division by zero or a size of 0 shows here and not on a device."""
+    try:
         variant.local_size()
         variant.shared_bytes()
     except ArgumentError as error:
-        raise top["local_size"].error(str(error)) from error
-    return variant
+        raise node.error(str(error)) from error
 
 
 def _constants(declared: Mapping[str, Constant], choices: list[_Choice]) -> dict[str, Constant]:
