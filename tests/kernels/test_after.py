@@ -11,12 +11,13 @@ import vkq
 from tests.cases import random_data
 from vkq import QParams, Tensor
 from vkq.kernels.after import through_table
+from vkq.kernels.binary import sum_after
 from vkq.kernels.implicit import Implicit
 from vkq.layout.extent import BLOCKED
 from vkq.numerics.elementwise import binary
 from vkq.numerics.stored import signed
 from vkq.numerics.tables import table_of
-from vkq.ops import elementwise, table
+from vkq.ops import table
 from vkq.problem.names import parse
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
@@ -69,7 +70,7 @@ def planned(
         entries = rng.integers(0, 256, 256, np.uint8).view(dtype)
         layer.finish(through_table(signed(entries), yq))
         return b.plan(layer.build(b, x)), tensors, entries[before.astype(int) - own.qmin]
-    layer.finish(elementwise.sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
+    layer.finish(sum_after(kind, own, other, yq, (0.0, 9e9), first, p.y_shape))
     tensors.append(Tensor.from_numpy(given, device, layout))
     # a copy: what is added to is written over
     copied = table.looked_up(b, b.input(tensors[1].spec), table_of("identity", other, other), None)

@@ -7,6 +7,7 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor
+from vkq.kernels.binary import arithmetic
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.elementwise import BinaryOp, binary
 from vkq.numerics.qparams import QDType
@@ -76,7 +77,7 @@ def test_every_pair_of_bytes_near_ties(device: vkq.Device, op: BinaryOp) -> None
     for i, scales in enumerate(cases):
         qa, qb, qy = (QParams(s, z) for s, z in zip(scales, (3 * i, -5 * i, 7 * i - 20), strict=True))
         want = binary(op, a, b, qa, qb, qy)
-        used.add(elementwise.arithmetic(op, qa, qb, qy).variant)
+        used.add(arithmetic(op, qa, qb, qy).variant)
         for form in ("auto", "table"):
             specs, options = [t.spec for t in tensors], (op, qa, qb, qy, None, form)
             got = run(operand.planned(device, elementwise.combined, specs, options), tensors)
@@ -112,7 +113,7 @@ def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
         )
         qy = QParams(step, 3)
         exact = binary("add", a, b, qa, qb, qy)
-        numbers = elementwise.arithmetic("add", qa, qb, qy)
+        numbers = arithmetic("add", qa, qb, qy)
         value = a.astype(np.float64) * numbers.ra + b.astype(np.float64) * numbers.rb + numbers.offset
         doubtful = np.abs(value - np.rint(value)) > numbers.safe
         differs = np.clip(np.rint(value), -128, 127) != exact

@@ -3,23 +3,21 @@ QLinearMul."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
-from ..kernels.after import After, with_sum
+from ..kernels.binary import BY_TABLE, BinaryFormula, arithmetic, stored_table
 from ..kernels.divisor import divisors, of_pixels
 from ..kernels.repack import repacked, reshaped
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, default_layout, layout_number
 from ..layout.pack import layout
-from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
+from ..numerics.elementwise import BinaryOp, swaps
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation, activation_bounds
 from ..numerics.stored import shift, signed, signed_zero_point
@@ -31,10 +29,6 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
-
-TIE = 0.5
-FLOAT_STEP = 2.0**-23  # the relative error of one float32 operation, rounded in any direction
-LARGEST_PRODUCT = 255.0 * 255.0
 
 
 @checked
@@ -113,41 +107,6 @@ def mul(
     return _binary("mul", a, b, a_qparams, b_qparams, y_qparams, activation, device, out)
 
 
-@dataclasses.dataclass(frozen=True)
-class BinaryFormula:
-    """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an
-    integer it may round."""
-
-    variant: str
-    ra: float
-    rb: float
-    offset: float
-    safe: float
-
-
-@functools.lru_cache(maxsize=256)
-def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
-    """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
-    float32 steps."""
-    moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
-    if op == "mul":
-        ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point)
-        # Only values inside the type matter: a larger one saturates whatever its relative error. Product and
-        # sum are below 2^9 then, and round in both formulas.
-        variant, error, largest = "mul", FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
-    else:
-        exact = scales_of_sum(a, b, y, op == "sub")
-        ra, rb, offset = (float(value) for value in exact)
-        plain, offset = offset, offset + moved_a * ra + moved_b * rb - moved_y
-        # No term, nor any sum of them, is larger. Four steps of the shader's are off by 2^-23 of it at most,
-        # the offset and two steps of the exact result by half as much.
-        largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
-        variant, error = "add", 6 * FLOAT_STEP * largest
-    if not (np.isfinite(largest) and largest < 2.0**100 and ra >= 2.0**-100 and error < TIE / 2):
-        return BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
-    return BinaryFormula(variant, ra, rb, offset, TIE - error)
-
-
 def combined(
     b: Builder,
     x: Value,
@@ -170,36 +129,15 @@ def combined(
     x, z = _alike(b, x, z, shape)
     y = b.new(Spec(shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
-        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
+        numbers = arithmetic(op, xq, zq, yq) if form == "auto" else BY_TABLE
         low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
         key = (op, xq, zq, yq, low, high)
-        table = b.device.constant(key, 1 << 16, lambda: _stored_table(op, xq, zq, yq, activation))
+        table = b.device.constant(key, 1 << 16, lambda: stored_table(op, xq, zq, yq, activation))
         push: dict[str, int | float] = {
             "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq), "y_min": low, "y_max": high,
         }  # fmt: skip
         _combine(b, op, numbers, (x, z, y), table, push)
     return y
-
-
-def sum_after(
-    op: Literal["add", "sub"], own: QParams, other: QParams, yq: QParams, activation: Activation,
-    own_first: bool, shape: Sequence[int],
-) -> After:  # fmt: skip
-    """``op`` of a kernel's results, of *shape* and parameters *own*, with an operand of that shape, to the
-    bits of `combined`. own_first: whether the results are its first operand."""
-    a, b = (own, other) if own_first else (other, own)
-    if op == "add" and swaps(tuple(shape), tuple(shape)):
-        a, b, own_first = b, a, not own_first
-    numbers, moved = arithmetic(op, a, b, yq), shift(yq.dtype)
-    low, high = (bound - moved for bound in activation_bounds(activation, yq))
-    by_table = numbers.variant == "table"
-    ra, rb = (numbers.ra, numbers.rb) if own_first else (numbers.rb, numbers.ra)
-
-    def table() -> npt.NDArray[np.int8]:
-        found = _stored_table(op, a, b, yq, activation)
-        return found if own_first else found.T
-
-    return with_sum(ra, rb, numbers.offset, -1.0 if by_table else numbers.safe, (low, high), yq, table)
 
 
 def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
@@ -211,7 +149,7 @@ def paired(b: Builder, x: Value, z: Value, entries: npt.NDArray[Any]) -> Value:
         stored = signed(np.ascontiguousarray(entries.T))
         table = b.device.constant(("lookup_pair", stored.tobytes()), stored.nbytes, lambda: stored)
         unused: dict[str, int | float] = {"a_zero": 0, "b_zero": 0, "y_min": 0, "y_max": 0}
-        _combine(b, "lookup_pair", BinaryFormula("table", 0.0, 0.0, 0.0, 0.0), (x, z, y), table, unused)
+        _combine(b, "lookup_pair", BY_TABLE, (x, z, y), table, unused)
     return y
 
 
@@ -257,12 +195,6 @@ def _binary(
     out: Tensor | None,
 ) -> Any:
     return operand.apply(op, combined, {"a": a, "b": b}, (op, aq, bq, yq, activation), device, out)
-
-
-def _stored_table(
-    op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
-) -> npt.NDArray[np.int8]:
-    return signed(binary_table(op, a, b, y, activation))
 
 
 def _broadcast_shape(op: str, a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..device.profiles import profile
 from ..errors import ArgumentError
+from ..kernels.binary import FLOAT_STEP, TIE
 from ..kernels.divisor import of_pixels
 from ..kernels.excite import Excite
 from ..kernels.pooling import unrolled
@@ -28,7 +29,6 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from . import operand
-from .elementwise import FLOAT_STEP, TIE
 from .operand import Operand
 
 SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal numbers

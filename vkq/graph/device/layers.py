@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...kernels.after import After, through_table
+from ...kernels.binary import sum_after
 from ...numerics.stored import signed
 from ...ops import elementwise
 from ...ops.conv2d import Conv2d
@@ -98,7 +99,7 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
     first = last.inputs[0] == OWN
     own, other = (a["a"], a["b"]) if first else (a["b"], a["a"])
     op: Any = last.op
-    return elementwise.sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
+    return sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
 
 
 ROWS: dict[str, Row] = {
