@@ -1,6 +1,5 @@
 """The compiled extension: one that does not belong to these sources is refused before it is called."""
 
-import hashlib
 import importlib
 import sys
 from pathlib import Path
@@ -13,22 +12,28 @@ from vkq.runtime import extension
 
 def test_it_was_built_from_the_bindings_that_lie_here() -> None:
     native = extension.native_module()
-    assert native.bindings_sha256 == hashlib.sha256(extension._BINDINGS.read_bytes()).hexdigest()
+    assert native.bindings_sha256 == extension._sources()
 
 
 def test_a_stale_one_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    changed = tmp_path / "bindings.cpp"
-    changed.write_text("another argument")
+    """A change of any file of them counts."""
     built = extension.native_module().bindings_sha256[:8]
-    monkeypatch.setattr(extension, "_BINDINGS", changed)
-    with pytest.raises(vkq.DeviceError, match=rf"is stale: .*\({built}\) than .*bindings\.cpp .*make"):
-        extension.native_module.__wrapped__()
+    sources = sorted(extension._BINDINGS.glob("bind*.cpp"))
+    assert len(sources) > 1
+    for changed in sources:
+        for source in sources:
+            text = source.read_text() + ("// another argument" if source == changed else "")
+            (tmp_path / source.name).write_text(text)
+        with monkeypatch.context() as patched:
+            patched.setattr(extension, "_BINDINGS", tmp_path)
+            with pytest.raises(vkq.DeviceError, match=rf"is stale: .*\({built}\) than those in .*make"):
+                extension.native_module.__wrapped__()
 
 
 def test_where_no_sources_lie_there_is_nothing_to_compare(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(extension, "_BINDINGS", tmp_path / "missing.cpp")
+    monkeypatch.setattr(extension, "_BINDINGS", tmp_path)
     assert extension.native_module.__wrapped__() is extension.native_module()
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import DeviceError
 
-_BINDINGS = Path(__file__).parent / "native" / "bindings.cpp"
+_BINDINGS = Path(__file__).parent / "native"  # of bind*.cpp
 _REMEDY = "build it again: make (in a checkout), or pip install --force-reinstall vkq"
 
 
@@ -26,14 +26,20 @@ def native_module() -> Any:
         module = importlib.import_module("vkq._kompute")
     except ImportError as error:
         raise DeviceError(_missing(error)) from error
-    sources = hashlib.sha256(_BINDINGS.read_bytes()).hexdigest() if _BINDINGS.exists() else None
-    built = getattr(module, "bindings_sha256", None)
+    sources, built = _sources(), getattr(module, "bindings_sha256", None)
     if sources not in (None, built):
         raise DeviceError(
             f"{module.__file__} is stale: it was built from other bindings"
-            f" ({str(built)[:8]}) than {_BINDINGS} ({str(sources)[:8]}); {_REMEDY}"
+            f" ({str(built)[:8]}) than those in {_BINDINGS} ({str(sources)[:8]}); {_REMEDY}"
         )
     return module
+
+
+def _sources() -> str | None:
+    """The hash of the files that say what the extension takes, as CMakeLists.txt has it; None in a wheel."""
+    found = sorted(_BINDINGS.glob("bind*.cpp"))
+    hashes = "".join(hashlib.sha256(path.read_bytes()).hexdigest() for path in found)
+    return hashlib.sha256(hashes.encode()).hexdigest() if found else None
 
 
 def _missing(error: ImportError) -> str:
