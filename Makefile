@@ -28,6 +28,7 @@ test: $(VENV)/.test $(SWIFTSHADER)  ## the whole suite on two software drivers, 
 	VKQ_REQUIRE_DEVICE=1 $(BIN)/python -m pytest $(PARALLEL)
 
 fuzz: $(VENV)/.test  ## everything that reads input from outside, SECONDS for each target (default 60)
+	$(BIN)/pip install -q atheris
 	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time: a test must see each (run nothing else meanwhile)

@@ -1,17 +1,28 @@
-"""``python -m tests.fuzz --seconds 600 [TARGET ...]``: fuzzes each target for so long; exit code 1 on a
-defect."""
+"""``python -m tests.fuzz --seconds 3600 [TARGET ...]``: fuzzes each target for so long, guided by the
+branches of vkq that its inputs reach (`guided`); exit code 1 on a defect.
+
+Kept inputs and the log of the turns lie in a folder, where the next run goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
-import random
+import json
+import re
+import resource
+import subprocess
+import sys
 import time
 import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from .engine import fuzz
-from .targets import TARGETS
+from .engine import MOST_BYTES, checking
+from .targets import ROOT, TARGETS
 
-BATCH = 500  # inputs of one seed
+LINE = re.compile(r"^#(\d+)\s+(\w+)\s+cov: (\d+) ft: ", re.MULTILINE)
+EXECUTED = re.compile(r"^stat::number_of_executed_units: (\d+)", re.MULTILINE)
 
 
 def main() -> int:
@@ -19,24 +30,92 @@ def main() -> int:
     parser.add_argument(
         "targets", nargs="*", metavar="TARGET", help=f"of {', '.join(TARGETS)} (default: all)"
     )
-    parser.add_argument("--seconds", type=float, default=60, help="of each target (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="the first seed")
+    parser.add_argument(
+        "--seconds", type=int, default=60, help="of processor time of each target (default: %(default)s)"
+    )
+    parser.add_argument("--turn", type=int, default=120, help="of these at a time (default: %(default)s)")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build" / "fuzz", help="(default: build/fuzz)")
     options = parser.parse_args()
-    failed = 0
-    for name in options.targets or TARGETS:
-        tried, seed, begun, error = 0, options.seed, time.monotonic(), ""
-        while time.monotonic() - begun < options.seconds and not error:
-            try:
-                tried += fuzz(name, TARGETS[name], BATCH, seed)
-            except Exception:
-                error = traceback.format_exc()
-            seed += 1
-        took = time.monotonic() - begun
-        print(f"{name:8} {tried:8} inputs in {took:6.0f} s, seeds {options.seed} to {seed - 1}", flush=True)
-        if error:
-            failed += 1
-            print(f"DEFECT in {name} at seed {seed - 1}; keep its input in tests/fuzz/corpus/{name}\n{error}")
-    return 1 if failed else 0
+    defects = 0
+    for begun in range(0, options.seconds, options.turn):
+        for name in options.targets or TARGETS:
+            defects += turn(name, options.folder.resolve(), min(options.turn, options.seconds - begun))
+    print(table([json.loads(line) for line in (options.folder / "turns.jsonl").read_text().splitlines()]))
+    return 1 if defects else 0
+
+
+def turn(name: str, folder: Path, seconds: int) -> int:
+    """Fuzzes a target for so long, or to the first input that fails; how many defects were found."""
+    told, found = process(name, folder, seconds)
+    defects = {path: tried(name, path.read_bytes()) for path in found}
+    for path, defect in defects.items():
+        kind = f"DEFECT in {name}, to be kept in tests/fuzz/corpus/{name}" if defect else "not seen again"
+        print(f"{kind}: {path}\n{defect}", flush=True)
+    with (folder / "turns.jsonl").open("a") as log:
+        log.write(json.dumps({**told, "found": [path.name for path in found]}) + "\n")
+    return sum(map(bool, defects.values()))
+
+
+def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list[Path]]:
+    """A process of `guided`: its figures, and the inputs that it ended with."""
+    corpus, seeds, found = (folder / name / kind for kind in ("corpus", "seeds", "found"))
+    for path in (corpus, seeds, found):
+        path.mkdir(parents=True, exist_ok=True)
+    for i, data in enumerate(TARGETS[name].corpus(name)):
+        (seeds / str(i)).write_bytes(data)
+    before, begun = set(found.iterdir()), _processor_s()
+    argv = [
+        sys.executable, "-m", "tests.fuzz.guided", name, str(seconds), str(corpus), str(seeds),
+        f"-max_len={MOST_BYTES}", f"-artifact_prefix={found}/", "-timeout=300", "-print_final_stats=1",
+    ]  # fmt: skip
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, check=False).stderr.decode(errors="replace")
+    (folder / name / "said.txt").write_text(said)
+    executed = EXECUTED.search(said)
+    lines = [(int(at), kind, int(branches)) for at, kind, branches in LINE.findall(said)]
+    if not executed or not lines:
+        raise SystemExit(f"{name}: the fuzzer did not run; it needs the package atheris:\n{said[-2000:]}")
+    first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, what was kept before
+    told = {
+        "target": name,
+        "at": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
+        "processor_s": round(_processor_s() - begun, 1),
+        "executions": int(executed[1]) - first,
+        "branches": lines[-1][2],
+        "last_new_at": max(0, next(at for at, _, branches in lines if branches == lines[-1][2]) - first),
+    }
+    return told, sorted(set(found.iterdir()) - before)
+
+
+def _processor_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def tried(name: str, data: bytes) -> str:
+    """What is wrong with an input where no branches are counted, which takes time of its own; empty for
+    nothing."""
+    try:
+        with checking(TARGETS[name]) as check:
+            check(data)
+    except Exception:
+        return traceback.format_exc()
+    return ""
+
+
+def table(turns: Sequence[Mapping[str, Any]]) -> str:
+    """What all turns of a log did, by target."""
+    lines = [
+        f"{'target':8} {'executions':>12} {'processor s':>12} {'branches':>9}  executions since a new one"
+    ]
+    for name in dict.fromkeys(turn["target"] for turn in turns):
+        own, most, since = [turn for turn in turns if turn["target"] == name], 0, 0
+        for each in own:
+            grown = each["branches"] > most
+            most = max(most, each["branches"])
+            since = each["executions"] - each["last_new_at"] if grown else since + each["executions"]
+        executions, seconds = (sum(turn[key] for turn in own) for key in ("executions", "processor_s"))
+        lines.append(f"{name:8} {executions:12,} {seconds:12,.0f} {most:9,}  {since:,}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Inputs by mutation of a corpus, drawn by hypothesis so that a failure is made small and can be seen
-again."""
+"""What an input may take, and inputs by mutation of a corpus, drawn by hypothesis so that a failure is made
+small and can be seen again. `guided` has inputs of its own."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import resource
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import hypothesis
 from hypothesis import strategies as st
@@ -16,6 +19,9 @@ from .targets import Target, once
 SECONDS = 1.0  # of processor time that one input may take
 MEGABYTES = 300  # of memory, above what the process has before
 MOST_BYTES = 60_000  # of an input
+MEMORY = next(
+    (path for path in ("/dev/shm",) if os.access(path, os.W_OK)), None
+)  # files that never lie on a disk
 
 
 @st.composite
@@ -66,32 +72,40 @@ def bounded_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
-def fuzz(name: str, target: Target, examples: int, seed: int | None = None) -> int:
-    """Tries the corpus, then *examples* inputs; how many. Raises what an input raised, with the smallest
-    input found."""
+@contextlib.contextmanager
+def checking(target: Target, seconds: float | None = None) -> Iterator[Callable[[bytes], None]]:
+    """What tries one input of a target: it raises what the input raised, or AssertionError where that took
+    *seconds* (`SECONDS`) three times, so that no collection of garbage counts."""
+    most = SECONDS if seconds is None else seconds
+    with tempfile.TemporaryDirectory(prefix="vkq-fuzz-", dir=MEMORY) as folder, bounded_memory():
+
+        def check(data: bytes) -> None:
+            took: list[float] = []
+            while len(took) < 3 and (not took or took[-1] >= most):
+                begun = time.process_time()
+                once(target, data, Path(folder))
+                took.append(time.process_time() - begun)
+            assert min(took) < most, f"{min(took):.1f} s for {len(data)} bytes"
+
+        yield check
+
+
+def fuzz(name: str, target: Target, examples: int) -> int:
+    """Tries the corpus, then *examples* inputs, the same every time; how many. Raises what an input raised,
+    with the smallest input found."""
     tried = 0
-
-    def check(data: bytes) -> None:
-        nonlocal tried
-        tried += 1
-        took = []
-        while len(took) < 3 and (
-            not took or took[-1] >= SECONDS
-        ):  # a collection of garbage may fall into one
-            begun = time.process_time()
-            once(target, data)
-            took.append(time.process_time() - begun)
-        assert min(took) < SECONDS, f"{min(took):.1f} s for {len(data)} bytes"
-
     corpus = target.corpus(name)
-    with bounded_memory():
-        for data in corpus:
+    with checking(target) as check:
+
+        def counted(data: bytes) -> None:
+            nonlocal tried
+            tried += 1
             check(data)
-        test = hypothesis.given(inputs(corpus, target.tokens))(check)
-        if seed is not None:
-            test = hypothesis.seed(seed)(test)
+
+        for data in corpus:
+            counted(data)
         hypothesis.settings(
-            max_examples=examples, deadline=None, database=None, derandomize=seed is None,
+            max_examples=examples, deadline=None, database=None, derandomize=True,
             suppress_health_check=list(hypothesis.HealthCheck),
-        )(test)()  # fmt: skip
+        )(hypothesis.given(inputs(corpus, target.tokens))(counted))()  # fmt: skip
     return tried

@@ -8,7 +8,6 @@ import contextlib
 import io
 import json
 import os
-import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -216,7 +215,10 @@ TARGETS: dict[str, Target] = {
 }
 
 
-def once(target: Target, data: bytes) -> None:
-    """One input, in a folder of its own that is gone afterwards."""
-    with tempfile.TemporaryDirectory(prefix="vkq-fuzz-") as folder:
-        allowed(lambda: target.run(data, Path(folder)))
+def once(target: Target, data: bytes, folder: Path) -> None:
+    """One input, in a folder that is empty before and afterwards."""
+    try:
+        allowed(lambda: target.run(data, folder))
+    finally:
+        for entry in os.scandir(folder):
+            os.unlink(entry)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from . import __main__ as command
 from . import engine
 from .targets import TARGETS, Target
 
@@ -22,3 +25,18 @@ def test_defects_are_seen(defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "SECONDS", 0.15)
     with pytest.raises((KeyError, MemoryError, AssertionError)):
         engine.fuzz("none", Target(lambda data, folder: exec(code), (), (b"a",)), 20)
+
+
+def test_what_was_found_is_tried_again_and_turns_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(data: bytes, folder: Path) -> None:
+        (folder / "left").write_bytes(data)
+        assert data != b"defect"
+
+    monkeypatch.setitem(command.TARGETS, "none", Target(run, (), (b"a",)))
+    assert command.tried("none", b"fine") == ""
+    assert "AssertionError" in command.tried("none", b"defect")
+    of = {"target": "none", "processor_s": 1.5}
+    grown = [{**of, "executions": 1000, "branches": 7, "last_new_at": 900}] * 2
+    told = command.table([*grown, {**of, "executions": 500, "branches": 9, "last_new_at": 20}])
+    assert told.splitlines()[-1].split() == ["none", "2,500", "4", "9", "480"]
+    assert command.table(grown).split()[-1] == "1,100"

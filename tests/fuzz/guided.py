@@ -1,0 +1,51 @@
+"""``python -m tests.fuzz.guided TARGET SECONDS OPTION...``: one target under atheris for so many seconds of
+processor time, with options of libFuzzer.
+
+vkq's modules are loaded with counters at every branch, and an input that reaches a new one is kept in the
+corpus, from which the next are made.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+
+import atheris
+
+LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own dictionaries hold 64 bytes
+
+with atheris.instrument_imports(include=["vkq"]):
+    from .engine import checking
+    from .targets import TARGETS, Target
+
+
+def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
+    """An input out of one of the corpus."""
+    r = random.Random(seed)
+    if not target.tokens or r.random() >= LONG:
+        return bytes(atheris.Mutate(data, most))
+    token, at = r.choice(target.tokens), r.randint(0, len(data))
+    data = data[:at] + token * r.choice((1, 1, 2, 30, 1000)) + data[at + r.choice((0, 1, len(token))) :]
+    return data[:most]
+
+
+def main() -> None:
+    name, seconds, *options = sys.argv[1:]
+    target = TARGETS[name]
+    with atheris.instrument_imports(include=["vkq"]), checking(target) as check:  # what is imported late, too
+        end = time.process_time() + float(seconds)
+
+        def limited(data: bytes) -> None:
+            check(data)
+            if time.process_time() > end:
+                os.kill(os.getpid(), signal.SIGUSR1)  # libFuzzer ends after it
+
+        atheris.Setup([name, *options], limited, custom_mutator=lambda *given: mutated(target, *given))
+        atheris.Fuzz()
+
+
+if __name__ == "__main__":
+    main()
