@@ -103,7 +103,7 @@ def test_chosen(any_device: vkq.Device) -> None:
         s = owner.shape(1, *op.axes(p))
         known = profile(c)
         best = min(matrix.cost(t, s, how, known) for t in matrix.tilings(s, how, c))
-        assert (best * known.multiprocessors * matrix.TILES_MACS < owner.tiles().cost(s)) == better
+        assert (best * known.multiprocessors * known.integer_costs["tiles"] < owner.tiles().cost(s)) == better
 
 
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])

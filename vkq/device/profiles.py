@@ -11,7 +11,7 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -56,9 +56,13 @@ class Profile:
     matrix_subgroup: int | None  # None: as many as a matrix has rows
     matrix_tile_cycles: Mapping[str, tuple[int, ...]]
     integer_tile_cycles: Mapping[str, tuple[int, ...]]
+    integer_costs: Mapping[str, float]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, ...]
     matrix_conv_costs: Mapping[str, float]
+    sum_apart_bytes: int
+    direct_group_channels: int
+    grouped_tiles: Mapping[str, float]
     names: tuple[str, ...]
     whys: tuple[str, ...]
     timed: bool  # whether kernels were timed on such a device
@@ -227,6 +231,12 @@ def _rule(node: Any, name: str | None) -> Rule:
     )
 
 
+COSTS = {
+    "matrix_conv_costs": {"step", "chunk", "strided", "gathered"},
+    "integer_costs": {"tiles", "multiply", "chunk", "part"},
+}
+
+
 def _value(field: str, node: Any) -> Any:
     if field in ("wide_barriers", "direct_in_turn", "quantize_ahead", "depthwise_lines", "unrolled_windows"):
         return node.bool()
@@ -247,12 +257,17 @@ def _value(field: str, node: Any) -> Any:
         return MappingProxyType({tile: number.int() for tile, number in node.items()})
     if field == "register_width_percent":
         return MappingProxyType({int(width): number.int() for width, number in node.items()})
-    if field == "matrix_conv_costs":
-        costs = node.mapping({"step", "chunk", "strided", "gathered"})
-        return MappingProxyType({name: float(cost.scalar()) for name, cost in costs.items()})
+    if field in COSTS:
+        return _numbers(node.mapping(COSTS[field]).items())
+    if field == "grouped_tiles":
+        return _numbers(node.items())
     if field == "matrix_part_cycles":
         return _cycles(node, 3)
     return node.int()
+
+
+def _numbers(named: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
+    return MappingProxyType({name: float(number.scalar()) for name, number in named})
 
 
 def _cycles(node: Any, count: int) -> tuple[int, ...]:

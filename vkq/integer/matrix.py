@@ -29,10 +29,6 @@ SHADER = "integer_correlate__coopmat"
 RUN = 16  # window columns in a word of the tile, and k of a run of templates
 MOST_WORDS = 8  # of a chunk's line
 MOST_AT_ONCE = 8  # parts whose loads are under way together: combine.comp
-# What the cost is made of beside the profile's cycles: an H200's (benchmarks/integer.md).
-TILES_MACS = 62  # of `Tiles` on a multiprocessor in a cycle
-CHUNK_CYCLES = 54  # of a multiprocessor, for each KiB of pixels that a chunk brings to shared memory
-PART_CYCLES = 1 / 8  # of a multiprocessor, for each int32 of the parts that is written and read again
 
 
 def arithmetic(x_range: Range, w_range: Range, wide: bool, capabilities: Capabilities) -> DigitArithmetic:
@@ -131,11 +127,12 @@ def cost(t: MatrixTiles, s: Sizes, how: DigitArithmetic, known: Profile) -> floa
     places = math.prod(t.tiles(s)) * th * tw * s.images * s.groups
     workgroups = places // (th * tw) * (columns // bn) * how.x.count * t.splits
     each = max(workgroups / known.multiprocessors, 1)
+    costs = known.integer_costs
     alone, together = known.integer_tile_cycles[t.variant.axes["tile"]]
     kib = tw * (th + t.rows - 1) * (t.words | 1) / 64
-    chunk = t.steps * max(alone, together * each) + kib * CHUNK_CYCLES * each
+    chunk = t.steps * max(alone, together * each) + kib * costs["chunk"] * each
     parts = places * columns * how.x.count * t.splits
-    return t.chunks_per_part * chunk + parts / known.multiprocessors * PART_CYCLES
+    return t.chunks_per_part * chunk + parts / known.multiprocessors * costs["part"]
 
 
 class Matrix:
@@ -179,7 +176,9 @@ class Matrix:
     def cost(self, s: Sizes) -> float:
         """About, in multiply-adds of `Tiles`."""
         known = profile(self.device.capabilities)
-        return cost(self._chosen(s), s, self.how, known) * known.multiprocessors * TILES_MACS
+        return (
+            cost(self._chosen(s), s, self.how, known) * known.multiprocessors * known.integer_costs["tiles"]
+        )
 
     def numbers(self) -> str:
         """How they are written."""

@@ -18,10 +18,6 @@ from ..shader.spec import Value as Constant
 from .images import Part, fill_word, pack
 from .work import TEMPLATES, DigitArithmetic, Division, Place, Sizes
 
-# Of the dot product that take as long as a 32-bit multiply: 1.8 to 2 on an H200 (benchmarks/integer.md),
-# where two digits by one are a little faster as bytes.
-MULTIPLY_MACS = 2.1
-
 
 class Tiles:
     """Templates (G, T, C, KH, KW) on a device, four pixels by several templates in registers."""
@@ -50,7 +46,8 @@ class Tiles:
     def cost(self, s: Sizes) -> float:
         """In multiply-adds of eight templates at a time; fewer share less."""
         block = TEMPLATES[s.block]
-        each = MULTIPLY_MACS if self.how.form == "mul32" else 1
+        costs = profile(self.device.capabilities).integer_costs
+        each = costs["multiply"] if self.how.form == "mul32" else 1
         return self.work(s).macs * each * (block + 1) / block
 
     def build(self, b: Builder, x: Value, part: Part, s: Sizes, y: Value, to: Place) -> None:

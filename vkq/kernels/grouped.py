@@ -23,9 +23,6 @@ from .weights import ceil4
 GEMV, STAGED = "gemv_q4gsw__split", "gemm_q4gsw__staged"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
-# Tiles through shared memory, rows x columns (x slices of k), and how many of them there must be for each
-# multiprocessor: an H200's (benchmarks/results/h200-q4gsw-2026-11-22.json).
-TILES = {"128x128": 0.75, "64x64": 1.5, "32x32x2": 3, "32x32x4": 0}
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
 
@@ -117,7 +114,7 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
     if known.staged is None:
         return None
     variants = {variant.name: variant for variant in catalog().shaders[STAGED].variants}
-    for tile, least in TILES.items():
+    for tile, least in known.grouped_tiles.items():
         size = int(tile.split("x")[0])
         fills = -(-rows // size) * -(-n // size) >= least * known.multiprocessors
         half_full = 2 * rows > size or tile.startswith(SMALLEST)

@@ -25,12 +25,6 @@ from .matrix_units import MatrixGemm, whole_blocks
 from .method import Convolution, Kernel, Method, not_depthwise
 from .pointwise import MatrixPointwise, Pointwise
 
-# A grouped convolution with up to so many input channels in a group fills few columns of a matrix kernel's
-# tile, and its im2col matrix is as large as that of a full convolution. (lavapipe, 128 channels 28x28 3x3 in
-# 32 groups: direct 2.3 ms, im2col 14 ms; 96 channels in 4 groups: 6.0 and 7.4 ms; ungrouped im2col is the
-# faster: 64 channels 4.6 and 9.7 ms.)
-DIRECT_GROUP_CHANNELS = 16
-
 
 def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     if (p.kh, p.kw, p.stride) != (1, 1, (1, 1)) or any(p.padding):
@@ -54,11 +48,8 @@ def _direct_merit(c: Convolution, p: Conv2dProblem) -> str | None:
     group_ic, group_oc = p.ic // p.groups, p.oc // p.groups
     if group_ic % 4 or group_oc % 4:
         return f"groups of {group_ic} to {group_oc} channels are not whole words of 4"
-    return (
-        f"IC/groups={group_ic} is at most {DIRECT_GROUP_CHANNELS}"
-        if group_ic <= DIRECT_GROUP_CHANNELS
-        else None
-    )
+    most = profile(c.device.capabilities).direct_group_channels
+    return f"IC/groups={group_ic} is at most {most}" if group_ic <= most else None
 
 
 def _not_implicit(c: Convolution, p: Conv2dProblem) -> str | None:

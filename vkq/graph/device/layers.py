@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...device.profiles import profile
 from ...kernels.after import After, through_table
 from ...kernels.binary import sum_after
 from ...numerics.stored import signed
@@ -16,10 +17,6 @@ from ...select.path import COOPMAT
 from ..graph import Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import Context, Record, Row, same_type, unnamed
-
-# ResNet-50 at batch 32 on an H200 (benchmarks/networks-log.md): a convolution to 25.7 MB takes 59 to 77 us
-# with a sum as its last step and 37 without; the network 1.60 ms with all of its sums so, 1.48 without any.
-LARGE_BYTES = 8 << 20
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
@@ -72,8 +69,8 @@ def convolved(context: Context, node: Node, layout: str | None) -> Value:
 
 def _large(context: Context, node: Node) -> bool:
     """Whether a result takes the widest tile of matrix units, which has no registers left for a sum."""
-    size = context.graph.specs[node.outputs[0]].nbytes
-    return size >= LARGE_BYTES and conv_of(context, node, True).choice().path == COOPMAT
+    size, known = context.graph.specs[node.outputs[0]].nbytes, profile(context.builder.device.capabilities)
+    return size >= known.sum_apart_bytes and conv_of(context, node, True).choice().path == COOPMAT
 
 
 def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
