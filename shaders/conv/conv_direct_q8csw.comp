@@ -1,8 +1,8 @@
 // Convolution of float32 images with int8 weights, straight from the image: any kernel, stride, dilation,
 // padding and groups, depthwise ones too. y = sum * scale + bias, the sum over (channel, kh, kw) in order.
 //
-// Memory    x: float32 NCHW; w: words [channel of the group][kh][kw][c4], lane = output channel; channels:
-//           float_output.glslh; y: float32 NCHW.
+// Memory    x: float32 NCHW; w: words [channel of the group][kh][kw][c4], lane = output channel, as many
+//           together as an invocation needs of a tap; channels: float_output.glslh; y: float32 NCHW.
 // Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
 //           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
 //           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
@@ -16,10 +16,17 @@ layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
+layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 #define taps_of_line() (KW > 0u ? KW : p.kw)
+#define lines_of_taps() (KH > 0u ? KH : p.kh)
 
+#if CHANNELS == 8
+#define WORDS uvec2
+#else
+#define WORDS uint
+#endif
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
-layout(set = 0, binding = 1) readonly buffer W { int w[]; };
+layout(set = 0, binding = 1) readonly buffer W { WORDS w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
@@ -30,6 +37,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "float_output.glslh"
 
 #define BLOCKS ((CHANNELS + 3) / 4)
+#define word_blocks() ceil_div(p.channels, 4u * BLOCKS)  // of a tap
 #if CHANNELS == 1
 #define Lanes float
 #else
@@ -66,13 +74,14 @@ void begin() {
   }
 }
 
-Lanes weights_at(uint at, uint b) {
+Lanes weights_of(WORDS words, uint b) {
 #if CHANNELS == 1
-  uint byte_ = (uint(w[at]) ^ WEIGHT_SIGNS) >> 8u * (channel % 4u) & 0xffu;
+  uint byte_ = (words ^ WEIGHT_SIGNS) >> 8u * (channel % 4u) & 0xffu;
   return uintBitsToFloat(WEIGHT_BIAS | byte_) - zeros[b];
 #else
-  uint word = uint(w[at + min(b, ceil_div(p.channels, 4u) - 1u - channel / 4u)]) ^ WEIGHT_SIGNS;
-  return uintBitsToFloat(WEIGHT_BIAS | (uvec4(word, word >> 8, word >> 16, word >> 24) & 0xffu)) - zeros[b];
+  uint bytes = uvec2(words)[b] ^ WEIGHT_SIGNS;
+  uvec4 lanes = uvec4(bytes, bytes >> 8, bytes >> 16, bytes >> 24) & 0xffu;
+  return uintBitsToFloat(WEIGHT_BIAS | lanes) - zeros[b];
 #endif
 }
 
@@ -88,7 +97,7 @@ Lanes sums[PIXELS][BLOCKS];
 
 // One line of taps of one input channel; `at` is the word of its first weights.
 void multiply_line(bool inside, uint line, uint at) {
-  uint c4 = ceil_div(p.channels, 4u);
+  uint blocks = word_blocks();
   float window[PIXELS];
   [[unroll]] for (uint i = 1u; i < PIXELS; i++)
     window[i] = SLIDE ? input_at(inside, line, w0 + int(i) - 1) : 0.0;
@@ -96,8 +105,9 @@ void multiply_line(bool inside, uint line, uint at) {
     [[unroll]] for (uint i = 0u; i + 1u < PIXELS; i++)
       window[i] = SLIDE ? window[i + 1u] : input_at(inside, line, column_at(i, kw));
     window[PIXELS - 1u] = input_at(inside, line, column_at(PIXELS - 1u, kw));
+    WORDS words = w[at + kw * blocks];
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-      Lanes weights = weights_at(at + kw * c4, b);
+      Lanes weights = weights_of(words, b);
       [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] += window[i] * weights;
     }
   }
@@ -113,13 +123,13 @@ void main() {
   begin();
   [[unroll]] for (uint i = 0u; i < PIXELS; i++)
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = Lanes(0.0);
-  uint c4 = ceil_div(p.channels, 4u), plane = p.h * p.w, at = channel / 4u;
+  uint c4 = ceil_div(p.channels, 4u), plane = p.h * p.w, at = channel / (4u * BLOCKS);
   uint base = (image * p.c + group * p.group_ic) * plane;
   for (uint c = 0u; c < p.group_ic; c++) {
-    for (uint kh = 0u; kh < p.kh; kh++) {
+    [[unroll]] for (uint kh = 0u; kh < lines_of_taps(); kh++) {
       uint h = uint(h0 + int(kh * p.dilation_h));
       multiply_line(h < p.h, base + h * p.w, at);
-      at += taps_of_line() * c4;
+      at += taps_of_line() * word_blocks();
     }
     base += plane;
   }

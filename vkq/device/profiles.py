@@ -46,6 +46,7 @@ class Profile:
     quantize_ahead: bool
     depthwise_lines: bool
     unrolled_windows: bool
+    unrolled_taps_float: int
     mean_invocations: int
     macs_per_dispatch_log2: int
     wide_barriers: bool

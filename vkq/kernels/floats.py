@@ -208,14 +208,15 @@ class FloatDirect:
         self.device, self.affine = device, affine
         self.oc, self.group_ic, self.kh, self.kw = weight.shape
         self.group_oc = self.oc // groups
-        words = ceil4(self.oc) * self.group_ic * self.kh * self.kw
+        whole = max(4, self.channels)  # channels that are read at once
+        channels = -(-self.oc // whole) * whole
 
         def packed() -> Int8:
-            padded = np.zeros((4 * ceil4(self.oc), *weight.shape[1:]), np.int8)
+            padded = np.zeros((channels, *weight.shape[1:]), np.int8)
             padded[: self.oc] = weight
             return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
 
-        self.weights = Resident(device, 4 * words, packed)
+        self.weights = Resident(device, channels * self.group_ic * self.kh * self.kw, packed)
         size = ceil4(self.oc) * PARAMETERS * 16
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
 
@@ -231,17 +232,24 @@ class FloatDirect:
                 return tile
         return "8x1" if known == TILES[0] else "4x1"
 
+    @property
+    def channels(self) -> int:
+        """Output channels of an invocation."""
+        return int(self.tile.partition("x")[2])
+
     def program(self, v: Sweep) -> Program:
         """The pipeline for sweeps like this one."""
-        tile = self.tile
-        known, units = profile(self.device.capabilities), -(-self.oc // int(tile.partition("x")[2]))
+        known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:
             down *= 2
         across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        kind: dict[str, Constant] = {"LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps}
-        variant = catalog().find("conv2d_q8csw__direct", tile=tile)
+        lines = self.kh if self.kh * self.kw <= known.unrolled_taps_float else 0
+        kind: dict[str, Constant] = {
+            "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
+        }  # fmt: skip
+        variant = catalog().find("conv2d_q8csw__direct", tile=self.tile)
         return self.device.program(variant, {**kind, **self.affine.constants})
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
