@@ -16,7 +16,7 @@ import numpy as np
 from vkq.errors import DTypeError
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-Check = Callable[[Any], bool]
+Predicate = Callable[[Any], bool]
 LARGEST = 2**63
 LARGEST_OPTION = 2**31  # of a stride, a padding, ...: more is no image's
 LONGEST = 10_000  # of a sequence of numbers
@@ -27,7 +27,7 @@ class Rule(NamedTuple):
     """Of an annotation: the check, what the argument must be, and what makes it so where a type has two
     forms."""
 
-    check: Check
+    check: Predicate
     must: str
     convert: Callable[[Any], Any] | None = None
 
@@ -113,7 +113,7 @@ def dtype(value: Any) -> bool:
         return False
 
 
-def sequence(each: Check) -> Check:
+def sequence(each: Predicate) -> Predicate:
     """Of a sequence (no text) whose elements pass."""
 
     def check(value: Any) -> bool:
@@ -125,17 +125,17 @@ def sequence(each: Check) -> Check:
     return check
 
 
-def either(first: Check, second: Check) -> Check:
+def either(first: Predicate, second: Predicate) -> Predicate:
     """Of what passes one of the two."""
     return lambda value: first(value) or second(value)
 
 
-def optional(check: Check) -> Check:
+def optional(check: Predicate) -> Predicate:
     """Of None, and what passes."""
     return lambda value: value is None or check(value)
 
 
-def of(*kinds: type) -> Check:
+def of(*kinds: type) -> Predicate:
     """Of instances."""
     return lambda value: isinstance(value, kinds)
 

@@ -42,6 +42,6 @@ def test_noise_and_deaf_comparisons_fail(
 
 def test_verdicts_are_counted() -> None:
     same, worse = stats.Ratio(1.0, 0.99, 1.01, 60), stats.Ratio(1.1, 1.08, 1.12, 60)
-    assert selftest.Report([same] * 19 + [worse], [worse] * 20).passed
-    assert not selftest.Report([same] * 18 + [worse] * 2, [worse] * 20).passed
-    assert not selftest.Report([same] * 20, [worse] * 18 + [same] * 2).passed
+    assert selftest.Trials([same] * 19 + [worse], [worse] * 20).passed
+    assert not selftest.Trials([same] * 18 + [worse] * 2, [worse] * 20).passed
+    assert not selftest.Trials([same] * 20, [worse] * 18 + [same] * 2).passed

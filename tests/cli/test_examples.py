@@ -130,7 +130,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # the kept one; it takes seconds
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))
-    monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Report([equal] * 20, [slower] * 20))
+    monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Trials([equal] * 20, [slower] * 20))
     monkeypatch.setattr(shaders, "_matching", lambda pattern: matching(pattern)[:1])
     few = tune.candidates
     monkeypatch.setattr(tune, "candidates", lambda capabilities: few(capabilities)[:2])

@@ -165,7 +165,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     first = verdict.report_of(c)
     assert first is not None
     assert (first.tuning, asked) == (found, [None])
-    assert verdict.Report.parse(json.loads(written["kept"])) == first
+    assert verdict.Verdict.parse(json.loads(written["kept"])) == first
     assert verdict.report_of(c) is first
     assert dict(verdict.with_choices(c).choices) == {"staged": None, "tile": "4x4"}
     monkeypatch.setattr(verdict, "_ask", lambda c: (known, True))

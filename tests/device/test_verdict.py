@@ -257,18 +257,18 @@ def test_a_child_that_finds_another_device_is_not_believed(
 def test_a_sealed_report_of_another_form_is_made_again(
     damage: Callable[[object], object], any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = verdict.Report({}, False, {"float": 1e9}, "gpu", True)
+    good = verdict.Verdict({}, False, {"float": 1e9}, "gpu", True)
     place = verdict._place(any_device.capabilities)
     cache.write(place, json.dumps(damage(dataclasses.asdict(good))).encode())
     monkeypatch.setattr(verdict, "_ask", lambda _: (good, True))
     with pytest.warns(cache.CacheWarning, match="ignored and made again: ValueError: "):
         assert selftest.report(any_device) == good
-    assert cache.read_json(place, verdict.Report.parse) == good
+    assert cache.read_json(place, verdict.Verdict.parse) == good
 
 
 def test_what_makes_a_report_a_refusal() -> None:
     def refused(*failed: str) -> bool:
-        return verdict.Report(dict.fromkeys(failed, "wrong"), False).refusal is not None
+        return verdict.Verdict(dict.fromkeys(failed, "wrong"), False).refusal is not None
 
     assert [refused(one) for one in ("open", "requantize", "quantize")] == [True] * 3
     assert not refused("s8s8", "u8s8", "u8u8", "matrices")
@@ -294,7 +294,7 @@ def test_the_default_is_the_best_that_passed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_new_rates_count_only_where_another_arithmetic_is_clearly_faster() -> None:
     """Under load all rates fall and change places; what is taken should stay."""
-    old = verdict.Report({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
+    old = verdict.Verdict({}, False, {"s8s8": 100.0, "u8u8": 90.0, "float": 20.0, "copy": 5.0}, "gpu", True)
     loaded = dataclasses.replace(old, rates={"s8s8": 40.0, "u8u8": 48.0, "float": 19.0, "copy": 3.0})
     faster = dataclasses.replace(old, rates={"s8s8": 100.0, "u8u8": 126.0, "float": 20.0, "copy": 5.0})
     fewer = dataclasses.replace(old, rates={"s8s8": 100.0, "float": 20.0})

@@ -17,7 +17,7 @@ from vkq import cache, cli, onnx, yamlfile
 from vkq.bench import cases, compare, result
 from vkq.check import catalogue
 from vkq.device import drivers
-from vkq.device.verdict import Report
+from vkq.device.verdict import Verdict
 from vkq.errors import VkqError
 from vkq.layout.spec import LayoutSpec
 from vkq.problem import names
@@ -122,7 +122,7 @@ def cached(data: bytes, folder: Path) -> None:
     path = folder / "file.json"
     for blob in (data, cache.seal(data, path.name)):
         path.write_bytes(blob)
-        for parse in (Report.parse, tune._parse, drivers._parse, json.dumps):
+        for parse in (Verdict.parse, tune._parse, drivers._parse, json.dumps):
             cache._warned.clear()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", cache.CacheWarning)

@@ -49,7 +49,7 @@ def report(
     monkeypatch: pytest.MonkeyPatch, rates: Mapping[str, float] | None = None, **failures: str
 ) -> None:
     """Every device's report from now on: rates in TOPS by dot form, failures by test."""
-    found = selftest.Report(
+    found = selftest.Verdict(
         failures, False, {form: 1e12 * rate for form, rate in (rates or {}).items()}, "gpu"
     )
     monkeypatch.setattr(selftest, "report", lambda device: found)

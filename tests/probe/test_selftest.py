@@ -98,7 +98,7 @@ def test_every_place_of_a_matrix_shows(shape):
 def test_wrong_matrices_refuse_the_path(any_device, monkeypatch):
     monkeypatch.setattr(select, "lacking", lambda capabilities: None)
     monkeypatch.setattr(
-        selftest, "report", lambda device: selftest.Report({"matrices": "sum 3 is 0"}, soft_float=False)
+        selftest, "report", lambda device: selftest.Verdict({"matrices": "sum 3 is 0"}, soft_float=False)
     )
     with pytest.raises(PathError, match=r"path coopmat cannot run on .*: sum 3 is 0"):
         select.choose_path(any_device, "coopmat")

@@ -29,7 +29,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Changes:
     """The changes, the measurements that only one run has, and the cases whose numbers are wrong in the new
     run."""
 
@@ -45,7 +45,7 @@ def compare(
     clocks: Sequence[str] = (),
     any_device: bool = False,
     ignore_path: bool = False,
-) -> Comparison:
+) -> Changes:
     """The measurements of two runs side by side, by case, scheme, path and clock.
 
     *clocks*: only these; all where empty. *ignore_path*: whatever path was taken; of several, the fastest of
@@ -70,7 +70,7 @@ def compare(
         [row for key, row in one.items() if key not in other]
         for one, other in ((before, after), (after, before))
     )
-    return Comparison(
+    return Changes(
         changes, only_old, only_new, [f"{one.case} {one.path}: {one.reason}" for one in new.mismatches]
     )
 

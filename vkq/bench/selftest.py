@@ -24,7 +24,7 @@ PASSES = 10
 
 
 @dataclass(frozen=True)
-class Report:
+class Trials:
     """The ratios of the trials with equal arms, and of those with extra work."""
 
     equal: list[stats.Ratio]
@@ -58,7 +58,7 @@ class Report:
         return lines
 
 
-def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = lambda what: None) -> Report:
+def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = lambda what: None) -> Trials:
     """Runs the trials, by the same sampling and statistics as every comparison of ``vkq bench``."""
     layer = data.layer(CASE, data.weights(CASE), "auto", device)
     x = Tensor.from_numpy(data.activations(CASE), device)
@@ -71,7 +71,7 @@ def run(device: Device, trials: int = TRIALS, progress: Callable[[str], None] = 
         for other, found in ((same, equal), (more, slower)):
             times = timer.measure([base, other], clock, SETTINGS).times
             found.append(stats.paired_ratio(times[1], times[0]))
-    return Report(equal, slower)
+    return Trials(equal, slower)
 
 
 def _arm(device: Device, call: Callable[[], Tensor], extra: float) -> WorkArm:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with Device(options.index) as device:
             say(device=device.capabilities.key)
-            verdict.believe(device.capabilities, verdict.Report.parse(json.loads(options.report)))
+            verdict.believe(device.capabilities, verdict.Verdict.parse(json.loads(options.report)))
             skipped = {tuple(json.loads(one)) for one in options.skip}
             run(device, say, options.seconds, skipped)
     except VkqError as error:

@@ -75,7 +75,7 @@ def _verdict(change: compare.Change, limit: float) -> str:
 def _print(
     old: result.Result,
     new: result.Result,
-    found: compare.Comparison,
+    found: compare.Changes,
     limit: float,
     options: argparse.Namespace,
 ) -> None:
@@ -118,7 +118,7 @@ def _line(change: compare.Change, verdict: str, wide: bool) -> str:
     return f"{verdict:>6} {ratio.value:6.3f} {times}  {shortened(row.case, room)} {rest}"
 
 
-def _print_json(found: compare.Comparison, regressions: list[compare.Change]) -> None:
+def _print_json(found: compare.Changes, regressions: list[compare.Change]) -> None:
     changes = [
         {
             "case": c.new.case,

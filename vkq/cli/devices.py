@@ -11,7 +11,7 @@ from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
 from vkq.device.profiles import profile
 from vkq.device.query import devices
-from vkq.device.verdict import Report, with_choices
+from vkq.device.verdict import Verdict, with_choices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
@@ -91,7 +91,7 @@ def _show(report: dict[str, Any]) -> None:
         print(folded(f"     {path:<10} {'can run' if reason is None else reason}{measured}", 16))
 
 
-def measured_on(probe: Report) -> dict[str, str]:
+def measured_on(probe: Verdict) -> dict[str, str]:
     """What was measured on a device, in words, by family of kernels."""
     return {family: str(one) for family, one in (probe.tuning or {}).items()}
 

@@ -9,7 +9,7 @@ from typing import Any
 from vkq.cli.common import progress
 from vkq.kernels.taken import taken
 from vkq.runtime.program import refusals
-from vkq.runtime.statistics import Compiler, Executable
+from vkq.runtime.statistics import Compiler, PipelineExecutable
 
 # The drivers' names of one quantity: RADV, turnip, v3dv, panvk.
 INSTRUCTIONS = ("Instructions", "Instruction Count", "inst")
@@ -42,7 +42,7 @@ def measure(which: int | str | None) -> dict[str, Any]:
         return {"device": c.name, "driver": c.driver, "kernels": kernels}
 
 
-def figures(e: Executable) -> dict[str, Any]:
+def figures(e: PipelineExecutable) -> dict[str, Any]:
     """Instructions, registers, how many run at once, spills, native dot products, instructions of the inner
     loop for each multiply-add, and the seconds of the compilation; None where the driver does not say."""
     text = list(e.texts.values())[-1] if e.texts else ""

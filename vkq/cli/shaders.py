@@ -15,7 +15,7 @@ from vkq.cli import shader_table
 from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress, show_help
 from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
-from vkq.runtime.statistics import Compiler, Executable
+from vkq.runtime.statistics import Compiler, PipelineExecutable
 from vkq.shader import compile as shader_compile
 from vkq.shader.build import compile_all
 from vkq.shader.catalog import catalog, shaders_folder
@@ -223,7 +223,7 @@ def _stats_of_taken(options: argparse.Namespace) -> int:
     return 1 if problems else 0
 
 
-def _program(program: Executable) -> dict[str, Any]:
+def _program(program: PipelineExecutable) -> dict[str, Any]:
     return {
         "name": program.name,
         "subgroup_size": program.subgroup_size,

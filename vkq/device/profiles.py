@@ -92,7 +92,7 @@ class Profile:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rule:
+class ProfileRule:
     """A rule of the file: whom it matches, and what it says."""
 
     name: str
@@ -170,7 +170,7 @@ def families() -> tuple[Family, ...]:
 
 
 @functools.cache
-def profiles() -> tuple[Rule, ...]:
+def profiles() -> tuple[ProfileRule, ...]:
     """Every rule, the default first. Raises SpecError with its line where one breaks the schema."""
     keys = _file()
     default = _rule(keys["default"], "default")
@@ -211,7 +211,7 @@ def _merged(
     )
 
 
-def _rule(node: Any, name: str | None) -> Rule:
+def _rule(node: Any, name: str | None) -> ProfileRule:
     required = {"why", "source"} if name else {"name", "why", "source"}
     keys = node.mapping(required, {"device_type", "vendor_id", "facts", "timed", *SETTINGS})
     kind = keys["device_type"].str() if "device_type" in keys else None
@@ -220,7 +220,7 @@ def _rule(node: Any, name: str | None) -> Rule:
             f"there is no device type {kind}; there are {', '.join(DEVICE_TYPES)}"
         )
     facts = dict(keys["facts"].items()) if "facts" in keys else {}
-    return Rule(
+    return ProfileRule(
         name or keys["name"].str(),
         kind,
         keys["vendor_id"].int() if "vendor_id" in keys else None,

@@ -35,7 +35,7 @@ _VERDICTS = ("wrong", "crashed")
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
+class Verdict:
     """What the probe found.
 
     ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
@@ -64,7 +64,7 @@ class Report:
         return None
 
     @classmethod
-    def parse(cls, value: Any) -> Report:
+    def parse(cls, value: Any) -> Verdict:
         """From the value of a JSON text. Raises ValueError for one that `dataclasses.asdict` did not make."""
         fields = {field.name for field in dataclasses.fields(cls)}
         if not isinstance(value, dict) or value.keys() != fields:
@@ -94,19 +94,19 @@ class _Outcome:
     value: Any
 
 
-_reports: dict[str, Report] = {}  # by the capabilities' key
+_reports: dict[str, Verdict] = {}  # by the capabilities' key
 _measured: set[str] = set()  # asked once in this process, also where no child answered
 _lock = threading.RLock()
 
 
-def report_of(c: Capabilities, here: Callable[[], Report] | None = None) -> Report | None:
+def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:
     """The device's report: from this process, from the cache, or by asking a child (seconds, once for a
     driver's version).
 
     Where no child can be started the probe is *here*, in this process; without one None: nothing is known.
     """
     with _lock:
-        kept = _reports.get(c.key) or cache.read_json(_place(c), Report.parse)
+        kept = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         if kept is None:
             found = _ask_and_keep(c, here)
         elif kept.tuning is None and c.key not in _measured and measured.wanted(c):
@@ -120,18 +120,18 @@ def report_of(c: Capabilities, here: Callable[[], Report] | None = None) -> Repo
         return found
 
 
-def ask_again(c: Capabilities, here: Callable[[], Report]) -> Report:
+def ask_again(c: Capabilities, here: Callable[[], Verdict]) -> Verdict:
     """A new report, whatever is remembered; it replaces the kept one, whose measurements yield to clearly
     faster ones alone."""
     with _lock:
-        before = _reports.get(c.key) or cache.read_json(_place(c), Report.parse)
+        before = _reports.get(c.key) or cache.read_json(_place(c), Verdict.parse)
         found = _ask_and_keep(c, here, before)
         assert found is not None
         _reports[c.key] = found
         return found
 
 
-def believe(c: Capabilities, report: Report) -> None:
+def believe(c: Capabilities, report: Verdict) -> None:
     """Takes a report as the device's in this process: a child is told what its parent knows."""
     with _lock:
         _reports[c.key] = report
@@ -151,7 +151,7 @@ def refusal(c: Capabilities) -> str | None:
     return found.refusal if found else None
 
 
-def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Report:
+def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
     """The report of what the stages returned (a test: what is wrong, or None), and of those that did not
     (stage -> reason)."""
     own = (RATES, REQUANTIZE, SOFT)
@@ -162,7 +162,7 @@ def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: boo
     if plain and soft and OPENING not in failures:
         failures[REQUANTIZE] = f"{soft} (and without SOFT_FLOAT: {plain})"
     measured = results.get(RATES) or {"per_second": {}, "clock": ""}
-    return Report(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
+    return Verdict(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
 
 
 def _place(c: Capabilities) -> Path:
@@ -170,8 +170,8 @@ def _place(c: Capabilities) -> Path:
 
 
 def _ask_and_keep(
-    c: Capabilities, here: Callable[[], Report] | None, before: Report | None = None
-) -> Report | None:
+    c: Capabilities, here: Callable[[], Verdict] | None, before: Verdict | None = None
+) -> Verdict | None:
     asked = _ask(c)
     if asked is not None:
         found, sure = asked
@@ -185,7 +185,7 @@ def _ask_and_keep(
     return found
 
 
-def _steady(found: Report, before: Report | None) -> Report:
+def _steady(found: Verdict, before: Verdict | None) -> Verdict:
     """The report with the rates measured *before*, unless another arithmetic than was fastest then is
     clearly so now: under other programs' load all rates move, and which path is taken should not."""
     old = {form: rate for form, rate in before.rates.items() if form in FORMS} if before else {}
@@ -198,11 +198,11 @@ def _steady(found: Report, before: Report | None) -> Report:
     )
 
 
-def _keep(c: Capabilities, report: Report) -> None:
+def _keep(c: Capabilities, report: Verdict) -> None:
     cache.write(_place(c), json.dumps(dataclasses.asdict(report)).encode())
 
 
-def _with_tuning(c: Capabilities, report: Report, kept: Mapping[str, measured.Measured] | None) -> Report:
+def _with_tuning(c: Capabilities, report: Verdict, kept: Mapping[str, measured.Measured] | None) -> Verdict:
     """The report with what is measured now, where the device is to be measured; else with what was."""
     found = None
     if report.refusal is None and measured.wanted(c):
@@ -212,7 +212,7 @@ def _with_tuning(c: Capabilities, report: Report, kept: Mapping[str, measured.Me
     return dataclasses.replace(report, tuning=kept if found is None else found)
 
 
-def _ask(c: Capabilities) -> tuple[Report, bool] | None:
+def _ask(c: Capabilities) -> tuple[Verdict, bool] | None:
     """(report, whether it is a verdict to keep); None where no child answers for this device."""
     first = _round(c, ())
     if first is None:

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..graph.graph import Node
 from .foreign import unknown
-from .reading import Reading, Rule, attributes_as_inputs
+from .reading import Reading, Spelling, attributes_as_inputs
 
 
-def norm(square: bool, root: bool) -> Rule:
+def norm(square: bool, root: bool) -> Spelling:
     """ReduceL1, ReduceL2 and ReduceSumSquare are sums of magnitudes or squares."""
 
     def rule(reading: Reading, node: Node) -> None:

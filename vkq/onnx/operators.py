@@ -15,7 +15,7 @@ from ..errors import ModelError
 from ..graph.graph import Node
 from ..graph.operators import elementwise, movement, number
 from .normal import instance_normalization, layer_normalization, norm
-from .reading import Reading, Rule, attributes_as_inputs
+from .reading import Reading, Spelling, attributes_as_inputs
 
 MICROSOFT = "com.microsoft"
 
@@ -128,7 +128,7 @@ def _qgemm(reading: Reading, node: Node) -> None:
         reading.emit(node, "Gemm", pair, node.outputs[0], **a)
 
 
-def _qlinear_binary(op: str) -> Rule:
+def _qlinear_binary(op: str) -> Spelling:
     def rule(reading: Reading, node: Node) -> None:
         i = node.inputs
         pair = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6])]
@@ -137,7 +137,7 @@ def _qlinear_binary(op: str) -> Rule:
     return rule
 
 
-def _qlinear_unary(op: str) -> Rule:
+def _qlinear_unary(op: str) -> Spelling:
     def rule(reading: Reading, node: Node) -> None:
         i, a = node.inputs, {k: v for k, v in node.attributes.items() if k not in ("channels_last", "opset")}
         if node.attributes.get("channels_last", 0):
@@ -168,7 +168,7 @@ def _qlinear_where(reading: Reading, node: Node) -> None:
 
 
 _REDUCED = attributes_as_inputs("axes")
-_ONNX: dict[str, Rule] = {
+_ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
         for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS)
@@ -192,7 +192,7 @@ _ONNX: dict[str, Rule] = {
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
 }
-_MICROSOFT: dict[str, Rule] = {
+_MICROSOFT: dict[str, Spelling] = {
     "QLinearConv": _qlinear_conv,
     "QGemm": _qgemm,
     "QLinearAdd": _qlinear_binary("Add"),
@@ -210,7 +210,7 @@ _MICROSOFT: dict[str, Rule] = {
     "QuickGelu": _as_it_is,
     "MatMulNBits": _as_it_is,
 }
-RULES: dict[tuple[str, str], Rule] = {
+RULES: dict[tuple[str, str], Spelling] = {
     **{("", op): rule for op, rule in _ONNX.items()},
     **{(MICROSOFT, op): rule for op, rule in _MICROSOFT.items()},
 }

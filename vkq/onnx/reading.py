@@ -42,10 +42,10 @@ class Reading:
         return name
 
 
-Rule = Callable[[Reading, Node], None]
+Spelling = Callable[[Reading, Node], None]
 
 
-def attributes_as_inputs(*names: str, integers: bool = True) -> Rule:
+def attributes_as_inputs(*names: str, integers: bool = True) -> Spelling:
     """Attributes of an older opset that became inputs, in order after the first input."""
 
     def rule(reading: Reading, node: Node) -> None:

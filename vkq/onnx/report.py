@@ -12,7 +12,7 @@ from .fallback import Mixed
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class NodeRow:
     """A node: the model's name of it, vkq's operator, its result, where it runs ("device", "CPU" or
     "nowhere"), why so, and on the device its shaders and how the path was chosen."""
 
@@ -34,7 +34,7 @@ class Report:
     """All nodes of a model for one set of input shapes."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[NodeRow, ...]
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -49,7 +49,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
     """A lowered graph without a device."""
     refused = {id(node): why for node, why in refusals(graph)}
     rows = [
-        Row(
+        NodeRow(
             node.source,
             str(node.attributes["op"]) if node.op == "foreign" else node.label,
             str(graph.specs[node.outputs[0]]) if node.outputs[0] else "",
@@ -82,7 +82,7 @@ def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) 
                 f"; {told.method}: {told.method_reason}" if told.method else ""
             )
         spec = str(executable.graph.specs[node.outputs[0]])
-        rows.append(Row(node.source, node.label, spec, "device", why, names))
+        rows.append(NodeRow(node.source, node.label, spec, "device", why, names))
     weights = sum(array.nbytes for array in executable.graph.constants.values())
     dispatches = sum(len(row.shaders) for row in rows)
     notes = (

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..device import verdict
 from ..device.capabilities import Capabilities
-from ..device.verdict import FORMS, OPENING, Report
+from ..device.verdict import FORMS, OPENING, Verdict
 from ..errors import DeviceLostError, VkqError
 from ..numerics.qparams import QParams
 from ..numerics.requantize import requantize
@@ -31,14 +31,14 @@ from ..shader.catalog import catalog
 from . import rates
 from .matrices import Matrices, advertised, advertised_half, lacking, lacking_half
 
-__all__ = ["OPENING", "Report", "probe_again", "report", "report_of", "run", "stages"]
+__all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
 
 Words = npt.NDArray[np.int32]
 
 runtime_device.rounds_otherwise = lambda device: report(device).soft_float
 
 
-def report(device: Device) -> Report:
+def report(device: Device) -> Verdict:
     """The device's report: from this process, from the cache, or by probing (seconds, once for a driver's
     version)."""
     if device.doctored:  # another process would see another device
@@ -51,22 +51,22 @@ def report(device: Device) -> Report:
     return found
 
 
-def report_of(capabilities: Capabilities) -> Report:
+def report_of(capabilities: Capabilities) -> Verdict:
     """As `report`, for a device that is not open here: a driver that crashes is refused before it is."""
     found = verdict.report_of(capabilities, lambda: _run_alone(capabilities))
     assert found is not None
     return found
 
 
-def probe_again(capabilities: Capabilities) -> Report:
+def probe_again(capabilities: Capabilities) -> Verdict:
     """A new report, whatever is remembered; it replaces the kept one."""
     return verdict.ask_again(capabilities, lambda: _run_alone(capabilities))
 
 
-_doctored: dict[str, Report] = {}  # of devices that tests made up
+_doctored: dict[str, Verdict] = {}  # of devices that tests made up
 
 
-def _run_alone(capabilities: Capabilities) -> Report:
+def _run_alone(capabilities: Capabilities) -> Verdict:
     with Device(capabilities.index) as own:
         return run(own)
 
@@ -91,7 +91,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     return tests
 
 
-def run(device: Device) -> Report:
+def run(device: Device) -> Verdict:
     """Runs every stage in this process."""
     results: dict[str, Any] = {}
     failed: dict[str, str] = {}

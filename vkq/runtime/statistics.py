@@ -32,7 +32,7 @@ PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
 
 
 @dataclasses.dataclass(frozen=True)
-class Executable:
+class PipelineExecutable:
     """One program of a pipeline. ``statistics`` under the driver's own names; ``texts`` its compiler's forms
     by name (the last is usually the machine code); ``seconds``: what making the pipeline took."""
 
@@ -91,7 +91,7 @@ class Compiler:
 
     def executables(
         self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
-    ) -> list[Executable]:
+    ) -> list[PipelineExecutable]:
         """Compiles the variant and asks what came out.
 
         Raises PathError where the driver does not tell, or the device cannot run the variant.
@@ -151,7 +151,7 @@ class Compiler:
             made.callback(lib.vkDestroyPipeline, self.handle, out[0], none)
             yield out[0]
 
-    def _captured(self, pipeline: Any, seconds: float) -> Iterator[Executable]:
+    def _captured(self, pipeline: Any, seconds: float) -> Iterator[PipelineExecutable]:
         ffi = vulkan.binding().ffi
         info = vulkan.struct("PipelineInfoKHR")
         info.pipeline = pipeline
@@ -162,7 +162,7 @@ class Compiler:
             statistics = self._all("vkGetPipelineExecutableStatisticsKHR", "PipelineExecutableStatistic", of)
             values = {ffi.string(s.name).decode(): _value(s) for s in statistics}
             name = ffi.string(one.name).decode()
-            yield Executable(name, int(one.subgroupSize), values, self._texts(of), seconds)
+            yield PipelineExecutable(name, int(one.subgroupSize), values, self._texts(of), seconds)
 
     def _all(self, call: str, kind: str, info: Any) -> Any:
         """The two-call idiom: how many there are, then an array of all of them (which owns its elements)."""
@@ -225,7 +225,7 @@ def _stderr() -> Iterator[Any]:
             os.close(kept)
 
 
-def _printed(text: str, seconds: float) -> list[Executable]:
+def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
     """The figures of panvk's ``shaderdb`` lines.
 
     >>> _printed("MESA_SHADER_COMPUTE shader: 9 inst, 2 threads, 1:2 spills:fills", 0)[0].statistics
@@ -239,7 +239,7 @@ def _printed(text: str, seconds: float) -> list[Executable]:
         values = {word: float(n) if "." in n else int(n) for n, word in PRINTED.findall(figures)}
         if spilled := PRINTED_SPILLS.search(figures):
             values |= {"spills": int(spilled[1]), "fills": int(spilled[2])}
-        found.append(Executable(name, 0, values, {}, seconds))
+        found.append(PipelineExecutable(name, 0, values, {}, seconds))
     return found
 
 

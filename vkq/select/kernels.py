@@ -17,8 +17,8 @@ from .._version import __version__
 from ..device.capabilities import Capabilities
 from ..device.profiles import families, is_preferred, preferred
 
-Choice = Mapping[str, str]  # candidate by family
-_tuned: dict[str, dict[str, Choice]] = {}  # by device, then subject
+Candidates = Mapping[str, str]  # candidate by family
+_tuned: dict[str, dict[str, Candidates]] = {}  # by device, then subject
 _lock = threading.Lock()
 
 
@@ -27,7 +27,7 @@ def subject(problem: str, scheme: str) -> str:
     return f"{problem} {scheme}"
 
 
-def says(choice: Choice) -> dict[str, Any]:
+def says(choice: Candidates) -> dict[str, Any]:
     """What candidates say in place of the profile's fields; one that is no more says nothing."""
     found: dict[str, Any] = {}
     for family in families():
@@ -42,7 +42,7 @@ def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.A
     return preferred(says(choice)) if choice and not is_preferred() else contextlib.nullcontext()
 
 
-def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
+def stored(capabilities: Capabilities) -> Mapping[str, Candidates]:
     """The choices of a device by subject."""
     with _lock:
         found = _tuned.get(capabilities.key)
@@ -51,7 +51,7 @@ def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
         return found
 
 
-def store(capabilities: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
+def store(capabilities: Capabilities, problem: str, scheme: str, choice: Candidates) -> None:
     """Keeps a choice for this device, driver and version of vkq, beside those tuned before; an empty
     one, the default, forgets what was."""
     before = stored(capabilities)
@@ -68,7 +68,7 @@ def _path(capabilities: Capabilities) -> Path:
     return cache.cache_dir() / "tune" / f"{capabilities.key}-{__version__}-kernels.json"
 
 
-def _parse(value: Any) -> dict[str, Choice]:
+def _parse(value: Any) -> dict[str, Candidates]:
     """From the value of a JSON text; ValueError for another form."""
     good = isinstance(value, dict) and all(
         isinstance(choice, dict) and all(isinstance(name, str) for name in choice.values())

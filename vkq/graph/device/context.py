@@ -59,12 +59,12 @@ class Context:
 
 
 Record = Callable[[Context, Node], "Value | tuple[Value, ...]"]
-Check = Callable[[Graph, Node], "str | None"]
+Refusal = Callable[[Graph, Node], "str | None"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
-    check: Check
+class DeviceOperator:
+    check: Refusal
     record: Record
 
 

@@ -9,7 +9,7 @@ from ...ops.linear import Linear
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.groups import BIAS, A, weight_of
-from .context import Context, Row
+from .context import Context, DeviceOperator
 
 
 def _check(graph: Graph, node: Node) -> str | None:
@@ -36,4 +36,4 @@ def _record(context: Context, node: Node) -> Value:
     return y
 
 
-ROWS: dict[str, Row] = {"MatMulNBits": Row(_check, _record)}
+ROWS: dict[str, DeviceOperator] = {"MatMulNBits": DeviceOperator(_check, _record)}

@@ -16,7 +16,7 @@ from ...runtime.builder import Value
 from ...select.path import COOPMAT
 from ..graph import Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
-from .context import Context, Record, Row, same_type, unnamed
+from .context import Context, DeviceOperator, Record, same_type, unnamed
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
@@ -99,7 +99,7 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
     return sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
 
 
-ROWS: dict[str, Row] = {
-    "conv_transpose2d": Row(same_type, _layer(ConvTranspose2d, TRANSPOSED)),
-    "linear": Row(same_type, _layer(Linear, ())),
+ROWS: dict[str, DeviceOperator] = {
+    "conv_transpose2d": DeviceOperator(same_type, _layer(ConvTranspose2d, TRANSPOSED)),
+    "linear": DeviceOperator(same_type, _layer(Linear, ())),
 }

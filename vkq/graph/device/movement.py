@@ -14,7 +14,16 @@ from ..graph import Array, Graph, Node
 from ..operators.images import resize_of
 from ..operators.movement import margins, permutation, slices
 from ..operators.table import compute
-from .context import BYTES, Context, Record, Row, anything, first_is_bytes, places_are_known, unnamed
+from .context import (
+    BYTES,
+    Context,
+    DeviceOperator,
+    Record,
+    anything,
+    first_is_bytes,
+    places_are_known,
+    unnamed,
+)
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
@@ -129,14 +138,14 @@ def _taken(context: Context, node: Node) -> Value:
     return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
 
 
-ROWS: dict[str, Row] = {
-    "Resize": Row(_resize_check, _resize),
-    "Transpose": Row(places_are_known, _bytes_or_words(_transpose)),
-    "Slice": Row(places_are_known, _slice),
-    "Concat": Row(anything, _concat),
-    "Pad": Row(places_are_known, _bytes_or_words(_pad)),
+ROWS: dict[str, DeviceOperator] = {
+    "Resize": DeviceOperator(_resize_check, _resize),
+    "Transpose": DeviceOperator(places_are_known, _bytes_or_words(_transpose)),
+    "Slice": DeviceOperator(places_are_known, _slice),
+    "Concat": DeviceOperator(anything, _concat),
+    "Pad": DeviceOperator(places_are_known, _bytes_or_words(_pad)),
     **{
-        name: Row(places_are_known, _taken)
+        name: DeviceOperator(places_are_known, _taken)
         for name in ("Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")
     },
 }

@@ -18,7 +18,7 @@ from ...runtime.transfer import stored
 from ..graph import Array, Graph, Node
 from ..operators.number import conv_options
 from ..operators.quantized import along
-from .context import BYTES, Context, Record, Row, anything, first_is_bytes
+from .context import BYTES, Context, DeviceOperator, Record, anything, first_is_bytes
 
 
 def _each(function: Callable[..., Value]) -> Record:
@@ -111,10 +111,10 @@ def pixels_under(p: Conv2dProblem) -> Array:
     return np.asarray(seen.transpose(1, 2, 0, 3).reshape(p.groups, seen.shape[2], p.n * p.oh * p.ow))
 
 
-ROWS: dict[str, Row] = {
-    "QuantizeLinear": Row(_each_check, _each(quantize_each.quantized_each)),
-    "DequantizeLinear": Row(_each_check, _each(quantize_each.dequantized_each)),
-    "DynamicQuantizeLinear": Row(anything, _dynamic),
-    "MatMulInteger": Row(_integer_check, _matmul_integer),
-    "ConvInteger": Row(_integer_check, _conv_integer),
+ROWS: dict[str, DeviceOperator] = {
+    "QuantizeLinear": DeviceOperator(_each_check, _each(quantize_each.quantized_each)),
+    "DequantizeLinear": DeviceOperator(_each_check, _each(quantize_each.dequantized_each)),
+    "DynamicQuantizeLinear": DeviceOperator(anything, _dynamic),
+    "MatMulInteger": DeviceOperator(_integer_check, _matmul_integer),
+    "ConvInteger": DeviceOperator(_integer_check, _conv_integer),
 }

@@ -19,7 +19,7 @@ from ..graph import Array, Graph, Node
 from ..operators.elementwise import normalization
 from ..operators.images import window
 from ..operators.number import reduced
-from .context import Context, Record, Row, places_are_known
+from .context import Context, DeviceOperator, Record, places_are_known
 
 BINARY: dict[str, RealOp] = {
     "Add": "add", "Sub": "sub", "Mul": "mul", "Div": "div", "Max": "max", "Min": "min", "Sum": "add",
@@ -189,14 +189,14 @@ UNARY: dict[str, Steps] = {
     "HardSwish": _hard_swish,
     "LeakyRelu": _leaky,
 }
-ROWS: dict[str, Row] = {
-    **{op: Row(check, _binary) for op in BINARY},
-    **{op: Row(check, _unary(steps)) for op, steps in UNARY.items()},
-    "AveragePool": Row(_averaged_check, _averaged),
-    "BatchNormalization": Row(_normalized_check, _normalized),
-    "Cast": Row(_cast_check, _unary(lambda b, x, a: converted(b, x))),
-    "Clip": Row(check, _clip),
-    "Pow": Row(_square_check, _square),
-    "ReduceSum": Row(_reduced_check, _reduced),
-    "GlobalAveragePool": Row(_reduced_check, _reduced),
+ROWS: dict[str, DeviceOperator] = {
+    **{op: DeviceOperator(check, _binary) for op in BINARY},
+    **{op: DeviceOperator(check, _unary(steps)) for op, steps in UNARY.items()},
+    "AveragePool": DeviceOperator(_averaged_check, _averaged),
+    "BatchNormalization": DeviceOperator(_normalized_check, _normalized),
+    "Cast": DeviceOperator(_cast_check, _unary(lambda b, x, a: converted(b, x))),
+    "Clip": DeviceOperator(check, _clip),
+    "Pow": DeviceOperator(_square_check, _square),
+    "ReduceSum": DeviceOperator(_reduced_check, _reduced),
+    "GlobalAveragePool": DeviceOperator(_reduced_check, _reduced),
 }
