@@ -2,7 +2,8 @@
 // directly for 1x1) convolutions; `groups` independent products side by side.
 //
 // Memory    x: kPackedInt8_4H4W blocks [group][m4][k4] (4 rows x 4 k); w: kPackedInt8_4N4K blocks
-//           [group][k4][n4]; y and channels: gemm_output.glslh.
+//           [group][k4][n4]; y and channels: gemm_output.glslh. With TEXELS a block of x and of w is one
+//           texel: some GPUs load a texel by one instruction and each word of a buffer by its own.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4
 //           results. Its blocks lie LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
 // Needs     no barrier, and shared memory for a long k of the float form alone: what every device runs.
@@ -19,8 +20,15 @@ layout(constant_id = 1) const uint LOCAL_Y = 8;
 // weight zero points need the sums of x (the u8u8 form always does)
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform isamplerBuffer x;
+layout(set = 0, binding = 1) uniform isamplerBuffer w;
+#define LOAD(block, at) texelFetch(block, int(at))
+#else
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
+#define LOAD(block, at) block[at]
+#endif
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #if OUT == 1
 layout(set = 0, binding = 3) buffer Y { ivec4 y[]; };
@@ -59,12 +67,13 @@ Tile this_tile() {
 void multiply_step(inout Tile t) {
   WOperand ws[TILE_N4 * 4];
   [[unroll]] for (int j = 0; j < TILE_N4; j++) {
-    ivec4 words = w[t.w_at[j]];
+    ivec4 words = LOAD(w, t.w_at[j]);
     t.w_at[j] += p.n4;
     [[unroll]] for (int c = 0; c < 4; c++) ws[j * 4 + c] = w_operand(words[c]);
   }
   [[unroll]] for (int i = 0; i < TILE_M4; i++) {
-    ivec4 words = x[t.x_at[i]++];
+    ivec4 words = LOAD(x, t.x_at[i]);
+    t.x_at[i]++;
     [[unroll]] for (int r = 0; r < 4; r++) {
       XOperand xr = x_operand(words[r]);
       [[unroll]] for (int j = 0; j < TILE_N4; j++)

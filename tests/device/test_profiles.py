@@ -29,7 +29,7 @@ LARGE = ProductShape("s8s8", "q8to", 1024, 1024, 1024)
 # device: rule, tile through shared memory, setting of the kernel in registers, rows that gemv takes
 TAKEN = {
     "adreno-640": ("Qualcomm Adreno without a packed dot product", None, Setting("4x4", 16, 4), 4),
-    "adreno-650": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
+    "adreno-650": ("Qualcomm Adreno 6xx", None, Setting("4x8", 16, 4), 4),
     "adreno-740": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
     "adreno-750": ("Qualcomm Adreno", None, Setting("4x8", 16, 4), 4),
     "mali-g52": ("Arm Mali", None, Setting("4x4", 8, 8), 4),
@@ -61,6 +61,7 @@ def test_what_is_taken_and_why(name: str) -> None:
     assert tune.default(c, LARGE) == setting
     assert gemv.max_rows(c) == rows
     where = f"{staged} through shared memory" if staged else f"{setting.tile} in registers"
+    where += ", operands as texels" if name == "adreno-650" else ""
     assert known.reason.startswith(f"{rule}: tiles of {where}; ")
     assert known.whys[-1] in known.reason
 
@@ -96,6 +97,7 @@ def test_every_rule_has_a_reason_and_a_source() -> None:
         ("  wide_barriers: false\n", "", "lacks wide_barriers"),
         ("device_type: cpu", "device_type: toaster", "no device type toaster"),
         ("[[8, 8], [4, 16]]", "[[8, 8, 1]]", "two numbers"),
+        ("[0x06000000, 0x06ffffff]", "[6]", "the first and the last of a generation"),
         ("gemv_rows: 28", "gemv_rows: many", "a whole number is needed"),
     ],
 )

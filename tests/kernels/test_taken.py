@@ -40,6 +40,12 @@ def test_a_long_k_is_known_before_compiling() -> None:
     assert found["conv 3x3 C64 56x56"]["LONG_K"] is False
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_only_an_adreno_6xx_with_packed_dot_products_reads_texels(name: str) -> None:
+    shaders = {each.variant.shader for each in taken(reported(name))}
+    assert ("gemm_q8ta_q8csw__texels" in shaders) == (name == "adreno-650")
+
+
 # blocks of k that gemv reads at once, direct convolutions one channel after the other, 16 channels quantized
 # at once, the workgroup of a depthwise convolution of 32 channels, and weights of 4 bits for 8 rows
 ADRENO, MALI = (4, False, False, (2, 32), None), (4, False, False, (8, 8), None)

@@ -60,6 +60,7 @@ def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:
             "the access is 'reads'; it must be one of: read, write, read_write",
         ),
         ("type: ivec4, layout", "type: ivec5, layout", 13, "'ivec5' is not a GLSL element type"),
+        ("write, type: int", "write, type: isamplerBuffer", 14, "texels are only read; 'y' says write"),
         ("name: y,", "name: x,", 14, "the name 'x' stands here a second time"),
         ("name: y,", "name: y-1,", 14, "does not match"),
         (

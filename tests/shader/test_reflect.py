@@ -29,6 +29,8 @@ layout(binding = 0) readonly buffer R { uvec4 v[]; } r;
 layout(binding = 1) writeonly buffer W { vec4 v[]; } w;
 layout(binding = 2) buffer RW { uint head; f16vec4 v[]; } rw;
 layout(binding = 5) readonly buffer Bytes { int8_t v[]; } bytes;
+layout(binding = 6) uniform isamplerBuffer texels;
+layout(binding = 7) uniform sampler2D picture;
 layout(push_constant) uniform Push { uint n; int z; float f; } p;
 struct Pair { float a; vec3 b; };
 shared Pair pairs[D / 2];                            // 3 x 32 bytes
@@ -39,7 +41,7 @@ void main() {
   pairs[i].b.x = C; words[i] = A + p.z; halves[i].x = rw.v[i].x;
   barrier();
   rw.v[i] = f16vec4(pairs[0].b.x + words[p.n] + bytes.v[i] + halves[1].x);
-  w.v[i] = vec4(r.v[i]) * p.f;
+  w.v[i] = vec4(r.v[i]) * p.f + texelFetch(texels, int(i)) + texelFetch(picture, ivec2(i), 0);
 }
 """
 
@@ -56,7 +58,10 @@ def test_reflection(spirv: bytes) -> None:
         Binding(1, "w", "write", "vec4"),
         Binding(2, "rw", "read_write", "f16vec4"),
         Binding(5, "bytes", "read", "int8_t"),
+        Binding(6, "texels", "read", "isamplerBuffer"),
+        Binding(7, "picture", "read", "?"),
     )
+    assert [binding.number for binding in found.bindings if binding.texels] == [6]
     assert found.push_constants == (
         PushConstant("n", "uint", 0),
         PushConstant("z", "int", 4),

@@ -98,6 +98,12 @@ class Capabilities:
             p["maxComputeWorkGroupCount_z"],
         )
 
+    @property
+    def buffer_alignment(self) -> int:
+        """Where a range of a buffer may begin: a multiple of so many bytes, whatever a shader reads it as."""
+        p = self.properties
+        return max(p["minStorageBufferOffsetAlignment"], p["minTexelBufferOffsetAlignment"])
+
     def refusal(self) -> str | None:
         """Why vkq cannot run on this device, or None."""
         if self.compute_family is None:

@@ -33,6 +33,7 @@ class Profile:
     register_tile_percent: Mapping[str, int]
     register_width_percent: Mapping[int, int]
     tile_float: str
+    texels: bool
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int
@@ -77,6 +78,7 @@ class Profile:
     def reason(self) -> str:
         """``Arm Mali: tiles of 4x4 in registers; <why> (<source>)``"""
         where = f"{self.staged} through shared memory" if self.staged else f"{self.tile} in registers"
+        where += ", operands as texels" if self.texels else ""
         return (
             f"{self.names[-1]}{', measured here' if self.measured else ''}: tiles of {where}; {self.whys[-1]}"
         )
@@ -98,17 +100,21 @@ class ProfileRule:
     name: str
     device_type: str | None
     vendor_id: int | None
+    device_ids: range | None
     facts: Mapping[str, int]
     says: Mapping[str, Any]
     why: str
     source: str
     timed: bool
 
-    def matches(self, device_type: str, vendor_id: int, facts: tuple[tuple[str, int], ...]) -> bool:
+    def matches(
+        self, device_type: str, vendor_id: int, device_id: int, facts: tuple[tuple[str, int], ...]
+    ) -> bool:
         have = dict(facts)
         return (
             self.device_type in (None, device_type)
             and self.vendor_id in (None, vendor_id)
+            and (self.device_ids is None or device_id in self.device_ids)
             and all(have[name] == value for name, value in self.facts.items())
         )
 
@@ -126,7 +132,7 @@ class Family:
 def profile(c: Capabilities) -> Profile:
     """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
-    return _merged(c.device_type, c.vendor_id, facts, c.choices + (_preferred.get() or ()))
+    return _merged(c.device_type, c.vendor_id, c.device_id, facts, c.choices + (_preferred.get() or ()))
 
 
 _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = contextvars.ContextVar(
@@ -185,6 +191,9 @@ SETTINGS = tuple(
 )
 
 
+FLAGS = tuple(f.name for f in dataclasses.fields(Profile) if f.type == "bool" and f.name in SETTINGS)
+
+
 @functools.cache
 def _facts() -> tuple[str, ...]:
     """The features and properties that rules ask for."""
@@ -195,10 +204,11 @@ def _facts() -> tuple[str, ...]:
 def _merged(
     device_type: str,
     vendor_id: int,
+    device_id: int,
     facts: tuple[tuple[str, int], ...],
     choices: tuple[tuple[str, Any], ...],
 ) -> Profile:
-    rules = [rule for rule in profiles() if rule.matches(device_type, vendor_id, facts)]
+    rules = [rule for rule in profiles() if rule.matches(device_type, vendor_id, device_id, facts)]
     says: dict[str, Any] = {}
     for rule in rules:
         says |= rule.says
@@ -213,7 +223,7 @@ def _merged(
 
 def _rule(node: Any, name: str | None) -> ProfileRule:
     required = {"why", "source"} if name else {"name", "why", "source"}
-    keys = node.mapping(required, {"device_type", "vendor_id", "facts", "timed", *SETTINGS})
+    keys = node.mapping(required, {"device_type", "vendor_id", "device_ids", "facts", "timed", *SETTINGS})
     kind = keys["device_type"].str() if "device_type" in keys else None
     if kind is not None and kind not in DEVICE_TYPES:
         raise keys["device_type"].error(
@@ -224,6 +234,7 @@ def _rule(node: Any, name: str | None) -> ProfileRule:
         name or keys["name"].str(),
         kind,
         keys["vendor_id"].int() if "vendor_id" in keys else None,
+        _device_ids(keys["device_ids"]) if "device_ids" in keys else None,
         {fact: value.int() for fact, value in facts.items()},
         {field: _value(field, keys[field]) for field in SETTINGS if field in keys},
         keys["why"].str(),
@@ -238,8 +249,15 @@ COSTS = {
 }
 
 
+def _device_ids(node: Any) -> range:
+    numbers = [number.int() for number in node.sequence()]
+    if len(numbers) != 2:
+        raise node.error("two device ids stand here: the first and the last of a generation")
+    return range(numbers[0], numbers[1] + 1)
+
+
 def _value(field: str, node: Any) -> Any:
-    if field in ("wide_barriers", "direct_in_turn", "quantize_ahead", "depthwise_lines", "unrolled_windows"):
+    if field in FLAGS:
         return node.bool()
     if field in ("staged", "staged_conv"):
         return None if node.str() == "none" else node.str()

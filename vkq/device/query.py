@@ -16,6 +16,8 @@ LIMITS = (
     "maxComputeWorkGroupSize",
     "maxStorageBufferRange",
     "minStorageBufferOffsetAlignment",
+    "maxTexelBufferElements",
+    "minTexelBufferOffsetAlignment",
     "maxPushConstantsSize",
     "maxPerStageDescriptorStorageBuffers",
     "maxMemoryAllocationCount",

@@ -99,8 +99,19 @@ class Int8Gemm:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
         shape = tune.ProductShape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
         setting = tune.choose_setting(self.device, shape)
-        variant = self.variant("gemm_{}__tiled", tile=setting.tile)
+        variant = self.variant(self.in_registers(m4, setting.tile), tile=setting.tile)
         return self.device.program(variant, {**setting.local, **self.constants()})
+
+    def in_registers(self, m4: int, tile: str) -> str:
+        """The kernel for so many row blocks whose tiles lie in registers: one that reads its operands as
+        texels where the profile says so, if there is one, and the device can view all of them at once."""
+        c, shader = self.device.capabilities, catalog().shaders.get(f"gemm_{self.arithmetic.family}__texels")
+        has = shader is not None and self.form in shader.axes["dot"] and tile in shader.axes["tile"]
+        if not profile(c).texels or not has:
+            return "gemm_{}__tiled"
+        blocks = self.groups * self.k4 * max(m4, self.n4)  # one is a texel
+        fits = blocks <= c.properties["maxTexelBufferElements"]
+        return "gemm_{}__texels" if fits else "gemm_{}__tiled"
 
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do

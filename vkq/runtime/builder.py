@@ -69,7 +69,7 @@ class Builder:
         where they cannot lie so: each must be made by steps of this plan, be a part of nothing else, and
         begin where the device lets a buffer begin. Nobody may read or write a part as something else, nor
         may it or the array be a result."""
-        unit = self.device.capabilities.properties["minStorageBufferOffsetAlignment"]
+        unit = self.device.capabilities.buffer_alignment
         *offsets, size = itertools.accumulate((part.bytes for part in parts), initial=0)
         able = all(self.made(part) and not self.shares(part) for part in parts)
         apart = len({part.slot for part in parts}) == len(parts)

@@ -42,7 +42,8 @@ def open_context(
     loader = vulkan.binding().lib.vkGetInstanceProcAddr
     context = extension.Context(
         *(vulkan.handle_int(h) for h in (loader, vulkan.instance().handle, physical, handle, queue)),
-        family, profile(c).wide_barriers, c.properties["maxStorageBufferRange"], c.name,
+        family, profile(c).wide_barriers,
+        c.properties["maxStorageBufferRange"], c.properties["maxTexelBufferElements"], c.name,
     )  # fmt: skip
     context.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
     context.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT

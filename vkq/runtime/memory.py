@@ -74,8 +74,7 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            alignment = c.properties["minStorageBufferOffsetAlignment"]
-            made: Arena = context.arena(memory_type, mapped, alignment, BLOCK_BYTES, most, keep)
+            made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, BLOCK_BYTES, most, keep)
             return made
 
         self.arena = arena(plan.own, plan.mapped, min(UNUSED_BYTES, heaps[plan.own] // 16))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ALIGNMENT = 256  # at least minStorageBufferOffsetAlignment of every device (Vulkan allows at most 256)
+ALIGNMENT = 256  # at least `Capabilities.buffer_alignment` of every device (Vulkan allows at most 256)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..device.capabilities import Capabilities
 from ..errors import ArgumentError
 from ..layout.extent import Spec
+from ..shader.spec import TEXEL_BYTES
 from .buffer import Buffer
 from .extension import native_module
 from .program import Program
@@ -67,16 +68,20 @@ def step_of(
     """A dispatch of a program on buffers of these *sizes* in bytes, in the order of its bindings. *in_place*:
     what it overwrites in bindings of that mark is read, too.
 
-    Raises ArgumentError where one is larger than the device's maxStorageBufferRange.
+    Raises ArgumentError where one is larger than the device's maxStorageBufferRange, or has more texels than
+    its maxTexelBufferElements.
     """
     variant, limits = program.variant, device.capabilities
     numbers = tuple(range(len(sizes)) if slots is None else slots)
-    most = limits.properties["maxStorageBufferRange"]
     for size, binding in zip(sizes, variant.bindings, strict=True):
-        if size > most:
+        limit, used, unit = "maxStorageBufferRange", size, "bytes"
+        if binding.texels:
+            limit, used, unit = "maxTexelBufferElements", size // TEXEL_BYTES, "texels"
+        most = limits.properties[limit]
+        if used > most:
             raise ArgumentError(
-                f"{variant.name}: buffer {binding.name} has {size} bytes, above this device's "
-                f"maxStorageBufferRange of {most}; use a smaller batch or split the tensor"
+                f"{variant.name}: buffer {binding.name} has {used} {unit}, above this device's "
+                f"{limit} of {most}; use a smaller batch or split the tensor"
             )
     total = variant.workgroups(push, program.constants)
     return Step(

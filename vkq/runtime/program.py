@@ -64,7 +64,7 @@ def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabi
         "maxComputeWorkGroupSize_z": size[2],
         "maxComputeSharedMemorySize": variant.shared_bytes(constants),
         "maxPushConstantsSize": 4 * len(variant.push_constants),
-        "maxPerStageDescriptorStorageBuffers": len(variant.bindings),
+        "maxPerStageDescriptorStorageBuffers": sum(not binding.texels for binding in variant.bindings),
     }
     return reasons + [
         f"{name} is {limits[name]}, needs {need}" for name, need in asked.items() if need > limits[name]

@@ -111,7 +111,7 @@ class Programs:
             module = code(spirv(variant) if ready is None else ready, self._capabilities)
             return self._context.program(
                 variant.name, module, len(variant.bindings),
-                4 * len(variant.push_constants), packed, subgroup_size, 0,
+                4 * len(variant.push_constants), packed, subgroup_size, variant.texels,
             )  # fmt: skip
 
         block: Together | None = getattr(self._local, "block", None)

@@ -245,12 +245,13 @@ def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
 
 def _layout(vk: Any, make: Callable[[str, Any], Any], variant: Variant) -> Any:
     """The VkPipelineLayout of a variant; *make* creates what an info describes."""
+    storage, texels = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
     slots = [
         vk.VkDescriptorSetLayoutBinding(
-            binding=i, descriptorType=vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, descriptorCount=1,
+            binding=i, descriptorType=texels if binding.texels else storage, descriptorCount=1,
             stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
         )
-        for i in range(len(variant.bindings))
+        for i, binding in enumerate(variant.bindings)
     ]  # fmt: skip
     slots_of = make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo(pBindings=slots))
     push = vk.VkPushConstantRange(

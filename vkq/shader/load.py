@@ -24,12 +24,12 @@ from vkq.shader.schema import (
     named,
     type_of,
 )
-from vkq.shader.spec import Binding, Constant, PushConstant, Shader, Value, Variant, encode
+from vkq.shader.spec import TEXELS, Binding, Constant, PushConstant, Shader, Value, Variant, encode
 from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 ACCESS = ("read", "write", "read_write")
-ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?")
+ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)
 
 
 @dataclass(frozen=True)
@@ -226,6 +226,8 @@ def _bindings(node: Node, types: Mapping[str, Node]) -> tuple[Binding, ...]:
         layout = keys["layout"].str() if "layout" in keys else None
         optional, in_place = (name in keys and keys[name].bool() for name in ("optional", "in_place"))
         element = _element(types.get(name, keys["type"]))
+        if element == TEXELS and access != "read":
+            raise keys["access"].error(f"texels are only read; '{name}' says {access}.")
         found.append(Binding(len(found), name, access, element, layout, optional, in_place))
     for name in types.keys() - {binding.name for binding in found}:
         raise types[name].error(f"there is no binding '{name}'; name one of those under bindings.")

@@ -21,7 +21,9 @@ from vkq.shader.spirv import (
     OP_CAPABILITY,
     OP_EXECUTION_MODE,
     OP_EXTENSION,
+    OP_IMAGE,
     OP_RUNTIME_ARRAY,
+    OP_SAMPLED_IMAGE,
     OP_SPEC_FALSE,
     OP_SPEC_TRUE,
     OP_STRUCT,
@@ -114,6 +116,9 @@ def _bindings(module: Module) -> Iterator[Binding]:
                 " 0 only."
             )
         structure = module.defined.get(block)
+        if structure and structure.op in (OP_IMAGE, OP_SAMPLED_IMAGE):
+            yield Binding(number, name, "read", module.texels_name(block))
+            continue
         members = structure.words[1:] if structure and structure.op == OP_STRUCT else ()
         flags = [
             decorations.keys() | module.decorations.get((block, i), {}).keys() for i in range(len(members))

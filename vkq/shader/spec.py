@@ -19,6 +19,7 @@ from vkq.shader.expression import Expression
 
 Value = int | float | bool
 _NOTHING: Mapping[str, Any] = {}
+TEXELS, TEXEL_BYTES = "isamplerBuffer", 16
 _RANGES = {"int": (-(2**31), 2**31 - 1), "uint": (0, 2**32 - 1)}
 
 
@@ -55,7 +56,7 @@ def encode(kind: str, value: object, what: str) -> bytes:
 @dataclass(frozen=True)
 class Binding:
     """A storage buffer of set 0: access ``read``, ``write`` or ``read_write``, GLSL element type such as
-    ``ivec4``."""
+    ``ivec4``. Of the type `TEXELS` it is a uniform texel buffer, whose texels are four int32."""
 
     number: int
     name: str
@@ -64,6 +65,10 @@ class Binding:
     layout: str | None = None
     optional: bool = False  # the compiled code of a variant may leave it unused
     in_place: bool = False  # some dispatches read what they overwrite: `vkq.runtime.plan.step_of`
+
+    @property
+    def texels(self) -> bool:
+        return self.type == TEXELS
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,11 @@ class Variant:
     local_size_text: tuple[Expression, Expression, Expression]
     shared_bytes_text: Expression
     workgroups_text: Expression
+
+    @property
+    def texels(self) -> int:
+        """A bit for the number of each binding that is a uniform texel buffer."""
+        return sum(1 << binding.number for binding in self.bindings if binding.texels)
 
     def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
         """The value of every specialization constant by name: the defaults, replaced by those in

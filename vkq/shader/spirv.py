@@ -24,6 +24,7 @@ OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_
     30,
     32,
 )
+OP_IMAGE, OP_SAMPLED_IMAGE, DIM_BUFFER, SAMPLED = 25, 27, 5, 1
 OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
 OP_SPEC_OP, OP_FUNCTION, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 54, 59, 71, 72
 OP_IMPORT, OP_MEMORY_MODEL, OP_EXECUTION_MODE_ID = 11, 14, 331
@@ -188,6 +189,16 @@ class Module:
         if instruction.op == OP_VECTOR:
             return f"{_VECTOR_PREFIX.get(self.type_name(words[1]), '?')}vec{words[2]}"
         return "?"
+
+    def texels_name(self, identifier: int) -> str:
+        """The GLSL name of a uniform texel buffer (``isamplerBuffer``); ``?`` for any other image."""
+        image = self.defined[identifier]
+        if image.op == OP_SAMPLED_IMAGE:
+            image = self.defined[image.words[1]]
+        _, of, dim, _, arrayed, multisampled, sampled, *_ = image.words
+        if (dim, arrayed, multisampled, sampled) != (DIM_BUFFER, 0, 0, SAMPLED):
+            return "?"
+        return f"{_VECTOR_PREFIX.get(self.type_name(of), '?')}samplerBuffer"
 
     def evaluate(self, identifier: int) -> int:
         """The value of an integer or bool constant under the specialization."""

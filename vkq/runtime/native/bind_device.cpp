@@ -9,7 +9,8 @@ struct Context {
   std::shared_ptr<Queue> queue = std::make_shared<Queue>(core);
 
   Context(uint64_t getInstanceProcAddr, uint64_t instance, uint64_t physical, uint64_t device,
-          uint64_t vkQueue, uint32_t family, bool wideBarriers, uint64_t maxBinding, std::string name) {
+          uint64_t vkQueue, uint32_t family, bool wideBarriers, uint64_t maxBinding, uint64_t maxTexels,
+          std::string name) {
     fillTable(getInstanceProcAddr, instance);
     core->physical = std::make_shared<vk::PhysicalDevice>(reinterpret_cast<VkPhysicalDevice>(physical));
     core->device = std::make_shared<vk::Device>(reinterpret_cast<VkDevice>(device));
@@ -17,6 +18,7 @@ struct Context {
     core->family = family;
     core->wideBarriers = wideBarriers;
     core->maxBinding = maxBinding;
+    core->maxTexels = maxTexels;
     core->name = std::move(name);
     makeCache(nullptr, 0);
   }
@@ -59,7 +61,8 @@ struct Context {
 void bindContext(nb::module_ &m) {
   nb::class_<Context>(m, "Context")
       .def(
-          nb::init<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t, bool, uint64_t, std::string>())
+          nb::init<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t, bool, uint64_t, uint64_t,
+                   std::string>())
       .def(
           "arena",
           [](Context &c, uint32_t type, bool mapped, uint64_t alignment, uint64_t block, uint64_t largest,
@@ -79,9 +82,9 @@ void bindContext(nb::module_ &m) {
       .def_prop_ro("queue", [](Context &c) { return c.queue; })
       .def("program",
            [](Context &c, std::string name, nb::bytes spirv, uint32_t bindings, uint32_t push,
-              const Constants &constants, uint32_t subgroupSize, uint32_t flags) {
+              const Constants &constants, uint32_t subgroupSize, uint32_t texels) {
              return std::make_shared<Program>(c.core, std::move(name), spirv, bindings, push, constants,
-                                              subgroupSize, flags);
+                                              subgroupSize, texels);
            })
       .def("load_cache", [](Context &c, nb::bytes data) { c.makeCache(data.c_str(), data.size()); })
       .def("cache_data", &Context::cacheData)

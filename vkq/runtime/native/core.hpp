@@ -37,6 +37,7 @@ struct Core {
   uint32_t family = 0;
   bool wideBarriers = false;
   uint64_t maxBinding = 0;  // maxStorageBufferRange, in bytes
+  uint64_t maxTexels = 0;   // maxTexelBufferElements
   std::string name;         // for errors
   VkPipelineCache cache = VK_NULL_HANDLE;
   FencePool fences;

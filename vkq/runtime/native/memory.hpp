@@ -4,7 +4,7 @@
 
 namespace vkq {
 
-// A storage buffer without memory, and what memory it needs.
+// A buffer without memory, and what memory it needs.
 VkMemoryRequirements makeBuffer(Core &core, uint64_t bytes, VkBuffer *buffer);
 
 struct Memory : Resource, std::enable_shared_from_this<Memory> {

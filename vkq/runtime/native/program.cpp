@@ -7,15 +7,19 @@
 namespace vkq {
 
 Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32_t bindingCount,
-                 uint32_t push, const Constants &constants, uint32_t subgroupSize, uint32_t flags)
-    : Resource(std::move(c)), name(std::move(n)), bindings(bindingCount), pushBytes(push) {
+                 uint32_t push, const Constants &constants, uint32_t subgroupSize, uint32_t texelBindings)
+    : Resource(std::move(c)),
+      name(std::move(n)),
+      bindings(bindingCount),
+      pushBytes(push),
+      texels(texelBindings) {
   if (bindings > MOST_BINDINGS) throw std::invalid_argument("Program: more bindings than can be recorded");
   std::vector<uint32_t> code(spirv.size() / 4);
   std::memcpy(code.data(), spirv.c_str(), code.size() * 4);
   Unlocked unlocked;
   Use use(*core);
   try {
-    create(code, constants, subgroupSize, flags);
+    create(code, constants, subgroupSize);
   } catch (...) {
     release();
     throw;
@@ -23,8 +27,8 @@ Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32
   adopt();
 }
 
-void Program::create(const std::vector<uint32_t> &code, const Constants &constants, uint32_t subgroupSize,
-                     uint32_t flags) {
+void Program::create(const std::vector<uint32_t> &code, const Constants &constants,
+                     uint32_t subgroupSize) {
   VkDevice d = core->handle();
   VkShaderModuleCreateInfo m{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
   m.codeSize = code.size() * 4;
@@ -32,14 +36,14 @@ void Program::create(const std::vector<uint32_t> &code, const Constants &constan
   vkTable.vkCreateShaderModule(d, &m, nullptr, &module);
   core->check();
   createLayouts();
-  createPipeline(constants, subgroupSize, flags);
+  createPipeline(constants, subgroupSize);
 }
 
 void Program::createLayouts() {
   VkDevice d = core->handle();
   std::vector<VkDescriptorSetLayoutBinding> slots(bindings);
   for (uint32_t i = 0; i < bindings; i++)
-    slots[i] = {i, VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
+    slots[i] = {i, kind(i), 1, VK_SHADER_STAGE_COMPUTE_BIT, nullptr};
   VkDescriptorSetLayoutCreateInfo s{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO};
   s.bindingCount = bindings;
   s.pBindings = slots.data();
@@ -55,7 +59,7 @@ void Program::createLayouts() {
   core->check();
 }
 
-void Program::createPipeline(const Constants &constants, uint32_t subgroupSize, uint32_t flags) {
+void Program::createPipeline(const Constants &constants, uint32_t subgroupSize) {
   std::vector<VkSpecializationMapEntry> entries;
   std::vector<uint32_t> values;
   for (auto &[id, value] : constants) {
@@ -68,7 +72,6 @@ void Program::createPipeline(const Constants &constants, uint32_t subgroupSize, 
       VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
   required.requiredSubgroupSize = subgroupSize;
   VkComputePipelineCreateInfo p{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
-  p.flags = flags;
   p.stage.sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO;
   if (subgroupSize) {
     p.stage.pNext = &required;

@@ -16,17 +16,21 @@ struct Program : Resource, std::enable_shared_from_this<Program> {
   VkPipelineLayout layout = VK_NULL_HANDLE;
   VkPipeline pipeline = VK_NULL_HANDLE;
   uint32_t bindings, pushBytes;
+  uint32_t texels;  // a bit for each binding that is a uniform texel buffer; the others are storage buffers
 
   Program(std::shared_ptr<Core> c, std::string name, nb::bytes spirv, uint32_t bindingCount, uint32_t push,
-          const Constants &constants, uint32_t subgroupSize, uint32_t flags);
+          const Constants &constants, uint32_t subgroupSize, uint32_t texelBindings);
+  bool readsTexels(uint32_t binding) const { return texels >> binding & 1; }
+  VkDescriptorType kind(uint32_t binding) const {
+    return readsTexels(binding) ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER;
+  }
   ~Program() override { dispose(); }
   void release() override;
 
  private:
-  void create(const std::vector<uint32_t> &code, const Constants &constants, uint32_t subgroupSize,
-              uint32_t flags);
+  void create(const std::vector<uint32_t> &code, const Constants &constants, uint32_t subgroupSize);
   void createLayouts();
-  void createPipeline(const Constants &constants, uint32_t subgroupSize, uint32_t flags);
+  void createPipeline(const Constants &constants, uint32_t subgroupSize);
 };
 
 }  // namespace vkq

@@ -246,12 +246,14 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   const auto count = static_cast<uint32_t>(step.slots.size());
   VkDescriptorSet set = sets.allocate(*core, program);
   VkDescriptorBufferInfo infos[Program::MOST_BINDINGS];
+  VkBufferView views[Program::MOST_BINDINGS];
   VkWriteDescriptorSet updates[Program::MOST_BINDINGS];
   for (uint32_t i = 0; i < count; i++) {
     const Slot &slot = slots[step.slots[i]];
     infos[i] = {slot.buffer(), slot.offset, slot.bytes};
-    updates[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set,       i,      0, 1,
-                  VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,      nullptr, &infos[i], nullptr};
+    if (program.readsTexels(i)) views[i] = sets.view(*core, {slot.buffer(), slot.offset, slot.bytes});
+    updates[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set,       i,        0, 1,
+                  program.kind(i),                        nullptr, &infos[i], &views[i]};
   }
   vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
   const bool timed = timesSteps && queriesUsed + 2 <= queryCount;

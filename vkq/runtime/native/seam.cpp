@@ -61,7 +61,7 @@ uint64_t injectedCalls() {
           X(vkAllocateDescriptorSets) X(vkCreateShaderModule) X(vkCreateDescriptorSetLayout)               \
               X(vkCreatePipelineLayout) X(vkCreatePipelineCache) X(vkCreateComputePipelines)               \
                   X(vkCreateQueryPool) X(vkResetFences) X(vkGetQueryPoolResults) X(vkGetPipelineCacheData) \
-                      X(vkDeviceWaitIdle)
+                      X(vkDeviceWaitIdle) X(vkCreateBufferView)
 
 #define REAL(f) static PFN_##f real_##f = nullptr;
 CHECKED_CALLS(REAL)

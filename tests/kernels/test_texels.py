@@ -1,0 +1,114 @@
+"""Products in registers whose operands are uniform texel buffers, forced on devices that would not read
+them so."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.device.reported import profile_says
+from tests.runtime import work
+from tests.runtime.work import OUT_OF_DEVICE_MEMORY, failing
+from vkq import reference
+from vkq.kernels import gemm
+from vkq.problem.names import parse
+from vkq.runtime.plan import step_of
+from vkq.select import tune
+from vkq.shader.catalog import catalog
+
+TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
+# every edge ragged; k a word and a part of one; weight zero points where the form sums the rows of x
+SHAPES = {"u8s8": "linear[M=37,K=70,N=21]", "u8u8": "linear[M=9,K=5,N=77]"}
+
+
+@pytest.fixture(autouse=True)
+def texels(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile_says(monkeypatch, gemm, texels=True, staged=None)
+
+
+def layer(device: vkq.Device, name: str, form: str, wide: bool = False, **options: Any) -> work.Work:
+    data = random_data(
+        parse(name), np.random.default_rng(len(name)), w_zero_points="channel" if form == "u8u8" else "none"
+    )
+    y = None if wide else data.y_q
+    kind: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
+    made = kind(
+        data.w, data.w_scale, x_qparams=data.x_q, y_qparams=y, bias=data.bias, device=device,
+        w_zero_point=data.w_zero_point, path=f"dot_{form}", **getattr(data, "options", {}), **options,
+    )  # fmt: skip
+    return work.Work(made, data.x, data.expected(y))
+
+
+@pytest.mark.parametrize("tile", TEXELS.axes["tile"])
+@pytest.mark.parametrize("form", TEXELS.axes["dot"])
+def test_products(device: vkq.Device, form: str, tile: str) -> None:
+    for wide in (False, True):
+        one = layer(device, SHAPES[form], form, wide)
+        with tune.forced(tune.Setting(tile, 16, 4)):
+            out = "f32" if wide else "q8to"
+            assert one.layer.explain(one.x.shape).variants[-1] == f"{TEXELS.name}:{form}.{out}.{tile}"
+            one.check()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "conv2d[N=1,IC=9,H=7,W=9,OC=6,KH=1,KW=1]",  # x is an image
+        "conv2d[N=2,IC=7,H=5,W=6,OC=6,KH=3,KW=3,padding=1]",  # and a matrix in the middle of scratch memory
+        "conv2d[N=1,IC=12,H=6,W=5,OC=9,KH=3,KW=3,groups=3]",  # one for each group
+    ],
+)
+def test_convolutions(device: vkq.Device, name: str) -> None:
+    one = layer(device, name, "u8s8", method="pointwise" if "KH=1" in name else "im2col")
+    assert one.layer.explain(one.x.shape).variants[-1].startswith(f"{TEXELS.name}:")
+    one.check()
+
+
+def test_a_chain_that_is_replayed(device: vkq.Device) -> None:
+    """What one dispatch wrote as words the next one reads as texels."""
+    first = layer(device, SHAPES["u8s8"], "u8s8")
+    q, w = first.layer.y_qparams, np.arange(5 * 21).astype(np.int8).reshape(5, 21)
+    second = vkq.Linear(w, 0.1, x_qparams=q, y_qparams=work.Y, path="dot_u8s8", device=device)
+    assert TEXELS.name in second.explain((37, 21)).variants[-1]
+    x = vkq.Tensor.from_numpy(first.x, device)
+    with device.record() as recording:
+        y = second(first.layer(x))
+    want = reference.linear(first.want, w, x=q, w_scale=0.1, y=work.Y)
+    for _ in range(200):
+        recording.run()
+        assert y.numpy().tobytes() == want.tobytes()
+
+
+def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
+    """From both sides of the limit: 37 rows are ten blocks of 18 texels, 21 columns six."""
+    for most, shader in ((180, "texels"), (179, "tiled")):
+        limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
+        with vkq.Device(capabilities=limited) as small:
+            one = layer(small, SHAPES["u8s8"], "u8s8")
+            variant = one.layer.explain(one.x.shape).variants[-1]
+            assert variant.startswith(f"gemm_q8ta_q8csw__{shader}:")
+            one.check()
+
+
+def test_a_range_that_is_too_long_is_refused_all_the_same(any_device: vkq.Device) -> None:
+    program = any_device.program(TEXELS.variants[0])
+    push = {constant.name: 1 for constant in program.variant.push_constants[1:]}
+    most = any_device.capabilities.properties["maxTexelBufferElements"]
+    with pytest.raises(vkq.ArgumentError, match=rf"{most + 1} texels, .* maxTexelBufferElements of {most};"):
+        step_of(any_device, program, [16 * most + 16, 16, 16, 16], push)
+
+
+def test_a_view_that_cannot_be_made(device: vkq.Device) -> None:
+    one = layer(device, SHAPES["u8s8"], "u8s8")
+    one.check()
+    for nth in (1, 2):
+        with failing("vkCreateBufferView", nth), pytest.raises(vkq.OutOfMemoryError) as caught:
+            one.layer(one.x)
+        assert (caught.value.result, caught.value.call) == (OUT_OF_DEVICE_MEMORY, "vkCreateBufferView")
+        one.check()
+    gc.collect()
