@@ -61,7 +61,7 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     path = choose_path(device).path
     path = without_matrices(device).path if path == COOPMAT else path
     _ = catalog().variants  # reads every description of a shader, which is no driver's time
-    subjects = {family.name: _Subject(device, check_of(family.problem), path) for family in families()}
+    subjects = {f.name: _Subject(device, check_of(f.problem), path) for f in families() if f.problem}
     start = time.perf_counter()
     for family, name in _in_order(device):
         if (family.name, name) in skipped:

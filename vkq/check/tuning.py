@@ -11,7 +11,7 @@ from functools import partial
 
 import numpy as np
 
-from ..device.profiles import families, preferred
+from ..device.profiles import preferred, tuned_families
 from ..ops.conv2d import Conv2d
 from ..ops.conv_transpose2d import ConvTranspose2d
 from ..ops.linear import Linear
@@ -156,7 +156,7 @@ def tuned_kernels(device: Device, check: Check, path: str) -> list[KernelTrial]:
     data = check.data()
     given = check.input(data)
     want, x = check.expected(data, given), Tensor.from_numpy(given, device)
-    choices = [{}, *({family.name: name} for family in families() for name in family.candidates)]
+    choices = [{}, *({family.name: name} for family in tuned_families() for name in family.candidates)]
     seen: set[object] = set()
     found: list[tuple[KernelTrial, Candidate | None]] = []
     for choice in choices:

@@ -64,7 +64,7 @@ class Profile:
     matrix_conv_costs: Mapping[str, float]
     sum_apart_bytes: int
     direct_group_channels: int
-    grouped_tiles: Mapping[str, float]
+    grouped_tiles: tuple[tuple[str, float], ...]
     names: tuple[str, ...]
     whys: tuple[str, ...]
     timed: bool  # whether kernels were timed on such a device
@@ -121,11 +121,11 @@ class ProfileRule:
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A family of kernels: a problem that represents it, and by name what each candidate says in place of the
-    profile."""
+    """A family of kernels: a problem that represents it, or None, and by name what each candidate says in
+    place of the profile."""
 
     name: str
-    problem: str
+    problem: str | None
     candidates: Mapping[str, Mapping[str, Any]]
 
 
@@ -156,7 +156,7 @@ def is_preferred() -> bool:
 
 
 def _file() -> dict[str, Any]:
-    return load(FILE).mapping({"default", "rules", "candidates"}, set())
+    return load(FILE).mapping({"default", "rules", "candidates", "tuned"}, set())
 
 
 @functools.cache
@@ -165,14 +165,24 @@ def families() -> tuple[Family, ...]:
     found = []
     for name, node in _file()["candidates"].items():
         keys = node.mapping({"problem", "tries"}, set())
-        tries = {
-            candidate: {
-                field: _value(field, value) for field, value in says.mapping(set(), set(SETTINGS)).items()
-            }
-            for candidate, says in keys["tries"].items()
-        }
-        found.append(Family(name, keys["problem"].str(), tries))
+        found.append(Family(name, keys["problem"].str(), _tries(keys["tries"])))
     return tuple(found)
+
+
+@functools.cache
+def tuned_families() -> tuple[Family, ...]:
+    """Those, and the families that `vkq tune` alone measures."""
+    more = (Family(name, None, _tries(node)) for name, node in _file()["tuned"].items())
+    return (*families(), *more)
+
+
+def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
+    return {
+        candidate: {
+            field: _value(field, value) for field, value in says.mapping(set(), set(SETTINGS)).items()
+        }
+        for candidate, says in node.items()
+    }
 
 
 @functools.cache
@@ -279,7 +289,7 @@ def _value(field: str, node: Any) -> Any:
     if field in COSTS:
         return _numbers(node.mapping(COSTS[field]).items())
     if field == "grouped_tiles":
-        return _numbers(node.items())
+        return tuple(_numbers(node.items()).items())
     if field == "matrix_part_cycles":
         return _cycles(node, 3)
     return node.int()

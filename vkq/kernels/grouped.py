@@ -114,7 +114,7 @@ def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str
     if known.staged is None:
         return None
     variants = {variant.name: variant for variant in catalog().shaders[STAGED].variants}
-    for tile, least in known.grouped_tiles.items():
+    for tile, least in known.grouped_tiles:
         size = int(tile.split("x")[0])
         fills = -(-rows // size) * -(-n // size) >= least * known.multiprocessors
         half_full = 2 * rows > size or tile.startswith(SMALLEST)

@@ -1,6 +1,6 @@
 """The kernels that `vkq tune` found the fastest for a problem on this device: a candidate of each family
-(``candidates`` of profiles.yaml), kept by the problem's name and scheme. What is measured for a device as a
-whole is `vkq.device.measured`; choices change speed and never a result.
+(``candidates`` and ``tuned`` of profiles.yaml), kept by the problem's name and scheme. What is measured for a
+device as a whole is `vkq.device.measured`; choices change speed and never a result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
-from ..device.profiles import families, is_preferred, preferred
+from ..device.profiles import is_preferred, preferred, tuned_families
 
 Candidates = Mapping[str, str]  # candidate by family
 _tuned: dict[str, dict[str, Candidates]] = {}  # by device, then subject
@@ -30,7 +30,7 @@ def subject(problem: str, scheme: str) -> str:
 def says(choice: Candidates) -> dict[str, Any]:
     """What candidates say in place of the profile's fields; one that is no more says nothing."""
     found: dict[str, Any] = {}
-    for family in families():
+    for family in tuned_families():
         found |= family.candidates.get(choice.get(family.name, ""), {})
     return found
 
