@@ -163,6 +163,18 @@ class _Forced:
         self.matrices.convolve(b, p, x, y)
 
 
+def timed(
+    device: vkq.Device, layer: Any, p: Any, x: np.ndarray, w: np.ndarray, compute: str, what: str
+) -> dict[str, Any]:
+    """A layer's time, once its results are verified; of few rows on copies of the weight."""
+    said = verified(layer, p, x, w, 0.01, compute)
+    passes = max(2, min(64, int(200 / max(p.macs / 1e9, 0.1))))
+    copies = COPIES if what == "auto" and p.name.startswith("linear") and p.gemm_m <= 64 else 1
+    same = [layer, *(next(layers(device, p, w, 0.01, compute, False))[1] for _ in range(1, copies))]
+    us = gpu_us(device, same, x, 4, passes)
+    return {"us": us, "said": said, "shader": layer.explain(p.x_shape).variants}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path)
@@ -181,19 +193,10 @@ def main() -> None:
         for compute in ("float32", "float16"):
             for what, layer in guarded(layers(device, p, w, 0.01, compute, arguments.tiles)):
                 try:
-                    said = verified(layer, p, x, w, 0.01, compute)
-                    work = p.macs / 1e9
-                    passes = max(2, min(64, int(200 / max(work, 0.1))))
-                    copies = COPIES if what == "auto" and name.startswith("linear") and p.gemm_m <= 64 else 1
-                    same = [
-                        layer,
-                        *(next(layers(device, p, w, 0.01, compute, False))[1] for _ in range(1, copies)),
-                    ]
-                    us = gpu_us(device, same, x, 4, passes)
-                    shader = layer.explain(p.x_shape).variants
-                    spent = f"t={time.time() - start:.0f}"
-                    print(f"{name} {compute} {what}: {us:.1f} us, {said}, {shader} {spent}", flush=True)
-                    row[f"{compute} {what}"] = {"us": us, "said": said, "shader": shader}
+                    found = timed(device, layer, p, x, w, compute, what)
+                    row[f"{compute} {what}"] = found
+                    told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
+                    print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
                 except Exception as error:  # another variant may do
                     print(f"{name} {compute} {what}: {type(error).__name__} {error}", flush=True)
                     traceback.print_exc(file=sys.stdout)

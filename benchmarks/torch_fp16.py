@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import statistics
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,26 +79,40 @@ def main() -> None:
     parser.add_argument("--md", type=Path)
     arguments = parser.parse_args()
     torch.backends.cudnn.benchmark = True
-    rows: list[dict[str, Any]] = []
-    for row in json.loads(arguments.result.read_text())["rows"]:
-        p = (
-            parse(row["case"])
-            if row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq"
-            else None
-        )
+    rows = list(beside(json.loads(arguments.result.read_text())["rows"]))
+    lines = table(rows)
+    print("\n".join(lines))
+    about = {
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "gpu": torch.cuda.get_device_name(),
+    }
+    if arguments.json:
+        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+    if arguments.md:
+        arguments.md.write_text("\n".join(lines) + "\n")
+
+
+def beside(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The convolutions of a result, with PyTorch's times."""
+    for row in rows:
+        wanted = row["case"].startswith("conv2d") and row["clock"] == "gpu" and row["arm"] == "vkq"
+        p = parse(row["case"]) if wanted else None
         if not isinstance(p, Conv2dProblem):
             continue
         times = {name: torch_us(p, memory_format) for name, memory_format in FORMATS.items()}
-        rows.append(
-            {
-                "case": row["case"],
-                "batch": p.n,
-                "vkq_us": row["median_us"],
-                "variant": row["variant"],
-                **{f"torch_{name}_us": us for name, us in times.items()},
-                "ratio": min(times.values()) / row["median_us"],
-            }
-        )
+        yield {
+            "case": row["case"],
+            "batch": p.n,
+            "vkq_us": row["median_us"],
+            "variant": row["variant"],
+            **{f"torch_{name}_us": us for name, us in times.items()},
+            "ratio": min(times.values()) / row["median_us"],
+        }
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """Lines of Markdown, with how many are faster for each batch."""
     lines = ["| case | vkq int8 | torch fp16 NCHW | NHWC | faster by |", "| --- | --- | --- | --- | --- |"]
     lines += [
         f"| {r['case']} | {r['vkq_us']:.1f} us | {r['torch_NCHW_us']:.1f} us | {r['torch_NHWC_us']:.1f} us |"
@@ -111,16 +126,7 @@ def main() -> None:
         lines.append(
             f"\nBatch {batch}: vkq is faster in {faster} of {len(ratios)}, geometric mean {mean:.2f}."
         )
-    print("\n".join(lines))
-    about = {
-        "torch": torch.__version__,
-        "cudnn": torch.backends.cudnn.version(),
-        "gpu": torch.cuda.get_device_name(),
-    }
-    if arguments.json:
-        arguments.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
-    if arguments.md:
-        arguments.md.write_text("\n".join(lines) + "\n")
+    return lines
 
 
 if __name__ == "__main__":

@@ -89,39 +89,30 @@ def onnx_twin(shape: tuple[int, ...], grid: np.ndarray) -> InferenceSession:
         return name
 
     def qparams(name: str, q: vkq.QParams) -> list[str]:
+        scale, zero = np.float32(q.scale), np.int8(q.zero_point)
+        return [constant(f"{name}_scale", scale), constant(f"{name}_zero", zero)]
+
+    def quantized(name: str, w: np.ndarray, scale: np.ndarray) -> list[str]:
+        zero = np.zeros(len(scale), np.int8)
         return [
-            constant(f"{name}_scale", np.float32(q.scale)),
-            constant(f"{name}_zero", np.int8(q.zero_point)),
-        ]
+            constant(f"{name}_w", w), constant(f"{name}_w_scale", scale), constant(f"{name}_w_zero", zero)
+        ]  # fmt: skip
 
     nodes.append(helper.make_node("QuantizeLinear", ["image", *qparams("image", PIXEL)], ["image_q"]))
     inputs = {"blur": "image_q", "edges": "blur", "colours": "edges", "pool": "edges"}
     for name, (weight, options, x, y) in filters().items():
-        w, scale = quantize_weight(weight)
-        parameters = [
-            constant(f"{name}_w", w),
-            constant(f"{name}_w_scale", scale),
-            constant(f"{name}_w_zero", np.zeros(len(w), np.int8)),
-        ]
+        parameters = quantized(name, *quantize_weight(weight))
         ends = [inputs[name], *qparams(f"{name}_x", x), *parameters, *qparams(f"{name}_y", y)]
-        pads, stride = [options.get("padding", 0)] * 4, [options.get("stride", 1)] * 2
+        window = {"pads": [options.get("padding", 0)] * 4, "strides": [options.get("stride", 1)] * 2}
         raw = f"{name}_raw" if name == "edges" else name
-        nodes.append(
-            helper.make_node(
-                "QLinearConv", ends, [raw], pads=pads, strides=stride, group=options.get("groups", 1)
-            )
-        )
+        groups = options.get("groups", 1)
+        nodes.append(helper.make_node("QLinearConv", ends, [raw], group=groups, **window))
         if name == "edges":  # relu in the integer domain
-            nodes.append(
-                helper.make_node("Max", [raw, constant("edges_floor", np.int8(y.zero_point))], [name])
-            )
+            floor = constant("edges_floor", np.int8(y.zero_point))
+            nodes.append(helper.make_node("Max", [raw, floor], [name]))
     w, scale = quantize_weight(grid)
     nodes.append(helper.make_node("Flatten", ["pool"], ["pool_flat"]))
-    weights = [
-        constant("grid_w", w.T.copy()),
-        constant("grid_w_scale", scale),
-        constant("grid_w_zero", np.zeros(len(w), np.int8)),
-    ]
+    weights = quantized("grid", w.T.copy(), scale)
     ends = ["pool_flat", *qparams("grid_x", EDGE), *weights, *qparams("grid_y", SHARE)]
     nodes.append(helper.make_node("QLinearMatMul", ends, ["grid"]))
     graph = helper.make_graph(

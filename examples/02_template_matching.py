@@ -91,6 +91,17 @@ def in_float(photo: np.ndarray, crop: np.ndarray) -> dict[str, np.ndarray]:
     return found
 
 
+def tell_errors(sums_by_way: dict[str, np.ndarray], exact: np.ndarray) -> None:
+    """How far sums in floating point are from the exact ones."""
+    for what, sums in sums_by_way.items():
+        wrong = np.abs(sums.astype(np.float64) - exact)
+        rounded = np.abs(np.rint(sums) - exact).max() == 0
+        print(
+            f"sums     {what}: wrong at {(wrong > 0).mean():.0%} of {wrong.size} places, by up to"
+            f" {wrong.max():.2g}; {'exact' if rounded else 'wrong'} when rounded"
+        )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -122,13 +133,7 @@ def main() -> int:
     print(f"picture  {OUT / 'template_matching.png'}")
     macs = scores.size * SIZE * SIZE
     print(f"time     {elapsed:.2f} s for {macs / 1e9:.1f} billion multiply-adds and the normalization")
-    for what, sums in in_float(photo, crops[SHOWN]).items():
-        wrong = np.abs(sums.astype(np.float64) - exact)
-        rounded = np.abs(np.rint(sums) - exact).max() == 0
-        print(
-            f"sums     {what}: wrong at {(wrong > 0).mean():.0%} of {wrong.size} places, by up to"
-            f" {wrong.max():.2g}; {'exact' if rounded else 'wrong'} when rounded"
-        )
+    tell_errors(in_float(photo, crops[SHOWN]), exact)
     print(f"ssd      {right_ssd} of {CROPS} crops found: squared differences do not allow for brightness")
     print(
         f"result   {right} of {CROPS} crops found exactly where they were cut (correlation coefficient, exact"

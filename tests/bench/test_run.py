@@ -368,16 +368,8 @@ def test_command_line(
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
     files["plot"] = tmp_path / "run.png"
-    words = [
-        "bench",
-        "linear[M=1,5,K=70,N=9]",
-        "--device",
-        "llvmpipe",
-        "--path",
-        "dot_s8s8",
-        "--vs",
-        "portable",
-    ]
+    case = "linear[M=1,5,K=70,N=9]"
+    words = ["bench", case, "--device", "llvmpipe", "--path", "dot_s8s8", "--vs", "portable"]
     quick = ["--samples", "3", "--time", "0.5", "--submission-ms", "0.2", "--clock", "call,submit"]
     assert (
         cli.main([*words, *quick, "--wide", *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 0

@@ -97,24 +97,18 @@ def emulate(
             made[key] = _program(device, variant, values, computes)
         return made[key]
 
-    def tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
-        if all(binding.name != "tile" for binding in program.variant.bindings):
-            return 0
-        workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
-        return max(16 * _tile(program.variant, program.constants) * workgroups, 16)
-
     def dispatched(
         self: Recording, program: Program, buffers: Iterable[Buffer], push: Mapping[str, int | float],
         macs: int = 0
     ) -> None:  # fmt: skip
-        size = tile_bytes(program, push)
+        size = _tile_bytes(program, push)
         dispatch(self, program, [*buffers, device.allocate(size)] if size else buffers, push, macs)
 
     def built(
         self: Builder, program: Program, slots: Sequence[Slot], push: Mapping[str, int | float],
         macs: int = 0, in_place: bool = False
     ) -> None:  # fmt: skip
-        if size := tile_bytes(program, push):
+        if size := _tile_bytes(program, push):
             tile = Resident(device, size, lambda: np.zeros(size, np.int8))
             slots = [*slots, self.constant(tile)]
         build(self, program, slots, push, macs, in_place)
@@ -123,6 +117,14 @@ def emulate(
     monkeypatch.setattr(device, "program", program)
     monkeypatch.setattr(Recording, "dispatch", dispatched)
     monkeypatch.setattr(Builder, "dispatch", built)
+
+
+def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
+    """Of what stands in for the shared memory of a dispatch's workgroups."""
+    if all(binding.name != "tile" for binding in program.variant.bindings):
+        return 0
+    workgroups = program.variant.workgroups({"first_group": 0, **push}, program.constants)
+    return max(16 * _tile(program.variant, program.constants) * workgroups, 16)
 
 
 def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], computes: bool) -> Program:
