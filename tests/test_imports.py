@@ -1,6 +1,7 @@
 """Imports go one way, and ``import vkq`` does no work."""
 
 import ast
+import functools
 import json
 import os
 import subprocess
@@ -34,7 +35,7 @@ LAYERS = [
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 # The oracle judges what the rest makes, so the rest must not be made with it.
-JUDGES = {"reference", "check", "bench", "cli"}
+JUDGES = {"reference", "check", "bench"}
 
 
 def part(module: tuple[str, ...]) -> str:
@@ -77,14 +78,13 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and parts[:-1] else parts)
 
 
+@functools.cache
 def graph() -> dict[str, set[str]]:
     """Every module with the modules that it imports: also inside functions and for type checkers alone."""
-    names = {name_of(path) for path in modules()}
+    names = {*(name_of(path) for path in modules()), ""}
 
     def module(target: tuple[str, ...]) -> str:
-        found = next(
-            n for n in (".".join(target[:i]) for i in range(len(target), -1, -1)) if n in {*names, ""}
-        )
+        found = next(n for n in (".".join(target[:i]) for i in range(len(target), -1, -1)) if n in names)
         return found or "__init__"
 
     return {
@@ -125,6 +125,62 @@ def test_no_circle() -> None:
     """Not between modules of one package either, nor behind TYPE_CHECKING."""
     edges = graph()
     assert not circles(edges), {name: sorted(edges[name] & circles(edges)) for name in circles(edges)}
+
+
+def inside(package: str, edges: dict[str, set[str]]) -> dict[str, set[str]]:
+    """The modules and packages of a package ("": of vkq) with those beside them that they import."""
+    prefix = f"{package}." if package else ""
+
+    def child(name: str) -> str | None:
+        if name == (package or "__init__"):
+            return "__init__"
+        return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else None
+
+    found: dict[str, set[str]] = {}
+    for name, imports in edges.items():
+        own = child(name)
+        if own is not None:
+            others = {child(other) for other in imports} - {own, None}
+            found.setdefault(own, set()).update(other for other in others if other)
+    return found
+
+
+def test_packages_go_one_way() -> None:
+    """Neither do two packages import each other, in modules that are no circle."""
+    edges = graph()
+    packages = {""} | {name.rsplit(".", i)[0] for name in edges for i in range(1, name.count(".") + 1)}
+    assert {"", "graph", "graph.passes", "kernels"} < packages
+    for package in sorted(packages):
+        assert not circles(inside(package, edges)), package
+
+
+def test_circles_of_packages_are_found() -> None:
+    edges = {"a.b.x": {"a.c.y"}, "a.c.z": {"a.b.w"}, "a.c.y": set(), "a.b.w": set(), "d": {"a.b.x"}}
+    assert not circles(edges)
+    assert circles(inside("a", edges)) == {"b", "c"}
+    assert not circles(inside("", edges))
+
+
+# Processes that are started by a module's name: what they run lies above, and nothing of it comes back but
+# text.
+STARTED = {
+    ("cli.check", "vkq.cli"),
+    ("device.drivers", "vkq.device.trial"),
+    ("device.measured", "vkq.check.measuring"),
+    ("device.verdict", "vkq.probe.child"),
+}
+
+
+def test_no_module_is_named_in_a_text() -> None:
+    """An import that only a text shows would go round these rules."""
+    names = {f"vkq.{name_of(path)}" for path in modules()}
+    found = {
+        (name_of(path), node.value)
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in names
+    }
+    assert found == STARTED
 
 
 def test_circles_are_found() -> None:
