@@ -1,7 +1,14 @@
 """Closing a device while objects that use it are alive."""
 
+import gc
 import subprocess
 import sys
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.runtime import work
 
 CODE = """
 import numpy as np, vkq
@@ -18,6 +25,47 @@ for _ in range(4):
             recordings.append(recording)
         del layer, x
 """
+
+
+@pytest.mark.parametrize("staging", [False, True])
+def test_pinned_arrays_outlive_their_device(device: vkq.Device, staging: bool) -> None:
+    """Arrays of one block of memory, one of them uploaded; the last one goes long after the device."""
+    mine = work.opened(device, staging)
+    one, two = mine.empty_pinned((300, 1001), np.float32), mine.empty_pinned((7,), np.int8)
+    one[:], two[:] = 3, 4
+    rows = one[5:]
+    tensor = vkq.Tensor.from_numpy(rows, mine)
+    del one
+    mine.close()
+    with pytest.raises(vkq.DeviceError, match="closed"):
+        tensor.numpy()
+    assert (rows == 3).all()
+    rows += 1
+    del two, tensor, mine
+    gc.collect()
+    np.testing.assert_array_equal(vkq.Tensor.from_numpy(rows, device).numpy(), np.full((295, 1001), 4))
+    back = vkq.Tensor.from_numpy(np.full_like(rows, 5), device)
+    back.numpy(out=rows)
+    assert (rows == 5).all()
+
+
+PINNED = """
+import numpy as np, vkq
+kept = [vkq.Device().empty_pinned((1000,), np.int8) for _ in range(2)]
+shown = kept[0][3:]
+shown[:] = 1
+closed = vkq.Device()
+late = closed.empty_pinned((5,), np.int8)
+closed.close()
+late[:] = 2
+"""
+
+
+def test_a_process_ends_with_pinned_arrays() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", PINNED], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_recording_that_holds_the_last_use_of_a_program_survives_the_device() -> None:

@@ -278,8 +278,8 @@ class Device:
         self.context.check()
 
     def close(self) -> None:
-        """Waits for the device, writes the pipeline cache, frees everything. Further use raises; closing
-        again does nothing."""
+        """Waits for the device, writes the pipeline cache, frees everything but the memory of arrays that are
+        still there (`vkq.empty_pinned`). Further use raises; closing again does nothing."""
         if self.context.forked:
             return  # a forked child owns nothing
         try:

@@ -161,9 +161,9 @@ def empty_pinned(
     """An array in host memory that the device copies from and to by itself.
 
     What lies in it goes up (``Tensor.from_numpy``, layers) and comes down (``Tensor.numpy(out=...)``) at the
-    speed of the bus, without a copy on the host. Its content is undefined. The memory is freed with the last
-    array that shows it; it may be used with other devices too, as any array, until its device is closed: that
-    frees the memory under arrays which are still there, and reading one is then undefined.
+    speed of the bus, without a copy on the host. Its content is undefined. It may be used with other devices
+    too, as any array, also when its device is closed: the memory is freed with the last array that shows it,
+    and what a closed device holds for it with that.
 
     >>> x = empty_pinned((2, 3), np.int8)
     >>> x.shape, x.dtype

@@ -11,6 +11,21 @@ Piece::~Piece() {
   if (!arena->core->forked()) arena->give(block, offset, bytes);
 }
 
+View::View(PiecePtr shown) : piece(std::move(shown)) {
+  const auto lock = locked(piece->memory->core->mutex);
+  piece->memory->views++;
+}
+
+View::~View() {
+  Memory &memory = *piece->memory;
+  if (memory.core->forked()) return;
+  {
+    const auto lock = locked(memory.core->mutex);
+    if (--memory.views || !memory.core->ended) return;
+  }
+  memory.dispose();
+}
+
 Arena::Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t align, uint64_t block,
              uint64_t most, uint64_t keep)
     : core(std::move(c)),

@@ -85,6 +85,15 @@ struct Arena : std::enable_shared_from_this<Arena> {
   void drop(Block *block, std::vector<std::shared_ptr<Memory>> &dropped);
 };
 
+// An array of Python's that lies in a mapped piece: its bytes stay there as long as it does, also when the
+// device is closed before.
+struct View {
+  const PiecePtr piece;
+  explicit View(PiecePtr shown);
+  ~View();
+  View(const View &) = delete;
+};
+
 // Python's hold of a piece.
 struct Buffer {
   PiecePtr piece;

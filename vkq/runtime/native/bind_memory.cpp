@@ -7,7 +7,7 @@ static nb::ndarray<nb::numpy, uint8_t> view(const Buffer &buffer) {
   const PiecePtr piece = buffer.piece;
   Use use(*piece->memory->core);
   if (!piece->mapped()) throw std::out_of_range("not host memory");
-  nb::capsule owner(new PiecePtr(piece), [](void *p) noexcept { delete static_cast<PiecePtr *>(p); });
+  nb::capsule owner(new View(piece), [](void *p) noexcept { delete static_cast<View *>(p); });
   return nb::ndarray<nb::numpy, uint8_t>(piece->host(), {piece->bytes}, owner);
 }
 

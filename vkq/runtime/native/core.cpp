@@ -9,9 +9,10 @@ void Resource::adopt() {
 
 void Resource::dispose() {
   if (core->forked()) return;
-  std::unique_lock<std::mutex> lock(core->mutex, std::defer_lock);
-  lockPolitely(lock);
-  if (core->resources.erase(this)) release();
+  const auto lock = locked(core->mutex);
+  if (!core->resources.erase(this)) return;
+  release();
+  core->destroyUnused();
 }
 
 void Core::check() {
@@ -30,11 +31,18 @@ void Core::close() {
   lockPolitely(alone);
   if (submitted) waitIdle();
   std::lock_guard<std::mutex> lock(mutex);
-  for (Resource *r : resources) r->release();
-  resources.clear();
+  for (auto it = resources.begin(); it != resources.end();) {
+    if (!(*it)->shown()) (*it)->release();
+    it = (*it)->shown() ? std::next(it) : resources.erase(it);
+  }
   for (VkFence f : fences.idle) destroyFence(handle(), f);
   if (cache) vkTable.vkDestroyPipelineCache(handle(), cache, nullptr);
-  vkTable.vkDestroyDevice(handle(), nullptr);
+  ended = true;
+  destroyUnused();
+}
+
+void Core::destroyUnused() {
+  if (ended && resources.empty()) vkTable.vkDestroyDevice(handle(), nullptr);
 }
 
 Use::Use(Core &core) : lock(core.life, std::defer_lock) {

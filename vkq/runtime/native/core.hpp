@@ -20,12 +20,14 @@ namespace vkq {
 struct Core;
 
 // Something that holds Vulkan handles: released when Python drops it, or when its device is closed, whichever
-// comes first.
+// comes first; what is shown then, when it is no more.
 struct Resource {
   std::shared_ptr<Core> core;
   explicit Resource(std::shared_ptr<Core> c) : core(std::move(c)) {}
   virtual ~Resource() = default;
   virtual void release() = 0;  // with core->mutex held: Vulkan handles only, nothing of Python's
+  // Whether the host reads it without asking the device: it outlives the device's end. With core->mutex held.
+  virtual bool shown() const { return false; }
   void adopt();                // at the end of each constructor: from here on closing the device releases it
   void dispose();              // in each destructor
 };
@@ -43,9 +45,10 @@ struct Core {
   FencePool fences;
   std::set<Resource *> resources;
   std::shared_mutex life;  // shared by every call that uses the device; close() takes it alone
-  std::mutex mutex;        // resources
+  std::mutex mutex;        // resources, ended
   std::mutex queueMutex;   // a VkQueue takes one thread at a time
   std::atomic<bool> closed{false}, lost{false};
+  bool ended = false;  // all is released but what is shown; the VkDevice goes with the last of that
 
   // A device that only compiles may be one without hardware, whose driver cannot wait.
   std::atomic<bool> submitted{false};
@@ -58,6 +61,7 @@ struct Core {
   void check();  // throws what is pending
   void waitIdle();
   void close();
+  void destroyUnused();  // with `mutex` held
 };
 
 // Held by every call that uses the device: it is open, and stays so until the call ends.

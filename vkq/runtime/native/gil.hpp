@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <mutex>
 #include <thread>
 
 namespace vkq {
@@ -56,6 +57,13 @@ void lockPolitely(Lock &lock) {
   if (lock.try_lock()) return;
   MaybeUnlocked unlocked;
   lock.lock();
+}
+
+template <typename Mutex>
+std::unique_lock<Mutex> locked(Mutex &mutex) {
+  std::unique_lock<Mutex> lock(mutex, std::defer_lock);
+  lockPolitely(lock);
+  return lock;
 }
 
 }  // namespace vkq

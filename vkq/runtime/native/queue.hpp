@@ -11,11 +11,6 @@ namespace vkq {
 
 using Lock = std::unique_lock<std::recursive_mutex>;
 
-inline Lock locked(std::recursive_mutex &mutex) {
-  lockPolitely(mutex);
-  return Lock(mutex, std::adopt_lock);
-}
-
 struct Queue : std::enable_shared_from_this<Queue> {
   const std::shared_ptr<Core> core;
   // Who records, submits, or writes device memory that the host sees. Taken before any recording's own lock,
