@@ -38,6 +38,48 @@ static inline void transpose(uint32_t x[4]) {
   }
 }
 
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define VKQ_VECTORS  // GCC from 12 on and Clang; elsewhere fours alone are a quarter as fast
+#endif
+#endif
+
+#ifdef VKQ_VECTORS
+using Vector = uint8_t __attribute__((vector_size(16)));
+#define EVEN_BYTES 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define ODD_BYTES 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#define LOW_BYTES 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define HIGH_BYTES 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define LOW_PAIRS 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23
+#define HIGH_PAIRS 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31
+#define MIXED(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+
+static inline Vector loaded(const void *from, uint8_t flip) {
+  Vector found;
+  std::memcpy(&found, from, 16);
+  return found ^ flip;
+}
+
+// Sixteen bytes of four rows as words of four lanes, and back.
+static inline void transpose16(Vector x[4]) {
+  const Vector ab[2] = {MIXED(x[0], x[1], LOW_BYTES), MIXED(x[0], x[1], HIGH_BYTES)},
+               cd[2] = {MIXED(x[2], x[3], LOW_BYTES), MIXED(x[2], x[3], HIGH_BYTES)};
+  for (int i = 0; i < 2; i++) {
+    x[2 * i] = MIXED(ab[i], cd[i], LOW_PAIRS);
+    x[2 * i + 1] = MIXED(ab[i], cd[i], HIGH_PAIRS);
+  }
+}
+
+static inline void separate16(Vector x[4]) {
+  const Vector ac[2] = {MIXED(x[0], x[1], EVEN_BYTES), MIXED(x[2], x[3], EVEN_BYTES)},
+               bd[2] = {MIXED(x[0], x[1], ODD_BYTES), MIXED(x[2], x[3], ODD_BYTES)};
+  x[0] = MIXED(ac[0], ac[1], EVEN_BYTES);
+  x[1] = MIXED(bd[0], bd[1], EVEN_BYTES);
+  x[2] = MIXED(ac[0], ac[1], ODD_BYTES);
+  x[3] = MIXED(bd[0], bd[1], ODD_BYTES);
+}
+#endif
+
 // Whether each four words of a line that begin at a multiple of four lie side by side.
 static bool inFours(const std::vector<uint32_t> &last) {
   for (size_t i = 0; i < last.size() / 4 * 4; i++)
@@ -113,6 +155,13 @@ void Packing::pack(uint32_t *out, const uint8_t *array, uint8_t flip, uint8_t fi
                   *d = array + line.row[3];
     const uint32_t mask = line.valid == 4 ? ~0u : (1u << 8 * line.valid) - 1;
     uint32_t w = 0;
+#ifdef VKQ_VECTORS
+    for (; fours && line.valid == 4 && w + 16 <= width; w += 16) {
+      Vector x[4] = {loaded(a + w, flip), loaded(b + w, flip), loaded(c + w, flip), loaded(d + w, flip)};
+      transpose16(x);
+      for (int i = 0; i < 4; i++) std::memcpy(to + last[w + 4 * i], x + i, 16);
+    }
+#endif
     for (; fours && line.valid == 4 && w + 4 <= width; w += 4) {
       uint32_t x[4];
       std::memcpy(x, a + w, 4);
@@ -152,6 +201,17 @@ void Packing::unpack(uint8_t *array, const uint32_t *in, uint8_t flip) const {
             *d = array + line.row[3];
     if (line.valid == 4) {
       uint32_t w = 0;
+#ifdef VKQ_VECTORS
+      for (; fours && w + 16 <= width; w += 16) {
+        Vector x[4];
+        for (int i = 0; i < 4; i++) x[i] = loaded(from + last[w + 4 * i], flip);
+        separate16(x);
+        std::memcpy(a + w, x, 16);
+        std::memcpy(b + w, x + 1, 16);
+        std::memcpy(c + w, x + 2, 16);
+        std::memcpy(d + w, x + 3, 16);
+      }
+#endif
       for (; fours && w + 4 <= width; w += 4) {
         uint32_t x[4];
         std::memcpy(x, from + last[w], 16);
