@@ -18,8 +18,8 @@ from vkq.check import graph as oracle
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
+from vkq.onnx.protobuf import package
 from vkq.onnx.session import InferenceSession
-from vkq.onnx.tensors import package
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 from vkq.select.path import choose_path

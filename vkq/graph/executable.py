@@ -17,7 +17,7 @@ from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
-from ..runtime.programs import Progress
+from ..runtime.programs import Progress, Together
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device.context import Context
@@ -52,8 +52,8 @@ class Executable:
         self._timestamps = 4096 if timestamps else 0
         self._lock = threading.Lock()
         self._idle: dict[str, list[Lane]] = {}
-        with device.programs.together(progress):  # made while weights are packed and uploaded
-            builder = Builder(device)
+        with device.programs.together(progress), Together() as beside:
+            builder = Builder(device, beside.submit)
             # Each node's dispatches: the first, and the one after the last.
             self.steps: list[tuple[Node, int, int]] = []
             values = self._add_nodes(builder, layers)
@@ -62,8 +62,6 @@ class Executable:
             self.results = [name for name in graph.outputs if name not in constants]  # what the plan gives
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
-            for resident in self.plan.constants.values():
-                _ = resident.buffer
 
     def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
         specs = self.graph.specs

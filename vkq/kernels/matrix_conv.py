@@ -3,6 +3,7 @@ in kPackedInt8_16C."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Callable, Hashable
@@ -139,6 +140,7 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     )
 
 
+@functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
     """Whether a tile is whole matrices, and so is each of its lines."""
     th, tw = int(variant.defines["TH"]), int(variant.defines["TW"])

@@ -11,7 +11,8 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Node, Spec
 from ..graph.operators.operator import Inputs
-from .tensors import NEWEST, Argument, argument_of, package
+from .protobuf import package
+from .tensors import NEWEST, Argument, argument_of
 
 
 def unknown(node: Node, domain: str, why: str = "") -> Node:

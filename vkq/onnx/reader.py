@@ -16,8 +16,9 @@ from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import fold_constants
 from .foreign import unknown
 from .operators import read_node
+from .protobuf import attribute_of, messages, package
 from .reading import Reading
-from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of, package
+from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
 LARGEST_FILE = (1 << 31) - 1  # of a protobuf message
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
@@ -71,7 +72,7 @@ def read(model: Any) -> Model:
 
 
 def _parsed(model: Any) -> tuple[Any, Path | None]:
-    onnx = package()
+    onnx = messages()
     if isinstance(model, onnx.ModelProto):
         return model, None
     folder = None
@@ -136,7 +137,7 @@ def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], readin
 
 def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tuple[Node | None, str]:
     """A node as it stands in the file; Constant becomes a constant."""
-    onnx = package()
+    onnx = messages()
     source = proto.name or f"#{index} ({proto.op_type})"
     domain = DOMAINS.get(proto.domain, proto.domain)
     attributes: dict[str, Any] = {}
@@ -144,8 +145,7 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
         if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
             attributes[attribute.name] = "a graph"
             continue
-        value = onnx.helper.get_attribute_value(attribute)
-        attributes[attribute.name] = _value(value, folder)
+        attributes[attribute.name] = _value(attribute_of(attribute), folder)
     for key in ("to", "output_dtype"):
         if isinstance(attributes.get(key), int) and domain == "":
             number = attributes.pop(key)
@@ -164,10 +164,9 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
 
 
 def _value(value: Any, folder: Path | None) -> Any:
-    onnx = package()
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    if isinstance(value, onnx.TensorProto):
+    if isinstance(value, messages().TensorProto):
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -59,10 +60,16 @@ class InferenceSession:
     ):
         if fallback not in (None, "onnxruntime"):
             raise ArgumentError(f"fallback is {fallback!r}; it must be None or 'onnxruntime'")
-        self.model = read(model)
         self._fallback = fallback
         self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
+        with ThreadPoolExecutor(1, "vkq-open") as beside:  # a driver takes its time, and leaves Python alone
+            opened = beside.submit(_opened, device)
+            self._read(model, constant_inputs)
+        self._take(opened.result())
+
+    def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
+        self.model = read(model)
         self._constant = {
             a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
         }
@@ -74,12 +81,9 @@ class InferenceSession:
                 self._constant = flags
             else:
                 self._trial = shapes, self.lowered(shapes)  # refused now, not at the first run
-        self._open(device)
 
-    def _open(self, device: Device | int | str | None) -> None:
-        self.device = (
-            device if isinstance(device, Device) else default_device() if device is None else Device(device)
-        )
+    def _take(self, device: Device) -> None:
+        self.device = device
         self._layers: dict[Hashable, Any] = {}
         self._executables: OrderedDict[Hashable, Executable | Mixed] = OrderedDict()
         self._lock = threading.Lock()
@@ -95,7 +99,7 @@ class InferenceSession:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._progress = self._trial = None
-        self._open(self._which)
+        self._take(_opened(self._which))
 
     # ------------------------------------------------------------------------------------------------- facts
 
@@ -234,6 +238,10 @@ class InferenceSession:
                     self._executables.popitem(last=False)
             self._executables.move_to_end(key)
             return found
+
+
+def _opened(device: Device | int | str | None) -> Device:
+    return device if isinstance(device, Device) else default_device() if device is None else Device(device)
 
 
 def load(

@@ -11,22 +11,9 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Spec
+from .protobuf import DATA_TYPES, messages, numbers_of, package
 
 OLDEST, NEWEST = 10, 27  # opsets of ai.onnx that are read
-DTYPES = (
-    "float32",
-    "float16",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "bool",
-)
 BROKEN = (
     ValueError,
     TypeError,
@@ -51,37 +38,31 @@ class Argument:
     shape: Shape
 
 
-def package() -> Any:
-    try:
-        import onnx
-        import onnx.inliner
-    except ImportError as error:
-        raise ModelError("reading ONNX models needs the package onnx: pip install 'vkq[onnx]'") from error
-    return onnx
-
-
 def dtype_of(number: int, what: str) -> str:
-    onnx = package()
-    try:
-        name = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(number)).name)
-    except (KeyError, ValueError, TypeError):
-        name = f"type {number}"
-    if name not in DTYPES:
-        raise ModelError(f"{what!r} is of {name}; only {', '.join(DTYPES)} can be read")
+    name = DATA_TYPES.get(number)
+    if name is None:
+        known = ", ".join(DATA_TYPES.values())
+        raise ModelError(f"{what!r} is of {_foreign_type(number)}; only {known} can be read")
     return name
 
 
+def _foreign_type(number: int) -> str:
+    try:
+        return str(np.dtype(package().helper.tensor_dtype_to_np_dtype(number)).name)
+    except (KeyError, ValueError, TypeError):
+        return f"type {number}"
+
+
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    onnx = package()
     what = f"the constant {tensor.name!r}"
     dtype = np.dtype(dtype_of(tensor.data_type, tensor.name))
     if min(tensor.dims, default=0) < 0:
         raise ModelError(f"{what} has the dims {list(tensor.dims)}; each must be 0 or more")
     Spec(dtype.name, tuple(tensor.dims)).check(what)
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    if tensor.data_location == messages().TensorProto.EXTERNAL:
         return _external(tensor, dtype, folder)
     try:
-        return np.asarray(onnx.numpy_helper.to_array(tensor))
+        return numbers_of(tensor, dtype)
     except BROKEN as error:
         raise ModelError(f"{what} has the dims {list(tensor.dims)} and other data: {error}") from error
 

@@ -21,7 +21,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select import kernels
+from ..select import kernels, tune
 from .applied import applied
 from .layer import Layer, as_tuned
 
@@ -88,6 +88,7 @@ class Conv2d(Layer[Conv2dProblem]):
             self.device, o.stored_weight, o.stored_zero_point, self._scheme, self._choice, self.groups
         )
         self._kernels: dict[Hashable, Kernel] = {}
+        self._methods: dict[Hashable, tuple[Method, str]] = {}
         if method != "auto":  # refused now, not at the first call: what it needs does not depend on the image
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
 
@@ -95,8 +96,11 @@ class Conv2d(Layer[Conv2dProblem]):
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
     def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
-        with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
-            return methods.method_for(self._convolution, problem, self.method)
+        key = problem, tune.is_forced()
+        if key not in self._methods:
+            with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+                self._methods[key] = methods.method_for(self._convolution, problem, self.method)
+        return self._methods[key]
 
     def _kernel(self, method: Method, problem: Conv2dProblem) -> Kernel:
         key = method.name, method.layout, method.packing(self._convolution, problem)

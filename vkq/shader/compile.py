@@ -17,6 +17,7 @@ from pathlib import Path
 from vkq import cache, files
 from vkq.errors import CompileError
 from vkq.layout.glsl import glsl_includes
+from vkq.shader.catalog import shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
@@ -37,9 +38,39 @@ _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _VERSION = re.compile(r"\s*#\s*version\b")
 
 
+class Sources:
+    """The files that shaders are made of: where an included name was found, and the text of each, looked at
+    once."""
+
+    def __init__(self, folders: Sequence[Path] = ()):
+        self.folders = list(folders)
+        self._found: dict[tuple[Path | None, str], Path | None] = {}
+        self._texts: dict[Path, tuple[str, str]] = {}
+
+    def read(self, path: Path) -> tuple[str, str]:
+        """(its name in messages and in the hashed text: relative to the folder that holds ``common``, its
+        text)."""
+        found = self._texts.get(path)
+        if found is None:
+            found = self._texts[path] = _label(path, self.folders), _read(path)
+        return found
+
+    def find(self, wanted: str, beside: Path | None) -> Path | None:
+        """The file of an included name, beside the including one or in a folder."""
+        key = beside, wanted
+        if key not in self._found:
+            places = (folder / wanted for folder in self.looked(beside))
+            self._found[key] = next((place for place in places if place.is_file()), None)
+        return self._found[key]
+
+    def looked(self, beside: Path | None) -> list[Path]:
+        """The folders in which names are looked up, in order."""
+        return [folder for folder in ([beside] if beside else []) + self.folders if folder.is_dir()]
+
+
 def expand(
     path: Path,
-    include_dirs: Sequence[Path] = (),
+    include_dirs: Sequence[Path] | Sources = (),
     virtual: Mapping[str, str] | None = None,
     defines: Mapping[str, int | str] | None = None,
 ) -> str:
@@ -54,8 +85,8 @@ def expand(
         CompileError: an include that is missing or malformed (``file:line:``), or a file without
         ``#version``.
     """
-    folders = list(include_dirs)
-    name, text = _label(path, folders), _read(path)
+    sources = include_dirs if isinstance(include_dirs, Sources) else Sources(include_dirs)
+    name, text = sources.read(path)
     head = text.splitlines()
     version = next((number for number, line in enumerate(head, 1) if _VERSION.match(line)), None)
     if version is None:
@@ -66,41 +97,57 @@ def expand(
     if DEBUG in (defines or {}):
         lines.append("#extension GL_EXT_debug_printf : require")
     lines += [f"#define {key} {value}" for key, value in (defines or {}).items()]
-    body = "\n".join(head[version:])
     lines.append(f'#line {version + 1} "{name}"')
-    for line in _body(body, version + 1, path, name, folders, virtual or {}, (name,)):
-        lines.append(line)
-        if len(lines) > MOST_LINES:
+    count, body = len(lines), "\n".join(head[version:])
+    for part in _body(body, version + 1, path.parent, name, sources, virtual or {}, (name,)):
+        lines.append(part)
+        count += part.count("\n") + 1
+        if count > MOST_LINES:
             raise CompileError(f"{name}:1: it has more than {MOST_LINES} lines with all that it includes.")
     return "\n".join(lines) + "\n"
+
+
+@functools.lru_cache(maxsize=1024)
+def _parts(text: str, first: int, name: str) -> tuple[str | tuple[int, str], ...]:
+    """A file's lines, joined, between its includes (line, name of the file)."""
+    parts: list[str | tuple[int, str]] = []
+    block: list[str] = []
+    for number, line in enumerate(text.splitlines(), first):
+        if "#" not in line:  # nearly all
+            block.append(line)
+        elif match := _INCLUDE.fullmatch(line):
+            parts += ["\n".join(block), (number, match[1])] if block else [(number, match[1])]
+            block = []
+        elif _ANY_INCLUDE.match(line):
+            raise CompileError(f"{name}:{number}: '{line.strip()}' must be written as #include \"name\".")
+        else:
+            block.append("" if _ONCE.match(line) else line)
+    return (*parts, "\n".join(block)) if block else tuple(parts)
 
 
 def _body(
     text: str,
     first: int,
-    path: Path | None,
+    folder: Path | None,
     name: str,
-    folders: list[Path],
+    sources: Sources,
     virtual: Mapping[str, str],
     including: tuple[str, ...],
 ) -> Iterator[str]:
-    for number, line in enumerate(text.splitlines(), first):
-        if "#" not in line:  # nearly all
-            yield line
-        elif match := _INCLUDE.fullmatch(line):
-            yield from _included(match[1], f"{name}:{number}", path, folders, virtual, including)
-            yield f'#line {number + 1} "{name}"'
-        elif _ANY_INCLUDE.match(line):
-            raise CompileError(f"{name}:{number}: '{line.strip()}' must be written as #include \"name\".")
+    for part in _parts(text, first, name):
+        if isinstance(part, str):
+            yield part
         else:
-            yield "" if _ONCE.match(line) else line
+            number, wanted = part
+            yield from _included(wanted, f"{name}:{number}", folder, sources, virtual, including)
+            yield f'#line {number + 1} "{name}"'
 
 
 def _included(
     wanted: str,
     where: str,
-    path: Path | None,
-    folders: list[Path],
+    folder: Path | None,
+    sources: Sources,
     virtual: Mapping[str, str],
     including: tuple[str, ...],
 ) -> Iterator[str]:
@@ -111,20 +158,18 @@ def _included(
         )
     if len(including) > MOST_DEPTH:
         raise CompileError(f"{where}: files include each other more than {MOST_DEPTH} deep.")
-    looked = [folder for folder in ([path.parent] if path else []) + folders if folder.is_dir()]
-    found = next((folder / wanted for folder in looked if (folder / wanted).is_file()), None)
+    found = sources.find(wanted, folder)
     if found is None and wanted not in virtual:
-        places = ", ".join(str(folder) for folder in looked)
+        places = ", ".join(str(place) for place in sources.looked(folder))
         raise CompileError(
             f'{where}: include "{wanted}" was not found; looked in {places} and the generated files.'
         )
-    name = _label(found, folders) if found else wanted
+    name, text = sources.read(found) if found else (wanted, virtual[wanted])
     if name in including:  # a cycle: the guard of the outer one holds, as with #pragma once
         return
     guard = "VKQ_INCLUDED_" + re.sub(r"[\W_]+", "_", name)
-    yield from (f"#ifndef {guard}", f"#define {guard}", f'#line 1 "{name}"')
-    text = _read(found) if found else virtual[wanted]
-    yield from _body(text, 1, found, name, folders, virtual, (*including, name))
+    yield f'#ifndef {guard}\n#define {guard}\n#line 1 "{name}"'
+    yield from _body(text, 1, found and found.parent, name, sources, virtual, (*including, name))
     yield "#endif"
 
 
@@ -134,7 +179,6 @@ def _resolved(path: Path) -> Path:
 
 
 def _label(path: Path, folders: list[Path]) -> str:
-    """The name of a file in messages and in the hashed text: relative to the folder that holds ``common``."""
     resolved = _resolved(path)
     for folder in folders:
         if resolved.is_relative_to(_resolved(folder).parent):
@@ -149,13 +193,20 @@ def _read(path: Path) -> str:
         raise CompileError(f"{path}:1: cannot be read: {error}.") from error
 
 
+@functools.cache
+def _shipped() -> Sources:
+    """vkq's own, as they are when they are first asked for, like their descriptions."""
+    return Sources([shaders_folder() / "common"])
+
+
 def text(variant: Variant) -> str:
     """The GLSL that is compiled for *variant*: its source expanded, with its defines, its push constants and
     the layouts' functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
     virtual = {**glsl_includes(), INCLUDE: glsl(variant.push_constants)}
-    return expand(variant.source, [common], virtual, {**variant.defines, **debug})
+    sources = _shipped() if common == _shipped().folders[0] else [common]
+    return expand(variant.source, sources, virtual, {**variant.defines, **debug})
 
 
 def cache_folder() -> Path:

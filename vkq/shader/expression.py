@@ -115,6 +115,8 @@ def _check(node: ast.expr, text: str) -> None:
 def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
     if isinstance(node, ast.Name):
         return int(values[node.id])
+    if isinstance(node, ast.Constant):
+        return int(node.value)  # type: ignore[arg-type]
     if isinstance(node, ast.BinOp):
         return _BINARY[type(node.op)](_evaluate(node.left, values), _evaluate(node.right, values))
     if isinstance(node, ast.UnaryOp):
@@ -122,4 +124,5 @@ def _evaluate(node: ast.expr, values: Mapping[str, int]) -> int:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         function = _FUNCTIONS[node.func.id][0]
         return function(*(_evaluate(argument, values) for argument in node.args))
-    return int(ast.literal_eval(node))
+    assert isinstance(node, ast.UnaryOp)
+    return -_evaluate(node.operand, values)

@@ -67,7 +67,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
-    name = name_of(top["name"])
+    name, bindings = name_of(top["name"]), _bindings(top["bindings"], {})
     push = _push_constants(top, blocks(path.parent.parent) if known is None else known)
     common, declared, variants = _common(top), _specialization(top.get("specialization")), []
     for chosen in itertools.product(*(axes[axis] for axis in axes)):
@@ -75,7 +75,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
         if not any(rule.items() <= values.items() for rule in left_out):
             full = ":".join(filter(None, [name, ".".join(chosen)]))
             choices = [common, *(axes[axis][value] for axis, value in values.items())]
-            variants.append(_variant(top, name, full, source, values, choices, push, declared))
+            variants.append(_variant(top, name, full, source, values, choices, push, declared, bindings))
     if not variants:
         raise top["except"].error("every combination is left out; at least one variant must remain.")
     shown = {axis: tuple(values) for axis, values in axes.items()}
@@ -91,6 +91,7 @@ def _variant(
     choices: list[_Choice],
     push: tuple[PushConstant, ...],
     declared: Mapping[str, Constant],
+    bindings: tuple[Binding, ...],
 ) -> Variant:
     defines: dict[str, int | str] = {}
     requires: dict[str, int | bool] = {}
@@ -109,7 +110,7 @@ def _variant(
         source=source,
         axes=axes,
         defines=defines,
-        bindings=_bindings(top["bindings"], types),
+        bindings=_bindings(top["bindings"], types) if types else bindings,
         push_constants=push,
         specialization=constants,
         requires=requires,

@@ -1,0 +1,91 @@
+"""The messages of ONNX files, and the package onnx.
+
+Of the package, models that vkq runs need the classes of its messages alone; the rest of its import takes as
+long as reading a network (0.05 to 0.1 s), and is left out until something asks for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+
+# The numbers of onnx.proto: TensorProto.DataType, and the fields of an AttributeProto by its type.
+DATA_TYPES = {
+    1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
+    10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
+}  # fmt: skip
+ATTRIBUTES = {
+    1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
+    11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
+}  # fmt: skip
+# Where numbers lie that are not in raw_data, and as what: all others in int32_data.
+_FIELDS = {
+    "float32": ("float_data", "float32"), "float64": ("double_data", "float64"),
+    "int64": ("int64_data", "int64"), "uint32": ("uint64_data", "uint64"),
+    "uint64": ("uint64_data", "uint64"),
+}  # fmt: skip
+_MISSING = "reading ONNX models needs the package onnx: pip install 'vkq[onnx]'"
+
+
+def package() -> Any:
+    """The package onnx. Raises ModelError where it is missing."""
+    try:
+        import onnx
+        import onnx.inliner
+    except ImportError as error:
+        raise ModelError(_MISSING) from error
+    return onnx
+
+
+@functools.cache
+def messages() -> Any:
+    """What has the package's classes of messages: itself where it is imported already, else the module of it
+    that makes them, which protobuf makes once for the process. Raises ModelError where there is none."""
+    if hasattr(sys.modules.get("onnx"), "ModelProto"):
+        return sys.modules["onnx"]
+    found = importlib.util.find_spec("onnx")
+    if found is None:
+        raise ModelError(_MISSING)
+    paths = [Path(folder) / "onnx_ml_pb2.py" for folder in found.submodule_search_locations or ()]
+    path = next((path for path in paths if path.is_file()), None)
+    spec = path and importlib.util.spec_from_file_location("vkq.onnx._messages", path)
+    if not spec or not spec.loader:
+        return package()
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def attribute_of(attribute: Any) -> Any:
+    """The value of an AttributeProto, several as a list; None for one without. Raises ValueError where it is
+    another's."""
+    if attribute.ref_attr_name:
+        raise ValueError(f"the attribute {attribute.name!r} is that of a function")
+    if not attribute.type:
+        return None
+    field = ATTRIBUTES[attribute.type]
+    value = getattr(attribute, field)
+    return list(value) if field.endswith("s") and field != "s" else value
+
+
+def numbers_of(tensor: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """The numbers of a TensorProto of a type of `DATA_TYPES` that lie in the file, without a copy where they
+    can be read in place. Raises ValueError where they are not as many as its dims say."""
+    if tensor.HasField("segment"):
+        raise ValueError("it is a segment of another")
+    if tensor.HasField("raw_data"):
+        data = np.frombuffer(tensor.raw_data, dtype.newbyteorder("<")).astype(dtype, copy=False)
+    else:
+        field, stored = _FIELDS.get(dtype.name, ("int32_data", "int32"))
+        data = np.array(getattr(tensor, field), stored)
+        if dtype.name in ("float16", "bool"):  # as their bits
+            data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
+    return data.astype(dtype, copy=False).reshape(tuple(tensor.dims))
