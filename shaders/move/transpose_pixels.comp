@@ -8,6 +8,7 @@
 // Threads   one invocation moves four channels of 16 elements along that axis (kPackedInt8_16C), its
 //           neighbours what lies beside in x; or 16 channels of four elements (kPackedInt8_4W4C), its
 //           neighbours what lies beside in y: whole lines of a cache are read and written.
+// Needs     kPackedInt8_16C alone: shared memory and a barrier, where channels become a line of y.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -75,9 +76,31 @@ uint place_of(uvec4 e) {
   return vector_of(Pixels(to.x, to.y / VECTOR_CHANNELS, to.z, to.w), ordered(uvec4(p.n, p.c, p.h, p.w)));
 }
 
+#if BLOCKED
+// Channels come to lie side by side: a workgroup hands its vectors round, and neighbours store neighbours.
+const bool SIDE_BY_SIDE = ORDER_3 == 1u;
+shared ivec4 staged[SIDE_BY_SIDE ? 4u * LOCAL_X : 1u];
+shared uvec2 places[SIDE_BY_SIDE ? LOCAL_X : 1u];  // of an invocation's first vector in y; its channels
+
+// Neighbours' vectors of one k lie in banks of their own.
+uint staged_at(uint invocation, uint k) { return 4u * invocation + (k ^ (invocation >> 1 & 3u)); }
+
+void store_staged(uint me) {
+  barrier();
+  [[unroll]] for (uint r = 0u; r < 4u; r++) {
+    uint from = r * (LOCAL_X / 4u) + me / 4u, k = me % 4u;
+    if (k < places[from].y) y[places[from].x + k] = staged[staged_at(from, k)];
+  }
+}
+#endif
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   uvec4 size = uvec4(p.n, p.c, p.h, p.w), e = first_of(i);
+#if BLOCKED
+  uint me = gl_LocalInvocationID.x;
+  if (SIDE_BY_SIDE) places[me] = uvec2(0u);
+#endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
     ivec4 moved[4];  // [four along the axis][channel], or [four channels][channel]
     [[unroll]] for (uint run = 0u; run < 4u; run++) {
@@ -91,10 +114,13 @@ void main() {
       moved[run] = transposed4x4(words);
     }
 #if BLOCKED
+    if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
+      ivec4 vector = ivec4(moved[0][k], moved[1][k], moved[2][k], moved[3][k]);
       uvec4 to = e;
       to.y += k;
-      if (to.y < p.c) y[place_of(to)] = ivec4(moved[0][k], moved[1][k], moved[2][k], moved[3][k]);
+      if (SIDE_BY_SIDE) staged[staged_at(me, k)] = vector;
+      else if (to.y < p.c) y[place_of(to)] = vector;
     }
 #else
     [[unroll]] for (uint run = 0u; run < 4u; run++, e.y += 4u) {
@@ -108,4 +134,7 @@ void main() {
     }
 #endif
   }
+#if BLOCKED
+  if (SIDE_BY_SIDE) store_staged(me);
+#endif
 }
