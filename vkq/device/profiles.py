@@ -11,13 +11,13 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ..yamlfile import load
 from .capabilities import DEVICE_TYPES, Capabilities
+from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
 
@@ -56,11 +56,11 @@ class Profile:
     cache_bytes: int
     multiprocessors: int
     matrix_subgroup: int | None  # None: as many as a matrix has rows
-    matrix_tile_cycles: Mapping[str, tuple[int, ...]]
-    integer_tile_cycles: Mapping[str, tuple[int, ...]]
+    matrix_tile_cycles: Mapping[str, tuple[int, int]]
+    integer_tile_cycles: Mapping[str, tuple[int, int]]
     integer_costs: Mapping[str, float]
     transform_element_macs: int
-    matrix_part_cycles: tuple[int, ...]
+    matrix_part_cycles: tuple[int, int, int]
     matrix_conv_costs: Mapping[str, float]
     sum_apart_bytes: int
     direct_group_channels: int
@@ -179,7 +179,8 @@ def tuned_families() -> tuple[Family, ...]:
 def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
     return {
         candidate: {
-            field: _value(field, value) for field, value in says.mapping(set(), set(SETTINGS)).items()
+            field: value_of(field, SETTINGS[field], value)
+            for field, value in says.mapping(set(), set(SETTINGS)).items()
         }
         for candidate, says in node.items()
     }
@@ -196,12 +197,11 @@ def profiles() -> tuple[ProfileRule, ...]:
     return (default, *(_rule(node, None) for node in keys["rules"].sequence()))
 
 
-SETTINGS = tuple(
-    f.name for f in dataclasses.fields(Profile) if f.name not in ("names", "whys", "timed", "measured")
-)
-
-
-FLAGS = tuple(f.name for f in dataclasses.fields(Profile) if f.type == "bool" and f.name in SETTINGS)
+SETTINGS = {  # of the file, with their annotations
+    f.name: str(f.type)
+    for f in dataclasses.fields(Profile)
+    if f.name not in ("names", "whys", "timed", "measured")
+}
 
 
 @functools.cache
@@ -246,17 +246,11 @@ def _rule(node: Any, name: str | None) -> ProfileRule:
         keys["vendor_id"].int() if "vendor_id" in keys else None,
         _device_ids(keys["device_ids"]) if "device_ids" in keys else None,
         {fact: value.int() for fact, value in facts.items()},
-        {field: _value(field, keys[field]) for field in SETTINGS if field in keys},
+        {field: value_of(field, text, keys[field]) for field, text in SETTINGS.items() if field in keys},
         keys["why"].str(),
         keys["source"].str(),
         "timed" in keys and keys["timed"].bool(),
     )
-
-
-COSTS = {
-    "matrix_conv_costs": {"step", "chunk", "strided", "gathered"},
-    "integer_costs": {"tiles", "multiply", "chunk", "part"},
-}
 
 
 def _device_ids(node: Any) -> range:
@@ -264,43 +258,3 @@ def _device_ids(node: Any) -> range:
     if len(numbers) != 2:
         raise node.error("two device ids stand here: the first and the last of a generation")
     return range(numbers[0], numbers[1] + 1)
-
-
-def _value(field: str, node: Any) -> Any:
-    if field in FLAGS:
-        return node.bool()
-    if field in ("staged", "staged_conv"):
-        return None if node.str() == "none" else node.str()
-    if field == "matrix_subgroup":
-        return None if node.scalar() == "rows" else node.int()
-    if field in ("tile", "tile_float"):
-        return node.str()
-    if field == "avoid_local":
-        pairs = [tuple(n.int() for n in pair.sequence()) for pair in node.sequence()]
-        if any(len(pair) != 2 for pair in pairs):
-            raise node.error("a workgroup size has two numbers here: x and y")
-        return frozenset(pairs)
-    if field in ("matrix_tile_cycles", "integer_tile_cycles"):
-        return MappingProxyType({tile: _cycles(pair, 2) for tile, pair in node.items()})
-    if field == "register_tile_percent":
-        return MappingProxyType({tile: number.int() for tile, number in node.items()})
-    if field == "register_width_percent":
-        return MappingProxyType({int(width): number.int() for width, number in node.items()})
-    if field in COSTS:
-        return _numbers(node.mapping(COSTS[field]).items())
-    if field == "grouped_tiles":
-        return tuple(_numbers(node.items()).items())
-    if field == "matrix_part_cycles":
-        return _cycles(node, 3)
-    return node.int()
-
-
-def _numbers(named: Iterable[tuple[str, Any]]) -> Mapping[str, float]:
-    return MappingProxyType({name: float(number.scalar()) for name, number in named})
-
-
-def _cycles(node: Any, count: int) -> tuple[int, ...]:
-    cycles = tuple(n.int() for n in node.sequence())
-    if len(cycles) != count:
-        raise node.error(f"{count} numbers of cycles stand here (see the head of this file)")
-    return cycles
