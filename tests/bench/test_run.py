@@ -20,7 +20,7 @@ from vkq.bench.environment import describe, host
 from vkq.bench.result import Result
 from vkq.bench.rows import warnings_of
 from vkq.bench.run import Request, Runner, paths_of
-from vkq.check.cases import Case
+from vkq.check.cases import GROUPED, SCHEMES, Case
 from vkq.check.expected import Expected
 from vkq.problem.names import parse
 from vkq.select.path import FORMS, choose_path
@@ -124,6 +124,22 @@ def test_each_clock_can_be_asked_for_alone(any_device: vkq.Device, clock: str) -
     found = measured(any_device, CASES[:1], {"copy": 1e-3, "fp32_fma": 1e3}, clocks=(clock,))
     assert found.failures == []
     assert [(r.clock, r.sets > 1) for r in found.rows] == [(clock, clock in ("gpu", "submit"))]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_is_verified_and_timed(scheme: str, device: vkq.Device) -> None:
+    """A matrix product of each; convolutions too, of those that have them."""
+    linear = Case(parse("linear[M=3,K=64,N=9]"), scheme)
+    cases = (
+        [linear]
+        if scheme in GROUPED or scheme.startswith("dq8ca")
+        else [linear, dataclasses.replace(CONV, scheme=scheme)]
+    )
+    found = measured(device, cases, {"copy": 2.0, "fp32_fma": 4.0}, clocks=("submit",))
+    assert found.failures == []
+    assert [(r.case, r.scheme, bool(r.verified), r.median_us > 0) for r in found.rows] == [
+        (case.name, scheme, True, True) for case in cases
+    ]
 
 
 def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from vkq.check import replay
-from vkq.check.cases import FLOAT
+from vkq.check.cases import FLOAT, SCHEMES
 from vkq.check.catalogue import check_of
 from vkq.cli import main
 from vkq.errors import NoDeviceError
@@ -29,6 +29,7 @@ def test_doctor_reports_versions_probe_path_and_replays(capsys: pytest.CaptureFi
     assert said["probe"]["isolated"]
     assert said["path"] in select.FORMS
     replayed = {(r["case"], r["path"]) for r in said["replays"]}
+    assert {check_of(case).scheme for case in replay.REPLAYED} == set(SCHEMES)
     for case in replay.REPLAYED:
         paths = ["auto"] if check_of(case).scheme in FLOAT else said["paths"]
         assert {path for one, path in replayed if one == case} == set(paths)

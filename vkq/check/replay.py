@@ -33,6 +33,7 @@ REPLAYED = (
     "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=13,scheme=q8csw_f16",
     "linear[M=33,K=96,N=37]/seed=10,scheme=q4gsw,wz=channel",
     "linear[M=1,K=160,N=37]/seed=11,scheme=q4gsw",
+    "linear[M=5,K=96,N=37]/seed=14,scheme=q8gsw",
     "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
     "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
 )
