@@ -1,6 +1,7 @@
 """``python -m tests.runtime.faults --count 10000 --device llvmpipe``: random Vulkan calls fail, once or some
 times in a row, under random chains of every operator and method (operators.py) and of whole networks, on
-mapped memory and with staging copies.
+mapped memory and with staging copies; with ``--matrix-units`` under what takes those, emulated where the
+device has none.
 
 Each call must raise the typed error or give the right bytes, and afterwards each of the chain's must give
 them on the same device; after a lost device, on a new one. The validation layer must stay silent.
@@ -10,9 +11,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import gc
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ import numpy as np
 import vkq
 import vkq.onnx
 from tests import conftest
-from tests.runtime import seldom
+from tests.runtime import matrix_units, seldom
 from tests.runtime.operators import OPERATORS, Make
 from tests.runtime.work import DEVICE_LOST, OUT_OF_DEVICE_MEMORY, failing
 from vkq.device import vulkan
@@ -32,26 +35,30 @@ LIFE = 200  # faults of a device before the next one is opened
 LOST = 0.02  # of the faults are lost devices
 CHAIN = 3  # operators at most that a fault finds pending
 Units = dict[str, tuple[Make, Any]]
+Fit = Callable[[vkq.Device], contextlib.AbstractContextManager[Any]]  # what a device has while it is used
+
+
+def models() -> dict[str, tuple[bytes, tuple[int, ...]]]:
+    """Whole networks, whose operators are steps of one plan, with the shape of their input: every row of the
+    graph's table, sums and tables as last steps, gates with their means, branches that lie side by side."""
+    from tests.onnx.networks import KINDS, Net, quantized
+
+    found = {"seldom": (seldom.model(), seldom.SHAPE), "real": (seldom.real(), seldom.SHAPE)}
+    for kind, made in KINDS.items():
+        net = Net(seed=1)
+        with tempfile.TemporaryDirectory() as folder:
+            model = quantized(net.model(*made(net)), "qdq_int8", Path(folder), net.shape)
+        found[kind] = model, net.shape
+    return found
 
 
 def networks() -> Units:
-    """Whole models, whose operators are steps of one plan."""
-    from tests.onnx.networks import KINDS, Net, quantized
-
-    found: Units = {}
-    for kind in ("unet", "attention", "efficientnet", "shufflenet"):
-        net = Net(seed=1)
-        with tempfile.TemporaryDirectory() as folder:
-            model = quantized(net.model(*KINDS[kind](net)), "qdq_int8", Path(folder), net.shape)
-        image = np.random.default_rng(0).normal(0, 1.2, net.shape).astype(np.float32)
-        found[f"network {kind}"] = (_session(model), image)
-    return {**found, **seldom_network()}
+    """The models with an input each."""
+    return {f"network {kind}": network(*model) for kind, model in models().items()}
 
 
-def seldom_network() -> Units:
-    """The graph operators that those have not."""
-    image = np.random.default_rng(0).normal(0, 1.2, seldom.SHAPE).astype(np.float32)
-    return {"network of seldom operators": (_session(seldom.model()), image)}
+def network(model: bytes, shape: tuple[int, ...]) -> tuple[Make, Any]:
+    return _session(model), np.random.default_rng(0).normal(0, 1.2, shape).astype(np.float32)
 
 
 def _session(model: bytes) -> Make:
@@ -65,9 +72,15 @@ def _session(model: bytes) -> Make:
 class Life:
     """A device, and the calls that were made on it."""
 
-    def __init__(self, name: str, units: Units, staging: bool):
-        self.device, self.units = vkq.Device(name, staging=staging), units
+    def __init__(self, name: str, units: Units, staging: bool, fit: Fit):
+        self.units = units
         self.calls: dict[str, Any] = {}
+        self._ends = contextlib.ExitStack()
+        self.device = self._ends.enter_context(vkq.Device(name, staging=staging))
+        self._ends.enter_context(fit(self.device))
+
+    def close(self) -> None:
+        self._ends.close()
 
     def start(self, name: str, on_device: bool) -> Any:
         """The result, which may still be on its way."""
@@ -89,17 +102,21 @@ def takes_tensors(name: str) -> bool:
     return not name.startswith(("integer", "network", "flatten", "reshape"))
 
 
-def run(name: str, units: Units, count: int, seed: int) -> collections.Counter[str]:
+def run(
+    name: str, units: Units, count: int, seed: int, fit: Fit = contextlib.nullcontext
+) -> collections.Counter[str]:
     """So many faults on a device; what they did. Raises AssertionError at a wrong number or another error."""
     rng, told = np.random.default_rng(seed), collections.Counter[str]()
-    with vkq.Device(name) as healthy:
+    with vkq.Device(name) as healthy, fit(healthy):
         want = {unit: make(healthy)(x) for unit, (make, x) in units.items()}
+        staged = healthy.capabilities.device_type == "discrete"  # its memory cannot be mapped
     life = None
     for i in range(count):
+        staging = staged or bool(i // LIFE % 2)
         if life is None or i % LIFE == 0:
             if life is not None:
-                life.device.close()
-            life = Life(name, units, staging=bool(i // LIFE % 2))
+                life.close()
+            life = Life(name, units, staging, fit)
         lost = rng.random() < LOST
         chain = [str(unit) for unit in rng.choice(list(units), rng.integers(1, CHAIN + 1))]
         code = DEVICE_LOST if lost else int(rng.choice([OUT_OF_HOST_MEMORY, OUT_OF_DEVICE_MEMORY]))
@@ -111,12 +128,12 @@ def run(name: str, units: Units, count: int, seed: int) -> collections.Counter[s
         told[said] += 1
         told.update(chain)
         if lost and said != "not seen":
-            life.device.close()
-            life = Life(name, units, staging=bool(i // LIFE % 2))
+            life.close()
+            life = Life(name, units, staging, fit)
         for unit in chain:
             life.exact(unit, want[unit])
     if life is not None:
-        life.device.close()
+        life.close()
     gc.collect()
     assert not vulkan.validation_messages(), vulkan.validation_messages()[:3]
     return told
@@ -142,9 +159,12 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default=conftest.DRIVERS["lavapipe"])
+    parser.add_argument("--matrix-units", action="store_true", help="operators and networks on matrix units")
     options = parser.parse_args()
-    begun, units = time.monotonic(), {**OPERATORS, **networks()}
-    told = run(options.device, units, options.count, options.seed)
+    fit: Fit = matrix_units.fitted if options.matrix_units else contextlib.nullcontext
+    operators = matrix_units.OPERATORS if options.matrix_units else OPERATORS
+    begun, units = time.monotonic(), {**operators, **networks()}
+    told = run(options.device, units, options.count, options.seed, fit)
     met = {unit: told.pop(unit, 0) for unit in units}
     print(
         f"{options.device}: {dict(told)}; {len(units)} operators and networks, each under at least"

@@ -1,4 +1,4 @@
-"""A model of the graph operators that networks seldom have, for faults under each of them."""
+"""Models of the graph operators that networks seldom have, for faults under each of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 SHAPE = (1, 8, 8, 8)
+MICROSOFT = "com.microsoft"
 
 
 class Nodes:
@@ -27,9 +28,9 @@ class Nodes:
     def whole(self, *numbers: int) -> str:
         return self.constant(np.array(numbers, np.int64))
 
-    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def op(self, kind: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         name = f"{kind}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [name], **attributes))
+        self.nodes.append(helper.make_node(kind, list(inputs), [name], domain=domain, **attributes))
         return name
 
     def rounded(self, real: str) -> str:
@@ -44,7 +45,7 @@ class Nodes:
         inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)]
         outputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in self.results]
         graph = helper.make_graph(self.nodes, "seldom", inputs, outputs, self.constants)
-        opsets = [helper.make_opsetid("", 17)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
         return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
@@ -79,6 +80,45 @@ def _whole_numbers(n: Nodes) -> None:
     x, zero = n.op("QuantizeLinear", "x", n.scale, n.constant(np.uint8(100))), n.constant(np.uint8(7))
     weights = np.random.default_rng(3).integers(0, 256, (4, 8, 3, 3), np.uint8)
     n.out(n.op("ConvInteger", x, n.constant(weights), zero, zero), TensorProto.INT32)
-    n.out(n.op("MatMulInteger", x, n.constant(weights[0, :, 0]), zero, zero), TensorProto.INT32)
+    product = n.op("MatMulInteger", x, n.constant(weights[0, :, 0]), zero, zero)
+    n.out(n.op("Cast", product, to=TensorProto.FLOAT))
     n.nodes.append(helper.make_node("DynamicQuantizeLinear", ["x"], ["bytes", "scale", "middle"]))
     n.out("bytes", TensorProto.UINT8)
+
+
+def real() -> bytes:
+    """Operators on numbers that stay float32, choices, and weights of few bits in groups."""
+    n = Nodes()
+    for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
+        n.out(n.op(kind, "x"))
+    n.out(n.op("Identity", "x"))
+    n.out(n.op("GlobalAveragePool", "x"))
+    n.out(n.op("AveragePool", "x", kernel_shape=[2, 2]))
+    n.out(n.op("Clip", "x", n.constant(np.float32(-1)), n.constant(np.float32(1))))
+    n.out(n.op("Pow", "x", n.constant(np.float32(2))))
+    n.out(n.op("ReduceSum", "x", n.whole(1)))
+    each = np.linspace(0.5, 1.5, 8, dtype=np.float32)
+    n.out(n.op("BatchNormalization", "x", *(n.constant(each) for _ in range(4))))
+    other = n.op("MaxPool", "x", kernel_shape=[3, 3], pads=[1] * 4)
+    for kind in ("Add", "Sub", "Mul", "Div", "Max", "Min"):
+        n.out(n.op(kind, "x", other))
+    n.out(n.op("Sum", "x", other, "x"))
+    _choices(n, n.rounded("x"), n.rounded(other))
+    packed = np.random.default_rng(4).integers(0, 256, (8, 1, 16), np.uint8)
+    weight = (n.constant(packed), n.constant(np.full(8, 0.1, np.float32)))
+    rows = n.op("Reshape", "x", n.whole(16, 32))
+    n.out(n.op("MatMulNBits", rows, *weight, domain=MICROSOFT, K=32, N=8, bits=4, block_size=32))
+    return n.model()
+
+
+def _choices(n: Nodes, x: str, other: str) -> None:
+    for kind in ("ArgMax", "ArgMin"):
+        n.out(n.op(kind, x, axis=1), TensorProto.INT64)
+    n.out(n.op("Where", n.op("Greater", x, n.constant(np.float32(0))), x, other))
+    flags = n.op("Greater", x, other)
+    quantized = [n.op("QuantizeLinear", value, n.scale, n.zero) for value in (x, other)]
+    pairs = [name for value in quantized for name in (value, n.scale, n.zero)]
+    y = n.op("QLinearWhere", flags, *pairs, n.scale, n.zero, domain=MICROSOFT)
+    n.out(n.op("DequantizeLinear", y, n.scale, n.zero))
+    moved = n.op("Relu", n.op("Add", x, n.constant(np.arange(8, dtype=np.float32).reshape(8, 1, 1))))
+    n.out(n.rounded(n.op("GlobalAveragePool", moved)))

@@ -3,21 +3,31 @@
 import pytest
 
 import vkq
-from tests.runtime import faults, operators
+from tests.runtime import faults, matrix_units, operators, seldom
+from vkq.graph.device.rows import ROWS
+from vkq.graph.passes import lower
 from vkq.kernels import methods
+from vkq.onnx.reader import read
 
 NO_OPERATORS = {
     "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu",
     "quantize_weight", "table_of",
 }  # fmt: skip
-MATRIX_UNITS = {"matrix", "stem"}
+OTHER_ROWS = {"sub", "DequantizeLinear"}  # of graphs made by hand: a model's become lookup2 and dequantize
 
 
 def test_every_operator_and_method_is_there() -> None:
     public = {name for name in vkq.__all__ if name[0].islower()} - NO_OPERATORS
     wing = {f"integer.{name}" for name in vkq.integer.__all__} - {"integer.explain", "integer.Best"}
     assert public | wing <= {name.split()[0] for name in operators.OPERATORS}
-    assert {method.name for method in methods.METHODS} - MATRIX_UNITS == set(operators.METHODS)
+    assert {method.name for method in methods.METHODS} == {*operators.METHODS, *matrix_units.METHODS}
+
+
+def test_every_row_of_the_graph_is_there() -> None:
+    found = set(OTHER_ROWS)
+    for model, shape in faults.models().values():
+        found |= {node.op for node in lower(read(model).at({"x": shape})).nodes}
+    assert ROWS.keys() <= found
 
 
 def test_calls_fail_or_are_exact_and_the_device_works_after(any_device: vkq.Device) -> None:
@@ -26,7 +36,13 @@ def test_calls_fail_or_are_exact_and_the_device_works_after(any_device: vkq.Devi
 
 
 def test_models_too(any_device: vkq.Device) -> None:
-    assert faults.run(any_device.name, faults.seldom_network(), 10, seed=1)["OutOfMemoryError"] > 1
+    units = {"network of seldom operators": faults.network(seldom.model(), seldom.SHAPE)}
+    assert faults.run(any_device.name, units, 10, seed=1)["OutOfMemoryError"] > 1
+
+
+def test_matrix_units_too(strict_device: vkq.Device) -> None:
+    told = faults.run(strict_device.name, matrix_units.OPERATORS, 12, 3, matrix_units.fitted)
+    assert told["OutOfMemoryError"] > 3
 
 
 def test_a_wrong_number_would_be_seen(any_device: vkq.Device) -> None:
