@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -119,3 +120,19 @@ def test_no_provider_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_probe_needs_both_extensions() -> None:
     assert {6018, 6022} <= reflect(find_compiler().compile("".join(PROBE), "probe")).capabilities
+
+
+def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:
+    """The library calls Python, which a thread must not enter any more: the end waits for it. What the
+    process does after Python's end takes two seconds here."""
+    code = """if True:
+        import ctypes, threading, time
+        from vkq.shader.glslang import find_compiler
+        libc = ctypes.CDLL(None)
+        libc.__cxa_atexit(libc.sleep, 2, None)
+        lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(1500))  # longer than the end
+        source = f"#version 450\\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
+        compiler = find_compiler()
+        threading.Thread(target=lambda: compiler.compile(source, "long.comp"), daemon=True).start()
+        time.sleep(0.02)"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=90)

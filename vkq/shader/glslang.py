@@ -7,6 +7,7 @@ extensions that vkq's shaders use: distributions still ship compilers that know 
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import importlib.util
 import shutil
@@ -82,7 +83,10 @@ class LibraryCompiler:
         self.name, self.library = f"slangpy ({library.name})", library
         self._compile = ctypes.CDLL(str(library)).glslang_compile_1_2
         self._compile.argtypes, self._compile.restype = [ctypes.POINTER(_Request)], ctypes.c_int
-        self._lock = threading.Lock()  # the library keeps state for the process
+        self._lock = threading.RLock()  # the library keeps state for the process
+        # Its messages go through Python, which a daemon thread must not enter while the interpreter ends: the
+        # end waits for what is compiled, and no other thread begins again.
+        atexit.register(self._lock.acquire)
 
     def compile(self, source: str, path: str) -> bytes:
         text = source.encode()
