@@ -1,7 +1,9 @@
 """Models that are broken, or mean harm: a typed error that names what and why; nothing else is read or
 run."""
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -131,6 +133,24 @@ def test_external_data(tmp_path: Path) -> None:
         vkq.onnx.read(path)
 
 
+@pytest.mark.parametrize(
+    ("key", "text"), [("offset", "-1"), ("offset", "1_0"), ("length", "٣"), ("length", "9" * 5000)]
+)
+def test_external_data_at_no_number(tmp_path: Path, key: str, text: str) -> None:
+    path, data = external(tmp_path, "w.bin", **{key: text})
+    (tmp_path / "w.bin").write_bytes(data)
+    with pytest.raises(ModelError, match="that is no whole number"):
+        vkq.onnx.read(path)
+
+
+@pytest.mark.parametrize("location", ["circle", "x" * 300, "a\0b"])
+def test_external_data_that_cannot_be_read(tmp_path: Path, location: str) -> None:
+    path, _ = external(tmp_path, location)
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(ModelError, match=r"cannot be read|malformed|no regular file"):
+        vkq.onnx.read(path)
+
+
 @pytest.mark.parametrize("location", ["../w.bin", "/etc/hostname", "a/../../w.bin", "", ".", "link.bin"])
 def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None:
     folder = tmp_path / "models"
@@ -170,6 +190,32 @@ def test_functions_are_read(any_device: vkq.Device) -> None:
     x = np.random.default_rng(0).normal(size=(1, 3, 4, 4)).astype(np.float32)
     (got,) = vkq.onnx.InferenceSession(proto, any_device).run(None, {"x": x})
     np.testing.assert_array_equal(got, np.concatenate([x, x], 1))
+
+
+def calling(levels: int, times: int, lowest: str) -> Any:
+    """A model of so many functions, each of which calls the one below so many times."""
+    names = ["a", *(f"t{i}" for i in range(times - 1)), "b"]
+    steps = list(pairwise(names))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    proto = model([helper.make_node(f"F{levels}", ["x"], ["y"], domain="own")])
+    proto.opset_import.append(opsets[1])
+    for level in range(levels + 1):
+        below, domain = (f"F{level - 1}", "own") if level else (lowest, "own" if lowest[0] == "F" else "")
+        nodes = [helper.make_node(below, [x], [y], domain=domain) for x, y in steps]
+        proto.functions.append(helper.make_function("own", f"F{level}", ["a"], ["b"], nodes, opsets))
+    return proto
+
+
+def test_functions_that_call_each_other() -> None:
+    assert len(vkq.onnx.read(calling(3, 2, "Relu")).nodes) == 16
+    for proto, rule in (
+        (calling(0, 1, "F0"), "in a circle or too deeply: F0 calls F0"),
+        (calling(1, 2, "F1"), "in a circle"),
+        (calling(99, 1, "Relu"), "too deeply"),
+        (calling(30, 10, "Relu"), "at most 100000 are read"),
+    ):
+        with pytest.raises(ModelError, match=rule):
+            vkq.onnx.read(proto)
 
 
 def test_mutants_are_taken_or_refused() -> None:

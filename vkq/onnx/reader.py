@@ -15,6 +15,7 @@ from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import fold_constants
 from .foreign import unknown
+from .inline import inlined
 from .operators import read_node
 from .protobuf import attribute_of, messages, package
 from .reading import Reading
@@ -102,7 +103,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     if not OLDEST <= opset <= NEWEST:
         raise ModelError(f"the model has opset {opset} of ai.onnx; {OLDEST} to {NEWEST} can be read")
     if proto.functions:
-        proto = package().inliner.inline_local_functions(proto)
+        proto = inlined(proto)
     graph = proto.graph
     constants = {t.name: array_of(t, folder) for t in graph.initializer}
     if graph.sparse_initializer:

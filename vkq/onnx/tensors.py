@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
+from ..files import MAX_DIGITS
 from ..graph.graph import Array, Spec
 from .protobuf import DATA_TYPES, messages, numbers_of, package
 
@@ -74,6 +75,25 @@ def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
     what, location = f"the constant {tensor.name!r}", entries.get("location", "")
     if folder is None:
         raise ModelError(f"{what} has external data; give the model as a path, so that its folder is known")
+    size = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
+    offset, length = (_whole(entries.get(*of), what) for of in (("offset", "0"), ("length", str(size))))
+    try:
+        path = _inside(folder, location, what)
+        if length != size or offset + size > path.stat().st_size:
+            raise ModelError(
+                f"{what} needs {size} bytes;"
+                f" {location!r} offers {length} from {offset} of {path.stat().st_size}"
+            )
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
+    except (OSError, RuntimeError) as error:  # links that lead to themselves; a name that is too long
+        raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
+    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(tuple(tensor.dims)))
+
+
+def _inside(folder: Path, location: str, what: str) -> Path:
+    """The file that external data names."""
     base = folder.resolve()
     path = (base / location).resolve()
     if not location or os.path.isabs(location) or base not in path.parents:
@@ -82,16 +102,14 @@ def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
         )
     if not path.is_file():
         raise ModelError(f"{what} has external data at {location!r}, where no regular file is")
-    size = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
-    offset, length = int(entries.get("offset", 0)), int(entries.get("length", size))
-    if length != size or offset < 0 or offset + size > path.stat().st_size:
-        raise ModelError(
-            f"{what} needs {size} bytes; {location!r} offers {length} from {offset} of {path.stat().st_size}"
-        )
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
-    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(tuple(tensor.dims)))
+    return path
+
+
+def _whole(text: str, what: str) -> int:
+    """An offset or a length in bytes."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise ModelError(f"{what} has external data at the byte {text[:40]!r}; that is no whole number")
+    return int(text)
 
 
 def argument_of(value: Any) -> Argument:

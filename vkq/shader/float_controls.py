@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+from vkq.errors import CompileError
 from vkq.shader.spirv import (
     CAPABILITY_DENORM_PRESERVE,
     CAPABILITY_ROUNDING_MODE_RTE,
@@ -35,6 +36,9 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
 
     Returns:
         A new module; the same bytes where neither is asked for, and what is already stated is not repeated.
+
+    Raises:
+        CompileError: the bytes are not a SPIR-V module.
     """
     wanted = []
     if rte:
@@ -45,7 +49,7 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
         return spirv
     header, old, rest = parse(spirv, _BEFORE_NAMES.__contains__)
     extension = Instruction(OP_EXTENSION, _literal("SPV_KHR_float_controls"))
-    entries = [instruction.words[1] for instruction in old if instruction.op == OP_ENTRY_POINT]
+    entries = [_function(instruction) for instruction in old if instruction.op == OP_ENTRY_POINT]
     modes = [Instruction(OP_EXECUTION_MODE, (entry, mode, 32)) for entry in entries for _, mode in wanted]
     capabilities = [Instruction(OP_CAPABILITY, (capability,)) for capability, _ in wanted]
     # A module's order is: capabilities, extensions, imports, memory model, entry points, execution modes, the
@@ -54,6 +58,14 @@ def with_float_controls(spirv: bytes, *, rte: bool, denorm_preserve: bool) -> by
     new = _insert(new, [extension], {OP_CAPABILITY, OP_EXTENSION})
     new = _insert(new, modes, {OP_ENTRY_POINT, OP_EXECUTION_MODE})
     return assemble(header, new, rest)
+
+
+def _function(entry_point: Instruction) -> int:
+    if len(entry_point.words) < 3:  # an execution model, a function, a name
+        raise CompileError(
+            f"an entry point of the SPIR-V has {len(entry_point.words)} words; it has at least 3."
+        )
+    return entry_point.words[1]
 
 
 def _insert(old: list[Instruction], added: list[Instruction], after: set[int]) -> list[Instruction]:

@@ -1,0 +1,46 @@
+"""A model's own functions, put in the place of their calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ..errors import ModelError
+from .protobuf import package
+
+MOST_NODES = (
+    100_000  # of a model with its functions in place: a few that call each other ten times each are a bomb
+)
+DEEPEST = 64  # functions that call each other
+Key = tuple[str, str]
+
+
+def inlined(proto: Any) -> Any:
+    """The model without functions; ModelError where they call each other in a circle, deeper than `DEEPEST`,
+    or make more than `MOST_NODES` nodes."""
+    bodies = {(f.domain, f.name): f.node for f in proto.functions}
+    sizes: dict[Key, int] = {}
+
+    def size(nodes: Iterable[Any], within: tuple[Key, ...]) -> int:
+        return sum(one(node, within) for node in nodes)
+
+    def one(node: Any, within: tuple[Key, ...]) -> int:
+        key = (node.domain, node.op_type)
+        branches = [graph for a in node.attribute for graph in ([a.g] if a.HasField("g") else a.graphs)]
+        inside = sum(size(graph.node, within) for graph in branches)
+        if key not in bodies:
+            return 1 + inside
+        if key in within or len(within) == DEEPEST:
+            chain = " calls ".join(name for _, name in (*within[-5:], key))
+            raise ModelError(f"the model's functions call each other in a circle or too deeply: {chain}")
+        if key not in sizes:
+            sizes[key] = size(bodies[key], (*within, key))
+        return sizes[key] + inside
+
+    count = size(proto.graph.node, ())
+    if count > MOST_NODES:
+        raise ModelError(f"the model's functions make {count} nodes; at most {MOST_NODES} are read")
+    try:
+        return package().inliner.inline_local_functions(proto)
+    except Exception as error:  # ONNX's own checks, whose errors are no ValueErrors
+        raise ModelError(f"the model's functions cannot be put in place: {str(error)[:200]}") from error
