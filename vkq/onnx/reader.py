@@ -17,7 +17,7 @@ from ..graph.passes.constants import fold_constants
 from .foreign import unknown
 from .inline import inlined
 from .operators import read_node
-from .protobuf import attribute_of, messages, package
+from .protobuf import attribute_of, messages
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
