@@ -46,6 +46,7 @@ BLOCKS = [
 MATRIX = [
     "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # subgroups share k
 ]
 TIES = 2.0  # the scale of a sum over those of its operands: half of all results lie between two numbers
 
@@ -105,6 +106,15 @@ def test_blocks_of_channels(device: vkq.Device, name: str, path: str, kind: Kind
 @pytest.mark.parametrize("kind", ["add", "sub"])
 def test_sums(any_device: vkq.Device, kind: Kind, ratio: float, first: bool, dtype: str) -> None:
     plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "auto", dtype, first, ratio)
+    np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["add", "sub"])
+def test_sums_on_a_device_that_rounds_otherwise(
+    device: vkq.Device, kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_soft_float", True)
+    plan, tensors, want = planned(device, KERNELS[0][0], kind, "auto", "auto", ratio=1.37)
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 

@@ -54,16 +54,17 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
 
 
 def with_sum(
-    ra: float, rb: float, offset: float, safe: float, bounds: tuple[int, int], y: QParams,
+    ra: float, rb: float, offset: float, safe: tuple[float, float], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
     """``q * ra + other * rb + offset``, rounded and bounded, of each result q and the stored number where it
     goes. *table* makes all sums, [other + 128][q + 128], which decide where the value is farther than *safe*
-    from an integer."""
+    from an integer: on devices that round floats as they like, and to nearest even."""
 
     def words() -> Words:
-        numbers = np.array([ra, rb, offset, safe], np.float32).view(np.int32)
-        return np.concatenate([numbers, np.array([*bounds, 0, 0], np.int32), _flat(table())])
+        numbers = np.array([ra, rb, offset, *safe], np.float32).view(np.int32)
+        bounded = np.array([*bounds, numbers[4], 0], np.int32)
+        return np.concatenate([numbers[:4], bounded, _flat(table())])
 
     return After(ADD, y, 32 + (1 << 16), words)
 

@@ -25,16 +25,17 @@ LARGEST_PRODUCT = 255.0 * 255.0
 @dataclasses.dataclass(frozen=True)
 class BinaryFormula:
     """How the shader computes ``op``: its variant and the numbers it needs. ``safe`` is how far from an
-    integer it may round."""
+    integer it may round, ``exact`` where the device rounds floats to nearest even."""
 
     variant: str
     ra: float
     rb: float
     offset: float
     safe: float
+    exact: float
 
 
-BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, 0.0)
+BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
 
 @functools.lru_cache(maxsize=256)
@@ -57,7 +58,21 @@ def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormul
         variant, error = "add", 6 * FLOAT_STEP * largest
     if not (np.isfinite(largest) and largest < 2.0**100 and ra >= 2.0**-100 and error < TIE / 2):
         return BY_TABLE
-    return BinaryFormula(variant, ra, rb, offset, TIE - error)
+    safe = TIE - error
+    safest = safe if op == "mul" else _exact(stored_table(op, a, b, y, None), ra, rb, offset)
+    return BinaryFormula(variant, ra, rb, offset, safe, safest)
+
+
+def _exact(table: npt.NDArray[np.int8], ra: float, rb: float, offset: float) -> float:
+    """How far from an integer the shader's sums may be rounded where its steps are exact: less than the first
+    that is not what the table, [b + 128][a + 128], says; with the operands in either order."""
+    q, safe = np.arange(-128, 128, dtype=np.float32), 1.0
+    a, b = q * np.float32(ra), q[:, None] * np.float32(rb)
+    for value in (a + (b + np.float32(offset)), b + (a + np.float32(offset))):
+        value = np.clip(value, np.float32(-128), np.float32(127))
+        wrong = np.abs(value - np.rint(value))[np.rint(value) != table]
+        safe = min(safe, float(np.nextafter(wrong.min(initial=1.0), np.float32(0))))
+    return safe
 
 
 def stored_table(
@@ -78,11 +93,10 @@ def sum_after(
         a, b, own_first = b, a, not own_first
     numbers, moved = arithmetic(op, a, b, yq), shift(yq.dtype)
     low, high = (bound - moved for bound in activation_bounds(activation, yq))
-    by_table = numbers.variant == "table"
     ra, rb = (numbers.ra, numbers.rb) if own_first else (numbers.rb, numbers.ra)
 
     def table() -> npt.NDArray[np.int8]:
         found = stored_table(op, a, b, yq, activation)
         return found if own_first else found.T
 
-    return with_sum(ra, rb, numbers.offset, -1.0 if by_table else numbers.safe, (low, high), yq, table)
+    return with_sum(ra, rb, numbers.offset, (numbers.safe, numbers.exact), (low, high), yq, table)

@@ -167,7 +167,7 @@ def _combine(
     words = y.spec.nbytes // 4
     push |= {
         "count": words if shape == "broadcast" else ceil4(words), "ra": numbers.ra, "rb": numbers.rb,
-        "offset": numbers.offset, "safe": numbers.safe,
+        "offset": numbers.offset, "safe": numbers.safe if b.device.soft_float else numbers.exact,
         "y_shift": shift(y.spec.dtype) if numbers.variant == "mul" else 0,
     }  # fmt: skip
     for name, dims in zip("yab", _logical_dims(op, y.spec.shape, x.spec, z.spec), strict=True):
