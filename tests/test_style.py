@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,6 +31,12 @@ SHARED_NAMES = {
     "Spec": "of a graph's value; and, with its layout, of an array on a device",
     "Sweep": "over a graph's nodes; and of a kernel's taps over an image",
 }
+
+# What may not be asked by name: device/profiles.yaml says what is known of a kind of device.
+DEVICES = re.compile(
+    r"H100|H200|GeForce|NVIDIA|AMD|Radeon|RDNA|RADV|Intel|Adreno|Mali|VideoCore|lavapipe|llvmpipe|Swift"
+)
+UNNAMED = ("kernels", "ops", "schemes", "integer", "graph", "select", "layout")
 
 
 def sources(*patterns: str) -> list[Path]:
@@ -93,6 +100,17 @@ def test_a_name_means_one_thing() -> None:
                 classes[node.name].add(path.relative_to(ROOT).as_posix())
     shared = {name: sorted(paths) for name, paths in classes.items() if len(paths) > 1}
     assert shared.keys() == SHARED_NAMES.keys(), shared
+
+
+@pytest.mark.parametrize("package", UNNAMED)
+def test_no_code_asks_for_a_device_by_name(package: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in sources(f"vkq/{package}/**/*.py")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if DEVICES.search(line)
+    ]
+    assert not found
 
 
 def test_lengths_are_counted(tmp_path: Path) -> None:
