@@ -16,6 +16,7 @@ from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from tests.runtime.work import counted, failing
 from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.session import KEPT
+from vkq.runtime.plan import Resident
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +135,33 @@ def test_pickle(any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.Monke
     want = session.run(None, feed)[0]
     again = pickle.loads(pickle.dumps(session))
     np.testing.assert_array_equal(again.run(None, feed)[0], want)
+
+
+def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
+    any_device: vkq.Device, resnet: bytes
+) -> None:
+    """The device is opened beside the reading."""
+    with pytest.raises(vkq.NoDeviceError, match="'none of them'"):
+        vkq.onnx.InferenceSession(resnet, "none of them")
+    with pytest.raises(vkq.onnx.ModelError, match="not an ONNX model"):
+        vkq.onnx.InferenceSession(b"\xff" * 9, "none of them")
+    name = any_device.name
+    with vkq.onnx.InferenceSession(resnet, name).device as opened:  # one of its own
+        assert (opened.name, opened is any_device) == (name, False)
+
+
+def test_weights_are_uploaded_once_whatever_the_shapes(
+    any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploaded: list[Resident] = []
+    upload = Resident._upload
+    monkeypatch.setattr(Resident, "_upload", lambda self: (uploaded.append(self), upload(self))[1])
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    for batch in (1, 3, 1):
+        feed = {"x": images(batch, 3, 16, 16)}
+        want = onnxruntime_results(resnet, feed)[0]
+        np.testing.assert_array_equal(session.run(None, feed)[0], want)
+    assert len(uploaded) == len({id(one) for one in uploaded}) > 3
 
 
 @pytest.mark.parametrize(("count", "batch"), [(7, 3), (1, 4), (0, 2), (8, 1)])
