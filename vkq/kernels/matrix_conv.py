@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable, Hashable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
@@ -22,7 +21,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .matrix_units import MatrixWeights, centred
-from .weights import Arithmetic, Int8
+from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
 
@@ -85,9 +84,9 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
     """
     oc, ic, kh, kw = weight.shape
     chunks, k = -(-ic // chunk), kh * kw * chunk
-    channels = np.pad(weight, ((0, 0), (0, chunks * chunk - ic), (0, 0), (0, 0)))
+    channels = zeros_behind(weight, chunks * chunk - ic, 0, 0)
     ordered = channels.reshape(oc, chunks, chunk, kh, kw).transpose(0, 1, 3, 4, 2).reshape(oc, chunks, k)
-    padded = np.pad(ordered, ((0, 0), (0, 0), (0, -k % multiple)))
+    padded = zeros_behind(ordered, -k % multiple)
     return padded.reshape(oc, chunks * padded.shape[2])
 
 

@@ -27,7 +27,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .matrix_tiles import MOST_TILES, TURN, Tiling, tilings
-from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4
+from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
 SPLIT = "gemm_q8ta_q8csw__split_coopmat"
@@ -171,7 +171,7 @@ class MatrixGemm:
 
         def padded() -> npt.NDArray[Any]:
             found = centred(weight(), arithmetic.w_zero_point)
-            return np.pad(found, ((0, 0), (0, grouped[2] - self.k))).reshape(grouped)
+            return zeros_behind(found, grouped[2] - self.k).reshape(grouped)
 
         self.packed = MatrixWeights(device, grouped, padded, arithmetic, self.matrices.form, channels)
         self.whole: str | None = (

@@ -82,6 +82,15 @@ def block_weights(weight: Int8, zero_point: Int32) -> Int8:
     return out
 
 
+def zeros_behind(values: npt.NDArray[Any], *counts: int) -> npt.NDArray[Any]:
+    """The array with so many zeros behind the last of each of its last axes; itself where there are none
+    (np.pad copies all the same, and takes as long as packing)."""
+    if not any(counts):
+        return values
+    before = ((0, 0),) * (values.ndim - len(counts))
+    return np.pad(values, (*before, *((0, count) for count in counts)))
+
+
 def by_group(values: npt.NDArray[Any], groups: int, n: int) -> npt.NDArray[Any]:
     """(channels,) as (G, N); the last group may have fewer channels of its own."""
     out = np.zeros(groups * n, values.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 
 from ..device.capabilities import Capabilities, CooperativeMatrix
@@ -93,15 +94,24 @@ def advertised(capabilities: Capabilities) -> tuple[Matrices, ...]:
     ones. Only these may be used: a shape that is not listed makes a pipeline that computes nothing, without
     an error.
     """
-    found = dict.fromkeys(_listed(capabilities))
+    return _advertised(capabilities.cooperative_matrices, *_subgroups(capabilities))
+
+
+@functools.lru_cache(maxsize=64)
+def _advertised(
+    listed: tuple[CooperativeMatrix, ...], wanted: int | None, least: int, most: int
+) -> tuple[Matrices, ...]:
+    found = dict.fromkeys(_listed(listed, wanted, least, most))
     return tuple(sorted(found, key=lambda matrices: list(FORMS.values()).index(matrices.form)))
 
 
-def _listed(capabilities: Capabilities) -> Iterator[Matrices]:
-    for c in capabilities.cooperative_matrices:
+def _listed(
+    listed: tuple[CooperativeMatrix, ...], wanted: int | None, least: int, most: int
+) -> Iterator[Matrices]:
+    for c in listed:
         form = FORMS.get((c.a, c.b, c.c, c.d))
         if form and c.scope == "subgroup" and not c.saturating:
-            matrices = Matrices(c.m, c.n, c.k, form, _subgroup(capabilities, c))
+            matrices = Matrices(c.m, c.n, c.k, form, _subgroup(c, wanted, least, most))
             if _taken(matrices):
                 yield matrices
 
@@ -109,7 +119,7 @@ def _listed(capabilities: Capabilities) -> Iterator[Matrices]:
 def advertised_half(capabilities: Capabilities) -> tuple[Matrices, ...]:
     """As `advertised`, for float16 times float16 into float32: 8 k are one uvec4 then."""
     found = (
-        Matrices(c.m, c.n, c.k, HALF, _subgroup(capabilities, c))
+        Matrices(c.m, c.n, c.k, HALF, _subgroup(c, *_subgroups(capabilities)))
         for c in capabilities.cooperative_matrices
         if (c.a, c.b, c.c, c.d) == HALF_TYPES and c.scope == "subgroup" and not c.saturating
     )
@@ -147,10 +157,14 @@ def _taken(a: Matrices) -> bool:
     )
 
 
-def _subgroup(capabilities: Capabilities, c: CooperativeMatrix) -> int:
-    """The subgroup's size: what the profile says where the device has it, else the nearest."""
-    wanted = profile(capabilities).matrix_subgroup
+def _subgroups(capabilities: Capabilities) -> tuple[int | None, int, int]:
+    """(what the profile says, the least, the most) of the size of a subgroup."""
     least, most = (int(capabilities.properties[name]) for name in ("minSubgroupSize", "maxSubgroupSize"))
+    return profile(capabilities).matrix_subgroup, least, most
+
+
+def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -> int:
+    """The subgroup's size: what the profile says where the device has it, else the nearest."""
     return min(max(c.n if wanted is None else wanted, least), most)
 
 
