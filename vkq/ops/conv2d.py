@@ -116,6 +116,7 @@ class Conv2d(Layer[Conv2dProblem]):
         self._scheme.after = after
         self._convolution = dataclasses.replace(self._convolution)
         self._kernels.clear()
+        self._methods.clear()
 
     @property
     def gemm(self) -> Int8Gemm | None:
