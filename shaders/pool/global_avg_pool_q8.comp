@@ -18,6 +18,8 @@ layout(constant_id = 1) const uint ACROSS = 1;
 layout(constant_id = 3) const uint AT_ONCE = 1;  // vectors that an invocation has on their way
 layout(constant_id = 2) const bool TO_4W4C = false;  // y in kPackedInt8_4W4C, x in kPackedInt8_16C
 
+layout(constant_id = 8) const bool LONG = false;  // an invocation has more bytes of a channel than MOST
+
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 #ifdef EXCITE
@@ -67,27 +69,38 @@ void excite_when_last(uint image, uint tiles, uint me) {
 #endif
 
 Int8x4 mean(ivec4 total) {
-  ivec4 acc = total - p.x_zero * int(p.h * p.w), q;
+  ivec4 acc = total - (p.x_zero + 128) * int(p.h * p.w), q;
   [[unroll]] for (int i = 0; i < 4; i++)
     q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
   return int8x4_pack(q);
 }
 
-ivec4 total[WORDS];
+ivec4 total[WORDS];  // of bytes, each 128 more than it is
+uvec2 halves[WORDS];  // and what is not in it yet, two bytes in halves of words: 0 and 2, 1 and 3
+const uint MOST = 256u / VECTOR_PIXELS;  // vectors that they can take
 
 void clear_total() {
-  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] = ivec4(0);
+  [[unroll]] for (int k = 0; k < WORDS; k++) { total[k] = ivec4(0); halves[k] = uvec2(0u); }
+}
+
+void flush() {
+  [[unroll]] for (int k = 0; k < WORDS; k++) {
+    uvec2 low = halves[k] & 0xffffu, high = halves[k] >> 16;
+    total[k] += ivec4(low.x, low.y, high.x, high.y);
+    halves[k] = uvec2(0u);
+  }
 }
 
 // Vector i of the pixels.
 void add(ivec4 vector, uint i, uint columns) {
-#if BLOCKED
-  [[unroll]] for (int k = 0; k < WORDS; k++) total[k] += int8x4_unpack(vector[k]);
-#else
   uint pixels = 4u;  // of the line, from this vector on
+#if !BLOCKED
   if (AT_ONCE == 1u || p.w % 4u != 0u) pixels = p.w - 4u * (i % columns);
-  [[unroll]] for (uint k = 0u; k < 4u; k++) total[0] += k < pixels ? int8x4_unpack(vector[k]) : ivec4(0);
 #endif
+  [[unroll]] for (int k = 0; k < 4; k++) {
+    uint bytes = uint(k) < pixels ? uint(vector[k]) ^ 0x80808080u : 0u;
+    halves[BLOCKED == 1 ? k : 0] += uvec2(bytes, bytes >> 8) & 0x00ff00ffu;
+  }
 }
 
 void main() {
@@ -98,12 +111,16 @@ void main() {
   clear_total();
   if (block < p.blocks) {
     uint i = me / ACROSS, apart = BLOCKED == 1 ? 1u : p.blocks;
-    for (; AT_ONCE > 1u && i + (AT_ONCE - 1u) * step_ < vectors; i += AT_ONCE * step_) {
-      ivec4 loaded[AT_ONCE];
-      [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) loaded[k] = x[first + (i + k * step_) * apart];
-      [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) add(loaded[k], i + k * step_, columns);
-    }
-    for (; i < vectors; i += step_) add(x[first + i * apart], i, columns);
+    do {
+      uint end = LONG ? min(i + MOST * step_, vectors) : vectors;
+      for (; AT_ONCE > 1u && i + (AT_ONCE - 1u) * step_ < end; i += AT_ONCE * step_) {
+        ivec4 loaded[AT_ONCE];
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) loaded[k] = x[first + (i + k * step_) * apart];
+        [[unroll]] for (uint k = 0u; k < AT_ONCE; k++) add(loaded[k], i + k * step_, columns);
+      }
+      for (; i < end; i += step_) add(x[first + i * apart], i, columns);
+      flush();
+    } while (LONG && i < vectors);
   }
   [[unroll]] for (uint k = 0u; k < WORDS; k++) sums[k * LOCAL_X + me] = total[k];
   barrier();

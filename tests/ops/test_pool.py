@@ -143,6 +143,19 @@ def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
             np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
 
 
+@pytest.mark.parametrize(("name", "shape"), [(IMAGE, (1, 3, 131, 130)), (BLOCKED, (1, 3, 182, 181))])
+@pytest.mark.parametrize("value", [-128, 127])
+def test_global_average_of_more_bytes_than_half_a_word_can_add(
+    device: vkq.Device, name: str, shape: tuple[int, ...], value: int
+) -> None:
+    """An invocation of 128 has more than 256 extreme bytes, all alike but one."""
+    x, q, y = np.full(shape, value, np.int8), QParams(0.05, 3), QParams(0.05, 3)
+    x[0, 2, 77, 5] = 1
+    with preferred({"mean_invocations": 128}):
+        got = vkq.global_avg_pool2d(Tensor.from_numpy(x, device, name, q), y_qparams=y)
+    np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
+
+
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
 def test_every_layout(device: vkq.Device, name: str) -> None:

@@ -59,7 +59,8 @@ class Excite:
         """Adds the gates y of an image x, whose means have these push and specialization constants."""
         n, c, _, _ = y.spec.shape
         tables = {f"TABLE{i}": gemm.arithmetic.after.kind == TABLE for i, gemm in self._products}
-        local = {"LOCAL_X": self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))}
+        invocations = self._invocations(x.spec.layout, int(workgroup["LOCAL_X"]))
+        local: dict[str, Constant] = {"LOCAL_X": invocations, "LONG": True}
         program = self.device.program(self._variant(x.spec.layout), {**workgroup, **local, **tables})
         known = [b.constant(one) for _, gemm in self._products for one in (gemm.weights, gemm.parameters)]
         slots = [x, y, *known, b.words(n * ceil4(c)), b.constant(self.arrivals)]

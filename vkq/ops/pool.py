@@ -35,8 +35,9 @@ SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal n
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
 # neighbouring blocks of channels of a workgroup: 32 bytes, and more where an image has few pixels
 LEAST_ACROSS, MOST_ACROSS = 2, 8
-SUM_BYTES = 64  # of shared memory, of an invocation of a global average
+SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
 LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
+MOST_VECTORS = 256  # of a global average: bytes whose sum half a word can hold
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -241,7 +242,8 @@ def averaged_by_table(
 def _sharers(device: Device, vectors: int, blocked: bool) -> dict[str, Constant]:
     """The workgroup of a global average over so many vectors, and how many blocks of channels it takes."""
     limits = device.capabilities.properties
-    room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // SUM_BYTES)
+    sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
+    room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)
     most = min(profile(device.capabilities).mean_invocations, room)
     invocations, across = LEAST_INVOCATIONS, 1 if blocked else LEAST_ACROSS
     while not blocked and across < MOST_ACROSS and vectors * across < LEAST_INVOCATIONS:
@@ -250,7 +252,8 @@ def _sharers(device: Device, vectors: int, blocked: bool) -> dict[str, Constant]
         invocations *= 2
     large = invocations > LEAST_INVOCATIONS
     across *= 2 if large and not blocked else 1
-    return {"LOCAL_X": invocations, "ACROSS": across, "AT_ONCE": AT_ONCE if large else 1}
+    long = vectors * across > MOST_VECTORS // (1 if blocked else 4) * invocations
+    return {"LOCAL_X": invocations, "ACROSS": across, "AT_ONCE": AT_ONCE if large else 1, "LONG": long}
 
 
 def _window_constants(window: Window, y: Spec) -> dict[str, int | float]:
