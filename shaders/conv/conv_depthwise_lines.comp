@@ -2,8 +2,8 @@
 //
 // A dot product needs four bytes of one channel, and a word holds four channels of a pixel: the words of four
 // neighbours on an input line, their bytes transposed, are four taps of a line for each of four channels.
-// They serve every output pixel that sees them. A line's weights are shifted to where an output pixel sees
-// them; beside them stands the channel's zero point, which counts as zero.
+// They serve every output pixel that sees them, shifted to where its taps begin; beyond a line's last weight
+// stands the channel's zero point, which counts as zero.
 //
 // Memory    x, y: words of kPackedInt8_16C (BLOCKED 1) or vectors of kPackedInt8_4W4C, where the first column
 //           under four output pixels is KERNEL / 2 before a vector; w: [kh][word of taps][c4] of four
@@ -41,7 +41,7 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #include "gemm_output.glslh"
 
 // lines of results of an invocation: more of them take registers that its neighbours need
-#define ROWS (KERNEL == 3 && STRIDE == 1 ? 4 : 2)
+#define ROWS (STRIDE == 1 ? 4 : 2)
 #define LINES ((ROWS - 1) * STRIDE + KERNEL)  // of the input
 #define COLUMNS (3 * STRIDE + KERNEL)
 #define WORDS ((COLUMNS + 3) / 4)             // of a line of one channel
@@ -74,98 +74,118 @@ Place place_of(uint i) {
   return at;
 }
 
-int column_inside[COLUMNS];  // all bits or none
+#if BLOCKED
+#define LOADS COLUMNS
+#else
+#define LOADS ((ASIDE + COLUMNS + 3) / 4)
+#endif
+bool column_inside[COLUMNS];
+uint places[LOADS];  // of a line, from its first element on
+
+void find_columns(Place at) {
+  uint first = at.ow * STRIDE - p.pad_l;
+  [[unroll]] for (uint j = 0u; j < COLUMNS; j++) column_inside[j] = first + j < p.w;
+#if BLOCKED
+  [[unroll]] for (uint j = 0u; j < LOADS; j++) places[j] = 4u * min(first + j, p.w - 1u) + at.c4 % 4u;
+#else
+  uint c4s = ceil_div(p.channels, 4u), last = ceil_div(p.w, 4u) - 1u;
+  [[unroll]] for (uint v = 0u; v < LOADS; v++)
+    places[v] = min(uint(int(first - ASIDE) >> 2) + v, last) * c4s + at.c4;
+#endif
+}
 
 // The words of a line of the input, four channels each.
 void load_line(out int words[4 * WORDS], Place at, uint h) {
   bool inside = h < p.h;
-  uint line = at.plane * p.h + (inside ? h : 0u), first = at.ow * STRIDE - p.pad_l;
+  uint line = at.plane * p.h + (inside ? h : 0u);
 #if BLOCKED
-  [[unroll]] for (uint j = 0u; j < COLUMNS; j++)
-    words[j] = x[4u * (line * p.w + min(first + j, p.w - 1u)) + at.c4 % 4u];
+  [[unroll]] for (uint j = 0u; j < COLUMNS; j++) words[j] = x[4u * p.w * line + places[j]];
 #else
-  uint c4s = ceil_div(p.channels, 4u), vectors = ceil_div(p.w, 4u);
-  [[unroll]] for (uint v = 0u; v < (ASIDE + COLUMNS + 3u) / 4u; v++) {
-    uint column = min(uint(int(first - ASIDE) >> 2) + v, vectors - 1u);
-    ivec4 vector = x[(line * vectors + column) * c4s + at.c4];
+  uint first = line * ceil_div(p.w, 4u) * ceil_div(p.channels, 4u);
+  [[unroll]] for (uint v = 0u; v < LOADS; v++) {
+    ivec4 vector = x[first + places[v]];
     [[unroll]] for (uint k = 0u; k < 4u; k++)
       if (4u * v + k >= ASIDE && 4u * v + k < ASIDE + COLUMNS) words[4u * v + k - ASIDE] = vector[k];
   }
 #endif
-  int outside = int8x4_broadcast(p.x_zero_point), line_inside = -int(inside);
-  [[unroll]] for (uint j = 0u; j < COLUMNS; j++)
-    words[j] = outside ^ ((outside ^ words[j]) & column_inside[j] & line_inside);
+  int outside = int8x4_broadcast(p.x_zero_point);
+  [[unroll]] for (uint j = 0u; j < COLUMNS; j++) words[j] = inside && column_inside[j] ? words[j] : outside;
   [[unroll]] for (uint j = COLUMNS; j < 4u * WORDS; j++) words[j] = 0;
 }
 
-ivec4 taps[KERNEL * TAP_WORDS], w_zero_points;
+ivec4 taps[KERNEL * TAP_WORDS], sums[ROWS * 4], x_sums[ROWS * 4];
 
-// Four taps of line kh from tap `first` on, which may lie outside, of four channels.
-ivec4 taps_from(int kh, int first) {
-  int word = first < 0 ? -1 : first / 4, shift = 8 * (first - 4 * word);
-  ivec4 low = word < 0 ? w_zero_points : taps[kh * TAP_WORDS + max(word, 0)];
-  ivec4 high = word + 1 < TAP_WORDS ? taps[kh * TAP_WORDS + min(word + 1, TAP_WORDS - 1)] : w_zero_points;
-  return shift == 0 ? low : ivec4(uvec4(low) >> shift) | (high << (32 - shift) % 32);
+// Four taps of four channels from tap 4 * `t` on, as output pixel `column` sees them.
+ivec4 window(ivec4 xs[WORDS], int column, int t) {
+  int first = column * STRIDE + 4 * t, word = first / 4, shift = 8 * (first % 4);
+  if (shift == 0) return xs[word];
+  uvec4 low = uvec4(xs[word]) >> shift;
+  if (first % 4 + min(KERNEL - 4 * t, 4) <= 4 || word + 1 == WORDS) return ivec4(low);
+  return ivec4(low) | (xs[min(word + 1, WORDS - 1)] << (32 - shift));
+}
+
+void store_row(uint row, Place at, uint y_c4, ivec4 w_zero_point) {
+  uint oh = at.oh + row;
+  bool inside[4];
+  ivec4 results, others = ivec4(0);
+  [[unroll]] for (uint k = 0u; k < 4u; k++) {
+    ivec4 acc = sums[row * 4 + k];
+    if (ROW_SUMS) acc -= w_zero_point * x_sums[row * 4 + k];
+    results[k] = output_word(acc, at.c4);
+    inside[k] = oh < p.oh && at.ow + k < p.ow;
+  }
+#if BLOCKED
+  uint first = 4u * ((at.plane * p.oh + oh) * p.ow + at.ow) + at.c4 % 4u;
+  [[unroll]] for (uint k = 0u; k < 4u; k++)
+    if (AFTER == AFTER_ADD && inside[k]) others[k] = y[first + 4u * k];
+  results = after(results, others);
+  [[unroll]] for (uint k = 0u; k < 4u; k++) if (inside[k]) y[first + 4u * k] = results[k];
+#else
+  uint vector = ((at.image * p.oh + oh) * ceil_div(p.ow, 4u) + at.ow / 4u) * y_c4 + at.c4;
+  if (oh < p.oh) {
+    if (AFTER == AFTER_ADD) others = y[vector];
+    y[vector] = after(results, others);
+  }
+#endif
+}
+
+// Line k of the input under the first line of results, times the taps that see it.
+void multiply_line(int k, ivec4 xs[WORDS], ivec4 offset) {
+  [[unroll]] for (int column = 0; column < 4; column++) {
+    [[unroll]] for (int t = 0; t < TAP_WORDS; t++) {
+      ivec4 seen = window(xs, column, t);
+      [[unroll]] for (int row = 0; row < ROWS; row++) {
+        int kh = k - row * STRIDE, i = row * 4 + column;
+        if (kh < 0 || kh >= KERNEL) continue;
+        if (kh == 0 && t == 0) { sums[i] = offset; x_sums[i] = ivec4(0); }
+        [[unroll]] for (int c = 0; c < 4; c++) {
+          XOperand operand = x_operand(seen[c]);
+          sums[i][c] += dot4x8(operand, w_operand(taps[kh * TAP_WORDS + t][c]));
+          if (ROW_SUMS) x_sums[i][c] += lane_sum(operand);
+        }
+      }
+    }
+  }
 }
 
 void main() {
   Place at = place_of(workgroup_index() * LOCAL_X + gl_LocalInvocationID.x);
   uint y_c4 = ceil_div(p.channels, 4u);
   if (at.c4 < y_c4 && at.image < p.images) {
-    [[unroll]] for (uint j = 0u; j < COLUMNS; j++)
-      column_inside[j] = -int(at.ow * STRIDE - p.pad_l + j < p.w);
+    find_columns(at);
     [[unroll]] for (uint k = 0u; k < KERNEL * TAP_WORDS; k++) taps[k] = w[k * y_c4 + at.c4];
     ivec4 w_zero_point = channel_block(at.c4, W_ZERO_POINT);
-    [[unroll]] for (uint c = 0u; c < 4u; c++)
-      w_zero_points[c] = ROW_SUMS ? int8x4_broadcast(w_zero_point[c]) : 0;
-    ivec4 offset = channel_block(at.c4, OFFSET) + (SMALL_SUMS ? SMALL_SUM : 0), sums[ROWS * 4],
-          x_sums[ROWS * 4];
-    [[unroll]] for (int k = 0; k < ROWS * 4; k++) { sums[k] = offset; x_sums[k] = ivec4(0); }
+    ivec4 offset = channel_block(at.c4, OFFSET) + (SMALL_SUMS ? SMALL_SUM : 0);
     [[unroll]] for (int k = 0; k < LINES; k++) {
       int words[4 * WORDS];
       load_line(words, at, at.oh * STRIDE - p.pad_t + uint(k));
-      [[unroll]] for (int word = 0; word < WORDS; word++) {
-        ivec4 xs = transposed4x4(
-            ivec4(words[4 * word], words[4 * word + 1], words[4 * word + 2], words[4 * word + 3]));
-        [[unroll]] for (int row = 0; row < ROWS; row++) {
-          int kh = k - row * STRIDE;
-          if (kh < 0 || kh >= KERNEL) continue;
-          [[unroll]] for (int column = 0; column < 4; column++) {
-            int first = 4 * word - column * STRIDE;
-            if (first <= -4 || first >= KERNEL) continue;
-            ivec4 weights = taps_from(kh, first);
-            [[unroll]] for (int c = 0; c < 4; c++) {
-              XOperand operand = x_operand(xs[c]);
-              sums[row * 4 + column][c] += dot4x8(operand, w_operand(weights[c]));
-              if (ROW_SUMS) x_sums[row * 4 + column][c] += lane_sum(operand);
-            }
-          }
-        }
-      }
+      ivec4 xs[WORDS];
+      [[unroll]] for (int i = 0; i < WORDS; i++)
+        xs[i] = transposed4x4(ivec4(words[4 * i], words[4 * i + 1], words[4 * i + 2], words[4 * i + 3]));
+      multiply_line(k, xs, offset);
+      // after the last line that it sees; 3x3 taps leave registers for all, and stores in a row are faster
+      if (KERNEL == 5 && k >= 4 && k % STRIDE == 0) store_row(uint((k - 4) / STRIDE), at, y_c4, w_zero_point);
     }
-    [[unroll]] for (uint row = 0u; row < ROWS; row++) {
-      uint oh = at.oh + row;
-      bool inside[4];
-      ivec4 results, others = ivec4(0);
-      [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        ivec4 acc = sums[row * 4 + k];
-        if (ROW_SUMS) acc -= w_zero_point * x_sums[row * 4 + k];
-        results[k] = output_word(acc, at.c4);
-        inside[k] = oh < p.oh && at.ow + k < p.ow;
-      }
-#if BLOCKED
-      uint first = 4u * ((at.plane * p.oh + oh) * p.ow + at.ow) + at.c4 % 4u;
-      [[unroll]] for (uint k = 0u; k < 4u; k++)
-        if (AFTER == AFTER_ADD && inside[k]) others[k] = y[first + 4u * k];
-      results = after(results, others);
-      [[unroll]] for (uint k = 0u; k < 4u; k++) if (inside[k]) y[first + 4u * k] = results[k];
-#else
-      uint vector = ((at.image * p.oh + oh) * ceil_div(p.ow, 4u) + at.ow / 4u) * y_c4 + at.c4;
-      if (oh < p.oh) {
-        if (AFTER == AFTER_ADD) others = y[vector];
-        y[vector] = after(results, others);
-      }
-#endif
-    }
+    [[unroll]] for (uint row = 0u; KERNEL == 3 && row < ROWS; row++) store_row(row, at, y_c4, w_zero_point);
   }
 }

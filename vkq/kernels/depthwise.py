@@ -101,7 +101,7 @@ class Dots:
         if self.by_lines(of):
             axes["layout"] = PIXELS[x.spec.layout]
             variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
-            rows = 4 if (of.kh, stride) == (3, 1) else 2  # ROWS of the shader
+            rows = 4 if stride == 1 else 2  # ROWS of the shader
             largest = of.kh * of.kw * 255 * 255 + of.arithmetic.largest_bias
             constants["SMALL_SUMS"] = largest < self.SMALL
             push |= divisor("line", ceil4(p.ow)) | divisor("plane", -(-p.oh // rows))
