@@ -8,7 +8,7 @@ import inspect
 import reprlib
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
@@ -168,6 +168,13 @@ RULES: dict[str, Rule] = {
     "Sequence[int]": Rule(_integers, "a sequence of integers"),
     "Sequence[int] | None": Rule(optional(_integers), "a sequence of integers or None"),
     "Sequence[Sequence[int]]": Rule(sequence(_integers), "a sequence of pairs of integers"),
+    "Sequence[str]": Rule(sequence(_text), "a sequence of names"),
+    "Sequence[str] | None": Rule(optional(sequence(_text)), "a sequence of names or None"),
+    "Iterable[Any]": Rule(of(Iterable), "an iterable"),
+    "Mapping[str, npt.ArrayLike]": Rule(of(Mapping), "a mapping of names to arrays"),
+    "Mapping[str, Sequence[int]]": Rule(of(Mapping), "a mapping of names to shapes"),
+    "Mapping[str, Sequence[int]] | None": Rule(optional(of(Mapping)), "a mapping of names to shapes or None"),
+    "Progress | None": Rule(optional(callable), "a function or None"),
     "Sequence[slice]": Rule(sequence(of(slice)), "a sequence of slices"),
     "Activation": Rule(
         optional(either(_text, sequence(real))),

@@ -306,3 +306,52 @@ def test_map_beside_runs(any_device: vkq.Device, resnet: bytes) -> None:
         np.testing.assert_array_equal(next(one), want[i])
         np.testing.assert_array_equal(session.run(None, {"x": inputs[0][None]})[0][0], want[0])
         np.testing.assert_array_equal(next(two), want[5 - i])
+
+
+FRAME = np.zeros((3, 16, 16), np.float32)
+MISUSED = {  # what is called, and what it is given
+    "run": [
+        ("input_feed", {"output_names": None, "input_feed": FRAME}),
+        ("output_names", {"output_names": "abc", "input_feed": {"x": FRAME[None]}}),
+        ("no outputs", {"output_names": ["abc"], "input_feed": {"x": FRAME[None]}}),
+        ("inputs are given for", {"output_names": None, "input_feed": {"x": FRAME[None], 5: FRAME}}),
+        ("'x' is no array", {"output_names": None, "input_feed": {"x": [[1.0], [2.0, 3.0]]}}),
+    ],
+    "map": [
+        ("inputs", {"inputs": 5}),
+        ("batch", {"inputs": [FRAME], "batch": 1.5}),
+        ("batch is 0", {"inputs": [FRAME], "batch": 0}),
+        ("element 1 of the batch", {"inputs": [{"x": FRAME}, {"y": FRAME}], "batch": 2}),
+        ("must be equal", {"inputs": [FRAME, FRAME[:, 1:]], "batch": 2}),
+    ],
+    "explain": [
+        ("shapes", {"shapes": 5}),
+        ("shapes are given for", {"shapes": {"z": (1, 3, 16, 16)}}),
+        ("must be integers", {"shapes": {"x": (1, 3, 16, 16.5)}}),
+        ("it must be", {"shapes": {"x": (1, 3, 16)}}),
+        ("0 or more", {"shapes": {"x": (-1, 3, 16, 16)}}),
+        ("bytes at most", {"shapes": {"x": (2**40, 3, 16, 16)}}),
+    ],
+    "profile": [("input_feed", {"input_feed": None})],
+}
+
+
+@pytest.mark.parametrize("method", MISUSED)
+def test_misuse_is_told_at_once(any_device: vkq.Device, resnet: bytes, method: str) -> None:
+    session = vkq.onnx.InferenceSession(resnet, any_device)
+    for told, given in MISUSED[method]:
+        with pytest.raises(vkq.VkqError, match=told):
+            list(getattr(session, method)(**given))
+    assert len(list(session.map([FRAME] * 3, 2))) == 3
+
+
+def test_options_that_mean_nothing_are_refused(any_device: vkq.Device, resnet: bytes) -> None:
+    for told, options in (
+        ("constant_inputs", {"constant_inputs": "x"}),
+        ("the model's inputs are", {"constant_inputs": ["nobody"]}),
+        ("progress", {"progress": 5}),
+        ("fallback", {"fallback": "cpu"}),
+        ("device", {"device": 1.5}),
+    ):
+        with pytest.raises(vkq.VkqError, match=told):
+            vkq.onnx.InferenceSession(resnet, **{"device": any_device, **options})

@@ -344,3 +344,29 @@ def test_files_in_memory_are_read_where_they_are(any_device: vkq.Device) -> None
         memory[:] = bytes(range(256)) * 16
         tensor = vkq.Tensor.from_numpy(np.frombuffer(memory, np.uint8).reshape(16, 256), any_device)
         assert (tensor.numpy() == np.arange(256)).all()
+
+
+class Raising:
+    """An object whose own method of giving numbers fails."""
+
+    def __array__(self, *_: object, **__: object) -> None:
+        raise KeyError("mine")
+
+
+class NoCapsule:
+    """Of DLPack, in host memory, but of no array."""
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_: object) -> int:
+        return 5
+
+
+@pytest.mark.parametrize("x", [Raising(), NoCapsule(), [[1.0], [2.0, 3.0]]])
+def test_objects_that_give_no_array_are_refused(any_device: vkq.Device, x: object) -> None:
+    for take in (vkq.Tensor.from_numpy, vkq.Tensor.from_numpy(np.zeros(3, np.float32), any_device).write):
+        with pytest.raises(vkq.DTypeError, match="no array that NumPy knows"):
+            take(x)
+    with pytest.raises(vkq.DTypeError, match="out is a list"):
+        vkq.Tensor.from_numpy(np.zeros(3, np.float32), any_device).numpy(out=[])

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import integer, sequence, shown
 from ..errors import ArgumentError, DTypeError
-from ..graph.graph import Array
+from ..graph.graph import Array, Spec
 from .reader import Model
 from .tensors import Argument
 
@@ -42,25 +43,57 @@ def checked_feed(
     constant."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
-        raise ArgumentError(f"inputs are given for {sorted(feed)}; the model takes {known}")
+        raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
     sizes: dict[str, int] = {}
     arrays = {}
     for argument in inputs:
-        array = np.asarray(feed[argument.name])
+        array = array_of(argument.name, feed[argument.name])
         if array.dtype.newbyteorder("=").name != argument.dtype:
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
-        fits = len(array.shape) == len(argument.shape) and all(
-            size == (dim if isinstance(dim, int) else sizes.setdefault(dim, size))
-            for size, dim in zip(array.shape, argument.shape, strict=True)
-        )
-        if not fits:
-            raise ArgumentError(
-                f"input {argument.name!r} has shape {array.shape}; it must be {list(argument.shape)}"
-                + (f" with {sizes}" if sizes else "")
-            )
+        _check_shape(argument, array.shape, sizes)
         flags = argument.dtype == "bool" and argument.name not in constant
         arrays[argument.name] = array.view(np.uint8) if flags else array
     return arrays
+
+
+def checked_shapes(
+    inputs: Sequence[Argument], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """A shape for each input, of its rank and fixed sizes."""
+    known = [argument.name for argument in inputs]
+    if set(shapes) != set(known):
+        raise ArgumentError(f"shapes are given for {sorted(map(str, shapes))}; the model takes {known}")
+    for argument in inputs:
+        shape = shapes[argument.name]
+        if not sequence(integer)(shape):
+            raise DTypeError(f"the shape of {argument.name!r} is {shown(shape)}; it must be integers")
+        _check_shape(argument, tuple(shape), None)
+        Spec(argument.dtype, tuple(shape)).check(f"input {argument.name!r}")
+    return {name: tuple(map(int, shapes[name])) for name in known}
+
+
+def _check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None) -> None:
+    """Refuses what the argument does not allow; *sizes* are those of names in shapes so far, None where they
+    may differ."""
+
+    def wanted(dim: int | str, size: int) -> int:
+        return dim if isinstance(dim, int) else size if sizes is None else sizes.setdefault(dim, size)
+
+    fits = len(shape) == len(argument.shape) and all(
+        size == wanted(dim, size) for size, dim in zip(shape, argument.shape, strict=True)
+    )
+    if not fits:
+        raise ArgumentError(
+            f"input {argument.name!r} has shape {shape}; it must be {list(argument.shape)}"
+            + (f" with {sizes}" if sizes else "")
+        )
+
+
+def array_of(name: str, value: npt.ArrayLike) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # ragged lists, and whatever an object's own __array__ raises
+        raise ArgumentError(f"input {name!r} is no array: {str(error)[:200]}") from error
 
 
 def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
@@ -81,6 +114,16 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         except ValueError as error:
             last = error
     raise last
+
+
+def columns(group: Sequence[Any], first: str) -> dict[str, list[Array]]:
+    """The arrays of a batch for each input; what is no mapping is an array of the *first*."""
+    rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
+    for i, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            given, names = sorted(map(str, row)), sorted(map(str, rows[0]))
+            raise ArgumentError(f"element {i} of the batch has the inputs {given}, the first {names}")
+    return {name: [array_of(name, row[name]) for row in rows] for name in rows[0]}
 
 
 def alike(name: str, arrays: list[Array]) -> list[Array]:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, UnsupportedModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
@@ -19,7 +20,7 @@ from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
 from .fallback import Mixed
-from .feed import NodeArg, alike, checked_feed, groups, trial_shapes
+from .feed import NodeArg, alike, checked_feed, checked_shapes, columns, groups, trial_shapes
 from .reader import fixed, read
 from .report import Report, explain
 
@@ -50,6 +51,7 @@ class InferenceSession:
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
 
+    @checked
     def __init__(
         self,
         model: Any,
@@ -70,6 +72,9 @@ class InferenceSession:
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self.model = read(model)
+        known = [argument.name for argument in self.model.inputs]
+        if unknown := [name for name in constant_inputs if name not in known]:
+            raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {known}")
         self._constant = {
             a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
         }
@@ -116,12 +121,15 @@ class InferenceSession:
         others."""
         return trial_shapes(self.model)
 
+    @checked
     def lowered(self, shapes: Mapping[str, Sequence[int]], given: Mapping[str, Array] | None = None) -> Graph:
         """The graph of vkq's operators for these shapes of the inputs; refused where a node cannot run.
 
         given: inputs of types that a device has not (int64, bool): they count as constants.
         """
         model = fixed(self.model, given) if given else self.model
+        if not given:
+            checked_shapes(model.inputs, shapes)
         graph = lower(model.at(shapes))
         refused = [f"{node}: {why}" for node, why in refusals(graph)]
         if refused and self._fallback is None:
@@ -132,19 +140,19 @@ class InferenceSession:
             )
         return graph
 
+    @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
         """Every node of the model for these shapes (by default `trial_shapes`): vkq's operator, where it runs
         and why, its shaders; memory. Nothing is run."""
-        chosen = dict(shapes or self.trial_shapes())
-        arrays = {
-            a.name: np.broadcast_to(np.zeros((), a.dtype), tuple(chosen[a.name])) for a in self.model.inputs
-        }
+        chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
+        arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
         return explain(
             executable, self._layers, f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         )
 
+    @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike]) -> list[tuple[str, str, float]]:
         """(node of the model, operator, time on the device in microseconds) of each operator in one run.
 
@@ -163,6 +171,7 @@ class InferenceSession:
 
     # --------------------------------------------------------------------------------------------------- runs
 
+    @checked
     def run(
         self,
         output_names: Sequence[str] | None,
@@ -175,6 +184,7 @@ class InferenceSession:
         results = self._executable(arrays).run(arrays)
         return [self._declared(name, results[name]) for name in self._names(output_names)]
 
+    @checked
     def map(self, inputs: Iterable[Any], batch: int = 1) -> Iterator[Any]:
         """The first output for each of *inputs*, in order, while the next batch is being uploaded and
         computed.
@@ -183,12 +193,17 @@ class InferenceSession:
         number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
         from which the device takes them by itself.
         """
+        if batch < 1:
+            raise ArgumentError(f"batch is {batch}; it must be at least 1")
+        if not self.model.inputs:
+            raise ArgumentError("the model has no inputs; map needs one")
+        return self._mapped(inputs, batch)
+
+    def _mapped(self, inputs: Iterable[Any], batch: int) -> Iterator[Any]:
         first, output = self.model.inputs[0].name, self.model.outputs[0].name
         waiting: deque[Callable[[], Array]] = deque()
         for group in groups(inputs, batch):
-            rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
-            arrays = {name: [np.asarray(row[name]) for row in rows] for name in rows[0]}
-            waiting.append(self._begun(arrays, output))
+            waiting.append(self._begun(columns(group, first), output))
             if len(waiting) > AHEAD:
                 yield from self._declared(output, waiting.popleft()())
         for finish in waiting:

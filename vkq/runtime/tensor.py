@@ -149,6 +149,8 @@ class Tensor:
         dtype = np.dtype(NUMBERS.get(self.dtype, self.dtype))
         if out is None:
             out = np.empty(self.shape, dtype)
+        elif not isinstance(out, np.ndarray):
+            raise DTypeError(f"Tensor.numpy: out is a {type(out).__name__}; it must be an array or None")
         elif out.shape != self.shape or out.dtype.newbyteorder("=") != dtype or not out.flags.writeable:
             frozen = "" if out.flags.writeable else " (read-only)"
             raise ArgumentError(

@@ -35,18 +35,15 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     """
     if isinstance(x, np.ndarray):
         return x
-    if hasattr(x, "__dlpack_device__"):
-        kind = int(x.__dlpack_device__()[0])
-        if kind != CPU:
-            raise ArgumentError(
-                f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)"
-            )
-        if not hasattr(x, "__array__"):
-            return np.from_dlpack(x)
     try:
-        return np.asarray(x)
-    except ValueError as error:  # lists that are no array
-        raise DTypeError(f"{what}: it is no array that NumPy knows: {error}") from error
+        kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
+        if kind in (None, CPU):
+            return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)
+    except MemoryError:
+        raise
+    except Exception as error:  # lists that are no array, and whatever an object's own methods raise
+        raise DTypeError(f"{what}: it is no array that NumPy knows: {str(error)[:200]}") from error
+    raise ArgumentError(f"{what}: the array is on DLPack device type {kind}; it must be in host memory (1)")
 
 
 def stored(array: npt.ArrayLike, spec: Spec | None = None) -> npt.NDArray[Any]:
