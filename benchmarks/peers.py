@@ -1,13 +1,20 @@
 """Other libraries on the networks of networks.py, each by itself, one JSON line a network and batch.
 
     python benchmarks/peers.py [NAME ...] [--batch 1 8 32] [--compile]     PyTorch fp16 on a CUDA GPU
-    python benchmarks/peers.py [NAME ...] --cpu [--int8 FOLDER]            ncnn and ONNX Runtime on the CPU
+    python benchmarks/peers.py [NAME ...] --cpu [--int8 FOLDER]            ncnn, and int8 models, on the CPU
 
 NAME is an architecture of torchvision; weights are random, since times do not depend on them. On a GPU: fp16,
 channels_last, milliseconds by events: `eager`, `graph` (a CUDA graph of the eager network) and, with
---compile, `compiled` (torch.compile, max-autotune, in a CUDA graph). On the CPU, batch 1, two threads: `ncnn`
-(float, converted by pnnx) and, of FOLDER/NAME.qdq_s8.onnx, `onnxruntime` (int8): the least of 30 runs. Needs
-torch and torchvision, and ncnn, pnnx and onnxruntime with --cpu.
+--compile, `compiled` (torch.compile, max-autotune, in a CUDA graph).
+
+On the CPU, batch 1, in turn: `ncnn_vulkan`, ncnn on the first Vulkan device (a software driver where there is
+no GPU: there it is what Vulkan compute can be compared with), its fp16 options off; and `ncnn_cpu`, its own
+CPU kernels on one thread, which use vector instructions that no Vulkan driver does. Both are float, converted
+by pnnx; `error` is how far they are from PyTorch, as a part of the largest output: on lavapipe ncnn's results
+are noise where fp16 is on. Of FOLDER/NAME.qdq_s8.onnx, int8: `vkq` on the first Vulkan device, and
+`onnxruntime` on one thread. Of each the least of the runs: `ms` of wall time, and `cpu_ms` of all threads'
+process time, which other work on the machine changes little. Needs torch and torchvision, and with --cpu
+ncnn, pnnx, onnxruntime and vkq.
 """
 
 import argparse
@@ -21,11 +28,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import torchvision
 
+Array = npt.NDArray[np.float32]
 NETWORKS = ("mobilenet_v2", "resnet50", "efficientnet_b0", "mobilenet_v3_small", "squeezenet1_1", "resnet18")
-RUNS, THREADS = 30, 2
+RUNS = 30
 
 
 def network(name: str) -> torch.nn.Module:
@@ -75,48 +84,80 @@ def on_gpu(name: str, batch: int, compiled: bool) -> dict[str, float]:
     return found
 
 
-def least_ms(run: Callable[[], Any]) -> float:
-    times = []
-    for _ in range(RUNS):
-        start = time.perf_counter()
-        run()
-        times.append(1e3 * (time.perf_counter() - start))
-    return min(times)
-
-
-def ncnn_ms(name: str) -> float:
-    import ncnn
+def pnnx_model(net: torch.nn.Module, x: torch.Tensor, folder: str) -> tuple[str, str]:
     import pnnx
 
     before = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder:
-        os.chdir(folder)  # pnnx writes beside its input
-        try:
-            pnnx.export(network(name), "net.pt", torch.zeros(1, 3, 224, 224))
-        finally:
-            os.chdir(before)
-        net = ncnn.Net()
-        net.opt.num_threads = THREADS
-        net.load_param(f"{folder}/net.ncnn.param")
-        net.load_model(f"{folder}/net.ncnn.bin")
-    x = ncnn.Mat(np.random.default_rng(0).standard_normal((3, 224, 224)).astype(np.float32))
+    os.chdir(folder)  # pnnx writes beside its input
+    try:
+        pnnx.export(net, "net.pt", x)
+    finally:
+        os.chdir(before)
+    return f"{folder}/net.ncnn.param", f"{folder}/net.ncnn.bin"
 
-    def run() -> None:
+
+def ncnn_run(param: str, weights: str, x: Array, vulkan: bool) -> Callable[[], Array]:
+    import ncnn
+
+    net = ncnn.Net()
+    net.opt.num_threads = 1
+    net.opt.use_vulkan_compute = vulkan
+    for option in ("fp16_packed", "fp16_storage", "fp16_arithmetic") if vulkan else ():
+        setattr(net.opt, f"use_{option}", False)
+    net.load_param(param)
+    net.load_model(weights)
+    image = ncnn.Mat(x[0])
+
+    def run() -> Array:
         extractor = net.create_extractor()
-        extractor.input("in0", x)
-        extractor.extract("out0")
+        extractor.input("in0", image)
+        return np.array(extractor.extract("out0")[1])
 
-    return least_ms(run)
+    return run
 
 
-def onnxruntime_ms(model: Path) -> float:
+def int8_runs(model: Path, x: Array) -> dict[str, Callable[[], Array]]:
     import onnxruntime
 
+    import vkq.onnx
+
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = THREADS
-    session = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    options.intra_op_num_threads = 1
+    theirs = onnxruntime.InferenceSession(str(model), options, providers=["CPUExecutionProvider"])
+    ours = vkq.onnx.InferenceSession(str(model))
+    feed = {theirs.get_inputs()[0].name: x}
+    return {"vkq": lambda: ours.run(None, feed)[0], "onnxruntime": lambda: theirs.run(None, feed)[0]}
+
+
+def in_turn(runs: dict[str, Callable[[], Array]]) -> dict[str, dict[str, float]]:
+    """The least wall and process time of each, in milliseconds."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in runs}
+    for _ in range(RUNS):
+        for name, run in runs.items():
+            start, cpu = time.perf_counter(), time.process_time()
+            run()
+            found[name].append((time.perf_counter() - start, time.process_time() - cpu))
+    return {
+        name: {"ms": 1e3 * min(wall for wall, _ in times), "cpu_ms": 1e3 * min(cpu for _, cpu in times)}
+        for name, times in found.items()
+    }
+
+
+@torch.no_grad()
+def on_cpu(name: str, int8: Path | None) -> dict[str, dict[str, float]]:
+    net = network(name)
     x = np.random.default_rng(0).standard_normal((1, 3, 224, 224)).astype(np.float32)
-    return least_ms(lambda: session.run(None, {session.get_inputs()[0].name: x}))
+    with tempfile.TemporaryDirectory() as folder:
+        files = pnnx_model(net, torch.from_numpy(x), folder)
+        runs = {kind: ncnn_run(*files, x, kind == "ncnn_vulkan") for kind in ("ncnn_vulkan", "ncnn_cpu")}
+    wanted = net(torch.from_numpy(x)).numpy()[0]
+    errors = {kind: float(np.abs(run() - wanted).max() / np.abs(wanted).max()) for kind, run in runs.items()}
+    if int8:
+        runs |= int8_runs(int8 / f"{name}.qdq_s8.onnx", x)
+    found = in_turn(runs)
+    return {
+        kind: times | ({"error": errors[kind]} if kind in errors else {}) for kind, times in found.items()
+    }
 
 
 def main() -> None:
@@ -133,9 +174,7 @@ def main() -> None:
         for batch in [1] if options.cpu else options.batch:
             row: dict[str, Any] = {"network": name, "batch": batch}
             if options.cpu:
-                row["ncnn"] = ncnn_ms(name)
-                if options.int8:
-                    row["onnxruntime"] = onnxruntime_ms(options.int8 / f"{name}.qdq_s8.onnx")
+                row |= on_cpu(name, options.int8)
             else:
                 row |= on_gpu(name, batch, options.compile)
             print(json.dumps(row), flush=True)
