@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 import vkq
-from vkq.kernels import floats, half
-from vkq.kernels.half import HalfMatrices
+from vkq.kernels import floats, half, half_tiles
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
 
@@ -40,7 +39,9 @@ def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, pass
             layers[i % len(layers)](xs[i % sets])
             recording.barrier()
         recording.mark()
-    found = []
+    found, end = [], time.time() + 0.1
+    while time.time() < end:  # until the clock is up again
+        recording.run()
     for _ in range(12):
         recording.run()
         found.append(recording.mark_times_us()[0] / passes)
@@ -123,19 +124,11 @@ def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str
     if not tiles:
         return
     if compute == "float16":
-        every = catalog().shaders[half.GEMM].axes["tile"]
-        for tile in every if p.gemm_m > 16 and getattr(p, "groups", 1) == 1 else ():
-            layer = made() if linear else made(method="matrix")
-            holder = layer._gemm.matrices if linear else HalfMatrices(layer._convolution.gemm, p.ic)
-            if linear:
-                holder.tile = tile
-            else:
-                layer._kernel = lambda m, q, h=holder, t=tile: _Forced(h, t)
-            yield tile, layer
+        yield from half_layers(made, p)
         return
     chosen = floats.staged_tile
-    every = [tile for tile, _ in floats.STAGED_TILES] if p.gemm_m in (512, 4096) or not linear else []
-    for tile in every if getattr(p, "groups", 1) == 1 and p.gemm_m > 4 else ():
+    every = catalog().shaders[floats.GEMM_STAGED if linear else floats.CONV_STAGED].axes["tile"]
+    for tile in every if getattr(p, "groups", 1) == 1 and p.gemm_m > 16 else ():
         layer = made(method="staged" if linear else "implicit")
         floats.staged_tile = lambda *_, t=tile: t
         yield tile, layer
@@ -147,20 +140,31 @@ def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str
         yield "direct", made(method="direct")
 
 
+def half_layers(made: Any, p: Any) -> Any:
+    """(name, layer) of every tile on matrix units of float16."""
+    if p.name.startswith("linear"):
+        for tile in catalog().shaders[half.GEMM].axes["tile"] if p.gemm_m >= half.LEAST_ROWS else ():
+            for parts in (1, 2, 4) if p.gemm_m <= 512 else (1,):
+                layer = made()
+                layer._gemm.matrices.tile, layer._gemm.matrices.parts = tile, parts
+                yield f"{tile} in {parts}", layer
+    elif p.groups == 1:
+        for shader in (half_tiles.TILES, half.CONV):
+            for tile in catalog().shaders[shader].axes["tile"]:
+                layer = made(method="matrix")
+                kernel = half_tiles.HalfConvolution(layer._convolution.gemm, layer._convolution.weight,
+                    layer._convolution.zero_points, 1)  # fmt: skip
+                kernel.tile = kernel.gathered.tile = tile
+                layer._kernel = lambda m, q, k=kernel: k
+                yield tile, layer
+
+
 def guarded(found: Any) -> Any:
     """The same, up to the first that cannot be made."""
     try:
         yield from found
     except Exception:
         traceback.print_exc(file=sys.stdout)
-
-
-class _Forced:
-    def __init__(self, matrices: HalfMatrices, tile: str):
-        self.matrices, self.matrices.tile = matrices, tile
-
-    def build(self, b: Any, p: Any, x: Any, y: Any) -> None:
-        self.matrices.convolve(b, p, x, y)
 
 
 def timed(

@@ -3,9 +3,11 @@
 // int8 weights become float16, exactly, while a step is loaded.
 //
 // Memory    x: halves_q8csw.comp; w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded to
-//           whole runs of x; channels and y: float_output.glslh. In shared memory a row or an output is a run
-//           of BK halves, and 16 bytes of padding keep neighbours in other banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh).
+//           whole runs of x, of each four k the second and third in each other's place; channels and y:
+//           float_output.glslh. In shared memory a row or an output is a run of BK halves, and 16 bytes of
+//           padding keep neighbours in other banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
+//           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -19,10 +21,17 @@ layout(local_size_x = INVOCATIONS) in;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
+#if !defined(ROWS_OF)
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+#elif ROWS_OF == 2
+layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
+#else
+layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
+#endif
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "float16.glslh"
 #include "float_output.glslh"
 #include "coopmat_half.glslh"
 
@@ -32,28 +41,32 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define STAGE ((BM + BN) * W_ROW)
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-
 uint group, n, first_row;  // of the workgroup
+#include "half_epilogue.glslh"
+uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
+#ifdef SPLIT
+#include "coopmat_split.glslh"
+uint first_step;  // of the workgroup's part of k
+#else
+#define first_step 0u
+#endif
+
+// An invocation has one row in all steps, so neighbours read neighbours.
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
+#define X_APART (INVOCATIONS / BM)  // runs from one item of an invocation to its next
 uvec4 next_x[SLOTS][X_ITEMS];
 
 #if CONV
-#define WINDOW_VALUE uvec4
-#include "float_windows.glslh"
-#define x_row(i) (thread % BM)  // neighbours read neighbouring pixels
-#define x_run(i) (thread / BM + (i) * (INVOCATIONS / BM))
-void begin_x() { begin_window(first_row + thread % BM, group); }
-uvec4 load_run(uint i, uint run) {
-  uint tap = run / p.group_channels;
-  return value_at(tap, run - tap * p.group_channels, RUN * run < p.k);
-}
+#include "half_gather.glslh"
 #else
-#define x_row(i) ((thread + (i) * INVOCATIONS) / RUNS)
-#define x_run(i) (thread % RUNS)
-void begin_x() {}
-uvec4 load_run(uint i, uint run) {
-  uint row = min(first_row + x_row(i), p.m - 1u), runs = p.k / RUN;
-  return mix(uvec4(0u), x[row * runs + min(run, runs - 1u)], bvec4(run < runs));
+uint x_first;
+void begin_x() { x_first = min(first_row + thread % BM, p.m - 1u); }
+void load_x(uint slot, uint t) {
+  uint run = t * RUNS + thread / BM, runs = p.k / RUN;
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
+    uint mine = run + i * X_APART;
+    next_x[slot][i] = mix(uvec4(0u), x[min(mine, runs - 1u) * p.m + x_first], bvec4(mine < runs));
+  }
 }
 #endif
 
@@ -70,15 +83,15 @@ void begin_w() {
 }
 
 void load_step(uint slot, uint t) {
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) next_x[slot][i] = load_run(i, t * RUNS + x_run(i));
-  uint run = min(t, ceil_div(p.k, BK) - 1u) * (BK / 16);
+  load_x(slot, first_step + t);
+  uint run = min(first_step + t, ceil_div(p.k, BK) - 1u) * (BK / 16);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
     next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * w_across];
 }
 
 void store_step(uint slot, uint stage) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    tile[stage * STAGE + (BN + x_row(i)) * W_ROW + x_run(i)] = next_x[slot][i];
+    tile[stage * STAGE + (BN + thread % BM) * W_ROW + thread / BM + i * X_APART] = next_x[slot][i];
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
     uint at = stage * STAGE + thread % W_ACROSS * W_ROW + run;
@@ -96,41 +109,24 @@ uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
 #define LOAD_ONCE
 #include "coopmat_pipeline.glslh"
 
-// A subgroup's rows go through its own part of shared memory, for which invocation holds which element of a
-// matrix is the device's secret. Neighbours take neighbouring results: channels, or pixels (CONV).
-void store_results() {
-  uint mine = gl_SubgroupID * ROUND * SCRATCH_ROW;
-  barrier();
-  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j += ROUND / MN) {
-    subgroupBarrier();
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      [[unroll]] for (uint r = 0u; r < ROUND / MN; r++)
-        coopMatStore(acc[i][j + r], tile, mine + r * MN * SCRATCH_ROW + i * (MM / 4), SCRATCH_ROW,
-            gl_CooperativeMatrixLayoutColumnMajor);
-    subgroupBarrier();
-    [[dont_unroll]] for (uint e = gl_SubgroupInvocationID; e < ROUND * (SN / 4); e += SUBGROUP) {
-#if CONV
-      uint row = e % ROUND, block = e / ROUND;
-#else
-      uint row = e / (SN / 4), block = e % (SN / 4);
-#endif
-      uint m = first_row + subgroup_m + j * MN + row, column = (n + subgroup_n) / 4u + block;
-      vec4 sums = uintBitsToFloat(tile[mine + row * SCRATCH_ROW + block]);
-      uint c4 = group * p.n4 + min(column, p.n4 - 1u);
-      if (m < p.m && column < p.n4) store_row(m, c4, output_values(sums, c4));
-    }
-  }
-}
-
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), tiles_m = ceil_div(p.m, BM);
-  uint index = workgroup_index();
+  uint index = workgroup_index(), steps = ceil_div(p.k, BK);
+#ifdef SPLIT
+  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
+  index /= parts;
+  first_step = part * p.part_steps;
+  steps = min(p.part_steps, steps - first_step);
+#endif
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
   begin_x();
   begin_w();
   clear_acc();
-  multiply_steps(ceil_div(ceil_div(p.k, BK), TURNS) * TURNS);
-  store_results();
+  multiply_steps(ceil_div(steps, TURNS) * TURNS);
+#ifdef SPLIT
+  if (parts == 1u || has_all_sums(index, part, parts))
+#endif
+    store_results();
 }

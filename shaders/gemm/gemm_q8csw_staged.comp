@@ -45,12 +45,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define BM4 (LM * TILE_M4)
 #define BN4 (LN * TILE_N4)
 #define W_ITEMS ((KT / 4 * BN4 + INVOCATIONS - 1) / INVOCATIONS)
-shared vec4 x_tile[SLICES * KT * BM4];  // [slice][k][m4 ^ k4 % 8]: neighbours along k go to other banks
+shared vec4 x_tile[SLICES * KT * BM4];  // [slice][k][m4 ^ k4]: neighbours along k go to other banks
 shared vec4 w_tile[SLICES * KT * BN4];  // [slice][k][n4]
 
 #define thread (gl_LocalInvocationID.y * LX + gl_LocalInvocationID.x)
 #define slice gl_LocalInvocationID.z
-uint x_place(uint k, uint m4) { return (slice * KT + k) * BM4 + (m4 ^ k / 4u % 8u); }
+uint x_place(uint k, uint m4) { return (slice * KT + k) * BM4 + (m4 ^ k / 4u * (32u / KT) % 8u); }
 
 #if CONV
 #include "float_gather.glslh"

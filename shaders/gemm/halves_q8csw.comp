@@ -1,15 +1,18 @@
 // x as the float16 kernels of the scheme q8csw read it (gemm_q8csw_coopmat.comp): runs of 8 channels of a
-// pixel (a matrix: of 8 k of a row), of each four the second and third in each other's place.
+// pixel, or (ROWS) of 8 k of a row, in which neighbours are neighbouring pixels or rows.
 //
-// Memory    x: [image][channel][pixel] float32, or (HALF) words of two float16; y: [image][group][run][pixel]
-//           uvec4. Beyond a group's channels there are zeros.
+// Memory    x: [image][channel][pixel] float32 or (HALF) words of two float16; ROWS: [row][k], where k is a
+//           multiple of 8 (WHOLE), as uvec4; y: [image][group][run][pixel] uvec4. Beyond a
+//           group's channels there are zeros.
 // Threads   one for each uvec4; neighbours have neighbouring pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x = 64) in;
 
-#if HALF
+#if WHOLE
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+#elif HALF
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 #else
 layout(set = 0, binding = 0) readonly buffer X { float x[]; };
@@ -20,12 +23,13 @@ layout(push_constant) uniform Push {
   uint first_group;
   uint images, groups;
   uint group_channels, runs;  // of a group; of 8 channels
-  uint plane;                 // pixels of an image
+  uint plane;                 // pixels of an image, or rows
 } p;
 
 #include "workgroup.glslh"
 #include "float16.glslh"
 
+#if !WHOLE
 float value_at(uint at) {
 #if HALF
   return unpackHalf2x16(x[at / 2u] >> 16u * (at % 2u)).x;
@@ -33,17 +37,30 @@ float value_at(uint at) {
   return x[at];
 #endif
 }
+#endif
+
+uvec4 words_of(vec4 first, vec4 second) {
+  return uvec4(float16_word(first.xy), float16_word(first.zw), float16_word(second.xy),
+      float16_word(second.zw));
+}
 
 void main() {
   uint index = workgroup_index() * 64u + gl_LocalInvocationID.x;
   if (index >= p.images * p.groups * p.runs * p.plane) return;
   uint pixel = index % p.plane, block = index / p.plane, run = block % p.runs, of = block / p.runs;
-  uint count = p.group_channels, at = of * count * p.plane + pixel;
+#if WHOLE && HALF
+  y[index] = x[pixel * p.runs + run];
+#elif WHOLE
+  uint at = 2u * (pixel * p.runs + run);
+  y[index] = words_of(uintBitsToFloat(x[at]), uintBitsToFloat(x[at + 1u]));
+#else
+  uint count = p.group_channels, apart = ROWS == 1 ? 1u : p.plane;
+  uint at = ROWS == 1 ? pixel * count : of * count * p.plane + pixel;
   vec4 values[2];
   [[unroll]] for (uint i = 0u; i < 8u; i++) {
     uint channel = 8u * run + i;
-    values[i / 4u][i % 4u] = channel < count ? value_at(at + min(channel, count - 1u) * p.plane) : 0.0;
+    values[i / 4u][i % 4u] = channel < count ? value_at(at + min(channel, count - 1u) * apart) : 0.0;
   }
-  y[index] = uvec4(float16_word(values[0].xz), float16_word(values[0].yw), float16_word(values[1].xz),
-      float16_word(values[1].yw));
+  y[index] = words_of(values[0], values[1]);
+#endif
 }

@@ -19,12 +19,14 @@ struct MatrixX {
 #if HALF
 #define SUM float
 #define stored_bits(sum) floatBitsToUint(sum)
+#define sum_of(bits) uintBitsToFloat(bits)
 #define PER_WORD 2u
 #define element_of(word, i) unpackHalf2x16(word)[i]
 uint subtract_halves(uint a, uint b) { return packHalf2x16(unpackHalf2x16(a) - unpackHalf2x16(b)); }
 #else
 #define SUM int
 #define stored_bits(sum) uint(sum)
+#define sum_of(bits) int(bits)
 #define PER_WORD 4u
 #if DOT == DOT_U8U8
 #define element_of(word, i) int(bitfieldExtract(uint(word), int(8u * (i)), 8))
@@ -73,7 +75,7 @@ struct MatrixAcc {
 #define store_sums(matrix, array, at) \
   coopMatStore(matrix, array, at, MM / 4u, gl_CooperativeMatrixLayoutColumnMajor)
 #define add_stored_sums(matrix, array, at)                                                \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] += int(            \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] += sum_of(         \
       array[(at) + element(i_) % MN * (MM / 4u) + element(i_) / MN / 4u][element(i_) / MN % 4u])
 #define add_both_sums(matrix, array, at, other) \
   add_stored_sums(matrix, array, at);           \

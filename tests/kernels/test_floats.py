@@ -22,7 +22,9 @@ from vkq.shader.catalog import catalog
 
 from ..ops import doctored
 
-TILES = catalog().shaders[floats.GEMM_STAGED].axes["tile"]
+TILES, CONV_TILES = (
+    catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
+)
 # rows, columns and k beyond whole tiles and steps; rows of whole vectors, or not
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=3,K=260,N=5]")
 CONVOLUTIONS = (
@@ -50,7 +52,7 @@ def check(device: vkq.Device, x: Any, want: Expected, build: Callable[[Builder, 
     assert want.mismatch(run(b.plan(y), (tensor,)).numpy()) is None
 
 
-@pytest.mark.parametrize(("tile", "name"), list(zip(TILES, PRODUCTS * 3, strict=True)))
+@pytest.mark.parametrize(("tile", "name"), list(zip(TILES, PRODUCTS * 4, strict=False)))
 def test_every_staged_tile(device: vkq.Device, tile: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     data, x, want = expected(name, len(tile))
     monkeypatch.setattr(floats, "staged_tile", lambda *_: tile)
@@ -62,7 +64,7 @@ def test_every_staged_tile(device: vkq.Device, tile: str, name: str, monkeypatch
     check(device, x, want, lambda b, v, y: gemm.build(b, v, y, Rows(p.gemm_m)))
 
 
-@pytest.mark.parametrize(("tile", "name"), list(zip(TILES, CONVOLUTIONS * 3, strict=True)))
+@pytest.mark.parametrize(("tile", "name"), list(zip(CONV_TILES, CONVOLUTIONS * 4, strict=False)))
 def test_every_implicit_tile(device: vkq.Device, tile: str, name: str) -> None:
     data, x, want = expected(name, len(tile))
     layer = vkq.Conv2d(
@@ -118,8 +120,10 @@ def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -
         maxComputeWorkGroupInvocations=1024,
     )  # fmt: skip
     gemm = floats.GEMM_STAGED
-    assert staged_tile(large, gemm, 4096, 4096, 1) == "128x128"
-    assert staged_tile(large, gemm, 64, 4096, 1) == "64x32x4"
+    assert staged_tile(large, gemm, 4096, 4096, 1) == "128x256"
+    assert staged_tile(large, gemm, 512, 4096, 1) == "128x128"
+    assert staged_tile(large, gemm, 64, 4096, 1) == "32x32x8"
+    assert staged_tile(large, floats.CONV_STAGED, 86400, 128, 1) == "256x128"
     assert staged_tile(large, gemm, 8, 4096, 1) is None
     small = doctored.capabilities(any_device, device_type="discrete", **doctored.SMALLEST_LIMITS)
     assert staged_tile(small, gemm, 4096, 4096, 1) in ("64x64", "32x32")

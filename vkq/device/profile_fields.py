@@ -10,6 +10,7 @@ from ..yamlfile import Node
 
 COSTS = {
     "matrix_conv_costs": {"step", "chunk", "strided", "gathered"},
+    "half_pixel_costs": {"float32", "float16", "gathered", "once", "number"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},
 }
 

@@ -61,6 +61,10 @@ class Profile:
     integer_costs: Mapping[str, float]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, int, int]
+    half_tile_cycles: Mapping[str, tuple[int, int]]
+    half_part_cycles: tuple[int, int, int]
+    half_pixel_cycles: Mapping[str, tuple[int, int]]
+    half_pixel_costs: Mapping[str, float]
     matrix_conv_costs: Mapping[str, float]
     sum_apart_bytes: int
     direct_group_channels: int

@@ -5,7 +5,8 @@ from __future__ import annotations
 from ..probe.matrices import HALF
 from ..problem.conv2d import Conv2dProblem
 from .floats import FloatDirect, FloatImplicit
-from .half import HalfConvolution, HalfMatrices
+from .half import HalfMatrices
+from .half_tiles import HalfConvolution
 from .method import Convolution, Kernel, Method, not_depthwise
 
 
@@ -38,12 +39,8 @@ FLOAT_METHODS = [
     Method(
         "matrix",
         _not_half_matrix,
-        lambda c, p: (
-            "matrix units of float16, gathered into shared memory"
-            if HalfMatrices.worth(p.gemm_m, p.oc // p.groups)
-            else None
-        ),
-        lambda c, p: HalfConvolution(c.gemm, p.ic // p.groups),
+        lambda c, p: "matrix units of float16" if HalfMatrices.worth(p.gemm_m, p.oc // p.groups) else None,
+        lambda c, p: HalfConvolution(c.gemm, c.weight, c.zero_points, c.groups),
         floats=True,
     ),
     Method(

@@ -37,7 +37,11 @@ TILES = ("8x8", "4x8", "4x4")  # of a convolution straight from the image, wides
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
 # workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
-STAGED_TILES = (("128x128", 120), ("64x64", 200), ("64x32x4", 96), ("32x32x4", 0), ("32x32", 0))
+MIDDLE_TILES, SMALL_TILES = (("128x128", 120), ("64x64", 200)), (("32x32x4", 0), ("32x32", 0))
+STAGED_TILES = {
+    GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), *SMALL_TILES),
+    CONV_STAGED: (("256x128", 250), *MIDDLE_TILES, ("64x32x4", 96), *SMALL_TILES),
+}
 SMALLEST_STAGED = "32x32"
 
 
@@ -75,6 +79,9 @@ class Matrices(Protocol):
 
     def worth(self, rows: int, n: int) -> bool:
         """Whether it is for so many rows and columns."""
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """Adds its steps."""
@@ -149,11 +156,19 @@ class FloatGemm:
     ) -> None:
         """All rows of the result."""
         m = rows.count
-        if self.matrices and self.kernel == "auto" and self.matrices.worth(m, self.n) and self.k:
-            self.matrices.build(b, x, y, m)
+        if matrices := self._matrices(m):
+            matrices.build(b, x, y, m)
         else:
             slots = self.slots(b, converted(b, x, "float32"), y)
             b.dispatch(self.program(m), slots, self.push(m), self.macs(m))
+
+    def _matrices(self, m: int) -> Matrices | None:
+        found = self.matrices
+        return found if found and self.kernel == "auto" and found.worth(m, self.n) and self.k else None
+
+    def writes(self, x: Value, m: int) -> str:
+        """The type of the results of so many rows."""
+        return matrices.writes(x) if (matrices := self._matrices(m)) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
         """What a kernel is bound to."""
@@ -275,7 +290,7 @@ def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, grou
     tiles in registers do as well, and where there is too little to fill the smallest."""
     if profile(capabilities).staged is None or rows < 16 or n < 16:
         return None
-    for tile, least in STAGED_TILES:
+    for tile, least in STAGED_TILES[shader]:
         tall, wide = (int(size) for size in tile.split("x")[:2])
         variant = next(v for v in catalog().shaders[shader].variants if v.axes["tile"] == tile)
         enough = groups * -(-rows // tall) * -(-n // wide) >= least and 2 * rows > tall

@@ -10,11 +10,12 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError
+from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Rows
 from ..kernels.matrix_units import MatrixGemm, Pixels
 from ..kernels.repack import reshaped
 from ..kernels.weights import Arithmetic
-from ..layout.extent import BLOCKED, BYTES, MATRIX
+from ..layout.extent import BLOCKED, BYTES, MATRIX, Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
@@ -133,7 +134,10 @@ class Linear(Layer[LinearProblem]):
         elif image:
             x = reshaped(b, x, (p.m, p.k))
         taken, extra = self._scheme.take(b, x, layout)
-        y = b.new(self._scheme.result((p.m, p.n) if image else p.y_shape, layout))
+        spec = self._scheme.result((p.m, p.n) if image else p.y_shape, layout)
+        if isinstance(self._gemm, FloatGemm):
+            spec = Spec(spec.shape, self._gemm.writes(taken, p.m))
+        y = b.new(spec)
         if y.spec.size and layout == BLOCKED:
             assert self._matrix is not None
             self._matrix.build(b, taken, y, Pixels(p.m, p.m), extra)

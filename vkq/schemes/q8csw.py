@@ -82,7 +82,7 @@ class Q8csw(ChannelScheme):
     ) -> FloatGemm:
         gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
         if form == HALF:
-            gemm.matrices = HalfMatrices(gemm, shape[2])
+            gemm.matrices = HalfMatrices(gemm, shape[2], narrow=self.operands.y is None)
         return gemm
 
     def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:

@@ -1,0 +1,85 @@
+"""Convolutions on matrix units of float16 in tiles of pixels, and products whose k workgroups share; see
+test_half.py."""
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq.kernels import half_tiles
+from vkq.kernels.half_tiles import HalfConvolution
+from vkq.layout.extent import Spec
+from vkq.problem.names import parse
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
+from vkq.select.path import half_refusal
+from vkq.shader.catalog import catalog
+
+from . import emulated
+from .test_half import check, only
+
+# channels, pixels and outputs beyond whole tiles; two chunks of channels, strides, dilation and groups
+CASES = (
+    "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
+)
+TILES = catalog().shaders[half_tiles.TILES].axes["tile"]
+
+
+@pytest.fixture
+def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    if half_refusal(strict_device):
+        emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
+    return strict_device
+
+
+@pytest.mark.parametrize(("tile", "dtype", "name"), [
+    (tile, dtype, CASES[(i + j) % 2])
+    for i, tile in enumerate(TILES) for j, dtype in enumerate(("float32", "float16"))
+])  # fmt: skip
+def test_every_tile_of_pixels(units: vkq.Device, tile: str, dtype: str, name: str) -> None:
+    p, rng = parse(name), np.random.default_rng(len(tile))
+    data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(size=p.x_shape).astype(dtype)
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, w_zero_point=data.w_zero_point, bias=data.float_bias, device=units,
+        compute="float16", method="matrix", **data.options,
+    )  # fmt: skip
+    kernel = layer._kernel(*_method(layer, p))
+    assert isinstance(kernel, HalfConvolution)
+    kernel.tile = tile
+    given, b = vkq.Tensor.from_numpy(x, units), Builder(units)
+    taken = b.input(given.spec)
+    y = b.new(Spec(p.y_shape, "float32"))
+    kernel.build(b, p, taken, y)
+    got = run(b.plan(y), (given,)).numpy()
+    assert data.expected_sum(x.astype(np.float32), None, "float16").mismatch(got) is None
+
+
+def _method(layer: vkq.Conv2d, p):  # type: ignore[no-untyped-def]
+    return layer._method(p)[0], p
+
+
+@pytest.mark.parametrize(("tile", "parts", "name"), [
+    ("32x32", 2, "linear[M=33,K=520,N=36]"), ("64x64", 3, "linear[M=66,K=333,N=35]"),
+])  # fmt: skip
+def test_parts_of_k(
+    units: vkq.Device, tile: str, parts: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only(monkeypatch, tile, parts)
+    check(units, name)
+
+
+def test_an_infinite_pixel_reaches_only_who_sees_it(units: vkq.Device) -> None:
+    p, rng = parse(CASES[0]), np.random.default_rng(2)
+    data = random_data(p, rng, "int8", "int8", w_range=(1, 127))
+    x = rng.normal(size=p.x_shape).astype(np.float32)
+    layer = vkq.Conv2d(data.w, data.w_scale, device=units, compute="float16", method="matrix", **data.options)
+    layer._kernel(*_method(layer, p)).tile = "4x8x64"  # type: ignore[attr-defined]
+    clean = layer(x)
+    x[1, 3, 4, 5] = np.inf
+    got = layer(x)
+    seen = np.zeros(p.y_shape, bool)
+    seen[1, :, 3:6, 4:7] = True
+    assert np.isposinf(got[seen]).all()
+    np.testing.assert_array_equal(got[~seen], clean[~seen])
