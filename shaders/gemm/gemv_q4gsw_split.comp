@@ -16,6 +16,7 @@ layout(constant_id = 0) const uint LOCAL_X = 1;
 layout(constant_id = 1) const uint LOCAL_Y = 64;
 layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
+layout(constant_id = 4) const bool IN_TURN = false;  // one word of a chunk after the other: fewer registers
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -32,17 +33,33 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 // and max, which lose NaN.
 float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
-// The sums of a chunk's products, by row and column, in units of the columns' scales.
-void multiply_chunk(uint m, uint chunk, uvec4 words[4], vec4 zeros, inout vec4 dots[ROWS]) {
-  [[unroll]] for (uint i = 0u; i < 4u; i++) {
-    vec4 weights[4][VECTORS];
-    [[unroll]] for (uint c = 0u; c < 4u; c++) centred_weights(words[c][i], zeros[c], weights[c]);
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-      uint at = min(m + r, p.m - 1u) * (p.k / 4u) + (chunk * 4u + i) * VECTORS;
-      [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
-        vec4 values = x[at + v];
-        [[unroll]] for (uint c = 0u; c < 4u; c++) dots[r][c] += dot(values, weights[c][v]);
-      }
+// Adds the products of a word of each of four columns, by row and column, in units of the columns' scales.
+// `word`: its number in a row of w.
+void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[ROWS]) {
+  vec4 weights[4][VECTORS];
+  [[unroll]] for (uint c = 0u; c < 4u; c++) centred_weights(words[c], zeros[c], weights[c]);
+  [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+    uint at = min(m + r, p.m - 1u) * (p.k / 4u) + word * VECTORS;
+    [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
+      vec4 values = x[at + v];
+      [[unroll]] for (uint c = 0u; c < 4u; c++) dots[r][c] += dot(values, weights[c][v]);
+    }
+  }
+}
+
+void multiply_chunk(uint m, uint chunk, uint rows_of_w[4], uint chunks, vec4 zeros, inout vec4 dots[ROWS]) {
+  if (IN_TURN) {
+    [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+      uvec4 words;
+      [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk][i];
+      multiply_word(m, 4u * chunk + i, words, zeros, dots);
+    }
+  } else {
+    uvec4 words[4];
+    [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk];
+    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+      uvec4 four = uvec4(words[0][i], words[1][i], words[2][i], words[3][i]);
+      multiply_word(m, 4u * chunk + i, four, zeros, dots);
     }
   }
 }
@@ -56,9 +73,7 @@ void main() {
 
   vec4 sums[ROWS] = {};
   for (uint chunk = gl_LocalInvocationID.y; chunk < chunks; chunk += LOCAL_Y) {
-    uvec4 words[4];
     vec4 scales, zeros;
-    [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk];
     [[unroll]] for (uint c = 0u; c < 4u; c++) {
       vec2 both = scale_and_zero(rows_of_w[c] * groups + chunk / chunks_per_group);
       scales[c] = both.x;
@@ -66,7 +81,7 @@ void main() {
     }
     vec4 dots[ROWS];
     [[unroll]] for (uint r = 0u; r < ROWS; r++) dots[r] = vec4(0.0);
-    multiply_chunk(m, chunk, words, zeros, dots);
+    multiply_chunk(m, chunk, rows_of_w, chunks, zeros, dots);
     [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] += dots[r] * scales;
   }
   sum_parts(sums);

@@ -13,6 +13,7 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 16;
+layout(constant_id = 3) const uint UNROLL = 4;  // blocks of k that are read at once
 
 #if WHOLE_VECTORS
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
@@ -24,7 +25,6 @@ layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #define PART vec4
-#define UNROLL (ROWS < 8 ? 4 : 2)
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "float_weight.glslh"

@@ -9,6 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import Data, random_data
+from tests.device.reported import profile_says
 from vkq.check.expected import Expected
 from vkq.kernels import floats
 from vkq.kernels.floats import Affine, FloatDirect, FloatGemm, FloatImplicit, staged_tile
@@ -87,8 +88,11 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     assert want.mismatch(layer(x)) is None
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 8])
-def test_every_number_of_rows(device: vkq.Device, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("rows", "unroll"), [(1, 4), (1, 2), (2, 4), (4, 4), (8, 4)])
+def test_every_number_of_rows(
+    device: vkq.Device, rows: int, unroll: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     for k in (37, 64):  # whole vectors or not
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)

@@ -34,6 +34,19 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
     assert found["linear 4x1000x2048"] == "gemm_q8ta_q8csw__tiled:float.q8to.4x4"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
+    """On a Mali and a VideoCore two rows spill."""
+    found = {each.layer: each for each in taken(reported(name))}
+    few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
+    small = name.startswith(("mali", "videocore"))
+    assert few.constants["IN_TURN"] == (small or name.startswith("adreno"))
+    if many.variant.shader == few.variant.shader:
+        assert many.variant.axes["rows"] == ("1" if small else "4")
+    unroll = 2 if name.startswith("videocore") else 4
+    assert found["float32 linear 1x4096x4096"].constants["UNROLL"] == unroll
+
+
 def test_a_long_k_is_known_before_compiling() -> None:
     found = {each.layer: each.constants for each in taken(reported("mali-g52"))}
     assert found["conv 3x3 C512 7x7"]["LONG_K"] is True

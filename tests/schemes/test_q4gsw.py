@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq import reference
 from vkq.kernels import grouped
 from vkq.shader.catalog import catalog
@@ -80,6 +81,18 @@ def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch
     for bits in (4, 8):
         w, x = weight(11, 160, bits, 32, False, "float16"), numbers(rows, 160)
         assert_close(vkq.Linear(w, method="gemv", device=device)(x), x, w)
+
+
+@pytest.mark.parametrize(("method", "bits", "rows"), [("gemv", 4, 1), ("tiled", 8, 2)])
+def test_one_word_after_the_other(
+    method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As devices with few registers take it, whatever the number of rows."""
+    profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows)
+    w, x = weight(9, 416, bits, 32, False, "float16"), numbers(3, 416)
+    layer = vkq.Linear(w, method=method, device=device)
+    assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}",)
+    assert_close(layer(x), x, w)
 
 
 def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:

@@ -33,8 +33,8 @@ def arm(
     p = case.layer
     if case.scheme == "q8csw":
         raise NotImplementedError("ncnn has no weight-only int8 layer")
-    if isinstance(p, Conv2dProblem) and p.groups != 1:
-        raise NotImplementedError("this peer is measured without groups")
+    if isinstance(p, Conv2dProblem) and p.groups not in (1, p.oc):
+        raise NotImplementedError("ncnn has one weight scale for a group; of groups it is measured depthwise")
     index = _gpu(ncnn, device)
     symmetric = np.maximum(x, -127)
     assert weights.x is not None
@@ -74,7 +74,8 @@ def _net(ncnn: Any, case: Case, weights: Weights, bias: Array, index: int) -> tu
         top, left, bottom, right = p.padding
         values |= {1: p.kw, 11: p.kh, 2: p.dilation[1], 12: p.dilation[0], 3: p.stride[1], 13: p.stride[0]}
         values |= {4: left, 15: right, 14: top, 16: bottom, 5: 1, 6: weights.w.size, 8: 1}
-        layer = "Convolution"
+        values |= {0: p.oc} | ({} if p.groups == 1 else {7: p.groups})
+        layer = "Convolution" if p.groups == 1 else "ConvolutionDepthWise"
     else:
         values |= {1: 1, 2: weights.w.size, 8: 1}
         layer = "InnerProduct"
@@ -86,7 +87,7 @@ def _net(ncnn: Any, case: Case, weights: Weights, bias: Array, index: int) -> tu
     net.set_vulkan_device(index)
     net.load_param_mem(f"7767517\n2 2\nInput x 0 1 x\n{layer} op 1 1 x y {text}\n")
     assert weights.x is not None
-    scales = np.broadcast_to(1 / weights.scale, p.gemm_n).astype("<f4")
+    scales = np.broadcast_to(1 / weights.scale, bias.size).astype("<f4")
     data = weights.w.tobytes()
     model = struct.pack("<I", INT8_DATA) + data + b"\0" * (-len(data) % 4)
     model += bias.astype("<f4").tobytes() + scales.tobytes() + struct.pack("<f", 1 / weights.x.scale)
@@ -104,7 +105,7 @@ def _agreement(case: Case, weights: Weights, x: Array, bias: Array, got: Array) 
     real = x.astype(np.float64)
     if isinstance(case.layer, Conv2dProblem):
         p = case.layer
-        window = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation}
+        window = {"stride": p.stride, "padding": p.padding, "dilation": p.dilation, "groups": p.groups}
         want = reference.conv2d_q8csw(real, weights.w, scale, bias, **window)  # type: ignore[arg-type]
     else:
         want = reference.linear_q8csw(real, weights.w, scale, bias)

@@ -44,6 +44,8 @@ class Profile:
     gemv_unroll: int
     direct_blocks: int
     direct_in_turn: bool
+    grouped_in_turn: bool
+    grouped_rows: int
     quantize_ahead: bool
     depthwise_lines: bool
     unrolled_windows: bool

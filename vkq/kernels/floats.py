@@ -136,7 +136,8 @@ class FloatGemm:
         rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
         variant = self._variant("gemv_q8csw__split", rows=str(rows))
         shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
-        return self._program(variant, **gemv.split(facts, self.n4, self.k4, m, shared))
+        unroll = min(profile(facts).gemv_unroll, 4 if rows < GEMV_ROWS[-1] else 2)
+        return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared))
 
     def _variant(self, shader: str, **axes: str) -> Variant:
         return catalog().find(shader, x="any" if self.k % 4 else "four", **axes)

@@ -64,8 +64,10 @@ class GroupedGemm:
         if method == "staged" and self.k:
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
             return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
-        variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, 4))))
-        return self.device.program(variant, {**self.split(method == "gemv"), **self.constants})
+        known = profile(self.device.capabilities)
+        variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, known.grouped_rows))))
+        how: dict[str, Constant] = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn}
+        return self.device.program(variant, {**how, **self.constants})
 
     @property
     def constants(self) -> dict[str, Constant]:

@@ -1,18 +1,21 @@
 """What ``auto`` takes on a device, from its capabilities alone: the programs of typical layers, so that a
 compiler can be asked what it makes of them without running anything.
 
-The shapes are those of ResNet-50 and MobileNetV2 on one image of 224x224, and of one row.
+The shapes are those of ResNet-50 and MobileNetV2 on one image of 224x224, and of one row; of float32
+activations, weights of 8 and of 4 bits.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..device.capabilities import Capabilities
+from ..numerics.grouped import GroupedWeight
 from ..problem.conv2d import Conv2dProblem
 from ..problem.window import Window
 from ..runtime.program import Program
@@ -22,13 +25,16 @@ from ..shader.spec import Value, Variant
 from .after import NOTHING
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
+from .floats import Affine, FloatDirect, FloatGemm, FloatImplicit
 from .gemm import Int8Gemm, Rows
+from .grouped import GroupedGemm
 from .implicit import Implicit
 from .pixels import pixel_rows
 from .pooling import unrolled
 from .quantize import quantize_constants
 
 FORM_WITHOUT = "float"
+UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +75,9 @@ def form(c: Capabilities) -> str:
 
 def taken(c: Capabilities) -> list[Taken]:
     """The programs, in the order of the layers."""
-    return [Taken(layer, p.variant, p.constants) for layer, p in _programs(_Asked(c), form(c))]
+    device = _Asked(c)
+    found = [*_programs(device, form(c)), *_weight_only(device)]
+    return [Taken(layer, p.variant, p.constants) for layer, p in found]
 
 
 def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
@@ -104,6 +112,27 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     yield "quantize", device.program(variant, quantize_constants(device.capabilities))
 
 
+def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
+    """Of float32 activations, with weights of 8 bits, and of 4 in groups of 32."""
+    for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
+        yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
+        codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)
+        grouped = GroupedGemm(device, GroupedWeight(codes, scale), None, UNBOUNDED.bounds)
+        yield f"float32 linear {m}x{n}x{k}, 4 bits", grouped.program(m)
+    p = Conv2dProblem.of((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
+    direct = FloatDirect(device, _zeros(64, 64, 3, 3), _points(64), UNBOUNDED, 1)
+    through = FloatImplicit.fits(device.capabilities, p)
+    program = (
+        FloatImplicit(_float_gemm(device, 64, p.gemm_k)).program(p)
+        if through
+        else direct.program(Sweep.of(p))
+    )
+    yield "float32 conv 3x3 C64 56x56", program
+    p = Conv2dProblem.of((1, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32)
+    direct = FloatDirect(device, _zeros(32, 1, 3, 3), _points(32), UNBOUNDED, 32)
+    yield "float32 depthwise 3x3 C32 112x112", direct.program(Sweep.of(p))
+
+
 def _zeros(*shape: int) -> Any:
     return np.zeros(shape, np.int8)
 
@@ -115,3 +144,7 @@ def _points(n: int) -> Any:
 def _gemm(device: Any, dot: str, n: int, k: int) -> Int8Gemm:
     shape = (1, n, k)
     return Int8Gemm(device, shape, lambda: _zeros(*shape), _points(n)[None], SCHEME, dot, n)
+
+
+def _float_gemm(device: Any, n: int, k: int) -> FloatGemm:
+    return FloatGemm(device, (1, n, k), lambda: _zeros(1, n, k), _points(n)[None], UNBOUNDED, n)
