@@ -70,6 +70,25 @@ def test_parts_of_k(
     check(units, name)
 
 
+@pytest.mark.parametrize("k", [72, 77])  # whole runs of 8, or not
+def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The product writes float16 itself, rounded once; what is quantized stays float32 until then."""
+    only(monkeypatch, "32x32", 2)
+    rng = np.random.default_rng(k)
+    w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(33, k)).astype(np.float16)
+    layer = vkq.Linear(w, 0.01, compute="float16", device=units)
+    variants = layer.plan(vkq.Tensor.from_numpy(x, units).spec).variants
+    assert [name.split(":")[1].split(".")[0] for name in variants] == ["float16", "half"]
+    got = layer(vkq.Tensor.from_numpy(x, units))
+    assert got.dtype == "float16"
+    np.testing.assert_array_equal(got.numpy(), layer(x.astype(np.float32)).astype(np.float16))
+    q = vkq.QParams(0.1, 3)
+    narrow = vkq.Linear(w, 0.01, y_qparams=q, compute="float16", device=units)
+    np.testing.assert_array_equal(
+        narrow(vkq.Tensor.from_numpy(x, units)).numpy(), narrow(x.astype(np.float32))
+    )
+
+
 def test_an_infinite_pixel_reaches_only_who_sees_it(units: vkq.Device) -> None:
     p, rng = parse(CASES[0]), np.random.default_rng(2)
     data = random_data(p, rng, "int8", "int8", w_range=(1, 127))
