@@ -12,6 +12,7 @@ from vkq.device.profiles import profile
 from vkq.errors import SpecError
 from vkq.kernels import gemv
 from vkq.kernels.gemm import staged_tile
+from vkq.kernels.taken import taken
 from vkq.select import tune
 from vkq.select.tune import ProductShape, Setting
 
@@ -64,6 +65,21 @@ def test_what_is_taken_and_why(name: str) -> None:
     where += ", operands as texels" if name == "adreno-650" else ""
     assert known.reason.startswith(f"{rule}: tiles of {where}; ")
     assert known.whys[-1] in known.reason
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_pools_sums_and_quantization_take(name: str) -> None:
+    """Windows read at once where that was timed, 16 channels read first where loops cost more."""
+    c = DEVICES[name]
+    found = {each.layer: each for each in taken(c)}
+    assert found["add"].variant.name == "binary_q8__word:add.same"
+    assert found["average pool"].constants["KERNEL"] == (3 if name == "nvidia-h200" else 0)
+    assert found["quantize"].constants["LOAD_AHEAD"] == (name in {"lavapipe", "swiftshader"})
+    discrete = c.device_type == "discrete"
+    assert (profile(c).mean_invocations > 128) == discrete
+    said = " ".join(profile(c).whys)
+    assert ("windows read at once" in said) == (name == "nvidia-h200")
+    assert ("a loop costs more than registers" in said) == (c.device_type == "cpu")
 
 
 def test_an_h200_is_what_it_was_measured_with() -> None:
