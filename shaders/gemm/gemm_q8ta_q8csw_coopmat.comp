@@ -46,7 +46,12 @@ uint place_of_phase(uint c, uint row) {
 }
 #define PLACE(c, place) place_of_phase(c, place)
 #endif
-shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
+#ifdef WIDE
+#define STAGES 1
+#else
+#define STAGES 2
+#endif
+shared uvec4 tile[STAGES * STAGE > SCRATCH ? STAGES * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 #ifdef SPLIT
 #include "coopmat_split.glslh"
@@ -70,6 +75,7 @@ uint group, first_row, n;  // of the workgroup
 uint first_step;  // of the workgroup's part of k
 #endif
 
+#define TURN_RUNS 8  // of k, to which weights are padded: p.steps counts these in WIDE
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
 
 #ifdef CONV
@@ -79,11 +85,18 @@ void begin_x(uint image, uint oh, uint ow) {
   x_first = image * p.x_pixels + oh * p.stride_h * p.x_w + ow * p.stride_w;
 }
 
+#ifdef WIDE
+uvec4 load_run(uint run) {
+  uvec4 found = x[(x_run + min(run, p.k16 - 1u)) * p.x_rows + x_first];
+  return run < p.steps * TURN_RUNS ? found : uvec4(0u);
+}
+#else
 void load_x(uint slot, uint t) {
   uint run = t * RUNS + X_FIRST_RUN, last = p.k16 - 1u;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[slot][i] = x[(x_run + min(run + i * (INVOCATIONS / X_ACROSS), last)) * p.x_rows + x_first];
 }
+#endif
 #endif
 
 void begin_loads() {
@@ -92,15 +105,30 @@ void begin_loads() {
   x_run = group * p.k16;
   begin_x(image, oh, pixel - oh * p.ow);
   uint across = ceil_div(p.n, 16u) * 16u;
+#ifdef WIDE
+  w_first = group * p.steps * TURN_RUNS * across + min(n + t % W_ACROSS, across - 1u);
+#else
   w_first = (group * p.steps * RUNS + t / W_ACROSS) * across + min(n + t % W_ACROSS, across - 1u);
+#endif
 }
 
+#ifdef WIDE
+void load_step(uint slot, uint t) {
+  uint mine = gl_LocalInvocationIndex, across = ceil_div(p.n, 16u) * 16u;
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    next_x[slot][i] = load_run(t * RUNS + mine / X_ACROSS + i * (INVOCATIONS / X_ACROSS));
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
+    next_w[slot][i] = w[w_first + min(t * RUNS + mine / W_ACROSS + i * (INVOCATIONS / W_ACROSS),
+        p.steps * TURN_RUNS - 1u) * across];
+}
+#else
 void load_step(uint slot, uint t) {
   load_x(slot, first_step + t);
   uint across = ceil_div(p.n, 16u) * 16u, run = min(first_step + t, p.steps - 1u) * RUNS;
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
     next_w[slot][i] = w[w_first + (run + i * (INVOCATIONS / W_ACROSS)) * across];
 }
+#endif
 
 void store_step(uint slot, uint stage) {
   uint t = gl_LocalInvocationIndex, base = stage * STAGE;
@@ -132,6 +160,9 @@ void main() {
   first_row = index / tiles_n % tiles_m * BM;
   begin_loads();
   clear_acc();
+#ifdef WIDE
+  steps = ceil_div(steps * TURN_RUNS, RUNS);
+#endif
   multiply_steps(steps);
 #ifdef SPLIT
   if (parts == 1u || has_all_sums(index, part, parts))

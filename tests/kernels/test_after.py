@@ -46,6 +46,7 @@ BLOCKS = [
 MATRIX = [
     "conv2d[N=1,IC=40,H=6,W=9,OC=20,KH=1,KW=1]",
     "conv2d[N=1,IC=24,H=9,W=11,OC=37,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=300,H=6,W=6,OC=20,KH=1,KW=1]",  # subgroups share k
 ]
 TIES = 2.0  # the scale of a sum over those of its operands: half of all results lie between two numbers
 

@@ -1,4 +1,5 @@
-"""The sum over k shared by workgroups, and convolutions whose pixels are gathered, on matrix units."""
+"""The sum over k shared by workgroups or subgroups, and convolutions whose pixels are gathered, on matrix
+units."""
 
 from typing import Any
 
@@ -11,13 +12,13 @@ from tests.device.reported import reported
 from vkq.device.profiles import profile
 from vkq.kernels.matrix_implicit import IMPLICIT, by_taps
 from vkq.kernels.matrix_tiles import MOST_TILES, SPLIT_TILES, Tiling, tilings
-from vkq.kernels.matrix_units import SPLIT
+from vkq.kernels.matrix_units import SPLIT, WIDE
 from vkq.layout.extent import BLOCKED
 from vkq.probe.matrices import Matrices
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
 
-from .matrix_layers import make, name_of, units
+from .matrix_layers import SHAPES, make, name_of, units
 
 GATHERED = "conv2d[N=2,IC=40,H=9,W=7,OC=70,KH=3,KW=2,stride=2x1,padding=1x0x2x1]"
 
@@ -70,6 +71,32 @@ def test_every_tile(matrices: vkq.Device, tile: str) -> None:
     layer = with_tiling(make(data, matrices, data.y_q), data.x.shape, Tiling(tile, 2))
     assert layer.explain(data.x.shape).variants == (f"{SPLIT}:q8to.s8s8.{tile}",)
     np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+
+
+@pytest.mark.parametrize("matrices", [SHAPES[i] for i in (0, 1, 4, 6, 8, 9)], ids=name_of)
+@pytest.mark.parametrize(
+    "name",
+    ["linear[M=70,K=1300,N=37]", "conv2d[N=2,IC=96,H=9,W=7,OC=96,KH=1,KW=1,stride=2x1,groups=2]"],
+)
+def test_subgroups_that_share_k(
+    strict_device: vkq.Device, matrices: Matrices, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three steps, and a part of one; what is loaded beyond the end of k counts nothing."""
+    units(strict_device, monkeypatch, matrices)
+    data = random_data(parse(name), np.random.default_rng(21))
+    for y in (data.y_q, None):
+        layer = with_tiling(make(data, strict_device, y), data.x.shape, Tiling("32x32_wide"))
+        assert layer.explain(data.x.shape).variants[-1].startswith(WIDE)
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
+def test_weight_zero_points_are_summed_by_other_tiles(matrices: vkq.Device) -> None:
+    """A tile whose subgroups share k has no sums of rows."""
+    for zero_points, wide in (("none", True), ("channel", False)):
+        problem = parse("linear[M=49,K=960,N=40]")
+        data = random_data(problem, np.random.default_rng(22), w_zero_points=zero_points)
+        variant = make(data, matrices, data.y_q).explain(data.x.shape).variants[-1]
+        assert variant.startswith(WIDE) == wide
 
 
 def test_one_layer_twice_in_a_recording(matrices: vkq.Device) -> None:

@@ -178,7 +178,10 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (6272, 512, 1024, 1, "128x256"),
         (1568, 2048, 512, 1, "128x256"),
         (1568, 512, 2048, 1, "64x64_deep"),
-        (196, 256, 1024, 1, "64x64_deep"),  # at batch 1
+        (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
+        (784, 1024, 512, 1, "64x64_deep"),  # more of the wide ones than multiprocessors
+        (49, 160, 960, 1, "32x32_wide"),  # MobileNetV2
+        (196, 576, 96, 1, "64x64"),
         (1568, 512, 256, 1, "64x64"),
         (1568, 512, 640, 1, "64x64"),  # no whole turns of the deep tile
     ],

@@ -42,7 +42,8 @@ def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
     """What a convolution should take so, with the best tiling."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
-    return known.matrix_conv_costs["gathered"] * tilings(known, *sizes, whole=False)[0].cycles(known, *sizes)
+    best = tilings(known, *sizes, whole=False, wide=False)[0]
+    return known.matrix_conv_costs["gathered"] * best.cycles(known, *sizes)
 
 
 def padded_channels(channels: int) -> int:

@@ -11,7 +11,9 @@ from ..device.profiles import Profile
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
 SHORT = "_short"  # what the tiles for a k of two steps at most end with
 SHORT_MOST = 64  # the largest k that they take
+WIDE = "_wide"  # what those end with whose subgroups share the k of a step, for few outputs
 STEP = 32  # of k: what a profile's cycles are for
+WIDE_STEP = 512  # the same of wide tiles
 # k of a turn of every tile but the deep one: a weight is padded to whole turns once, whatever the tile
 TURN = 128
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
@@ -39,6 +41,11 @@ class Tiling:
         return self.tile.endswith(SHORT)
 
     @property
+    def wide(self) -> bool:
+        """Whether its subgroups share the k of a step."""
+        return self.tile.endswith(WIDE)
+
+    @property
     def turn(self) -> int:
         """The k of a turn of its loop."""
         return DEEP_TURN if self.tile == DEEP else TURN
@@ -64,7 +71,8 @@ class Tiling:
         share = tiles * parts / known.multiprocessors
         if alone == together:  # one at a time, in whole turns of all multiprocessors
             share = math.ceil(share)
-        loop = (1 if self.short else self.part(k) / STEP) * max(alone, together * share)
+        steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
+        loop = steps * max(alone, together * share)
         if parts == 1:
             return loop
         tile_rows, outputs = self.size
@@ -73,14 +81,21 @@ class Tiling:
 
 
 def tilings(
-    known: Profile, rows: int, n: int, k: int, groups: int = 1, whole: bool = True, split: bool = True
+    known: Profile,
+    rows: int,
+    n: int,
+    k: int,
+    groups: int = 1,
+    whole: bool = True,
+    split: bool = True,
+    wide: bool = True,
 ) -> tuple[Tiling, ...]:
     """The tilings for so many rows, outputs of a group and k, the best one first, and those for a short k
     before others, for a device of this profile that has room for it. *split*: those of several parts, too;
-    *whole*: those tiles, too, that cannot be split."""
+    *whole*: those tiles, too, that cannot be split; *wide*: those whose subgroups share k."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if whole or tile in SPLIT_TILES]
-    found = [one for one in found if short or not one.short]
+    found = [one for one in found if (short or not one.short) and (wide or not one.wide)]
     if split:
         found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in PARTS]
     able = (

@@ -31,6 +31,7 @@ from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ce
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
 SPLIT = "gemm_q8ta_q8csw__split_coopmat"
+WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
@@ -185,18 +186,24 @@ class MatrixGemm:
         """Whether a product with so many rows should be made on matrix units."""
         return rows >= LEAST_ROWS and not tune.is_forced()
 
+    @property
+    def wide(self) -> bool:
+        """Whether it has the tiles whose subgroups share k: plain products without sums of rows have."""
+        return self.whole == GEMM and self.packed.form == "s8s8" and not self.packed.row_sums
+
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
         """For so many rows: the best tiling that the device has room for, and its variant."""
         w = self.packed
-        known, shaders = profile(self.device.capabilities), (self.whole is not None, self.split is not None)
-        listed = tilings(known, rows, w.n, self.k, w.groups, *shaders)
+        shaders = self.whole is not None, self.split is not None, self.wide
+        listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *shaders)
         found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else listed)]
         found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
         able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
         return next(able, found[-1])
 
     def _variant(self, tiling: Tiling) -> Variant:
-        shader = self.whole if tiling.parts == 1 and self.whole else self.split
+        whole = WIDE if tiling.wide else self.whole
+        shader = whole if tiling.parts == 1 and whole else self.split
         assert shader is not None
         w = self.packed
         return catalog().find(shader, dot=w.form, tile=tiling.tile, **w.arithmetic.axes)
@@ -217,7 +224,8 @@ class MatrixGemm:
         """
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
-        program, step = w.program(variant, self.matrices), int(variant.defines["BK"])
+        program = w.program(variant, self.matrices)
+        step = TURN if tiling.wide else int(variant.defines["BK"])
         k = self.k if tiling.short else w.k_padded
         said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": -(-k // step), **push}
         if variant.shader == self.split:
