@@ -190,6 +190,21 @@ def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) ->
     assert tilings(profile(reported("nvidia-h200")), rows, n, k, groups, split=False)[0] == Tiling(tile)
 
 
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "tile"),
+    [
+        (6272, 1024, 256, "128x128"),  # ResNet-50 at batch 32, which takes 128x256 without a sum
+        (1568, 1024, 256, "128x64"),  # at batch 8; 128x128
+        (6272, 512, 128, "128x128"),
+        (392, 2048, 512, "64x64_deep"),
+    ],
+)
+def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> None:
+    """Smaller ones, as the end takes longer."""
+    known = profile(reported("nvidia-h200"))
+    assert tilings(known, rows, n, k, split=False, summed=True)[0] == Tiling(tile)
+
+
 def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
     """The input pixels of the first tile that comes to mind leave no room for them."""
     p = parse("conv2d[N=1,IC=5,H=9,W=10,OC=1,KH=2,KW=5,stride=3x2,padding=1x3x0x0,dilation=1x2]")

@@ -63,6 +63,7 @@ class Profile:
     integer_costs: Mapping[str, float]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, int, int]
+    matrix_sum_cycles: int
     half_tile_cycles: Mapping[str, tuple[int, int]]
     half_part_cycles: tuple[int, int, int]
     half_pixel_cycles: Mapping[str, tuple[int, int]]

@@ -63,8 +63,10 @@ class Tiling:
         """How many parts there are: whole turns may make fewer of them."""
         return -(-k // self.part(k))
 
-    def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int = 1) -> float:
-        """What a product should take."""
+    def cycles(
+        self, known: Profile, rows: int, n: int, k: int, groups: int = 1, summed: bool = False
+    ) -> float:
+        """What a product should take. *summed*: its results are added to another tensor's."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         alone, together = known.matrix_tile_cycles[self.tile]
@@ -73,9 +75,11 @@ class Tiling:
             share = math.ceil(share)
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
         loop = steps * max(alone, together * share)
+        tile_rows, outputs = self.size
+        if summed:
+            loop += known.matrix_sum_cycles * tile_rows * outputs / 1e3 * max(1, share / parts)
         if parts == 1:
             return loop
-        tile_rows, outputs = self.size
         once, each, sums = known.matrix_part_cycles
         return loop + once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
 
@@ -89,10 +93,12 @@ def tilings(
     whole: bool = True,
     split: bool = True,
     wide: bool = True,
+    summed: bool = False,
 ) -> tuple[Tiling, ...]:
     """The tilings for so many rows, outputs of a group and k, the best one first, and those for a short k
     before others, for a device of this profile that has room for it. *split*: those of several parts, too;
-    *whole*: those tiles, too, that cannot be split; *wide*: those whose subgroups share k."""
+    *whole*: those tiles, too, that cannot be split; *wide*: those whose subgroups share k; *summed*:
+    see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
     found = [Tiling(tile) for tile in known.matrix_tile_cycles if whole or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]
@@ -104,4 +110,4 @@ def tilings(
         if (one.tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST))
         and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
     )
-    return tuple(sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups))))
+    return tuple(sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed))))

@@ -26,6 +26,7 @@ from ..select import tune
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .after import ADD
 from .matrix_tiles import MOST_TILES, TURN, Tiling, tilings
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
 
@@ -194,8 +195,8 @@ class MatrixGemm:
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
         """For so many rows: the best tiling that the device has room for, and its variant."""
         w = self.packed
-        shaders = self.whole is not None, self.split is not None, self.wide
-        listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *shaders)
+        how = self.whole is not None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
+        listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *how)
         found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else listed)]
         found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
         able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
