@@ -16,6 +16,7 @@ import pytest
 import vkq
 from tests.device.reported import profile_says
 from vkq import reference
+from vkq.device.profiles import preferred
 from vkq.kernels import grouped
 from vkq.shader.catalog import catalog
 
@@ -93,6 +94,63 @@ def test_one_word_after_the_other(
     layer = vkq.Linear(w, method=method, device=device)
     assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}",)
     assert_close(layer(x), x, w)
+
+
+SHARED = [(v.axes["bits"], v.axes["numbers"]) for v in catalog().shaders[grouped.SHARED].variants]
+
+
+@pytest.mark.parametrize(("bits", "kind"), SHARED)
+def test_x_in_shared_memory(
+    bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts that have no chunk, groups of one chunk and of several, columns that no workgroup divides."""
+    if kind == "half" and not device.capabilities.features["shaderFloat16"]:
+        with pytest.raises(vkq.PathError, match="shaderFloat16"):
+            device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind), {})
+        return
+    one = bits == "4"
+    k, group, scales, parts = (416, 32, "float32", 8) if one else (1152, 128, "float16", 16)
+    w, m = weight(11, k, int(bits), group, False, scales), 3
+    x, bias = numbers(m, k), numbers(11)
+    variant = catalog().find(grouped.SHARED, bits=bits, numbers=kind)
+    monkeypatch.setattr(
+        grouped.GroupedGemm,
+        "program",
+        lambda gemm, _: device.program(variant, {"LOCAL_Y": parts, **gemm.constants}),
+    )
+    layer = vkq.Linear(w, bias=bias, activation="relu", method="gemv", device=device)
+    assert_close(layer(x), x, w, bias, "relu")
+
+
+def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
+    """With whole zero points alone; infinity and NaN where they belong, and 200 times the same bytes."""
+    with preferred({"gemv_rows_shared": 4}):
+        w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
+        layer = vkq.Linear(w, method="gemv", device=device)
+        name = layer.explain(x.shape).variants[0]
+        assert name.startswith(f"{grouped.SHARED}:4.")
+        x[1, 4], x[2, 6] = np.nan, np.inf
+        taken = vkq.Tensor.from_numpy(x, device)
+        with device.record() as recording:
+            y = layer(taken)
+        recording.run()
+        got = y.numpy()
+        assert_close(got[:1], x[:1], w)
+        np.testing.assert_array_equal(np.isnan(got[1]), True)
+        steps = (w.codes()[:, 6] - w.zero_points()[:, 0]) * w.scales()[:, 0]
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(got[2], np.where(steps == 0, np.nan, np.inf * steps))
+        found = set()
+        for _ in range(200):
+            with device.operation() as before:
+                before.fill(y.buffer, 0xA5A5A5A5)
+            recording.run()
+            found.add(y.numpy().tobytes())
+        assert found == {got.tobytes()}
+        points = np.full((9, 13), 7.5, np.float32)
+        half = vkq.GroupedWeight(w.packed, w.scale.astype(np.float32), points)
+        layer = vkq.Linear(half, method="gemv", device=device)
+        assert layer.explain((2, 416)).variants == (f"{grouped.GEMV}:4.2",)
 
 
 def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
@@ -204,11 +262,14 @@ def test_an_h200_takes_the_tiles_measured_faster(
 def test_rows_that_read_the_weight_often_share_it(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """gemv reads it once for each four rows."""
-    gemm = grouped.GroupedGemm(software_device, weight(5, 64, 4, 64, True, "float32"), None, (-1, 1))
+    """gemv reads it once for each four rows, and takes it apart sooner with whole zero points."""
     facts = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
-    monkeypatch.setattr(gemm, "device", types.SimpleNamespace(capabilities=facts))
-    assert [gemm.method(rows)[0] for rows in (1, 12, 13, 16)] == ["gemv", "gemv", "staged", "staged"]
+    whole = weight(5, 64, 4, 64, True, "float32")
+    half = vkq.GroupedWeight(whole.packed, whole.scale, np.full((5, 1), 7.5, np.float32))
+    for w, most in ((whole, 16), (half, 12)):
+        gemm = grouped.GroupedGemm(software_device, w, None, (-1, 1))
+        monkeypatch.setattr(gemm, "device", types.SimpleNamespace(capabilities=facts))
+        assert [gemm.method(rows)[0] for rows in (1, most, most + 1)] == ["gemv", "gemv", "staged"]
 
 
 def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:

@@ -38,6 +38,7 @@ class Profile:
     gemv_rows: int
     gemv_rows_float: int
     gemv_rows_grouped: int
+    gemv_rows_shared: int
     gemv_invocations: int
     gemv_invocations_few: int
     gemv_columns: int

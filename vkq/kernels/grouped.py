@@ -20,9 +20,10 @@ from ..shader.spec import Value as Constant
 from .gemm import Rows
 from .weights import ceil4
 
-GEMV, STAGED = "gemv_q4gsw__split", "gemm_q4gsw__staged"
+GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
+SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
 
@@ -41,6 +42,8 @@ class GroupedGemm:
         self.n, self.k = weight.shape
         self.kernel = "auto"  # or "gemv", "tiled", "staged"
         self.half = fits_half(weight)
+        points = weight.zero_points()
+        self.whole = bool(((points >= 0) & (points < 256) & (points == np.rint(points))).all())
         self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: _words(weight.packed))
         words = (weight.scale.size + self.n) * (1 if self.half else 2)
         self.parameters = Resident(
@@ -52,7 +55,7 @@ class GroupedGemm:
         facts = self.device.capabilities
         if self.kernel != "auto":
             return self.kernel, "asked for by name"
-        if rows <= profile(facts).gemv_rows_grouped or not self.k:
+        if rows <= max(profile(facts).gemv_rows_grouped, self.rows_shared) or not self.k:
             return "gemv", "few rows: reading the weight is the work"
         if staged_tile(facts, str(self.weight.bits), rows, self.n):
             return "staged", "rows enough to share what is dequantized"
@@ -64,14 +67,32 @@ class GroupedGemm:
         if method == "staged" and self.k:
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
             return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
+        if method == "gemv" and self.k and rows > 1 and self.rows_shared:
+            return self.shared(rows)
         known = profile(self.device.capabilities)
         variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, known.grouped_rows))))
         how: dict[str, Constant] = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn}
         return self.device.program(variant, {**how, **self.constants})
 
     @property
+    def rows_shared(self) -> int:
+        """Up to how many rows gemv has x in shared memory; 0: never."""
+        return profile(self.device.capabilities).gemv_rows_shared if self.whole else 0
+
+    def shared(self, rows: int) -> Program:
+        """The pipeline with x in shared memory, two rows at a time: more parts of k where few workgroups
+        would leave multiprocessors idle."""
+        facts = self.device.capabilities
+        numbers = "half" if facts.features["shaderFloat16"] else "float"
+        variant = catalog().find(SHARED, bits=str(self.weight.bits), numbers=numbers)
+        workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
+        wanted = profile(facts).multiprocessors * 256 // workgroups
+        parts = 2 * SHARED_PARTS if wanted >= 2 * SHARED_PARTS else SHARED_PARTS
+        return self.device.program(variant, {"LOCAL_Y": parts, **self.constants})
+
+    @property
     def constants(self) -> dict[str, Constant]:
-        """The specialization constants that both kernels have."""
+        """The specialization constants that all kernels have."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
     def split(self, share: bool) -> dict[str, Constant]:

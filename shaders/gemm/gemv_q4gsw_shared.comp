@@ -1,0 +1,141 @@
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] as gemv_q4gsw_split.comp, for devices whose instructions, not whose
+// memory, are the limit then: x is brought to shared memory by all of a workgroup, each invocation reads it
+// for eight columns, and codes become numbers two at a time, as halves. A code's bits in the low ones of 1024
+// are 1024 + code; a subtraction takes off 1024 and the zero point, which is whole and below 256: all exact.
+//
+// Memory    as gemv_q4gsw_split.comp.
+// Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
+//           columns. The parts take neighbouring chunks.
+// Needs     16 bytes of shared memory an invocation and row for each 4 codes of a chunk, and 48 besides.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+#if HALVES
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+
+layout(local_size_y_id = 1) in;
+layout(constant_id = 1) const uint LOCAL_Y = 32;
+layout(constant_id = 2) const bool CLAMPED = false;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#define ROWS (TILE_M * 2)  // of sums: a row's first four columns, and the others
+#define LOCAL_X 1
+#define PART vec4
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "grouped_weight.glslh"
+#include "split_sum.glslh"
+
+#define COLUMNS 8u
+#define CHUNK (4 * VECTORS)  // vec4 of x
+#define lane gl_LocalInvocationID.y
+const uint X_ROW = LOCAL_Y * (CHUNK + 1);
+shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK and one]: neighbours go to other banks
+
+#if HALVES
+#define Pair f16vec2
+Pair pair_of(uint word) { return unpackFloat2x16(word); }
+#define Number float16_t
+#else
+#define Pair vec2
+Pair pair_of(uint word) { return unpackHalf2x16(word); }
+#define Number float
+#endif
+
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
+float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
+
+// As centred_weights of grouped_weight.glslh; `low` is what codes in the low bits of a half have too much,
+// `high` what those in the next four bits have, divided by 16.
+void paired_weights(uint word, Pair low, Pair high, out vec4 weights[VECTORS]) {
+  const uint BIAS = 0x64006400u;  // 1024 twice
+  uint next = word >> 8u;
+#if BITS == 4
+  Pair first = pair_of(word & 0x000f000fu | BIAS) - low;
+  Pair third = pair_of(next & 0x000f000fu | BIAS) - low;
+  Pair second = pair_of(word & 0x00f000f0u | BIAS) * Number(0.0625) - high;
+  Pair fourth = pair_of(next & 0x00f000f0u | BIAS) * Number(0.0625) - high;
+  weights[0] = vec4(first.x, second.x, third.x, fourth.x);
+  weights[1] = vec4(first.y, second.y, third.y, fourth.y);
+#else
+  Pair even = pair_of(word & 0x00ff00ffu | BIAS) - low, odd = pair_of(next & 0x00ff00ffu | BIAS) - low;
+  weights[0] = vec4(even.x, odd.x, even.y, odd.y);
+#endif
+}
+
+// Brings the chunks of all parts of the rows from m on, from chunk `first` on.
+void stage(uint m, uint first) {
+  uint to = lane + lane / CHUNK, from = first * CHUNK + lane, all = p.k / 4u;
+  barrier();  // nobody reads those before any more
+  [[unroll]] for (uint r = 0u; r < TILE_M; r++) {
+    uint row = min(m + r, p.m - 1u) * all;
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++)
+      if (from + j * LOCAL_Y < all)
+        x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] = x[row + from + j * LOCAL_Y];
+  }
+  barrier();
+}
+
+void multiply_chunk(uvec4 words[COLUMNS], vec2 both[COLUMNS], inout vec4 sums[ROWS]) {
+  float dots[TILE_M][COLUMNS] = {};
+  Pair low[COLUMNS], high[COLUMNS];
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+    low[c] = Pair(Number(1024.0 + both[c].y));
+    high[c] = Pair(Number(64.0 + both[c].y));
+  }
+  [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    vec4 values[TILE_M][VECTORS];
+    [[unroll]] for (uint r = 0u; r < TILE_M; r++)
+      [[unroll]] for (uint v = 0u; v < VECTORS; v++)
+        values[r][v] = x_tile[r * X_ROW + lane * (CHUNK + 1) + i * VECTORS + v];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+      vec4 weights[VECTORS];
+      paired_weights(words[c][i], low[c], high[c], weights);
+      [[unroll]] for (uint r = 0u; r < TILE_M; r++)
+        [[unroll]] for (uint v = 0u; v < VECTORS; v++)
+          [[unroll]] for (uint k = 0u; k < 4u; k++) dots[r][c] += values[r][v][k] * weights[v][k];
+    }
+  }
+  [[unroll]] for (uint r = 0u; r < TILE_M; r++)
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++)
+      sums[2u * r + c / 4u][c % 4u] += dots[r][c] * both[c].x;
+}
+
+void main() {
+  uint tiles_n = ceil_div(p.n, COLUMNS), tile = workgroup_index();
+  uint m = tile / tiles_n * TILE_M, n = tile % tiles_n * COLUMNS;
+  uint chunks = p.k * BITS / 128u, groups = p.k / p.group;
+  uint per_group = findMSB(p.group * BITS / 128u);  // chunks, a power of two
+  uint w_at[COLUMNS], group_at[COLUMNS];
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+    uint column = min(n + c, p.n - 1u);
+    w_at[c] = column * chunks;
+    group_at[c] = column * groups;
+  }
+  vec4 sums[ROWS] = {};
+  for (uint first = 0u; first < chunks; first += LOCAL_Y) {
+    uint chunk = min(first + lane, chunks - 1u);
+    uvec4 words[COLUMNS];
+    vec2 both[COLUMNS];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) words[c] = w[w_at[c] + chunk];
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++)
+      both[c] = scale_and_zero(group_at[c] + (chunk >> per_group));
+    stage(m, first);
+    if (first + lane < chunks) multiply_chunk(words, both, sums);
+  }
+  sum_parts(sums);
+  if (lane < ROWS) {
+    uint row = m + lane / 2u, column = n + lane % 2u * 4u;
+    vec4 found = parts[lane * LOCAL_Y];
+    [[unroll]] for (uint c = 0u; c < 4u; c++)
+      if (row < p.m && column + c < p.n)
+        y[row * p.n + column + c] = bounded(found[c] + bias_of(column + c, p.n * groups));
+  }
+}
