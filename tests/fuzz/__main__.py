@@ -66,7 +66,8 @@ def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list
     before, begun = set(found.iterdir()), _processor_s()
     argv = [
         sys.executable, "-m", "tests.fuzz.guided", name, str(seconds), str(corpus), str(seeds),
-        f"-max_len={MOST_BYTES}", f"-artifact_prefix={found}/", "-timeout=300", "-print_final_stats=1",
+        f"-max_len={MOST_BYTES}", f"-artifact_prefix={found}/", "-timeout=300", "-report_slow_units=300",
+        "-print_final_stats=1",
     ]  # fmt: skip
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, check=False).stderr.decode(errors="replace")
     (folder / name / "said.txt").write_text(said)

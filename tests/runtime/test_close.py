@@ -63,13 +63,13 @@ late[:] = 2
 
 def test_a_process_ends_with_pinned_arrays() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", PINNED], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", PINNED], capture_output=True, text=True, timeout=120, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_recording_that_holds_the_last_use_of_a_program_survives_the_device() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=False
     )
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 from typing import Any
 
@@ -32,6 +33,9 @@ def packing(layout: Layout, shape: tuple[int, ...]) -> Any:
     tables = tuple([np.zeros(1, np.uint32)] * missing + [axes[dim] for dim in long])
     extent = (1,) * missing + tuple(shape[dim] for dim in long)
     return native_module().Packing(extent, tables, long.index(lane) + missing, stride)
+
+
+atexit.register(packing.cache_clear)  # native objects that outlive the interpreter would count as leaks
 
 
 def pack(layout: Layout, array: npt.NDArray[np.int8], fill: int = 0) -> npt.NDArray[np.int32]:
