@@ -35,7 +35,7 @@ mutants: $(VENV)/.test $(SWIFTSHADER)  ## removes guards one at a time: a test m
 	$(BIN)/python -m tests.mutants
 
 # The extension alone is instrumented; Python, the drivers and the layer are not, and tests/sanitize names what they keep.
-# The test of a forked child is left out under TSan, whose own locks stay held in one.
+# The test of a forked child is left out under TSan, whose own locks stay held in one; the statistics of all shaders take minutes.
 SANITIZED = VKQ_REQUIRE_DEVICE=1 PYTHONPATH=tests/sanitize VKQ_SANITIZED_EXTENSION=$$(ls $(CURDIR)/build/sanitize-$(1)/_kompute*.so)
 PRELOAD = LD_PRELOAD="$(foreach lib,$(1) stdc++,$$(gcc -print-file-name=lib$(lib).so))"
 sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extension under ASan + UBSan, then under TSan
@@ -47,7 +47,7 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	  ASAN_OPTIONS=detect_leaks=1:handle_segv=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not statistics" --deselect tests/runtime/test_process.py
 	$(call SANITIZED,thread) $(call PRELOAD,tsan) TSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/tsan.supp:ignore_noninstrumented_modules=1:exitcode=66 \
-	  setarch -R $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not forked"
+	  setarch -R $(BIN)/python -m pytest -q tests/runtime -k "not swiftshader and not forked and not statistics"
 
 env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
 
