@@ -106,7 +106,8 @@ def test_sixteen_k_of_an_output_are_one_run() -> None:
 
 
 def test_one_packing_serves_every_tile() -> None:
-    turns = {"deep": matrix_tiles.DEEP_TURN, "short": matrix_tiles.SHORT_MOST, "": matrix_tiles.TURN}
+    whole = matrix_tiles.TURN
+    turns = {"deep": matrix_tiles.DEEP_TURN, "short": matrix_tiles.SHORT_MOST, "long": whole, "": whole}
     for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
         assert turn(variant) == turns[variant.axes["tile"].partition("_")[2]]
     for variant in catalog().shaders[CONV].variants:
@@ -166,8 +167,9 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
 @pytest.mark.parametrize(
     ("rows", "n", "k", "groups", "tile"),
     [
-        (4096, 4096, 4096, 1, "128x256"),
-        (4096, 1000, 4096, 1, "128x256"),
+        (4096, 4096, 4096, 1, "128x256_long"),
+        (4096, 1000, 4096, 1, "128x256_long"),
+        (4096, 4096, 1920, 1, "128x256"),
         (86400, 128, 1152, 1, "128x128"),  # half of a wide tile would be empty
         (2048, 128, 128, 8, "128x128"),
         (33, 1000, 128, 1, "64x64"),  # large tiles would leave most of the device idle

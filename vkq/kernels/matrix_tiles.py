@@ -9,6 +9,7 @@ import math
 from ..device.profiles import Profile
 
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
+LONG, LONG_LEAST = "128x256_long", 2048  # its end unrolled, and the least k for which that wins
 SHORT = "_short"  # what the tiles for a k of two steps at most end with
 SHORT_MOST = 64  # the largest k that they take
 WIDE = "_wide"  # what those end with whose subgroups share the k of a step, for few outputs
@@ -108,6 +109,7 @@ def tilings(
         one
         for one in found
         if (one.tile != DEEP or (k % DEEP_TURN == 0 and k >= DEEP_LEAST))
+        and (one.tile != LONG or k >= LONG_LEAST)
         and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
     )
     return tuple(sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed))))
