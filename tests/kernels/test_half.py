@@ -164,6 +164,12 @@ def test_only_listed_shapes_are_used(any_device: vkq.Device) -> None:
         )
     )
 
+    little = doctored.capabilities(
+        any_device, cooperative_matrices=(row,), maxComputeSharedMemorySize=16384,
+        **dict.fromkeys(emulated.FEATURES, True),
+    )  # fmt: skip
+    assert lacking_half(little) == "maxComputeSharedMemorySize is 16384, needs 32768"
+
 
 def test_what_does_not_go_with_it(any_device: vkq.Device) -> None:
     w = np.ones((3, 8), np.int8)

@@ -512,6 +512,17 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
     np.testing.assert_array_equal(layer(x).view(np.int32), want.view(np.int32))
 
 
+@pytest.mark.parametrize(
+    ("shape", "n", "tile"), [((4096, 2176), 4096, "128x256"), ((196, 1024), 256, "64x64_deep")]
+)
+def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
+    matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
+) -> None:
+    """Which has none of those for a long k, or whose subgroups share k."""
+    layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=matrices)
+    assert layer.explain(shape).variants[-1] == f"{coopmat.DYNAMIC}:s8s8.{tile}"
+
+
 @pytest.mark.parametrize("shape", [(2, 40, 37), (33, 16), (1, 5, 7, 130)])
 def test_rows_quantized_on_the_device(matrices: vkq.Device, shape: tuple[int, ...]) -> None:
     """Batch dims, and four axes, which are no image."""

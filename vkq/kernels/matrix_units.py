@@ -197,17 +197,21 @@ class MatrixGemm:
         w = self.packed
         how = self.whole is not None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *how)
-        found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else listed)]
+        tiles = [one for one in listed if one.tile in catalog().shaders[self._shader(one)].axes["tile"]]
+        found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else tiles)]
         found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
         able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
         return next(able, found[-1])
 
-    def _variant(self, tiling: Tiling) -> Variant:
+    def _shader(self, tiling: Tiling) -> str:
         whole = WIDE if tiling.wide else self.whole
         shader = whole if tiling.parts == 1 and whole else self.split
         assert shader is not None
+        return shader
+
+    def _variant(self, tiling: Tiling) -> Variant:
         w = self.packed
-        return catalog().find(shader, dot=w.form, tile=tiling.tile, **w.arithmetic.axes)
+        return catalog().find(self._shader(tiling), dot=w.form, tile=tiling.tile, **w.arithmetic.axes)
 
     def build(
         self,

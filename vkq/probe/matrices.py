@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ..device.capabilities import Capabilities, CooperativeMatrix
 from ..device.profiles import profile
@@ -134,15 +134,10 @@ def advertised_half(capabilities: Capabilities) -> tuple[Matrices, ...]:
 
 def lacking_half(capabilities: Capabilities) -> str | None:
     """What the device lacks to multiply float16 matrices into float32. None: nothing."""
-    for feature in HALF_FEATURES:
-        if not capabilities.features.get(feature):
-            return f"{feature} is false"
-    if not advertised_half(capabilities):
-        return (
-            "it lists no f16 x f16 + f32 cooperative matrix in subgroup scope with M of 8 to 32, N of 8 or"
-            " 16, K of 8 to 32"
-        )
-    return None
+    return _lacking(
+        capabilities, HALF_FEATURES, advertised_half,
+        "f16 x f16 + f32 cooperative matrix in subgroup scope with M of 8 to 32, N of 8 or 16, K of 8 to 32",
+    )  # fmt: skip
 
 
 def _taken(a: Matrices) -> bool:
@@ -171,14 +166,24 @@ def _subgroup(c: CooperativeMatrix, wanted: int | None, least: int, most: int) -
 def lacking(capabilities: Capabilities) -> str | None:
     """What the device lacks to multiply int8 matrices: a feature, a shape, or shared memory. None:
     nothing."""
-    for feature in FEATURES:
+    return _lacking(
+        capabilities, FEATURES, advertised,
+        "s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to 64 (and at most"
+        " two subgroups), N of 8 or 16, K of 16 or 32",
+    )  # fmt: skip
+
+
+def _lacking(
+    capabilities: Capabilities,
+    features: Iterable[str],
+    shapes: Callable[[Capabilities], tuple[Matrices, ...]],
+    what: str,
+) -> str | None:
+    for feature in features:
         if not capabilities.features.get(feature):
             return f"{feature} is false"
-    if not advertised(capabilities):
-        return (
-            "it lists no s8 x s8 + s32 or u8 x u8 + u32 cooperative matrix in subgroup scope with M of 4 to"
-            " 64 (and at most two subgroups), N of 8 or 16, K of 16 or 32"
-        )
+    if not shapes(capabilities):
+        return f"it lists no {what}"
     shared = capabilities.properties["maxComputeSharedMemorySize"]
     if shared < LEAST_SHARED:
         return f"maxComputeSharedMemorySize is {shared}, needs {LEAST_SHARED}"
