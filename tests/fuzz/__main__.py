@@ -74,7 +74,9 @@ def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list
     executed = EXECUTED.search(said)
     lines = [(int(at), kind, int(branches)) for at, kind, branches in LINE.findall(said)]
     if not executed or not lines:
-        raise SystemExit(f"{name}: the fuzzer did not run or counted no branch; it needs the package atheris:\n{said[-2000:]}")
+        raise SystemExit(
+            f"{name}: the fuzzer did not run or counted nothing; it needs the package atheris:\n{said[-2000:]}"
+        )
     first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, what was kept before
     told = {
         "target": name,
