@@ -75,7 +75,7 @@ def process(name: str, folder: Path, seconds: int) -> tuple[dict[str, Any], list
     lines = [(int(at), kind, int(branches)) for at, kind, branches in LINE.findall(said)]
     if not executed or not lines:
         raise SystemExit(
-            f"{name}: the fuzzer did not run or counted nothing; it needs the package atheris:\n{said[-2000:]}"
+            f"{name}: the fuzzer ran not or counted nothing; it needs the package atheris:\n{said[-2000:]}"
         )
     first = next((at for at, kind, _ in lines if kind == "INITED"), 0)  # until then, what was kept before
     told = {
