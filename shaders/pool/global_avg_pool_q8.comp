@@ -1,7 +1,7 @@
 // The mean of each channel of int8 images: y = saturate(round_half_even(float(sum(x - x_zero)) * multiplier)
 // + y_zero), the sum exact.
 //
-// Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel.
+// Memory    x, y: vectors of pixels (pixels.glslh), y of one pixel; or y a matrix of images and channels.
 // Threads   a workgroup adds up ACROSS neighbouring vectors of channels of one image; of each, an invocation
 //           adds every (LOCAL_X / ACROSS)-th vector of pixels, then halves in shared memory.
 //           EXCITE: the last workgroup of an image goes on to the channels' gates, which are y
@@ -16,7 +16,10 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;
 layout(constant_id = 3) const uint AT_ONCE = 1;  // vectors that an invocation has on their way
-layout(constant_id = 2) const bool TO_4W4C = false;  // y in kPackedInt8_4W4C, x in kPackedInt8_16C
+layout(constant_id = 2) const uint TO = 0;  // where y is: AS_X, or
+#define AS_X 0u
+#define TO_4W4C 1u
+#define TO_4H4W 2u  // as (images, channels)
 
 layout(constant_id = 8) const bool LONG = false;  // an invocation has more bytes of a channel than MOST
 
@@ -73,6 +76,16 @@ Int8x4 mean(ivec4 total) {
   [[unroll]] for (int i = 0; i < 4; i++)
     q[i] = requantize(acc[i], p.multiplier, p.y_zero, p.y_min, p.y_max);
   return int8x4_pack(q);
+}
+
+// y of four channels, where a vector has one word of an image.
+void store_word(uint image, uint c4, uint c4s, Int8x4 word) {
+  uint at = (TO == TO_4H4W ? image / 4u : image) * c4s + c4, row = image % 4u;
+  if (TO != TO_4H4W) y[at] = ivec4(word, 0, 0, 0);
+  else if (row == 0u) y[at].x = word;
+  else if (row == 1u) y[at].y = word;
+  else if (row == 2u) y[at].z = word;
+  else y[at].w = word;
 }
 
 ivec4 total[WORDS];  // of bytes, each 128 more than it is
@@ -139,18 +152,18 @@ void main() {
     [[unroll]] for (uint k = 0u; k < WORDS; k++)
       if (4u * block + k < blocks) squeezed[image * blocks + 4u * block + k] = words[k];
 #else
-    if (TO_4W4C) {
-      uint blocks = ceil_div(p.c, 4u);
-      [[unroll]] for (uint k = 0u; k < WORDS; k++)
-        if (4u * block + k < blocks) y[image * blocks + 4u * block + k] = ivec4(words[k], 0, 0, 0);
-    } else {
+    if (TO == AS_X) {
       y[block * p.n + image] = words;
+    } else {
+      uint c4s = ceil_div(p.c, 4u);
+      [[unroll]] for (uint k = 0u; k < WORDS; k++)
+        if (4u * block + k < c4s) store_word(image, 4u * block + k, c4s, words[k]);
     }
 #endif
 #elif defined(EXCITE)
     squeezed[image * p.blocks + block] = mean(sums[me]);
 #else
-    y[image * p.blocks + block] = ivec4(mean(sums[me]), 0, 0, 0);
+    store_word(image, block, p.blocks, mean(sums[me]));
 #endif
   }
 #ifdef EXCITE

@@ -16,7 +16,7 @@ from ..kernels.excite import Excite
 from ..kernels.pooling import unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec, layout_number
+from ..layout.extent import BLOCKED, IMAGE, MATRIX, PIXELS, Spec, layout_number
 from ..numerics.elementwise import global_multiplier
 from ..numerics.qparams import QParams
 from ..numerics.stored import shift, signed_zero_point
@@ -38,6 +38,7 @@ LEAST_ACROSS, MOST_ACROSS = 2, 8
 SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
 LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
 MOST_VECTORS = 256  # of a global average: bytes whose sum half a word can hold
+MEANS_IN = {IMAGE: 1, MATRIX: 2}  # what global averages write besides the layout of x: TO of their shader
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
 
 
@@ -178,7 +179,8 @@ def globally_averaged(
     excite: Excite | None = None,
 ) -> Value:  # fmt: skip
     """Adds `global_avg_pool2d` to a plan. *layout*: of the result, where the kernel can write it; else it is
-    that of x. *excite*: goes on to the gates of the channels, which are the result then, without qparams."""
+    that of x; in kPackedInt8_4H4W the result is (N, C). *excite*: goes on to the gates of the channels, which
+    are the result then, without qparams."""
     op = "global_avg_pool2d"
     operand.check_image(op, x.spec.shape)
     xq = operand.meaning(op, "x", x.spec, x_qparams)
@@ -191,8 +193,9 @@ def globally_averaged(
     multiplier = float(global_multiplier(h * w, xq, yq))
     x = repacked(b, x, x.spec.image_layout)
     blocked = x.spec.layout == BLOCKED
-    of = IMAGE if excite is not None or (blocked and layout == IMAGE) else x.spec.layout
-    y = b.new(Spec((n, c, 1, 1), yq.dtype, of, yq if excite is None else None))
+    of = IMAGE if excite is not None else layout if layout in MEANS_IN else x.spec.layout
+    shape = (n, c) if of == MATRIX else (n, c, 1, 1)
+    y = b.new(Spec(shape, yq.dtype, of, yq if excite is None else None))
     if y.spec.size:
         blocks = -(-c // 16) if blocked else ceil4(c)
         constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked)
@@ -204,7 +207,7 @@ def globally_averaged(
             excite.build(b, x, y, push, constants)
         else:
             variant = catalog().find("global_avg_pool_q8__reduce", layout=PIXELS[x.spec.layout])
-            constants["TO_4W4C"] = y.spec.layout != x.spec.layout
+            constants["TO"] = MEANS_IN[of] if of != x.spec.layout else 0
             b.dispatch(b.device.program(variant, constants), [x, y], push, x.spec.size)
     return y
 

@@ -7,6 +7,7 @@ whole images, reshaped values, and convolutions that take several layouts.
 
 from __future__ import annotations
 
+from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
 
@@ -33,3 +34,15 @@ def wanted(context: Context, name: str) -> str | None:
         if whole or node.op in (*KEEP, "conv2d"):
             found.append(node.outputs[0])
     return None
+
+
+def wanted_means(context: Context, name: str) -> str | None:
+    """The layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W where that is as (N, C) alone."""
+    graph = context.graph
+    n, c, *_ = graph.specs[name].shape
+    readers = [node for node in graph.nodes if name in node.inputs]
+    flat = readers[0].outputs[0] if len(readers) == graph.uses()[name] == 1 else name
+    if graph.specs[flat].shape == (n, c) and readers[0].op == "Reshape" and wanted(context, flat) == MATRIX:
+        return MATRIX
+    found = wanted(context, name)
+    return None if found == MATRIX else found

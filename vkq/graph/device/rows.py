@@ -29,7 +29,7 @@ from .context import (
     same_type,
     unnamed,
 )
-from .layouts import wanted
+from .layouts import wanted, wanted_means
 
 
 def refusal(graph: Graph, node: Node) -> str | None:
@@ -130,7 +130,7 @@ def _avg_pool(context: Context, node: Node) -> Value:
 def _global_avg_pool(context: Context, node: Node) -> Value:
     a = node.attributes
     x = context.value(node.inputs[0])
-    layout, found = wanted(context, node.outputs[0]), gates.behind(context, node)
+    layout, found = wanted_means(context, node.outputs[0]), gates.behind(context, node)
     excite = found.excite if found else None
     y = unnamed(context, pool.globally_averaged(context.builder, x, a["y"], a["x"], layout, excite))
     if found:
