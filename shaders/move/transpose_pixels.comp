@@ -32,7 +32,6 @@ layout(push_constant) uniform Push {
 #include "pixels.glslh"
 #include "transposed4x4.glslh"
 
-
 uvec4 ordered(uvec4 v) { return uvec4(v[ORDER_0], v[ORDER_1], v[ORDER_2], v[ORDER_3]); }
 
 uint word_of(uvec4 e) {
@@ -94,44 +93,56 @@ void store_staged(uint me) {
 }
 #endif
 
+// Of the four runs along the axis (kPackedInt8_16C) or of four channels, the words of one, transposed.
+ivec4 moved(uvec4 e, uint run) {
+  uvec4 size = uvec4(p.n, p.c, p.h, p.w);
+  ivec4 words;
+  [[unroll]] for (uint k = 0u; k < 4u; k++) {
+    uvec4 from = e;
+    from[ORDER_1] = min(e[ORDER_1] + (BLOCKED == 1 ? 4u * run : 0u) + k, size[ORDER_1] - 1u);
+    if (BLOCKED == 0) from.y = min(e.y + 4u * run, p.c - 1u);
+    words[k] = x[word_of(from)];
+  }
+  return transposed4x4(words);
+}
+
+#if !BLOCKED
+// Words of four channels from e on, to their places.
+void store_run(uvec4 e, uint run, ivec4 words) {
+  e.y += 4u * run;
+  if (ORDER_3 == 1u) {
+    if (e.y < p.c) y[place_of(e)] = words;
+  } else {
+    [[unroll]] for (uint k = 0u; k < 4u; k++, e.y++)
+      if (e.y < p.c) y[place_of(e)][ordered(e).w % 4u] = words[k];
+  }
+}
+#endif
+
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uvec4 size = uvec4(p.n, p.c, p.h, p.w), e = first_of(i);
+  uvec4 e = first_of(i);
 #if BLOCKED
   uint me = gl_LocalInvocationID.x;
   if (SIDE_BY_SIDE) places[me] = uvec2(0u);
 #endif
   if (i < p.threads && e.y < p.c && e.w < p.w) {
-    ivec4 moved[4];  // [four along the axis][channel], or [four channels][channel]
-    [[unroll]] for (uint run = 0u; run < 4u; run++) {
-      ivec4 words;
-      [[unroll]] for (uint k = 0u; k < 4u; k++) {
-        uvec4 from = e;
-        from[ORDER_1] = min(e[ORDER_1] + (BLOCKED == 1 ? 4u * run : 0u) + k, size[ORDER_1] - 1u);
-        if (BLOCKED == 0) from.y = min(e.y + 4u * run, p.c - 1u);
-        words[k] = x[word_of(from)];
-      }
-      moved[run] = transposed4x4(words);
-    }
+    // no array, and no loop over them: some drivers keep what such a loop indexes in memory
+    ivec4 first = moved(e, 0u), second = moved(e, 1u), third = moved(e, 2u), fourth = moved(e, 3u);
 #if BLOCKED
     if (SIDE_BY_SIDE) places[me] = uvec2(place_of(e), p.c - e.y);
     [[unroll]] for (uint k = 0u; k < 4u; k++) {
-      ivec4 vector = ivec4(moved[0][k], moved[1][k], moved[2][k], moved[3][k]);
+      ivec4 vector = ivec4(first[k], second[k], third[k], fourth[k]);
       uvec4 to = e;
       to.y += k;
       if (SIDE_BY_SIDE) staged[staged_at(me, k)] = vector;
       else if (to.y < p.c) y[place_of(to)] = vector;
     }
 #else
-    [[unroll]] for (uint run = 0u; run < 4u; run++, e.y += 4u) {
-      if (ORDER_3 == 1u) {
-        if (e.y < p.c) y[place_of(e)] = moved[run];
-      } else {
-        uvec4 to = e;
-        [[unroll]] for (uint k = 0u; k < 4u; k++, to.y++)
-          if (to.y < p.c) y[place_of(to)][ordered(to).w % 4u] = moved[run][k];
-      }
-    }
+    store_run(e, 0u, first);
+    store_run(e, 1u, second);
+    store_run(e, 2u, third);
+    store_run(e, 3u, fourth);
 #endif
   }
 #if BLOCKED
