@@ -2,7 +2,8 @@
 //
 // add and mul compute in float and round. Where the value lies so near to a tie that a device's rounding
 // could decide (farther than `safe` from the nearest integer), the table does: so no device needs exact
-// floats, and most elements need no table. mul needs none where products and sums round to nearest even.
+// floats, and most elements need no table. Where products and sums round to nearest even, mul needs none, nor
+// does add with numbers for which the host has found all results right (SURE).
 //   OP_ADD    a * ra + b * rb + offset          OP_MUL   (a - a_zero) * (b - b_zero) * ra + offset
 //             OP_TABLE  table alone
 //
@@ -27,6 +28,7 @@ layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const uint LANE_AXIS = 1;
 layout(constant_id = 4) const bool GATE = false;  // b is images of one pixel in kPackedInt8_4W4C, y in 16C
 layout(constant_id = 5) const bool ONE_PIXEL = false;  // PIXELS: b is images of one pixel, a is as y
+layout(constant_id = 6) const bool SURE = false;  // every result is right without the table
 
 #if SAME || PIXELS
 #define Element ivec4

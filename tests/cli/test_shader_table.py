@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from vkq.cli.shader_table import lines, loop_cost, worse
+from vkq.cli.shader_table import figures, lines, loop_cost, worse
+from vkq.runtime.statistics import PipelineExecutable
 
 KEPT: dict[str, Any] = {
     "device": "a",
     "driver": "b",
     "kernels": {
         "linear": {
-            "variant": "gemm", "instructions": 100, "for_each_mac": 0.5, "registers": 8, "running": 16,
-            "spills": 0, "dots": 16, "seconds": 0.1,
+            "variant": "gemm", "instructions": 100, "for_each_result": 6.2, "for_each_mac": 0.5,
+            "registers": 8, "running": 16, "spills": 0, "dots": 16, "seconds": 0.1,
         }
     },
 }  # fmt: skip
@@ -44,6 +45,14 @@ def test_the_same_and_better_are_not_worse() -> None:
     now["kernels"]["linear"] |= {"instructions": 90, "running": 20, "spills": 0}
     assert worse(now, KEPT, 10) == []
     assert worse(KEPT, KEPT, 10) == []
+
+
+def test_instructions_are_told_for_each_result_where_their_number_is_known() -> None:
+    found = PipelineExecutable("main", 32, {"Instructions": 203}, {}, 0.0)
+    assert figures(found, 16)["for_each_result"] == 12.7
+    assert figures(found)["for_each_result"] is None
+    assert " for a result " in lines(KEPT, None)[0]
+    assert " 6.2 " in lines(KEPT, None)[1]
 
 
 def test_another_driver_counts_otherwise_but_spills_no_less() -> None:

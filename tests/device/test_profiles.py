@@ -68,12 +68,22 @@ def test_what_is_taken_and_why(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TAKEN)
-def test_what_pools_sums_and_quantization_take(name: str) -> None:
-    """Windows read at once where that was timed, 16 channels read first where loops cost more."""
+def test_what_pools_sums_transposition_and_quantization_take(name: str) -> None:
+    """Windows read at once where that was timed, 16 channels read first where loops cost more; sums without a
+    table and one form of transposition everywhere."""
     c = DEVICES[name]
     found = {each.layer: each for each in taken(c)}
     assert found["add"].variant.name == "binary_q8__word:add.same"
-    assert found["average pool"].constants["KERNEL"] == (3 if name == "nvidia-h200" else 0)
+    assert found["add"].constants["SURE"] is True
+    windows = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3} if name == "nvidia-h200" else {}
+    for layer, kernel in (("average pool", "avg_pool_q8__pixels"), ("max pool", "max_pool_q8__pixels")):
+        pool = found[layer]
+        assert pool.variant.name == f"{kernel}:4w4c"
+        assert pool.constants == pool.variant.constants(windows)
+    transpose = found["transpose"]
+    assert transpose.variant.name == "transpose_q8__pixels:4w4c"
+    order = {f"ORDER_{i}": axis for i, axis in enumerate((0, 2, 3, 1))}
+    assert transpose.constants == {"LOCAL_X": 64, **order}
     assert found["quantize"].constants["LOAD_AHEAD"] == (name in {"lavapipe", "swiftshader"})
     discrete = c.device_type == "discrete"
     assert (profile(c).mean_invocations > 128) == discrete

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
 import vkq
 from vkq import QParams, Tensor
-from vkq.kernels.binary import arithmetic
+from vkq.kernels.binary import BinaryFormula, arithmetic, stored_table
 from vkq.layout.pack import activation_layouts
-from vkq.numerics.elementwise import BinaryOp, binary
+from vkq.numerics.elementwise import Array, BinaryOp, binary, fused_multiply_add
 from vkq.numerics.qparams import QDType
 from vkq.ops import elementwise, operand
 from vkq.runtime.eager import run
@@ -100,6 +102,53 @@ def test_every_product_where_ties_are_frequent(
     np.testing.assert_array_equal(got, binary("mul", a, b, qa, qb, qy))
 
 
+def sums_in_float32(a: Array, b: Array, numbers: BinaryFormula) -> Iterator[Array]:
+    """What devices may make of the formula where they round to nearest even: each product fused with its sum
+    or not, the operands in either order."""
+    ra, rb, offset = (np.float32(v) for v in (numbers.ra, numbers.rb, numbers.offset))
+    for x, rx, z, rz in ((a, ra, b, rb), (b, rb, a, ra)):
+        for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
+            yield x * rx + inner
+            yield fused_multiply_add(x, rx, inner)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_numbers_of_a_sum_that_need_no_table(dtype: QDType) -> None:
+    """Nearly all: a neighbour of one of the numbers serves where they themselves do not."""
+    rng, values, moved = np.random.default_rng(3), np.arange(-128, 128), 128 * (dtype == "uint8")
+    a, b = (v.astype(np.float32) for v in np.meshgrid(values, values))
+    sure = 0
+    for _ in range(24):
+        scales, zeros = np.exp(rng.uniform(np.log(0.005), np.log(0.2), 3)), rng.integers(-128, 128, 3)
+        qa, qb, qy = (QParams(float(s), int(z) + moved, dtype) for s, z in zip(scales, zeros, strict=True))
+        numbers = arithmetic("add", qa, qb, qy)
+        assert not numbers.sure(soft_float=True)
+        if numbers.sure(soft_float=False):
+            sure += 1
+            want = stored_table("add", qa, qb, qy, None)
+            for value in sums_in_float32(a, b, numbers):
+                np.testing.assert_array_equal(np.clip(np.rint(value), -128, 127), want)
+    assert sure >= 22
+
+
+@pytest.mark.parametrize(
+    ("scales", "sure"), [((0.5, 0.25, 1.0), True), ((0.03, 0.05, 0.1), False), ((1e30, 1e-30, 1.0), True)]
+)
+def test_the_table_is_asked_only_where_a_sum_may_need_it(
+    device: vkq.Device, scales: tuple[float, float, float], sure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact ties; near ties that no numbers decide; scales so far apart that the table is all there is."""
+    asked = []
+    make = device.program
+    monkeypatch.setattr(device, "program", lambda v, c, *more: asked.append(c["SURE"]) or make(v, c, *more))
+    values = np.arange(-128, 128).astype(np.int8)
+    a, b = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    qa, qb, qy = (QParams(s, z) for s, z in zip(scales, (3, -6, 7), strict=True))
+    got = vkq.add(a, b, qy, a_qparams=qa, b_qparams=qb, device=device)
+    np.testing.assert_array_equal(got, binary("add", a, b, qa, qb, qy))
+    assert asked == [sure]
+
+
 def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
     """The formula alone, even in float64, is wrong near ties; it is right wherever the shader trusts it. So
     it is in float32, rounded to nearest even, and there nearly always."""
@@ -120,8 +169,7 @@ def test_rounding_of_the_device_cannot_decide(device: vkq.Device) -> None:
         differs = np.clip(np.rint(value), -128, 127) != exact
         assert not (differs & ~doubtful).any()
         wrong += int(differs.sum())
-        one, two, offset = (np.float32(v) for v in (numbers.ra, numbers.rb, numbers.offset))
-        for value in (a * one + (b * two + offset), b * two + (a * one + offset)):
+        for value in sums_in_float32(a, b, numbers):
             value = np.clip(value, -128, 127)
             trust = np.abs(value - np.rint(value)) <= numbers.exact
             assert (np.rint(value) == exact)[trust].all()

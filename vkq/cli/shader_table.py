@@ -38,16 +38,19 @@ def measure(which: int | str | None) -> dict[str, Any]:
                 kernels[each.layer] = {"variant": each.variant.name, "refused": "; ".join(reasons)}
                 continue
             found = device.executables(each.variant, each.constants)[0]
-            kernels[each.layer] = {"variant": each.variant.name, **figures(found)}
+            kernels[each.layer] = {"variant": each.variant.name, **figures(found, each.results)}
         return {"device": c.name, "driver": c.driver, "kernels": kernels}
 
 
-def figures(e: PipelineExecutable) -> dict[str, Any]:
-    """Instructions, registers, how many run at once, spills, native dot products, instructions of the inner
-    loop for each multiply-add, and the seconds of the compilation; None where the driver does not say."""
+def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:
+    """Instructions, and how many of them for each of the *results* that an invocation writes; of the inner
+    loop for each multiply-add; registers, how many run at once, spills, native dot products, and the seconds
+    of the compilation; None where the driver does not say."""
     text = list(e.texts.values())[-1] if e.texts else ""
+    instructions = _first(e.statistics, INSTRUCTIONS)
     return {
-        "instructions": _first(e.statistics, INSTRUCTIONS),
+        "instructions": instructions,
+        "for_each_result": round(instructions / results, 1) if instructions and results else None,
         "for_each_mac": loop_cost(text),
         "registers": _first(e.statistics, REGISTERS),
         "running": _first(e.statistics, RUNNING),
@@ -111,9 +114,12 @@ def worse(now: Mapping[str, Any], kept: Mapping[str, Any], most_seconds: float) 
 
 def lines(now: Mapping[str, Any], kept: Mapping[str, Any] | None) -> list[str]:
     """The table, with what was kept in brackets where it differs."""
-    head = ("layer", "kernel", "instructions", "for a MAC", "registers", "running", "spills", "dots", "s")
-    names = ("instructions", "for_each_mac", "registers", "running", "spills", "dots", "seconds")
-    rows = [head]
+    names = {
+        "instructions": "instructions", "for_each_result": "for a result", "for_each_mac": "for a MAC",
+        "registers": "registers", "running": "running", "spills": "spills", "dots": "dots", "seconds": "s",
+    }  # fmt: skip
+    head = ("layer", "kernel", *names.values())
+    rows: list[tuple[str, ...]] = [head]
     for layer, figure in now["kernels"].items():
         old = kept["kernels"].get(layer, {}) if kept else {}
         cells = [layer, figure["variant"]]

@@ -5,13 +5,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from ..numerics.elementwise import BinaryOp, binary_table, scale_of_product, scales_of_sum, swaps
+from ..numerics.elementwise import (
+    BinaryOp,
+    Float32,
+    binary_table,
+    fused_multiply_add,
+    scale_of_product,
+    scales_of_sum,
+    swaps,
+)
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation, activation_bounds
 from ..numerics.stored import shift, signed
@@ -34,6 +43,10 @@ class BinaryFormula:
     safe: float
     exact: float
 
+    def sure(self, soft_float: bool) -> bool:
+        """Whether every result is right as the variant computes it: none needs the table besides."""
+        return self.variant == "table" or (not soft_float and self.exact >= TIE)
+
 
 BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 
@@ -42,36 +55,62 @@ BY_TABLE = BinaryFormula("table", 0.0, 0.0, 0.0, -1.0, -1.0)
 def arithmetic(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> BinaryFormula:
     """The float formula on the stored int8 numbers, and a bound of its error against the exact result's own
     float32 steps."""
-    moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
     if op == "mul":
-        ra, rb, offset = scale_of_product(a, b, y), 0.0, float(y.zero_point)
+        ra = scale_of_product(a, b, y)
         # Only values inside the type matter: a larger one saturates whatever its relative error. Product and
         # sum are below 2^9 then, and round in both formulas.
-        variant, error, largest = "mul", FLOAT_STEP * 1024, ra * LARGEST_PRODUCT
-    else:
-        exact = scales_of_sum(a, b, y, op == "sub")
-        ra, rb, offset = (float(value) for value in exact)
-        plain, offset = offset, offset + moved_a * ra + moved_b * rb - moved_y
-        # No term, nor any sum of them, is larger. Four steps of the shader's are off by 2^-23 of it at most,
-        # the offset and two steps of the exact result by half as much.
-        largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
-        variant, error = "add", 6 * FLOAT_STEP * largest
-    if not (np.isfinite(largest) and largest < 2.0**100 and ra >= 2.0**-100 and error < TIE / 2):
-        return BY_TABLE
-    safe = TIE - error
-    safest = safe if op == "mul" else _exact(stored_table(op, a, b, y, None), ra, rb, offset)
-    return BinaryFormula(variant, ra, rb, offset, safe, safest)
+        return _within(BinaryFormula("mul", ra, 0.0, float(y.zero_point), TIE - FLOAT_STEP * 1024, TIE),
+                       ra * LARGEST_PRODUCT)  # fmt: skip
+    moved_a, moved_b, moved_y = (shift(q.dtype) for q in (a, b, y))
+    ra, rb, plain = (float(value) for value in scales_of_sum(a, b, y, op == "sub"))
+    offset = plain + moved_a * ra + moved_b * rb - moved_y
+    # No term, nor any sum of them, is larger. Four steps of the shader's are off by 2^-23 of it at most, and
+    # so is the sum by what `_exact` changes; the offset and two steps of the exact result by half as much.
+    largest = 256 * (abs(ra) + abs(rb)) + max(abs(plain), abs(offset))
+    formula = _within(BinaryFormula("add", ra, rb, offset, TIE - 7 * FLOAT_STEP * largest, 0.0), largest)
+    return formula if formula is BY_TABLE else _exact(formula, stored_table(op, a, b, y, None))
 
 
-def _exact(table: npt.NDArray[np.int8], ra: float, rb: float, offset: float) -> float:
-    """How far from an integer the shader's sums may be rounded where its steps are exact: less than the first
-    that is not what the table, [b + 128][a + 128], says; with the operands in either order."""
-    q, safe = np.arange(-128, 128, dtype=np.float32), 1.0
-    a, b = q * np.float32(ra), q[:, None] * np.float32(rb)
-    for value in (a + (b + np.float32(offset)), b + (a + np.float32(offset))):
-        value = np.clip(value, np.float32(-128), np.float32(127))
-        wrong = np.abs(value - np.rint(value))[np.rint(value) != table]
-        safe = min(safe, float(np.nextafter(wrong.min(initial=1.0), np.float32(0))))
+def _within(formula: BinaryFormula, largest: float) -> BinaryFormula:
+    """The formula where its numbers, none above *largest*, are far from the ends of float32."""
+    able = np.isfinite(largest) and largest < 2.0**100 and formula.ra >= 2.0**-100
+    return formula if able and formula.safe > TIE / 2 else BY_TABLE
+
+
+def _exact(formula: BinaryFormula, table: npt.NDArray[np.int8]) -> BinaryFormula:
+    """The formula of sums with what gives every result of the table, [b + 128][a + 128], where steps are
+    rounded to nearest even: its three numbers, or their neighbours. Where none do, its own, with how far
+    their sums may be rounded: less than the first that is wrong."""
+    q = np.arange(-128, 128)
+    value = q * formula.ra + q[:, None] * formula.rb + formula.offset
+    distance = np.abs(value - np.rint(value))
+    b, a = np.nonzero(distance >= formula.safe)  # all that rounding can decide
+    near, want = (q[a].astype(np.float32), q[b].astype(np.float32)), table[b, a]
+    numbers = np.array([formula.ra, formula.rb, formula.offset], np.float32)
+    exact = []
+    for steps in sorted(itertools.product((0, 1, -1), repeat=3), key=np.count_nonzero):
+        ra, rb, offset = numbers * (1 + np.array(steps, np.float32) * np.float32(FLOAT_STEP))
+        exact.append(_first_wrong(near, want, ra, rb, offset))
+        if exact[-1] >= TIE:
+            return dataclasses.replace(
+                formula, ra=float(ra), rb=float(rb), offset=float(offset), exact=exact[-1]
+            )
+    return dataclasses.replace(formula, exact=exact[0])
+
+
+def _first_wrong(
+    near: tuple[Float32, Float32], want: npt.NDArray[np.int8], ra: np.float32, rb: np.float32,
+    offset: np.float32,
+) -> float:  # fmt: skip
+    """Less than how far from an integer the first wrong sum is, or 1: in either order of the operands, each
+    multiplication fused with its addition or rounded before."""
+    safe = 1.0
+    for (x, rx), (z, rz) in itertools.permutations(zip(near, (ra, rb), strict=True)):
+        for inner in (z * rz + offset, fused_multiply_add(z, rz, offset)):
+            for value in (x * rx + inner, fused_multiply_add(x, rx, inner)):
+                value = np.clip(value, np.float32(-128), np.float32(127))
+                wrong = np.abs(value - np.rint(value))[np.rint(value) != want]
+                safe = min(safe, float(np.nextafter(wrong.min(initial=1.0), np.float32(0))))
     return safe
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from ..device.capabilities import Capabilities
 from ..numerics.grouped import GroupedWeight
+from ..numerics.qparams import QParams
 from ..problem.conv2d import Conv2dProblem
 from ..problem.window import Window
 from ..runtime.program import Program
@@ -23,6 +24,7 @@ from ..select.path import TABLE
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .after import NOTHING
+from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
 from .floats import Affine, FloatDirect, FloatGemm, FloatImplicit
@@ -34,6 +36,11 @@ from .pooling import unrolled
 from .quantize import quantize_constants
 
 FORM_WITHOUT = "float"
+RESULTS = {
+    "avg_pool_q8__pixels": 16, "binary_q8__word": 16, "conv2d_q8ta_q8csw__depthwise": 16,
+    "max_pool_q8__pixels": 16, "quantize_q8ta__pixels": 16, "transpose_q8__pixels": 16,
+}  # fmt: skip
+SUMMANDS, SUM = QParams(0.023, 3), QParams(0.031, -5)  # as most: no table is needed (binary.py)
 UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, math.inf))
 
 
@@ -44,6 +51,12 @@ class Taken:
     layer: str
     variant: Variant
     constants: Mapping[str, Value]
+
+    @property
+    def results(self) -> int | None:
+        """How many numbers an invocation writes, where that is the same for every shape and where it adds up
+        no more than a window; else None."""
+        return RESULTS.get(self.variant.shader)
 
 
 class _Asked:
@@ -100,16 +113,23 @@ def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:
     p = Conv2dProblem.of((1, 128, 56, 56), (128, 4, 3, 3), padding=1, groups=32)
     direct = Direct(device, _zeros(128, 4, 3, 3), _points(128), SCHEME, dot, 32)
     yield "grouped 3x3 C128 56x56 in 32 groups", direct.program(Sweep.of(p))
-    for layer, name, axes in (
-        ("add", "binary_q8__word", {"op": "add", "shape": "same"}),
-        ("global average pool", "global_avg_pool_q8__reduce", {"layout": "4w4c"}),
-    ):
-        yield layer, device.program(catalog().find(name, **axes))
+    yield from _moved(device)
+
+
+def _moved(device: Any) -> Iterator[tuple[str, Program]]:
+    """Of operators that compute little."""
+    c = device.capabilities
+    sure = {"SURE": arithmetic("add", SUMMANDS, SUMMANDS, SUM).sure(soft_float=False)}
+    yield "add", device.program(catalog().find("binary_q8__word", op="add", shape="same"), sure)
+    variant = catalog().find("global_avg_pool_q8__reduce", layout="4w4c")
+    yield "global average pool", device.program(variant)
     window = Window.of("avg_pool2d", (1, 64, 112, 112), 3, 2, 1, 1, False)
-    variant = catalog().find("avg_pool_q8__pixels", layout="4w4c")
-    yield "average pool", device.program(variant, unrolled(device.capabilities, window))
+    for layer, name in (("average pool", "avg_pool_q8__pixels"), ("max pool", "max_pool_q8__pixels")):
+        yield layer, device.program(catalog().find(name, layout="4w4c"), unrolled(c, window))
+    order = {f"ORDER_{i}": axis for i, axis in enumerate((0, 2, 3, 1))}
+    yield "transpose", device.program(catalog().find("transpose_q8__pixels", layout="4w4c"), order)
     variant = catalog().find("quantize_q8ta__pixels", layout="4w4c")
-    yield "quantize", device.program(variant, quantize_constants(device.capabilities))
+    yield "quantize", device.program(variant, quantize_constants(c))
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:

@@ -177,7 +177,7 @@ def _combine(
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(y.spec.layout), "FOLDED": y.spec.folded,
         "LANE_AXIS": layout(y.spec.layout).lane.dim, "GATE": _gates(x.spec, z.spec),
-        "ONE_PIXEL": one_pixel,
+        "ONE_PIXEL": one_pixel, "SURE": numbers.sure(b.device.soft_float),
     }  # fmt: skip
     variant = catalog().find("binary_q8__word", op=numbers.variant, shape=shape)
     b.dispatch(b.device.program(variant, constants), [x, z, b.constant(table), y], push)
