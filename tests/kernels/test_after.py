@@ -10,11 +10,12 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq import QParams, Tensor
-from vkq.kernels.after import through_table
+from vkq.kernels.after import AS_NUMBERS, through_table
 from vkq.kernels.binary import sum_after
 from vkq.kernels.implicit import Implicit
 from vkq.layout.extent import BLOCKED
 from vkq.numerics.elementwise import binary
+from vkq.numerics.quantize import dequantize
 from vkq.numerics.stored import signed
 from vkq.numerics.tables import table_of
 from vkq.ops import table
@@ -155,6 +156,34 @@ def test_matrix_units(
     plan, tensors, want = planned(strict_device, name, kind, "auto", "coopmat")
     assert "coopmat" in plan.variants[-1]
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
+    """A linear layer whose results are what its bytes mean; its kernel. The activation's bound lies
+    between two of them."""
+    p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
+    data = random_data(p, rng, dtype, "int8")
+    y, x, bound = data.y_q, data.x, 20.7 * data.y_q.scale
+    options: Any = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "activation": (0.0, bound)}
+    options |= {"w_zero_point": data.w_zero_point, "path": path, "method": method, "device": device}
+    layer, numbers = (vkq.Linear(data.w, data.w_scale, **options) for _ in range(2))
+    numbers.finish(AS_NUMBERS)
+    want = dequantize(layer(x), y)
+    assert want.max() > bound
+    np.testing.assert_array_equal(numbers(x), want, strict=True)
+    return numbers.explain(x.shape).variants[-1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("rows", "method"), [(3, "gemv"), (7, "tiled"), (33, "staged")])
+def test_numbers(device: vkq.Device, rows: int, method: str, dtype: str) -> None:
+    assert method in as_numbers(device, rows, method, dtype)
+
+
+def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    assert "coopmat" in as_numbers(strict_device, 33, "auto", "int8", "coopmat")
 
 
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:

@@ -1,5 +1,5 @@
 """What a kernel does to its 8-bit results before it stores them (common/after.glslh): a table, or a sum with
-what lies there."""
+what lies there; or that it stores the numbers that they mean."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-TABLE, ADD = 1, 2  # AFTER of the shader
+TABLE, ADD, DEQUANTIZED = 1, 2, 3  # AFTER of the shader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,12 @@ class After:
         return Resident(device, whole, lambda: np.concatenate([self.words(), channels().reshape(-1)]))
 
 
-NOTHING = After(0, None, 0, lambda: np.zeros(0, np.int32))
+def _none() -> Words:
+    return np.zeros(0, np.int32)
+
+
+NOTHING = After(0, None, 0, _none)
+AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_output.glslh)
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:

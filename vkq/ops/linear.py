@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError
+from ..kernels.after import After
 from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Rows
 from ..kernels.matrix_units import MatrixGemm, Pixels
@@ -108,16 +109,25 @@ class Linear(Layer[LinearProblem]):
         )  # fmt: skip
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
+        self._matrix: MatrixGemm | None = None
+        self._make(method)
+
+    def _make(self, method: str) -> None:
+        """Its products."""
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
         self._gemm = scheme.linear(self.device, self._choice.form)
         self._gemm.kernel = method
         # Matrix units beside the dot form, which takes few rows and what is forced by name.
-        self._matrix: MatrixGemm | None = None
         if self._choice.path == COOPMAT and method == "auto" and n and k:
             self._matrix = MatrixGemm(
                 self.device, (n, k), lambda: operands.stored_weight, cast(Arithmetic, scheme)
             )
+
+    def finish(self, after: After) -> None:
+        """Gives every result a last step."""
+        self._scheme.after = after
+        self._make(self._gemm.kernel)
 
     def _problem(self, x_shape: Sequence[int]) -> LinearProblem:
         return LinearProblem.of(x_shape, self.weight_shape)

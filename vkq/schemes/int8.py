@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 
+from ..kernels.after import DEQUANTIZED
 from ..kernels.direct import Direct
 from ..kernels.gemm import Int8Gemm
 from ..kernels.weights import Int8, Int32
@@ -36,7 +38,7 @@ class Int8Scheme(ChannelScheme):
     @property
     def out(self) -> str:
         """``q8to`` (8-bit results) or ``f32``: how variants and problems are named."""
-        return "f32" if self.y is None else "q8to"
+        return "f32" if self.y is None or self.after.kind == DEQUANTIZED else "q8to"
 
     @cached_property
     def w_zero_point(self) -> Int32:
@@ -59,6 +61,8 @@ class Int8Scheme(ChannelScheme):
         q_low, q_high = activation_bounds(self.operands.activation, self.y)
         zero = signed_zero_point(self.y)
         moved = self.y.zero_point - zero
+        if self.out == "f32":  # bounded before they become numbers
+            low, high = -math.inf, math.inf
         return {
             "y_zero_point": zero, "y_min": q_low - moved, "y_max": q_high - moved, "y_low": low,
             "y_high": high,
@@ -68,7 +72,7 @@ class Int8Scheme(ChannelScheme):
         return choose_path(device, self.operands.path)
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
-        if self.y is None:
+        if self.y is None or self.out == "f32":
             return Spec(shape, "float32")
         y = self.after.y or self.y
         return Spec(shape, y.dtype, layout, y)

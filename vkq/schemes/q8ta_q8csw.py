@@ -91,6 +91,8 @@ class Q8taQ8csw(Int8Scheme):
         elif bias is not None:
             out[:, :n, 3] = by_group(bias, groups, n).view(np.int32)
         out[:, :, 0] = offset.astype(np.uint64).astype(np.uint32).view(np.int32)
+        if self.y is not None and self.out == "f32":
+            out[:, :, 3] = np.float32(self.y.scale).view(np.int32)
         out[:, :, 1] = w_zero
         out[:, :n, 2] = by_group(scale.astype(np.float32), groups, n).view(np.int32)
         return np.ascontiguousarray(out.reshape(-1, 4, 4).transpose(0, 2, 1))

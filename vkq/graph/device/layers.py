@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...device.profiles import profile
-from ...kernels.after import After, through_table
+from ...kernels.after import AS_NUMBERS, After, through_table
 from ...kernels.binary import sum_after
 from ...numerics.stored import signed
 from ...ops import elementwise
@@ -22,11 +22,14 @@ from .context import Context, DeviceOperator, Record, same_type, unnamed
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
     a, constants = node.attributes, context.graph.constants
     bias = constants[node.inputs[2]] if node.input(2) else None
-    return kind(
+    layer = kind(
         constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
         w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
         **options(node, names),
     )  # fmt: skip
+    if "after" in a and a["after"].op == "dequantize":
+        layer.finish(AS_NUMBERS)
+    return layer
 
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:

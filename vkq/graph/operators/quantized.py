@@ -103,11 +103,13 @@ def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
     """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants).
 
     A conv2d may have ``after``, a node (add, sub, lookup) that takes its result as `OWN`, and whose other
-    operand is the fourth input.
+    operand is the fourth input; a linear a dequantize.
     """
 
     def infer(x: Inputs) -> list[Spec]:
-        return _result(x, problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape)
+        shape = problem(x.spec(0).shape, x.spec(1).shape, **options(x.node, names)).y_shape
+        last: Node | None = x.node.attributes.get("after")
+        return [Spec("float32", shape)] if last and last.op == "dequantize" else _result(x, shape)
 
     return Operator("quantized", infer)
 

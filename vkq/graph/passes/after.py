@@ -1,4 +1,5 @@
-"""What follows a convolution becomes its last step: a sum with another value (a residual), or a table.
+"""What follows a convolution becomes its last step: a sum with another value (a residual), or a table; and
+what follows a linear layer, where its results become float32.
 
 Exact: the kernel requantizes its result first, and goes on with the bytes.
 """
@@ -21,7 +22,18 @@ def into_convolutions(graph: Graph) -> Graph:
         free = made is not None and "after" not in made.attributes and made.attributes["y"] is not None
         return made if free and uses[name] == 1 else None
 
+    def numbers(sweep: Sweep, node: Node) -> bool:
+        """A linear layer stores the numbers that its results mean."""
+        made = sweep.producer(node.inputs[0], "linear")
+        if made is None or uses[node.inputs[0]] > 1 or made.attributes["y"] != node.attributes["x"]:
+            return False
+        last = Node(node.op, (OWN,), (), node.attributes)
+        sweep.emit("linear", made.inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
+        return True
+
     def visit(sweep: Sweep, node: Node) -> bool:
+        if node.op == "dequantize":
+            return numbers(sweep, node)
         if node.op == "lookup":
             own, table = node.inputs[0], node.attributes["table"]
             plain = table.ndim == 1 and table.dtype.name == sweep.specs[own].dtype
