@@ -40,8 +40,6 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 
-// lines of results of an invocation: more of them take registers that its neighbours need
-#define ROWS (STRIDE == 1 ? 4 : 2)
 #define LINES ((ROWS - 1) * STRIDE + KERNEL)  // of the input
 #define COLUMNS (3 * STRIDE + KERNEL)
 #define WORDS ((COLUMNS + 3) / 4)             // of a line of one channel

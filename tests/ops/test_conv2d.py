@@ -141,17 +141,21 @@ def test_depthwise_on_dot_products(device, name, path):
 
 @pytest.mark.parametrize("name", [*COLUMNS, LARGE_BIAS])
 def test_depthwise_on_dot_products_of_lines(device, name):
-    """The same in both layouts; invocations beside the padding and inside; a bias with which sums are not
-    small."""
-    for points, layout in (("none", BLOCKED), ("channel", IMAGE)):
-        data = random_data(parse(name), np.random.default_rng(6), w_zero_points=points)
-        if name == LARGE_BIAS:
-            data = dataclasses.replace(data, bias=data.bias + np.int32(1 << 22))
-        with preferred({"depthwise_lines": True}):
-            layer = layer_of(data, device, data.y_q, path="dot_s8s8")
-            x = vkq.Tensor.from_numpy(data.x, device, layout, data.x_q)
-            assert "depthwise_lines" in layer.plan(x.spec).variants[0]
-            np.testing.assert_array_equal(layer(x).numpy(), data.expected(data.y_q), strict=True)
+    """The same in both layouts, and with every number of lines of an invocation, beside the padding and
+    inside; a bias with which sums are not small."""
+    strided = parse(name).stride[0] == 2
+    for lines, shares in ((2 if strided else 4, ()), (2, ((2, 9),)), (1, ((1, 9),))):
+        for points, layout in (("none", BLOCKED), ("channel", IMAGE)):
+            data = random_data(parse(name), np.random.default_rng(6), w_zero_points=points)
+            if name == LARGE_BIAS:
+                data = dataclasses.replace(data, bias=data.bias + np.int32(1 << 22))
+            with preferred({"depthwise_lines": True, "depthwise_shares": shares}):
+                layer = layer_of(data, device, data.y_q, path="dot_s8s8")
+                x = vkq.Tensor.from_numpy(data.x, device, layout, data.x_q)
+                found = layer.plan(x.spec).variants[0]
+                assert "depthwise_lines" in found
+                assert f".s{1 + strided}x{lines}." in found
+                np.testing.assert_array_equal(layer(x).numpy(), data.expected(data.y_q), strict=True)
 
 
 GROUPED = [

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..device.profiles import profile
+from ..device.profiles import Profile, profile
 from ..layout.extent import BLOCKED, PIXELS
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -96,18 +96,18 @@ class Dots:
             **of.arithmetic.epilogue,
         }  # fmt: skip
         after, stride = of.arithmetic.after, p.stride[0]
-        axes = {"dot": of.form, "kernel": f"{of.kh}x{of.kw}", "stride": f"s{stride}"}
+        axes = {"dot": of.form, "kernel": f"{of.kh}x{of.kw}"}
         constants: dict[str, Constant] = {"ROW_SUMS": of.row_sums, **after.constants}
         if self.by_lines(of):
-            axes["layout"] = PIXELS[x.spec.layout]
+            rows = lines_of(profile(of.device.capabilities), p)
+            axes |= {"lines": f"s{stride}x{rows}", "layout": PIXELS[x.spec.layout]}
             variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
-            rows = 4 if stride == 1 else 2  # ROWS of the shader
             largest = of.kh * of.kw * 255 * 255 + of.arithmetic.largest_bias
             constants["SMALL_SUMS"] = largest < self.SMALL
             push |= divisor("line", ceil4(p.ow)) | divisor("plane", -(-p.oh // rows))
             push |= divisor("block", p.n if x.spec.layout == BLOCKED else ceil4(p.oc))
         else:
-            variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", **axes)
+            variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", stride=f"s{stride}", **axes)
             weights = self._by_columns(int(variant.defines["ROWS"]), stride)
         slots = [x, b.constant(weights), b.constant(self.parameters), y]
         macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
@@ -126,6 +126,14 @@ class Dots:
                 lambda: _columns(self._weight, self._zero_points, rows, words, stride),
             )  # fmt: skip
         return self._columns[rows, stride]
+
+
+def lines_of(known: Profile, p: Conv2dProblem) -> int:
+    """How many lines of results an invocation of the kernel on lines has: the more of them there are, the
+    fewer pixels are read twice; but the fewer, the sooner each is done."""
+    share = p.n * ceil4(p.oc) * p.oh * ceil4(p.ow) / known.multiprocessors
+    lines = next((lines for lines, most in known.depthwise_shares if share <= most), 4)
+    return min(lines, 4 // p.stride[0])
 
 
 def _lines(weight: Int8, zero_points: Int32) -> Int8:
