@@ -13,7 +13,8 @@ from .sweep import Sweep
 
 
 def into_convolutions(graph: Graph) -> Graph:
-    """The graph with sums and tables in the convolutions before them, whose results nothing else reads."""
+    """The graph with sums and tables in the convolutions before them, and float32 results of linear layers,
+    where nothing else reads what is between."""
     uses, order = graph.uses(), {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
 
     def conv(sweep: Sweep, name: str) -> Node | None:
@@ -22,18 +23,9 @@ def into_convolutions(graph: Graph) -> Graph:
         free = made is not None and "after" not in made.attributes and made.attributes["y"] is not None
         return made if free and uses[name] == 1 else None
 
-    def numbers(sweep: Sweep, node: Node) -> bool:
-        """A linear layer stores the numbers that its results mean."""
-        made = sweep.producer(node.inputs[0], "linear")
-        if made is None or uses[node.inputs[0]] > 1 or made.attributes["y"] != node.attributes["x"]:
-            return False
-        last = Node(node.op, (OWN,), (), node.attributes)
-        sweep.emit("linear", made.inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
-        return True
-
     def visit(sweep: Sweep, node: Node) -> bool:
         if node.op == "dequantize":
-            return numbers(sweep, node)
+            return uses[node.inputs[0]] == 1 and _as_numbers(sweep, node)
         if node.op == "lookup":
             own, table = node.inputs[0], node.attributes["table"]
             plain = table.ndim == 1 and table.dtype.name == sweep.specs[own].dtype
@@ -57,6 +49,16 @@ def into_convolutions(graph: Graph) -> Graph:
         return True
 
     return Sweep(graph).run(visit)
+
+
+def _as_numbers(sweep: Sweep, node: Node) -> bool:
+    """Makes the linear layer before a dequantize store the numbers that its results mean, if there is one."""
+    made = sweep.producer(node.inputs[0], "linear")
+    if made is None or made.attributes["y"] != node.attributes["x"]:
+        return False
+    last = Node(node.op, (OWN,), (), node.attributes)
+    sweep.emit("linear", made.inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
+    return True
 
 
 def _type(node: Node) -> str | None:
