@@ -143,13 +143,15 @@ def layers(device: vkq.Device, p: Any, w: np.ndarray, scale: float, compute: str
 def half_layers(made: Any, p: Any) -> Any:
     """(name, layer) of every tile on matrix units of float16."""
     if p.name.startswith("linear"):
-        for tile in catalog().shaders[half.GEMM].axes["tile"] if p.gemm_m >= half.LEAST_ROWS else ():
+        for tile in (
+            catalog().shaders[half.FLOAT16.product].axes["tile"] if p.gemm_m >= half.LEAST_ROWS["f16"] else ()
+        ):
             for parts in (1, 2, 4) if p.gemm_m <= 512 else (1,):
                 layer = made()
                 layer._gemm.matrices.tile, layer._gemm.matrices.parts = tile, parts
                 yield f"{tile} in {parts}", layer
     elif p.groups == 1:
-        for shader in (half_tiles.TILES, half.CONV):
+        for shader in (half_tiles.TILES, half.FLOAT16.convolution):
             for tile in catalog().shaders[shader].axes["tile"]:
                 layer = made(method="matrix")
                 kernel = half_tiles.HalfConvolution(layer._convolution.gemm, layer._convolution.weight,

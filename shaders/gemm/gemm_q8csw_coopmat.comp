@@ -1,11 +1,12 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums
 // (VK_KHR_cooperative_matrix, subgroup scope), for matrices and (CONV) as an implicit GEMM on images: the
-// int8 weights become float16, exactly, while a step is loaded.
+// int8 weights become float16, exactly, while a step is loaded. BRAIN: on those of bfloat16, x in three
+// parts.
 //
-// Memory    x: halves_q8csw.comp; w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded to
-//           whole runs of x, of each four k the second and third in each other's place; channels and y:
-//           float_output.glslh. In shared memory a row or an output is a run of BK halves, and 16 bytes of
-//           padding keep neighbours in other banks.
+// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp; w: kPackedInt8_16K, k = (kh, kw, channel of the
+//           group), channels padded to whole runs of x, of each four k the second and third in each other's
+//           place; channels and y: float_output.glslh. In shared memory a row or an output is a run of BK
+//           halves, and 16 bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -14,7 +15,11 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#ifdef BRAIN
+#extension GL_EXT_bfloat16 : require
+#else
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x = INVOCATIONS) in;
@@ -38,7 +43,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define K_PADDED 64u  // of weights: whole steps of every tile
 #define RUNS (BK / RUN)
 #define W_ROW (RUNS + 1)
-#define STAGE ((BM + BN) * W_ROW)
+#define STAGE ((X_PARTS * BM + BN) * W_ROW)
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n, first_row;  // of the workgroup
@@ -54,7 +59,7 @@ uint first_step;  // of the workgroup's part of k
 // An invocation has one row in all steps, so neighbours read neighbours.
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / BM)  // runs from one item of an invocation to its next
-uvec4 next_x[SLOTS][X_ITEMS];
+uvec4 next_x[SLOTS][X_PARTS * X_ITEMS];
 
 #if CONV
 #include "half_gather.glslh"
@@ -64,8 +69,9 @@ void begin_x() { x_first = min(first_row + thread % BM, p.m - 1u); }
 void load_x(uint slot, uint t) {
   uint run = t * RUNS + thread / BM, runs = p.k / RUN;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    uint mine = run + i * X_APART;
-    next_x[slot][i] = mix(uvec4(0u), x[min(mine, runs - 1u) * p.m + x_first], bvec4(mine < runs));
+    uint mine = run + i * X_APART, at = min(mine, runs - 1u) * p.m + x_first;
+    [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
+      next_x[slot][q * X_ITEMS + i] = mix(uvec4(0u), x[q * X_PART + at], bvec4(mine < runs));
   }
 }
 #endif
@@ -90,8 +96,10 @@ void load_step(uint slot, uint t) {
 }
 
 void store_step(uint slot, uint stage) {
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    tile[stage * STAGE + (BN + thread % BM) * W_ROW + thread / BM + i * X_APART] = next_x[slot][i];
+  [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
+    [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+      tile[stage * STAGE + (BN + q * BM + thread % BM) * W_ROW + thread / BM + i * X_APART] =
+          next_x[slot][q * X_ITEMS + i];
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
     uint at = stage * STAGE + thread % W_ACROSS * W_ROW + run;

@@ -1,5 +1,5 @@
-// What matrix units of float16 compute, on known values: sums of float16 products in float32, the way the
-// kernels do it, through shared memory with rows of k for both operands and columns of results.
+// What matrix units of float16 or (BRAIN) bfloat16 compute, on known values: sums of products in float32, the
+// way the kernels do it, through shared memory with rows of k for both operands and columns of results.
 //
 // Memory    x and w: [case][step][row][k] and [case][step][output][k] halves, 8 k a uvec4; y:
 //           [case][row][output] float32.
@@ -10,7 +10,11 @@
 #extension GL_KHR_cooperative_matrix : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_basic : require
+#ifdef BRAIN
+#extension GL_EXT_bfloat16 : require
+#else
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 13) in;

@@ -21,7 +21,11 @@ struct MatrixX {
 #define stored_bits(sum) floatBitsToUint(sum)
 #define sum_of(bits) uintBitsToFloat(bits)
 #define PER_WORD 2u
+#ifdef BRAIN
+#define element_of(word, i) uintBitsToFloat((i) == 0u ? (word) << 16 : (word) & 0xffff0000u)
+#else
 #define element_of(word, i) unpackHalf2x16(word)[i]
+#endif
 uint subtract_halves(uint a, uint b) { return packHalf2x16(unpackHalf2x16(a) - unpackHalf2x16(b)); }
 #else
 #define SUM int

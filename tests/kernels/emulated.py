@@ -41,6 +41,7 @@ FEATURES = (
     "vulkanMemoryModel",
     "shaderInt8",
     "shaderFloat16",
+    "shaderBFloat16CooperativeMatrix",
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
@@ -48,6 +49,7 @@ LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations":
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
+    "GL_EXT_bfloat16",
 )  # fmt: skip
 IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
@@ -60,7 +62,12 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
     """The line of a device's list for ``MxNxK``."""
     m, n, k = map(int, shape.split("x"))
-    element, total = {"s8s8": ("s8", "s32"), "u8u8": ("u8", "u32"), "f16": ("f16", "f32")}[form]
+    element, total = {
+        "s8s8": ("s8", "s32"),
+        "u8u8": ("u8", "u32"),
+        "f16": ("f16", "f32"),
+        "bf16": ("bf16", "f32"),
+    }[form]
     return dataclasses.replace(ROW, m=m, n=n, k=k, a=element, b=element, c=total, d=total)
 
 

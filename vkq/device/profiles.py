@@ -68,6 +68,7 @@ class Profile:
     matrix_sum_cycles: int
     half_tile_cycles: Mapping[str, tuple[int, int]]
     half_part_cycles: tuple[int, int, int]
+    parts_tile_cycles: Mapping[str, tuple[int, int]]
     half_pixel_cycles: Mapping[str, tuple[int, int]]
     half_pixel_costs: Mapping[str, float]
     matrix_conv_costs: Mapping[str, float]

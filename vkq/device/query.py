@@ -56,6 +56,7 @@ COMPONENT_TYPES = {
     7: "u8",
     8: "u16",
     9: "u32",
+    1000141000: "bf16",
 }
 SCOPES = {1: "device", 2: "workgroup", 3: "subgroup", 5: "queue_family"}
 

@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
-from . import drivers, remedy, validation
+from . import drivers, newer, remedy, validation
 
 # (struct, minimum core version, extension that brings it before that, fields): asked for where present,
 # enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
@@ -42,6 +42,12 @@ FEATURES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]],
         ("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"),
     ),
     ("CooperativeMatrixFeaturesKHR", None, "VK_KHR_cooperative_matrix", ("cooperativeMatrix",)),
+    (
+        "ShaderBfloat16FeaturesKHR",
+        None,
+        "VK_KHR_shader_bfloat16",
+        ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
+    ),
     (
         "PipelineExecutablePropertiesFeaturesKHR",
         None,
@@ -233,6 +239,8 @@ def _structure_types() -> dict[str, int]:
 
 def struct(name: str) -> Any:
     """A zeroed ``Vk<name>`` with its sType set."""
+    if name in newer.STRUCTS:
+        return newer.struct(name)
     out = binding().ffi.new(f"Vk{name}*")
     out.sType = _structure_types()[name.lower()]
     return out

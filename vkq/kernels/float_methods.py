@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from ..probe.matrices import HALF
+from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
 from .floats import FloatDirect, FloatImplicit
-from .half import HalfMatrices
+from .half import RUN, PartsConvolution, worth
 from .half_tiles import HalfConvolution
 from .method import Convolution, Kernel, Method, not_depthwise
+
+MATRICES = {HALF: "matrix units of float16", BRAIN: "matrix units of bfloat16, x in three parts"}
 
 
 def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -17,7 +19,19 @@ def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
 
 
 def _not_half_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
-    return c.choice.reason if c.choice.form != HALF else _not_float_implicit(c, p)
+    return c.choice.reason if c.choice.form not in MATRICES else _not_float_implicit(c, p)
+
+
+def _matrices(c: Convolution, p: Conv2dProblem) -> str | None:
+    form, facts = c.choice.form, c.device.capabilities
+    numbers = p.n * p.groups * -(-p.ic // (p.groups * RUN)) * RUN * p.h * p.w
+    return MATRICES[form] if worth(form, facts, p.gemm_m, p.oc // p.groups, p.macs, numbers) else None
+
+
+def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
+    if c.choice.form == BRAIN:
+        return PartsConvolution(c.gemm, c.weight)
+    return HalfConvolution(c.gemm, c.weight, c.zero_points, c.groups)
 
 
 def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -39,8 +53,8 @@ FLOAT_METHODS = [
     Method(
         "matrix",
         _not_half_matrix,
-        lambda c, p: "matrix units of float16" if HalfMatrices.worth(p.gemm_m, p.oc // p.groups) else None,
-        lambda c, p: HalfConvolution(c.gemm, c.weight, c.zero_points, c.groups),
+        _matrices,
+        _matrix_kernel,
         floats=True,
     ),
     Method(

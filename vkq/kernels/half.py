@@ -1,17 +1,19 @@
-"""Float activations with int8 weights on matrix units of float16 with float32 sums (compute="float16")."""
+"""Float activations with int8 weights on matrix units with float32 sums: of float16 (compute="float16"), or
+of bfloat16, x in three parts whose sum it is, exactly."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
 from ..layout.extent import Spec
 from ..layout.pack import layout
-from ..probe.matrices import Matrices, advertised_half
+from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.packing import pack
@@ -19,19 +21,48 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
+from .cast import converted
 from .floats import FloatGemm
 from .pixels import window
 from .weights import Int8, Int32, block_weights
 
-GEMM, SPLIT, CONV = "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat"
 WEIGHT_LAYOUT = "kPackedInt8_16K"
 K_PADDED = 64  # of weights: whole steps of every tile
 RUN = 8  # halves of a uvec4
-LEAST_ROWS = 8  # with fewer, reading the weights is all the work
+LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
 LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
 MOST_TILES = 1024  # of a product that is split: each has a counter
 STEP = 32  # of k: what a profile's cycles are for
+X_PARTS = 3  # of a float32 as bfloat16
+BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+    """What matrices are made of: the form, the shaders of a product, of one whose k workgroups share and of a
+    convolution, and the profile's field of cycles by tile."""
+
+    form: str
+    product: str
+    split: str
+    convolution: str
+    cycles: str
+
+    def of(self, known: Profile) -> Mapping[str, tuple[int, int]]:
+        """The cycles of each tile."""
+        found: Mapping[str, tuple[int, int]] = getattr(known, self.cycles)
+        return found
+
+
+FLOAT16 = Elements(
+    HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat", "half_tile_cycles"
+)
+PARTS_OF_FLOAT32 = Elements(
+    BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
+    "parts_tile_cycles",
+)  # fmt: skip
 
 
 def packed_halves(w: Int8) -> Int32:
@@ -48,6 +79,7 @@ class Way:
 
     variant: Variant
     matrices: Matrices
+    of: Elements = FLOAT16
     parts: int = 1
 
     def steps(self, k: int) -> int:
@@ -63,11 +95,14 @@ class Way:
     def may_split(self, rows: int, n: int, groups: int) -> bool:
         """Whether workgroups may share the k of one."""
         tile = self.variant.axes["tile"]
-        return tile in catalog().shaders[SPLIT].axes["tile"] and self.tiles(rows, n, groups) <= MOST_TILES
+        return (
+            tile in catalog().shaders[self.of.split].axes["tile"]
+            and self.tiles(rows, n, groups) <= MOST_TILES
+        )
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
-        """What a product should take (`half_tile_cycles`, `half_part_cycles`)."""
-        alone, together = known.half_tile_cycles[self.variant.axes["tile"]]
+        """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
+        alone, together = self.of.of(known)[self.variant.axes["tile"]]
         tiles, d = self.tiles(rows, n, groups), self.variant.defines
         share = math.ceil(tiles * self.parts / known.multiprocessors)
         loop = self.steps(k) * int(d["BK"]) / STEP * max(alone, together * share)
@@ -80,10 +115,11 @@ class Way:
 class HalfMatrices:
     """What *gemm* computes, on matrix units: a product, or the convolution whose im2col matrix it multiplies,
     of so many *channels* a group (a product's k). The device lists matrices of float16
-    (`vkq.probe.matrices.advertised_half`). *narrow*: results may be float16 where x is."""
+    (`vkq.probe.matrices.advertised_half`), or those of other elements. *narrow*: results may be float16 where
+    x is."""
 
-    def __init__(self, gemm: FloatGemm, channels: int, narrow: bool = False):
-        self.gemm, self.channels, self.narrow = gemm, channels, narrow
+    def __init__(self, gemm: FloatGemm, channels: int, narrow: bool = False, elements: Elements = FLOAT16):
+        self.gemm, self.channels, self.narrow, self.elements = gemm, channels, narrow, elements
         self.runs = -(-channels // RUN)
         self.taps = gemm.k // max(channels, 1)
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
@@ -102,10 +138,10 @@ class HalfMatrices:
         # each layer has its own, so that layers need not wait for each other
         self.counters = Resident(gemm.device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
 
-    @staticmethod
-    def worth(rows: int, n: int) -> bool:
+    def worth(self, rows: int, n: int) -> bool:
         """Whether a product with so many rows and columns should be made on matrix units."""
-        return rows >= LEAST_ROWS and n >= LEAST_COLUMNS
+        facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
+        return worth(self.elements.form, facts, rows, n, numbers * n, numbers)
 
     def writes(self, x: Value) -> str:
         """The type of a product's results."""
@@ -114,25 +150,38 @@ class HalfMatrices:
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""
         gemm, way = self.gemm, self.way(rows)
-        of = "rows" if self.channels % RUN else "whole_rows"
-        slots = [halves(b, x, 1, 1, self.channels, rows, of), *self._constants(b), y]
+        operand, push = self._operand(b, x, 1, 1, rows, "rows")
+        slots = [operand, *self._constants(b), y]
         whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
-        shader, push = GEMM, {**gemm.push(rows), "k": self.k}
+        shader, push = self.elements.product, {**gemm.push(rows), "k": self.k, **push}
         if way.parts > 1:
             d, tiles = way.variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
-            shader, push["part_steps"] = SPLIT, way.steps(self.k)
+            shader, push["part_steps"] = self.elements.split, way.steps(self.k)
             slots += [b.words(way.parts * tiles * int(d["BM"]) * int(d["BN"])), b.constant(self.counters)]
         variant = catalog().find(shader, tile=way.variant.axes["tile"], y=whole)
         b.dispatch(self._program(variant, way.matrices), slots, push, gemm.macs(rows))
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
-        gemm, way = self.gemm, self.way(p.gemm_m, CONV)
-        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+        gemm, way = self.gemm, self.way(p.gemm_m, self.elements.convolution)
+        operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
+        push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
         }  # fmt: skip
-        slots = [halves(b, x, p.n, p.groups, self.channels, p.h * p.w), *self._constants(b), y]
+        slots = [operand, *self._constants(b), y]
         b.dispatch(self._program(way.variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+
+    def _operand(
+        self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
+    ) -> tuple[Value, dict[str, int | float]]:
+        """x as the kernels read it, and what they are told of it."""
+        if self.elements == FLOAT16:
+            whole = "whole_" * (of == "rows" and self.channels % RUN == 0)
+            return halves(b, x, images, groups, self.channels, plane, whole + of), {}
+        x = converted(b, x, "float32")
+        return parts_of(b, x, images, groups, self.channels, plane, of), {
+            "x_part": images * groups * self.runs * plane
+        }
 
     def _constants(self, b: Builder) -> list[Value]:
         return [b.constant(self.weights), b.constant(self.gemm.parameters)]
@@ -141,11 +190,12 @@ class HalfMatrices:
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
-    def way(self, rows: int, shader: str = GEMM) -> Way:
-        """The one that should be the fastest for so many rows."""
+    def way(self, rows: int, shader: str | None = None) -> Way:
+        """The one that should be the fastest for so many rows, of a product or another shader."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
-        sizes = rows, 4 * gemm.n4, self.k, gemm.groups
-        parts = (1,) if shader == CONV else (self.parts,) if self.parts else PARTS
+        sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
+        whole = shader == self.elements.convolution
+        parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         found = [
             dataclasses.replace(one, parts=count)
             for one in self._able(shader)
@@ -157,13 +207,32 @@ class HalfMatrices:
     def _able(self, shader: str) -> Iterator[Way]:
         """The tiles that the device runs, each with the first matrices of its list that fit."""
         facts = self.gemm.device.capabilities
-        for tile in (self.tile,) if self.tile else profile(facts).half_tile_cycles:
-            variant = catalog().find(shader, tile=tile, **({} if shader == CONV else {"y": "any"}))
-            for matrices in advertised_half(facts):
+        for tile in (self.tile,) if self.tile else self.elements.of(profile(facts)):
+            any_y = {"y": "any"} if shader == self.elements.product else {}
+            variant = catalog().find(shader, tile=tile, **any_y)
+            for matrices in advertised_half(facts, self.elements.form):
                 values = matrices.constants(variant)
                 if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
-                    yield Way(variant, matrices)
+                    yield Way(variant, matrices, self.elements)
                     break
+
+
+class PartsConvolution:
+    """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on matrix units of bfloat16, as
+    methods make it. *gemm* is the product of its im2col matrix."""
+
+    def __init__(self, gemm: FloatGemm, weight: Int8):
+        self.matrices = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        self.matrices.convolve(b, p, x, y)
+
+
+def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int) -> bool:
+    """Whether a product with so many rows, columns, multiply-adds and numbers of x should be made of matrices
+    of a form."""
+    large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
+    return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= LEAST_MACS[form]
 
 
 def halves(
@@ -177,6 +246,17 @@ def halves(
         "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
     }  # fmt: skip
     b.dispatch(b.device.program(catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)), [x, y], push)
+    return y
+
+
+def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
+    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/parts_q8csw.comp."""
+    runs = -(-channels // RUN)
+    y = b.new(Spec((4 * X_PARTS * images * groups * runs * plane,), "int32"))
+    push: dict[str, int | float] = {
+        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
+    }  # fmt: skip
+    b.dispatch(b.device.program(catalog().find("parts_q8csw__runs", of=of)), [x, y], push)
     return y
 
 

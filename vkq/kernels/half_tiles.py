@@ -19,7 +19,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .floats import FloatGemm
-from .half import CONV, STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
+from .half import FLOAT16, STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
 from .matrix_conv import chunked, halo
 from .pixels import window
 from .weights import Int8, Int32
@@ -85,7 +85,7 @@ class HalfConvolution:
         if best is None or self.tile:
             return best
         sizes, costs = (p.gemm_m, 4 * self.gemm.n4, self.gathered.k, self.groups), known.half_pixel_costs
-        product = self.gathered.way(p.gemm_m, CONV).cycles(known, *sizes) * costs["gathered"]
+        product = self.gathered.way(p.gemm_m, FLOAT16.convolution).cycles(known, *sizes) * costs["gathered"]
         gathered = product + costs["once"] + costs["number"] * math.prod(p.x_shape)
         return best if best.cycles(known, p, dtype) < gathered else None
 

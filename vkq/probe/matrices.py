@@ -18,9 +18,8 @@ FEATURES = (
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
-HALF = "f16"
-HALF_FEATURES = ("cooperativeMatrix", "vulkanMemoryModel", "shaderFloat16", *FEATURES[3:])
-HALF_TYPES = ("f16", "f16", "f32", "f32")  # of A, B, C and D
+HALF, BRAIN = "f16", "bf16"  # forms of floats, with float32 sums
+FLOAT_FEATURES = {HALF: "shaderFloat16", BRAIN: "shaderBFloat16CooperativeMatrix"}
 # Of the types of A, B, C and D; the first is preferred.
 FORMS = {("s8", "s8", "s32", "s32"): "s8s8", ("u8", "u8", "u32", "u32"): "u8u8"}
 LEAST_SHARED = 32768  # bytes of shared memory, in which every shape finds a tile
@@ -29,7 +28,8 @@ SUBGROUP = 32  # that shaders declare the subgroups of a tile for
 
 @dataclasses.dataclass(frozen=True)
 class Matrices:
-    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``), and
+    """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``,
+    ``bf16``), and
     the subgroup's size."""
 
     m: int
@@ -116,12 +116,12 @@ def _listed(
                 yield matrices
 
 
-def advertised_half(capabilities: Capabilities) -> tuple[Matrices, ...]:
-    """As `advertised`, for float16 times float16 into float32: 8 k are one uvec4 then."""
+def advertised_half(capabilities: Capabilities, form: str = HALF) -> tuple[Matrices, ...]:
+    """As `advertised`, for float16 (or another form) times float16 into float32: 8 k are one uvec4 then."""
     found = (
-        Matrices(c.m, c.n, c.k, HALF, _subgroup(c, *_subgroups(capabilities)))
+        Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))
         for c in capabilities.cooperative_matrices
-        if (c.a, c.b, c.c, c.d) == HALF_TYPES and c.scope == "subgroup" and not c.saturating
+        if (c.a, c.b, c.c, c.d) == (form, form, "f32", "f32") and c.scope == "subgroup" and not c.saturating
     )
     return tuple(
         dict.fromkeys(
@@ -132,11 +132,13 @@ def advertised_half(capabilities: Capabilities) -> tuple[Matrices, ...]:
     )  # fmt: skip
 
 
-def lacking_half(capabilities: Capabilities) -> str | None:
-    """What the device lacks to multiply float16 matrices into float32. None: nothing."""
+def lacking_half(capabilities: Capabilities, form: str = HALF) -> str | None:
+    """What the device lacks to multiply float16 (or another form's) matrices into float32. None: nothing."""
+    features = (*FEATURES[:2], FLOAT_FEATURES[form], *FEATURES[3:])
     return _lacking(
-        capabilities, HALF_FEATURES, advertised_half,
-        "f16 x f16 + f32 cooperative matrix in subgroup scope with M of 8 to 32, N of 8 or 16, K of 8 to 32",
+        capabilities, features, functools.partial(advertised_half, form=form),
+        f"{form} x {form} + f32 cooperative matrix in subgroup scope with M of 8 to 32, N of 8 or 16, K of 8"
+        " to 32",
     )  # fmt: skip
 
 

@@ -29,11 +29,12 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import rates
-from .matrices import Matrices, advertised, advertised_half, lacking, lacking_half
+from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
 
 Words = npt.NDArray[np.int32]
+HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # tests of matrices of floats, and their form
 
 runtime_device.rounds_otherwise = lambda device: report(device).soft_float
 
@@ -82,8 +83,9 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     tests: dict[str, Callable[[], Any]] = {form: partial(_test_dot, device, form) for form in forms}
     if lacking(device.capabilities) is None:
         tests["matrices"] = partial(_test_matrices, device)
-    if lacking_half(device.capabilities) is None:
-        tests["matrices_half"] = partial(_test_half_matrices, device)
+    for name, form in HALVES.items():
+        if lacking_half(device.capabilities, form) is None:
+            tests[name] = partial(_test_half_matrices, device, form)
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -132,23 +134,29 @@ def _test_shape(device: Device, matrices: Matrices) -> str | None:
     return said and f"matrices of {matrices}: {said}"
 
 
-def _test_half_matrices(device: Device) -> str | None:
-    wrong = (_test_half_shape(device, matrices) for matrices in advertised_half(device.capabilities))
+def _test_half_matrices(device: Device, form: str) -> str | None:
+    wrong = (_test_half_shape(device, matrices) for matrices in advertised_half(device.capabilities, form))
     return next((said for said in wrong if said), None)
 
 
 def _test_half_shape(device: Device, matrices: Matrices) -> str | None:
-    """Whole numbers, whose sums float32 holds: every bit must be right, in any order."""
-    x, w = matrix_cases(matrices)
+    """Whole numbers, whose sums float32 holds: every bit must be right, in any order. Those of bfloat16, of
+    which float32 is made, need all of its bits."""
+    x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
+    if matrices.form == BRAIN:
+        x[:, 0] *= 32
     cases, steps, rows, _ = x.shape
-    program = device.program(
-        catalog().find("selftest__matrices_half"), matrices.shape_constants, matrices.subgroup
-    )
-    tensors = [Tensor.from_numpy(v.astype("<f2").view(np.int32).reshape(-1), device) for v in (x, w)]
+    variant = catalog().find("selftest__matrices_half", element=matrices.form)
+    program = device.program(variant, matrices.shape_constants, matrices.subgroup)
+    halves = [
+        v.astype("<f2") if matrices.form == HALF else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
+        for v in (x, w)
+    ]  # whole numbers of 8 bits: exact in both forms
+    tensors = [Tensor.from_numpy(v.view(np.int32).reshape(-1), device) for v in halves]
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")
     with device.operation() as recording:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
-    want = np.einsum("csmk,csnk->cmn", x.astype(np.int32), w.astype(np.int32)).astype(np.float32)
+    want = np.einsum("csmk,csnk->cmn", x, w).astype(np.float32)
     got = out.numpy().view(np.int32).reshape(-1, 1)
     said = _difference(got, want.view(np.int32).reshape(-1, 1), lambda i: f"sum {i} (bits of float32)")
     return said and f"matrices of {matrices}: {said}"

@@ -10,12 +10,12 @@ import numpy as np
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
 from ..kernels.floats import Affine, FloatDirect, FloatGemm
-from ..kernels.half import HalfMatrices
+from ..kernels.half import PARTS_OF_FLOAT32, HalfMatrices
 from ..kernels.quantize import quantized
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.requantize import activation_range
-from ..probe.matrices import HALF, advertised_half
+from ..probe.matrices import BRAIN, HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice, half_refusal
@@ -43,11 +43,21 @@ class Q8csw(ChannelScheme):
 
     def choice(self, device: Device) -> Choice:
         if self.operands.compute == COMPUTE[0]:
-            return Choice("float", "float", "float activations: products and sums in float32")
+            return self._float32(device)
         if why := half_refusal(device):
             return Choice("float", "float", f"compute='float16' takes float32 on this device: {why}")
         shape = advertised_half(device.capabilities)[0]
         return Choice("float", HALF, f"compute='float16': matrices of float16, {shape}, sums in float32")
+
+    def _float32(self, device: Device) -> Choice:
+        """Matrices of bfloat16, where the device has them, multiply float32 in three parts."""
+        if self.operands.path == "portable" or half_refusal(device, BRAIN):
+            return Choice("float", "float", "float activations: products and sums in float32")
+        shape = advertised_half(device.capabilities, BRAIN)[0]
+        reason = (
+            f"float activations: products in float32, or in three parts on matrices {shape}, sums in float32"
+        )
+        return Choice("float", BRAIN, reason)
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -83,6 +93,8 @@ class Q8csw(ChannelScheme):
         gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
         if form == HALF:
             gemm.matrices = HalfMatrices(gemm, shape[2], narrow=self.operands.y is None)
+        if form == BRAIN:
+            gemm.matrices = HalfMatrices(gemm, shape[2], elements=PARTS_OF_FLOAT32)
         return gemm
 
     def direct(self, device: Device, weight: Int8, zero_point: Int32, form: str, groups: int) -> FloatDirect:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from ..errors import ArgumentError, PathError
 from ..probe import selftest
-from ..probe.matrices import advertised, lacking, lacking_half
+from ..probe.matrices import HALF, advertised, lacking, lacking_half
 from ..runtime.device import Device
 
 # A path other than the portable one is worth taking from this ratio of its rate to portable's on.
@@ -78,10 +78,11 @@ def refusal(device: Device, path: str) -> str | None:
     return _failed(device, selftest.OPENING, row.form, "requantize", "quantize")
 
 
-def half_refusal(device: Device) -> str | None:
-    """Why the device cannot multiply float16 matrices: what it lacks, or what the self-test found. None: it
-    can."""
-    return lacking_half(device.capabilities) or _failed(device, selftest.OPENING, "matrices_half")
+def half_refusal(device: Device, form: str = HALF) -> str | None:
+    """Why the device cannot multiply float16 (or another form's) matrices: what it lacks, or what the
+    self-test found. None: it can."""
+    test = next(name for name, tested in selftest.HALVES.items() if tested == form)
+    return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
 def _failed(device: Device, *tests: str) -> str | None:

@@ -51,6 +51,8 @@ FEATURES = {  # SPIR-V capability -> its name, and the Vulkan feature that allow
     6017: ("DotProductInput4x8Bit", "shaderIntegerDotProduct"),
     6018: ("DotProductInput4x8BitPacked", "shaderIntegerDotProduct"),
     6019: ("DotProduct", "shaderIntegerDotProduct"),
+    5116: ("BFloat16TypeKHR", "shaderBFloat16CooperativeMatrix"),
+    5118: ("BFloat16CooperativeMatrixKHR", "shaderBFloat16CooperativeMatrix"),
     6022: ("CooperativeMatrixKHR", "cooperativeMatrix"),
 }
 _ACCESS = {(True, False): "read", (False, True): "write", (True, True): "read_write", (False, False): "none"}

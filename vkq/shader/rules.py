@@ -26,6 +26,7 @@ EXTENSIONS = {  # an extension -> the Vulkan features of which a variant must re
     "GL_EXT_shader_explicit_arithmetic_types_int16": ("shaderInt16",),
     "GL_EXT_shader_explicit_arithmetic_types_int64": ("shaderInt64",),
     "GL_EXT_shader_explicit_arithmetic_types_float16": ("shaderFloat16",),
+    "GL_EXT_bfloat16": ("shaderBFloat16CooperativeMatrix",),
 }
 GLSL_SUFFIXES = (".comp", ".glslh", ".glsl")
 
