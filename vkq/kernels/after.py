@@ -59,15 +59,16 @@ def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
 
 
 def with_sum(
-    ra: float, rb: float, offset: float, safe: tuple[float, float], bounds: tuple[int, int], y: QParams,
+    formula: Callable[[], tuple[float, ...]], bounds: tuple[int, int], y: QParams,
     table: Callable[[], npt.NDArray[np.int8]],
 ) -> After:  # fmt: skip
     """``q * ra + other * rb + offset``, rounded and bounded, of each result q and the stored number where it
-    goes. *table* makes all sums, [other + 128][q + 128], which decide where the value is farther than *safe*
-    from an integer: on devices that round floats as they like, and to nearest even."""
+    goes. *formula* gives ra, rb and offset, and how far from an integer the value may be where it decides: on
+    devices that round floats as they like, and to nearest even; beyond, the sum of *table* does, which makes
+    all of them, [other + 128][q + 128]. Both are asked when the words are packed."""
 
     def words() -> Words:
-        numbers = np.array([ra, rb, offset, *safe], np.float32).view(np.int32)
+        numbers = np.array(formula(), np.float32).view(np.int32)
         bounded = np.array([*bounds, numbers[4], 0], np.int32)
         return np.concatenate([numbers[:4], bounded, _flat(table())])
 

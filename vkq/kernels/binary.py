@@ -118,7 +118,15 @@ def stored_table(
     op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation
 ) -> npt.NDArray[np.int8]:
     """The result of every pair of stored numbers."""
-    return signed(binary_table(op, a, b, y, activation))
+    low, high = activation_bounds(activation, y)
+    return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
+
+
+@functools.lru_cache(maxsize=32)  # a sum asks twice: for its formula, and for its table
+def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
+    table = signed(binary_table(op, a, b, y))
+    table.flags.writeable = False
+    return table
 
 
 def sum_after(
@@ -130,12 +138,14 @@ def sum_after(
     a, b = (own, other) if own_first else (other, own)
     if op == "add" and swaps(tuple(shape), tuple(shape)):
         a, b, own_first = b, a, not own_first
-    numbers, moved = arithmetic(op, a, b, yq), shift(yq.dtype)
-    low, high = (bound - moved for bound in activation_bounds(activation, yq))
-    ra, rb = (numbers.ra, numbers.rb) if own_first else (numbers.rb, numbers.ra)
+    low, high = (bound - shift(yq.dtype) for bound in activation_bounds(activation, yq))
+
+    def numbers() -> tuple[float, ...]:
+        n = arithmetic(op, a, b, yq)
+        return *((n.ra, n.rb) if own_first else (n.rb, n.ra)), n.offset, n.safe, n.exact
 
     def table() -> npt.NDArray[np.int8]:
         found = stored_table(op, a, b, yq, activation)
         return found if own_first else found.T
 
-    return with_sum(ra, rb, numbers.offset, (numbers.safe, numbers.exact), (low, high), yq, table)
+    return with_sum(numbers, (low, high), yq, table)

@@ -38,8 +38,8 @@ def fused_multiply_add(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> 
         back = total - product
         error = (product - (total - back)) + (addend - back)
         inexact = (error != 0) & np.isfinite(total) & (total.view(np.int64) & 1 == 0)
-        towards = np.where(error > 0, np.inf, -np.inf)
-        return np.asarray(np.where(inexact, np.nextafter(total, towards), total).astype(np.float32))
+        total[inexact] = np.nextafter(total[inexact], np.where(error[inexact] > 0, np.inf, -np.inf))
+        return np.asarray(total.astype(np.float32))
 
 
 def scales_of_sum(
@@ -117,8 +117,7 @@ def swaps(a_shape: tuple[int, ...], b_shape: tuple[int, ...]) -> bool:
 def binary_table(op: BinaryOp, a: QParams, b: QParams, y: QParams, activation: Activation = None) -> Array:
     """Every result of `binary` in its unswapped form: (256, 256), row b_q - b_qmin, column a_q - a_qmin."""
     a_all, b_all = (np.arange(q.qmin, q.qmax + 1).astype(q.dtype) for q in (a, b))
-    columns, rows = np.meshgrid(a_all, b_all)
-    return binary(op, columns, rows, a, b, y, activation)
+    return binary(op, a_all[np.newaxis], b_all[:, np.newaxis], a, b, y, activation)
 
 
 def global_multiplier(pixels: int, xq: QParams, yq: QParams) -> float:
