@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
 from . import drivers, newer, remedy, validation
+from .meanwhile import long
 
 # (struct, minimum core version, extension that brings it before that, fields): asked for where present,
 # enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
@@ -150,7 +151,8 @@ class Instance:
                 ppEnabledLayerNames=layers,
                 ppEnabledExtensionNames=extensions + portability,
             )
-            result = lib.vkCreateInstance(ffi.addressof(info), ffi.NULL, out)
+            create = functools.partial(lib.vkCreateInstance, ffi.addressof(info), ffi.NULL, out)
+            result = long(create)
             if result != vk.VK_ERROR_EXTENSION_NOT_PRESENT:
                 break
         if result < 0:
@@ -179,14 +181,13 @@ class Instance:
     def physical_devices(self) -> list[Any]:
         """Handles of the physical devices, in the loader's order; none is no error."""
         vk = binding()
-        count = vk.ffi.new("uint32_t*")
-        check(
-            vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices"
-        )
+        count, call = vk.ffi.new("uint32_t*"), "vkEnumeratePhysicalDevices"
+        enumerate_devices = vk.lib.vkEnumeratePhysicalDevices
+        check(long(lambda: enumerate_devices(self.handle, count, vk.ffi.NULL)), call)
         if count[0] == 0:
             return []
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
-        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
+        check(enumerate_devices(self.handle, count, out), call)
         return list(out)[: count[0]]
 
 
@@ -283,7 +284,7 @@ def open_device(
         ppEnabledExtensionNames=wanted,
     )
     out = ffi.new("VkDevice*")
-    check(lib.vkCreateDevice(physical, ffi.addressof(info), ffi.NULL, out), "vkCreateDevice")
+    check(long(lambda: lib.vkCreateDevice(physical, ffi.addressof(info), ffi.NULL, out)), "vkCreateDevice")
     queue = ffi.new("VkQueue*")
     lib.vkGetDeviceQueue(out[0], family, 0, queue)
     return out[0], queue[0]

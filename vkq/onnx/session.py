@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device.meanwhile import meanwhile
 from ..errors import ArgumentError, UnsupportedModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
@@ -19,8 +19,10 @@ from ..graph.passes import lower
 from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
+from ..shader.catalog import catalog
 from .fallback import Mixed
 from .feed import NodeArg, alike, checked_feed, checked_shapes, columns, groups, trial_shapes
+from .protobuf import messages
 from .reader import fixed, read
 from .report import Report, explain
 
@@ -65,10 +67,9 @@ class InferenceSession:
         self._fallback = fallback
         self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
-        with ThreadPoolExecutor(1, "vkq-open") as beside:  # a driver takes its time, and leaves Python alone
-            opened = beside.submit(_opened, device)
-            self._read(model, constant_inputs)
-        self._take(opened.result())
+        with meanwhile(messages, lambda: self._read(model, constant_inputs), self._try, catalog):
+            opened = _opened(device)
+        self._take(opened)
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self.model = read(model)
@@ -78,14 +79,17 @@ class InferenceSession:
         self._constant = {
             a.name for a in self.model.inputs if a.dtype not in ON_DEVICE or a.name in constant_inputs
         }
-        self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None  # until the first run
+
+    def _try(self) -> None:
+        """Refuses now, not at the first run, what cannot run; its graph is kept until then."""
+        self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
         if not self._constant:
             shapes = self.trial_shapes()
             flags = {a.name for a in self.model.inputs if a.dtype == "bool"}
             if flags and refusals(lower(self.model.at(shapes))):
                 self._constant = flags
             else:
-                self._trial = shapes, self.lowered(shapes)  # refused now, not at the first run
+                self._trial = shapes, self.lowered(shapes)
 
     def _take(self, device: Device) -> None:
         self.device = device
