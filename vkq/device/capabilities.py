@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,8 +70,11 @@ class Capabilities:
     timestamp_period_ns: float
     choices: tuple[tuple[str, Any], ...] = ()  # what was measured on it, in place of its profile's fields
 
-    @property
-    def facts(self) -> dict[str, int | bool]:
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @functools.cached_property
+    def facts(self) -> Mapping[str, int | bool]:
         """Features and properties in one mapping, as ``requires`` in the shaders' YAML names them."""
         return {**self.features, **self.properties}
 
@@ -83,7 +87,7 @@ class Capabilities:
             ],
         }
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """Names the device and driver in caches."""
         return f"{self.device_uuid}-{self.driver_version:08x}-{self.device_id:04x}"

@@ -22,7 +22,7 @@ from .profile_fields import value_of
 FILE = Path(__file__).with_name("profiles.yaml")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity: `profile` makes each once
 class Profile:
     """How products are computed on a device; see profiles.yaml for each field. ``names`` are the rules that
     made it, ``whys`` their reasons and sources."""
@@ -141,8 +141,13 @@ class Family:
 
 def profile(c: Capabilities) -> Profile:
     """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
+    return _profile(c, _preferred.get() or ())
+
+
+@functools.lru_cache(maxsize=256)  # a dispatch asks for it
+def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
-    return _merged(c.device_type, c.vendor_id, c.device_id, facts, c.choices + (_preferred.get() or ()))
+    return _merged(c.device_type, c.vendor_id, c.device_id, facts, c.choices + instead)
 
 
 _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = contextvars.ContextVar(
@@ -220,7 +225,7 @@ def _facts() -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for rule in profiles() for name in rule.facts))
 
 
-@functools.cache  # a dispatch asks for it
+@functools.cache  # each profile once
 def _merged(
     device_type: str,
     vendor_id: int,

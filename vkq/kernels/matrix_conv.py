@@ -123,7 +123,14 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
     preferred matrices.
     """
-    listed, known = advertised(capabilities), profile(capabilities)
+    return _conv_shader(p, out, capabilities, profile(capabilities))
+
+
+@functools.lru_cache(maxsize=1024)  # a layer asks several times, and layers are alike
+def _conv_shader(
+    p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
+) -> tuple[Variant, Matrices] | None:
+    listed = advertised(capabilities)
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
     for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
         if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not whole_lines(

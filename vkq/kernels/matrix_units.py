@@ -7,7 +7,7 @@ row of a linear layer.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -194,14 +194,23 @@ class MatrixGemm:
 
     def chosen(self, rows: int) -> tuple[Tiling, Variant]:
         """For so many rows: the best tiling that the device has room for, and its variant."""
+        found = None
+        for found in self._fitting(rows):
+            if self.matrices.runs(found[1], self.device.capabilities):
+                return found
+        assert found is not None
+        return found
+
+    def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
+        """The tilings of whole matrices, the best first."""
         w = self.packed
         how = self.whole is not None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *how)
-        tiles = [one for one in listed if one.tile in catalog().shaders[self._shader(one)].axes["tile"]]
-        found = [(one, self._variant(one)) for one in ((self.tiling,) if self.tiling else tiles)]
-        found = [one for one in found if self.matrices.fit(one[1], int(one[1].defines["BM"]))]
-        able = (one for one in found if self.matrices.runs(one[1], self.device.capabilities))
-        return next(able, found[-1])
+        for tiling in (self.tiling,) if self.tiling else listed:
+            if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
+                variant = self._variant(tiling)
+                if self.matrices.fit(variant, int(variant.defines["BM"])):
+                    yield tiling, variant
 
     def _shader(self, tiling: Tiling) -> str:
         whole = WIDE if tiling.wide else self.whole
