@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from yaml.composer import Composer
 from yaml.resolver import Resolver
 
 from vkq import files
@@ -191,31 +190,52 @@ class _Loader(_Plain, yaml.SafeLoader):
     """Composes nodes only."""
 
 
-def _quick() -> type[Any] | None:
-    """The same on libyaml's events, in a tenth of the time; None where PyYAML was built without it."""
+def _quick() -> Any:
+    """libyaml's composer, in a tenth of the time; None where PyYAML was built without it."""
     try:
         from yaml.cyaml import CParser  # type: ignore[attr-defined]
     except ImportError:
         return None
 
-    def prepare(self: Any, text: str) -> None:
-        CParser.__init__(self, text)
-        Composer.__init__(self)
-        Resolver.__init__(self)
+    class Quick(CParser, Resolver):
+        def __init__(self, text: str):
+            CParser.__init__(self, text)
+            Resolver.__init__(self)
 
-    return type("_Quick", (_Plain, Composer, CParser, Resolver), {"__init__": prepare})
+    return Quick
 
 
 _Quick = _quick()
 
 
+def _is_plain(events: Any) -> bool:
+    """Whether a text's events have nothing that `_Plain` refuses."""
+    depth = nodes = 0
+    while events.check_event():
+        event = events.get_event()
+        if isinstance(event, yaml.NodeEvent):
+            nodes += 1
+            if (
+                isinstance(event, yaml.AliasEvent)
+                or event.anchor
+                or getattr(event, "tag", None)
+                or depth == MAX_DEPTH
+                or nodes > MAX_NODES
+                or _HALF.search(getattr(event, "value", ""))
+            ):
+                return False
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+    return True
+
+
 def _composed(text: str) -> yaml.Node | None:
-    """The document's top value. What libyaml refuses is read again in Python, whose messages do not depend on
-    how PyYAML was built."""
+    """The document's top value. What libyaml or `_is_plain` refuses is read again in Python, whose messages
+    do not depend on how PyYAML was built."""
     if _Quick is not None:
         with contextlib.suppress(yaml.YAMLError, ValueError, OverflowError):
-            found: yaml.Node | None = _Quick(text).get_single_node()
-            return found
+            if _is_plain(_Quick(text)):
+                found: yaml.Node | None = _Quick(text).get_single_node()
+                return found
     return _Loader(text).get_single_node()
 
 

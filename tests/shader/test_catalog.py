@@ -67,6 +67,20 @@ def test_two_shaders_of_one_name_are_refused(tmp_path: Path) -> None:
         load_catalog(folder)
 
 
+def test_a_variant_is_made_when_it_is_found_and_once(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    path = folder / "scale" / "scale.yaml"
+    path.write_text(path.read_text().replace("{LOCAL_X: 16}", "{NOBODY: 16}"))
+    small = Catalog(Described(folder))
+    found = small.find("scale__plain", out="i32", tile="one")
+    assert found is small.find("scale__plain", out="i32", tile="one")
+    assert found is small.shaders["scale__plain"].variant({"out": "i32", "tile": "one"})
+    with pytest.raises(SpecError, match="'NOBODY' is not declared under specialization"):
+        small.find("scale__plain", out="i32", tile="two")
+    with pytest.raises(SpecError, match="'NOBODY' is not declared under specialization"):
+        load_catalog(folder)
+
+
 def test_a_description_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     folder = write_folder(tmp_path)
     (folder / "scale" / "other.yaml").write_text("name: other\nsummary: what is needed is missing\n")

@@ -4,7 +4,6 @@ in kPackedInt8_16C."""
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Hashable
 from typing import Any
@@ -132,11 +131,7 @@ def _conv_shader(
 ) -> tuple[Variant, Matrices] | None:
     listed = advertised(capabilities)
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
-    for variant, matrices in itertools.product(catalog().shaders[CONV].variants, listed):
-        if (variant.axes["out"], variant.axes["dot"]) != (out, matrices.form) or not whole_lines(
-            variant, matrices
-        ):
-            continue
+    for variant, matrices in _in_whole_lines(out, listed):
         th, tw, ch = (int(variant.defines[name]) for name in ("TH", "TW", "CH"))
         cost = conv_cycles(known, p, variant)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
@@ -144,6 +139,14 @@ def _conv_shader(
     return next(
         (pair for pair in best_first if pair[1].runs(pair[0], capabilities, **_constants(p, pair[0]))), None
     )
+
+
+@functools.lru_cache(maxsize=64)
+def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Variant, Matrices], ...]:
+    """The variants of an output, each with the matrices of which it is made."""
+    shader = catalog().shaders[CONV]
+    able = ((shader.variant(each), one) for one in listed for each in shader.having(out=out, dot=one.form))
+    return tuple(pair for pair in able if whole_lines(*pair))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from pathlib import Path
 from vkq import files
 from vkq.errors import ArgumentError, SpecError
 from vkq.shader.interface import Words, blocks
-from vkq.shader.load import load_shader
+from vkq.shader.load import described, load_shader
 from vkq.shader.spec import Shader, Variant
 from vkq.yamlfile import MAX_BYTES
 
@@ -55,14 +55,14 @@ class Catalog:
                 raise ArgumentError(
                     f"{shader_name} has no axis {axis} with value '{value}'; its axes are {known}."
                 )
-        found = [variant for variant in shader.variants if axes.items() <= variant.axes.items()]
+        found = shader.having(**axes)
         if len(found) != 1:
-            names = _listed([variant.name for variant in found or shader.variants])
+            names = _listed([shader.variant(each).name for each in found or shader.combinations])
             given = ", ".join(f"{axis}={value}" for axis, value in axes.items()) or "no axes"
             raise ArgumentError(
                 f"{shader_name} has {len(found)} variants with {given}; one is needed of: {names}."
             )
-        return found[0]
+        return shader.variant(found[0])
 
     def matching(self, pattern: str = "") -> list[Variant]:
         """The variants whose full name matches: a glob where *pattern* holds ``*?[``, else a part of the
@@ -98,7 +98,7 @@ class Described(Mapping[str, Shader]):
     def __getitem__(self, name: str) -> Shader:
         with self._lock:
             if name not in self._read:
-                self._read[name] = load_shader(self._paths[name], self._known)
+                self._read[name] = described(self._paths[name], self._known)
             return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -126,8 +126,10 @@ def load_catalog(folder: Path) -> Catalog:
     Raises:
         SpecError: a file breaks the schema, or two shaders have the same name.
     """
-    described = Described(folder)
-    return Catalog({name: described[name] for name in described})
+    found = dict(Described(folder))
+    for shader in found.values():
+        shader.check()
+    return Catalog(found)
 
 
 @cache

@@ -46,13 +46,21 @@ _Axes = dict[str, dict[str, _Choice]]
 
 
 def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
-    """The shader that the YAML file *path* describes; its GLSL source stands beside it.
+    """The shader that the YAML file *path* describes, with all of its variants; its GLSL source stands beside
+    it.
 
     *known*: the shared blocks of push constants, by default those of the folder above (`interface.blocks`).
 
     Raises:
         SpecError: the file breaks the schema; the message begins with ``path:line:``.
     """
+    shader = described(path, blocks(path.parent.parent) if known is None else known)
+    shader.check()
+    return shader
+
+
+def described(path: Path, known: Mapping[str, Words]) -> Shader:
+    """The same, where what is wrong with a variant is said when it is first looked at."""
     root = load(path)
     top = root.mapping(
         {"name", "summary", "source", "bindings", "local_size", "workgroups"},
@@ -67,27 +75,26 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
-    name, bindings = name_of(top["name"]), _bindings(top["bindings"], {})
-    push = _push_constants(top, blocks(path.parent.parent) if known is None else known)
-    common, declared, variants = _common(top), _specialization(top.get("specialization")), []
-    for chosen in itertools.product(*(axes[axis] for axis in axes)):
-        values = dict(zip(axes, chosen, strict=True))
-        if not any(rule.items() <= values.items() for rule in left_out):
-            full = ":".join(filter(None, [name, ".".join(chosen)]))
-            choices = [common, *(axes[axis][value] for axis, value in values.items())]
-            variants.append(_variant(top, name, full, source, values, choices, push, declared, bindings))
-    if not variants:
+    products = [dict(zip(axes, chosen, strict=True)) for chosen in itertools.product(*axes.values())]
+    combinations = [each for each in products if not any(rule.items() <= each.items() for rule in left_out)]
+    if not combinations:
         raise top["except"].error("every combination is left out; at least one variant must remain.")
+    name, bindings, push = name_of(top["name"]), _bindings(top["bindings"], {}), _push_constants(top, known)
+    common, declared = _common(top), _specialization(top.get("specialization"))
+
+    def variant(values: Mapping[str, str]) -> Variant:
+        choices = [common, *(axes[axis][value] for axis, value in values.items())]
+        return _variant(top, name, source, values, choices, push, declared, bindings)
+
     shown = {axis: tuple(values) for axis, values in axes.items()}
-    return Shader(name, top["summary"].str(), path, source, shown, tuple(variants))
+    return Shader(name, top["summary"].str(), path, source, shown, tuple(combinations), variant)
 
 
 def _variant(
     top: Mapping[str, Node],
     shader: str,
-    name: str,
     source: Path,
-    axes: dict[str, str],
+    axes: Mapping[str, str],
     choices: list[_Choice],
     push: tuple[PushConstant, ...],
     declared: Mapping[str, Constant],
@@ -105,7 +112,7 @@ def _variant(
     types = {name: node for choice in choices for name, node in choice.types.items()}
     variant = Variant(
         shader=shader,
-        name=name,
+        name=":".join(filter(None, [shader, ".".join(axes.values())])),
         summary=top["summary"].str(),
         source=source,
         axes=axes,

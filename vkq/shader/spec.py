@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import operator
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -217,11 +217,38 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Shader:
-    """One YAML: a GLSL source and its variants, in the order of the axes' product."""
+    """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations`` are their
+    values of the axes, and ``make`` makes the variant of one: of most shaders a network takes one of many."""
 
     name: str
     summary: str
     path: Path
     source: Path
     axes: Mapping[str, tuple[str, ...]]
-    variants: tuple[Variant, ...]
+    combinations: tuple[Mapping[str, str], ...]
+    make: Callable[[Mapping[str, str]], Variant]
+    _made: dict[tuple[str, ...], Variant] = field(default_factory=dict, init=False)
+
+    def variant(self, combination: Mapping[str, str]) -> Variant:
+        """The variant of one of the combinations, made when it is first asked for.
+
+        Raises:
+            SpecError: what the YAML says of it breaks the schema.
+        """
+        key = tuple(combination.values())
+        found = self._made.get(key)
+        return found or self._made.setdefault(key, self.make(combination))  # one, whoever else makes it
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """All of them."""
+        return tuple(map(self.variant, self.combinations))
+
+    def check(self) -> None:
+        """Makes all of them, so that what is wrong with one is said now."""
+        for combination in self.combinations:
+            self.variant(combination)
+
+    def having(self, **axes: str) -> list[Mapping[str, str]]:
+        """The combinations with these values."""
+        return [each for each in self.combinations if axes.items() <= each.items()]
