@@ -1,6 +1,7 @@
 """vkq: exact int8 inference on any Vulkan device, the same bits on every path."""
 
-from . import integer
+from typing import TYPE_CHECKING, Any
+
 from ._version import __version__
 from .device.capabilities import Capabilities
 from .device.query import devices
@@ -47,6 +48,9 @@ from .runtime.opened import default_device
 from .runtime.recording import Recording
 from .runtime.tensor import Tensor
 from .runtime.transfer import empty_pinned
+
+if TYPE_CHECKING:
+    from . import integer
 
 __all__ = [
     "AccumulatorOverflowError",
@@ -114,3 +118,16 @@ __all__ = [
     "transpose",
     "unary",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The wing `vkq.integer`, imported when it is first asked for."""
+    if name != "integer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return importlib.import_module(".integer", __name__)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

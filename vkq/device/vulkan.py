@@ -181,13 +181,14 @@ class Instance:
     def physical_devices(self) -> list[Any]:
         """Handles of the physical devices, in the loader's order; none is no error."""
         vk = binding()
-        count, call = vk.ffi.new("uint32_t*"), "vkEnumeratePhysicalDevices"
-        enumerate_devices = vk.lib.vkEnumeratePhysicalDevices
-        check(long(lambda: enumerate_devices(self.handle, count, vk.ffi.NULL)), call)
+        count = vk.ffi.new("uint32_t*")
+        check(
+            vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices"
+        )
         if count[0] == 0:
             return []
         out = vk.ffi.new("VkPhysicalDevice[]", count[0])
-        check(enumerate_devices(self.handle, count, out), call)
+        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
         return list(out)[: count[0]]
 
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import threading
 from collections.abc import Hashable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..errors import UnsupportedModelError
@@ -17,13 +18,15 @@ from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
-from ..runtime.programs import Progress, Together
+from ..runtime.programs import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from .device.context import Context
 from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
+
+PACKING_THREADS = 4  # of weights: between copies they share the interpreter
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
@@ -52,8 +55,8 @@ class Executable:
         self._timestamps = 4096 if timestamps else 0
         self._lock = threading.Lock()
         self._idle: dict[str, list[Lane]] = {}
-        with device.programs.together(progress), Together() as beside:
-            builder = Builder(device, beside.submit)
+        with device.programs.together(progress):
+            builder = Builder(device)
             # Each node's dispatches: the first, and the one after the last.
             self.steps: list[tuple[Node, int, int]] = []
             values = self._add_nodes(builder, layers)
@@ -62,6 +65,9 @@ class Executable:
             self.results = [name for name in graph.outputs if name not in constants]  # what the plan gives
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
+            # Not while planning, which would wait for the interpreter at each turn of theirs.
+            with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
+                list(packing.map(lambda resident: resident.buffer, self.plan.constants.values()))
 
     def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
         specs = self.graph.specs

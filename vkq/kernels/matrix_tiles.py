@@ -4,6 +4,7 @@ should be the fastest, by the cycles of a device's profile."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 from ..device.profiles import Profile
@@ -85,6 +86,7 @@ class Tiling:
         return loop + once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
 
 
+@functools.lru_cache(maxsize=1024)  # layers are alike
 def tilings(
     known: Profile,
     rows: int,

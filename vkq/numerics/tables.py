@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -99,6 +98,8 @@ def exponentials(scale: float) -> npt.NDArray[np.int32]:
     >>> exponentials(1.0)[:2].tolist()
     [1073741824, 395007542]
     """
+    from decimal import Context, Decimal  # softmax alone needs it
+
     context = Context(prec=40, Emin=-999999, Emax=999999)
     steps = [context.multiply(Decimal(-d), Decimal(scale)) for d in range(256)]
     one = Decimal(2**FRACTION_BITS)

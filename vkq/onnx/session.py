@@ -16,6 +16,7 @@ from ..errors import ArgumentError, UnsupportedModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
+from ..layout.glsl import glsl_includes
 from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
@@ -67,7 +68,8 @@ class InferenceSession:
         self._fallback = fallback
         self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
-        with meanwhile(messages, lambda: self._read(model, constant_inputs), self._try, catalog):
+        reading = messages, lambda: self._read(model, constant_inputs), self._try
+        with meanwhile(*reading, catalog, glsl_includes):  # the last two are what planning begins with
             opened = _opened(device)
         self._take(opened)
 

@@ -6,7 +6,6 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..layout.extent import Spec
 from .device import Device
@@ -25,12 +24,10 @@ class Value:
 
 
 class Builder:
-    """Makes a plan: inputs first, then steps in order, then `plan`. *beside* takes what can be done while
-    planning goes on: constants are packed and uploaded by it as they are named."""
+    """Makes a plan: inputs first, then steps in order, then `plan`."""
 
-    def __init__(self, device: Device, beside: Callable[[Callable[[], Any]], Any] | None = None):
+    def __init__(self, device: Device):
         self.device = device
-        self._beside = beside
         self._inputs: list[Value] = []
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
@@ -61,8 +58,6 @@ class Builder:
                 return Value(slot, Spec((resident.bytes // 4,), "int32"), resident.bytes)
         value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
         self._residents[value.slot] = resident
-        if self._beside:
-            self._beside(lambda: resident.buffer)
         return value
 
     def made(self, value: Value) -> bool:

@@ -23,8 +23,7 @@ Progress = Callable[[int, int], None]
 
 class Together:
     """A block in which pipelines are made by threads (a driver compiles each on one core, and without the
-    GIL), or weights packed. At its end all are made, and the first that could not be made raises, unless
-    something else did."""
+    GIL). At its end all are made, and the first that could not be made raises, unless something else did."""
 
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")

@@ -37,6 +37,8 @@ _INSIDE = re.compile(r"(?:[\w-][\w.-]{0,99}/){0,9}[\w-][\w.-]{0,99}")  # neither
 _ONCE = re.compile(r"\s*#\s*pragma\s+once\b")
 _VERSION = re.compile(r"\s*#\s*version\b")
 
+Includes = tuple[tuple[str, str], ...]  # names and texts that are no files
+
 
 class Sources:
     """The files that shaders are made of: where an included name was found, and the text of each, looked at
@@ -46,6 +48,7 @@ class Sources:
         self.folders = list(folders)
         self._found: dict[tuple[Path | None, str], Path | None] = {}
         self._texts: dict[Path, tuple[str, str]] = {}
+        self.bodies: dict[tuple[Path, Includes], str] = {}  # expanded, of what variants share
 
     def read(self, path: Path) -> tuple[str, str]:
         """(its name in messages and in the hashed text: relative to the folder that holds ``common``, its
@@ -97,14 +100,21 @@ def expand(
     if DEBUG in (defines or {}):
         lines.append("#extension GL_EXT_debug_printf : require")
     lines += [f"#define {key} {value}" for key, value in (defines or {}).items()]
-    lines.append(f'#line {version + 1} "{name}"')
-    count, body = len(lines), "\n".join(head[version:])
-    for part in _body(body, version + 1, path.parent, name, sources, virtual or {}, (name,)):
-        lines.append(part)
+    key = path, tuple((virtual or {}).items())
+    if key not in sources.bodies:
+        sources.bodies[key] = _expanded("\n".join(head[version:]), version + 1, path, name, sources, key[1])
+    return "\n".join([*lines, f'#line {version + 1} "{name}"', sources.bodies[key]]) + "\n"
+
+
+def _expanded(text: str, first: int, path: Path, name: str, sources: Sources, virtual: Includes) -> str:
+    """What stands below the #version line."""
+    parts, count = [], 0
+    for part in _body(text, first, path.parent, name, sources, dict(virtual), (name,)):
+        parts.append(part)
         count += part.count("\n") + 1
         if count > MOST_LINES:
             raise CompileError(f"{name}:1: it has more than {MOST_LINES} lines with all that it includes.")
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts)
 
 
 @functools.lru_cache(maxsize=1024)

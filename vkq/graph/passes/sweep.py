@@ -101,19 +101,18 @@ class Sweep:
 
     def run(self, visit: Callable[[Sweep, Node], bool]) -> Graph:
         """Visits every node; where *visit* returns False the node is kept as it is."""
-        for node in self.old.nodes:
-            if any(name in self.same for name in node.inputs):
-                inputs = tuple(self.same.get(name, name) for name in node.inputs)
-                node = Node(node.op, inputs, node.outputs, node.attributes, node.source)
-            try:
-                with np.errstate(all="ignore"):  # a broken model's scales are anything
-                    kept = not visit(self, node)
-                if kept:
-                    self.keep(node)
-            except ModelError:
-                raise
-            except BROKEN as error:  # attributes of wrong types, scales below 0, shapes that do not fit
-                raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
+        with np.errstate(all="ignore"):  # a broken model's scales are anything
+            for node in self.old.nodes:
+                if self.same and any(name in self.same for name in node.inputs):
+                    inputs = tuple(self.same.get(name, name) for name in node.inputs)
+                    node = Node(node.op, inputs, node.outputs, node.attributes, node.source)
+                try:
+                    if not visit(self, node):
+                        self.keep(node)
+                except ModelError:
+                    raise
+                except BROKEN as error:  # attributes of wrong types, scales below 0, shapes that do not fit
+                    raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
         outputs = list(self.old.outputs)
         for name in outputs:
             if name in self.same and name not in self.made:  # a result keeps its name
