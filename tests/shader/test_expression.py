@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from vkq.errors import ArgumentError
-from vkq.shader.expression import MAX_LENGTH, Expression, ceil_div
+from vkq.shader.expression import MAX_LENGTH, MOST_KEPT, Expression, _parse, ceil_div
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,8 @@ def test_names_leave_out_functions() -> None:
         "1" * (MAX_LENGTH + 1),
         "(" * 400,
         "\0",
+        "1if a else 2",
+        "0x10",
     ],
 )
 def test_refused(text: str) -> None:
@@ -67,3 +69,15 @@ def test_evaluation_errors_name_the_values() -> None:
         Expression("m + 1").evaluate({"n": 1})
     with pytest.raises(ArgumentError, match="divides by zero with a=0"):
         Expression("8 // a").evaluate({"a": 0})
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_glued_to_words_are_refused_without_a_warning() -> None:
+    with pytest.raises(ArgumentError, match="not an expression"):
+        Expression("4or a")
+
+
+def test_texts_that_differ_are_not_kept_for_ever() -> None:
+    for i in range(MOST_KEPT + 10):
+        Expression(f"{i} + a")
+    assert _parse.cache_info().currsize == MOST_KEPT

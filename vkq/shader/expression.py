@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from vkq.errors import ArgumentError
 
 MAX_LENGTH = 500
+MOST_KEPT = 4096  # parsed; all shaders together have some hundred
+_GLUED = re.compile(r"\b\d+[^\W\d]")  # as 1if, which Python takes apart with a warning
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -66,18 +69,20 @@ class Expression:
             raise ArgumentError(f"'{self.text}' divides by zero with {given}.") from None
 
 
-@cache  # a dispatch asks for them each time
+@lru_cache(MOST_KEPT)  # a dispatch asks for them each time
 def _names(text: str) -> frozenset[str]:
     functions = {id(node.func) for node in ast.walk(_parse(text)) if isinstance(node, ast.Call)}
     nodes = (node for node in ast.walk(_parse(text)) if isinstance(node, ast.Name))
     return frozenset(node.id for node in nodes if id(node) not in functions)
 
 
-@cache
+@lru_cache(MOST_KEPT)
 def _parse(text: str) -> ast.expr:
     if len(text) > MAX_LENGTH:
         raise ArgumentError(f"an expression of {len(text)} characters; at most {MAX_LENGTH} are allowed.")
     try:
+        if _GLUED.search(text):
+            raise SyntaxError
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree, text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
