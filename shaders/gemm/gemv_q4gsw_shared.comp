@@ -1,7 +1,6 @@
 // Y[M,N] = X[M,K] W[N,K]^T + bias[N] as gemv_q4gsw_split.comp, for devices whose instructions, not whose
 // memory, are the limit then: x is brought to shared memory by all of a workgroup, each invocation reads it
-// for eight columns, and codes become numbers two at a time, as halves. A code's bits in the low ones of 1024
-// are 1024 + code; a subtraction takes off 1024 and the zero point, which is whole and below 256: all exact.
+// for eight columns, and codes become numbers two at a time (common/grouped_pairs.glslh).
 //
 // Memory    as gemv_q4gsw_split.comp.
 // Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
@@ -30,6 +29,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "grouped_weight.glslh"
+#include "grouped_pairs.glslh"
 #include "split_sum.glslh"
 
 #define COLUMNS 8u
@@ -38,37 +38,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 const uint X_ROW = LOCAL_Y * (CHUNK + 1);
 shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK and one]: neighbours go to other banks
 
-#if HALVES
-#define Pair f16vec2
-Pair pair_of(uint word) { return unpackFloat2x16(word); }
-#define Number float16_t
-#else
-#define Pair vec2
-Pair pair_of(uint word) { return unpackHalf2x16(word); }
-#define Number float
-#endif
-
 // The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
 // and max, which lose NaN.
 float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
-
-// As centred_weights of grouped_weight.glslh; `low` is what codes in the low bits of a half have too much,
-// `high` what those in the next four bits have, divided by 16.
-void paired_weights(uint word, Pair low, Pair high, out vec4 weights[VECTORS]) {
-  const uint BIAS = 0x64006400u;  // 1024 twice
-  uint next = word >> 8u;
-#if BITS == 4
-  Pair first = pair_of(word & 0x000f000fu | BIAS) - low;
-  Pair third = pair_of(next & 0x000f000fu | BIAS) - low;
-  Pair second = pair_of(word & 0x00f000f0u | BIAS) * Number(0.0625) - high;
-  Pair fourth = pair_of(next & 0x00f000f0u | BIAS) * Number(0.0625) - high;
-  weights[0] = vec4(first.x, second.x, third.x, fourth.x);
-  weights[1] = vec4(first.y, second.y, third.y, fourth.y);
-#else
-  Pair even = pair_of(word & 0x00ff00ffu | BIAS) - low, odd = pair_of(next & 0x00ff00ffu | BIAS) - low;
-  weights[0] = vec4(even.x, odd.x, even.y, odd.y);
-#endif
-}
 
 // Brings the chunks of all parts of the rows from m on, from chunk `first` on.
 void stage(uint m, uint first) {
@@ -87,8 +59,8 @@ void multiply_chunk(uvec4 words[COLUMNS], vec2 both[COLUMNS], inout vec4 sums[RO
   float dots[TILE_M][COLUMNS] = {};
   Pair low[COLUMNS], high[COLUMNS];
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
-    low[c] = Pair(Number(1024.0 + both[c].y));
-    high[c] = Pair(Number(64.0 + both[c].y));
+    low[c] = low_of(both[c].y);
+    high[c] = high_of(both[c].y);
   }
   [[unroll]] for (uint i = 0u; i < 4u; i++) {
     vec4 values[TILE_M][VECTORS];

@@ -18,6 +18,7 @@ from tests.device.reported import profile_says
 from vkq import reference
 from vkq.device.profiles import preferred
 from vkq.kernels import grouped
+from vkq.runtime.program import refusals
 from vkq.shader.catalog import catalog
 
 EPSILON = 2.0**-23
@@ -120,6 +121,51 @@ def test_x_in_shared_memory(
     )
     layer = vkq.Linear(w, bias=bias, activation="relu", method="gemv", device=device)
     assert_close(layer(x), x, w, bias, "relu")
+
+
+ROWS = [(v.axes["bits"], v.axes["numbers"]) for v in catalog().shaders[grouped.ROW].variants]
+
+
+@pytest.mark.parametrize(("bits", "kind"), ROWS)
+def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices of x and a last one that is not whole, parts that have no chunk, columns that no workgroup
+    divides, workgroups that the device has no shared memory for."""
+    variant = catalog().find(grouped.ROW, bits=bits, numbers=kind)
+    if refusals(variant, variant.constants({}), device.capabilities):
+        with pytest.raises(vkq.PathError):
+            device.program(variant, {})
+        return
+    k, group, scales = (5120, 32, "float32") if bits == "8" else (4480, 128, "float16")
+    w, x, bias = weight(11, k, int(bits), group, False, scales), numbers(3, k), numbers(11)
+    monkeypatch.setattr(
+        grouped.GroupedGemm, "program", lambda gemm, _: device.program(variant, {**gemm.constants})
+    )
+    layer = vkq.Linear(w, bias=bias, activation="relu", method="gemv", device=device)
+    assert_close(layer(x), x, w, bias, "relu")
+
+
+def test_where_a_profile_says_so_a_row_is_read_ahead(device: vkq.Device) -> None:
+    """Infinity and NaN where they belong, 200 times the same bytes; a k too short for all parts."""
+    with preferred({"gemv_rows_shared": 4}):
+        w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
+        layer = vkq.Linear(w, method="gemv", device=device)
+        assert layer.explain(x.shape).variants[0].startswith(f"{grouped.ROW}:4.")
+        taken = vkq.Tensor.from_numpy(x, device)
+        with device.record() as recording:
+            y = layer(taken)
+        recording.run()
+        got = y.numpy()
+        assert_close(got, x, w)
+        for _ in range(200):
+            recording.run()
+            assert y.numpy().tobytes() == got.tobytes()
+        x[0, 1050] = np.inf
+        steps = (w.codes()[:, 1050] - w.zero_points()[:, 32]) * w.scales()[:, 32]
+        with np.errstate(invalid="ignore"):
+            want = np.where(steps == 0, np.nan, np.inf * steps)
+        np.testing.assert_array_equal(layer(x)[0], want)
+        short = vkq.Linear(weight(9, 992, 4, 32, False, "float16"), method="gemv", device=device)
+        assert short.explain((1, 992)).variants == (f"{grouped.GEMV}:4.1",)
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:

@@ -17,13 +17,16 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
 from .gemm import Rows
 from .weights import ceil4
 
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
+ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
+ROW_PARTS, ROW_BLOCKS, ROW_COLUMNS = 32, (16, 8, 4), 2  # of ROW: parts, blocks of columns, columns of a block
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
 
@@ -67,8 +70,11 @@ class GroupedGemm:
         if method == "staged" and self.k:
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
             return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
-        if method == "gemv" and self.k and rows > 1 and self.rows_shared:
-            return self.shared(rows)
+        if method == "gemv" and self.k and self.rows_shared:
+            if rows > 1:
+                return self.shared(rows)
+            if self.k * self.weight.bits >= ROW_PARTS * CHUNK_BITS:
+                return self.row()
         known = profile(self.device.capabilities)
         variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, known.grouped_rows))))
         how: dict[str, Constant] = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn}
@@ -79,16 +85,28 @@ class GroupedGemm:
         """Up to how many rows gemv has x in shared memory; 0: never."""
         return profile(self.device.capabilities).gemv_rows_shared if self.whole else 0
 
+    def _of_numbers(self, shader: str) -> Variant:
+        """The variant that takes codes apart in halves where the device computes with them."""
+        numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
+        return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers)
+
+    def row(self) -> Program:
+        """The pipeline of a single row, with x in shared memory: narrower workgroups where few columns would
+        leave multiprocessors idle."""
+        least = profile(self.device.capabilities).multiprocessors * 3 // 4
+        fills = (blocks for blocks in ROW_BLOCKS if self.n >= least * blocks * ROW_COLUMNS)
+        blocks = next(fills, ROW_BLOCKS[-1])
+        how: dict[str, Constant] = {"LOCAL_X": ROW_PARTS, "LOCAL_Y": blocks}
+        return self.device.program(self._of_numbers(ROW), {**how, **self.constants})
+
     def shared(self, rows: int) -> Program:
         """The pipeline with x in shared memory, two rows at a time: more parts of k where few workgroups
         would leave multiprocessors idle."""
         facts = self.device.capabilities
-        numbers = "half" if facts.features["shaderFloat16"] else "float"
-        variant = catalog().find(SHARED, bits=str(self.weight.bits), numbers=numbers)
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
         parts = 2 * SHARED_PARTS if wanted >= 2 * SHARED_PARTS else SHARED_PARTS
-        return self.device.program(variant, {"LOCAL_Y": parts, **self.constants})
+        return self.device.program(self._of_numbers(SHARED), {"LOCAL_Y": parts, **self.constants})
 
     @property
     def constants(self) -> dict[str, Constant]:

@@ -1,0 +1,110 @@
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] as gemv_q4gsw_split.comp, for a single row (each of several by itself)
+// on devices whose instructions, and whose distance from memory, are the limit: x is in shared memory, a
+// slice of k at a time, the next words are on their way while those before are multiplied, and codes become
+// numbers two at a time (common/grouped_pairs.glslh).
+//
+// Memory    as gemv_q4gsw_split.comp.
+// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns. The parts take
+//           neighbouring chunks, and have taken STEPS each when the next slice comes.
+// Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of STEPS chunks of all parts,
+//           and 4 for each part and column.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+#if HALVES
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#endif
+
+layout(local_size_x_id = 0, local_size_y_id = 1) in;
+layout(constant_id = 0) const uint LOCAL_X = 32;
+layout(constant_id = 1) const uint LOCAL_Y = 4;
+layout(constant_id = 2) const bool CLAMPED = false;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "grouped_weight.glslh"
+#include "grouped_pairs.glslh"
+
+#define CHUNK (4 * VECTORS)  // vec4 of x
+#define part gl_LocalInvocationID.x
+const uint SLICE = LOCAL_X * STEPS;  // chunks
+shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours go to other banks
+shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
+
+uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; chunks of a group, as a power of two
+uvec4 next_words[COLUMNS];
+vec2 next_both[COLUMNS];  // scales and zero points
+
+// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
+// and max, which lose NaN.
+float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
+
+void load(uint chunk) {
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) next_words[c] = w[w_at[c] + chunk];
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++)
+    next_both[c] = scale_and_zero(group_at[c] + (chunk >> per_group));
+}
+
+// The slice of a row of x that begins with chunk `first`.
+void bring(uint row, uint first) {
+  uint from = first * CHUNK, all = p.k / 4u;
+  barrier();  // nobody reads the slice before any more
+  for (uint i = gl_LocalInvocationIndex; i < SLICE * CHUNK; i += LOCAL_X * LOCAL_Y)
+    if (from + i < all) x_tile[i + i / CHUNK] = x[row * all + from + i];
+  barrier();
+}
+
+// Adds the products of a chunk of x, which lies at `at`.
+void multiply_chunk(uint at, uvec4 words[COLUMNS], vec2 both[COLUMNS], inout float sums[COLUMNS]) {
+  float dots[COLUMNS];
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) dots[c] = 0.0;
+  [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+      vec4 weights[VECTORS];
+      paired_weights(words[c][i], low_of(both[c].y), high_of(both[c].y), weights);
+      [[unroll]] for (uint v = 0u; v < VECTORS; v++)
+        [[unroll]] for (uint k = 0u; k < 4u; k++) dots[c] += x_tile[at + i * VECTORS + v][k] * weights[v][k];
+    }
+  }
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) sums[c] += dots[c] * both[c].x;
+}
+
+void main() {
+  uint width = LOCAL_Y * COLUMNS, tiles_n = ceil_div(p.n, width), tile = workgroup_index();
+  uint row = tile / tiles_n, n = tile % tiles_n * width, block = gl_LocalInvocationID.y * COLUMNS;
+  uint chunks = p.k * BITS / 128u, groups = p.k / p.group;
+  per_group = findMSB(p.group * BITS / 128u);
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) {
+    uint column = min(n + block + c, p.n - 1u);
+    w_at[c] = column * chunks;
+    group_at[c] = column * groups;
+  }
+  float sums[COLUMNS] = {};
+  load(min(part, chunks - 1u));
+  for (uint slice = 0u; slice < chunks; slice += SLICE) {
+    bring(row, slice);
+    uint end = min(slice + SLICE, chunks);
+    [[dont_unroll]] for (uint first = slice; first < end; first += LOCAL_X) {
+      uvec4 words[COLUMNS] = next_words;
+      vec2 both[COLUMNS] = next_both;
+      load(min(first + LOCAL_X + part, chunks - 1u));
+      if (first + part < chunks) multiply_chunk((first - slice + part) * (CHUNK + 1), words, both, sums);
+    }
+  }
+  [[unroll]] for (uint c = 0u; c < COLUMNS; c++) parts[(block + c) * (LOCAL_X + 1u) + part] = sums[c];
+  barrier();
+  uint column = gl_LocalInvocationIndex;
+  if (column < width && n + column < p.n) {
+    vec4 four = vec4(0.0);
+    for (uint i = 0u; i < LOCAL_X; i += 4u)
+      [[unroll]] for (uint j = 0u; j < 4u; j++) four[j] += parts[column * (LOCAL_X + 1u) + i + j];
+    float sum = (four.x + four.y) + (four.z + four.w);
+    y[row * p.n + n + column] = bounded(sum + bias_of(n + column, p.n * groups));
+  }
+}
