@@ -21,6 +21,7 @@ layout(constant_id = 1) const uint LOCAL_Y = 8;
 layout(constant_id = 2) const bool ROW_SUMS = false;
 
 #ifdef TEXELS
+layout(constant_id = 3) const uint UNROLL = 1;  // blocks of k that are read at once
 layout(set = 0, binding = 0) uniform isamplerBuffer x;
 layout(set = 0, binding = 1) uniform isamplerBuffer w;
 #define LOAD(block, at) texelFetch(block, int(at))
@@ -63,6 +64,36 @@ Tile this_tile() {
   return t;
 }
 
+#ifdef TEXELS
+// Adds the products of `count` blocks of k (at most UNROLL) from those under `t` on, and moves it behind
+// them. All are read before any sum is touched, as lavapipe calls a function for a texel and stores all sums
+// before it; and the driver, not the compiler, unrolls these loops: what the compiler makes of the sums,
+// lavapipe copies in each turn.
+void multiply_blocks(inout Tile t, const uint count) {
+  ivec4 ws[UNROLL][TILE_N4], xs[UNROLL][TILE_M4];
+  [[unroll]] for (uint k = 0u; k < count; k++) {
+    [[unroll]] for (int j = 0; j < TILE_N4; j++) {
+      ws[k][j] = LOAD(w, t.w_at[j]);
+      t.w_at[j] += p.n4;
+    }
+    [[unroll]] for (int i = 0; i < TILE_M4; i++) xs[k][i] = LOAD(x, t.x_at[i]++);
+  }
+  [[unroll]] for (int r = 0; r < TILE_M4 * 4; r++) {
+    [[unroll]] for (int c = 0; c < TILE_N4 * 4; c++)
+      [[unroll]] for (uint k = 0u; k < count; k++)
+        sums[r][c / 4][c % 4] += dot4x8(x_operand(xs[k][r / 4][r % 4]), w_operand(ws[k][c / 4][c % 4]));
+    if (SUM_ROWS)
+      [[unroll]] for (uint k = 0u; k < count; k++)
+        x_sums[r / 4][r % 4] += lane_sum(x_operand(xs[k][r / 4][r % 4]));
+  }
+}
+
+void multiply(inout Tile t, uint blocks) {
+  for (uint turn = blocks / UNROLL; turn > 0u; turn--) multiply_blocks(t, UNROLL);
+  for (uint left = blocks % UNROLL; left > 0u; left--) multiply_blocks(t, 1u);
+}
+
+#else
 // Adds the products of the blocks under `t`, and moves it to the next k.
 void multiply_step(inout Tile t) {
   WOperand ws[TILE_N4 * 4];
@@ -86,6 +117,7 @@ void multiply_step(inout Tile t) {
 void multiply(inout Tile t, uint steps) {
   for (uint k = 0u; k < steps; k++) multiply_step(t);
 }
+#endif
 
 void main() {
   Tile t = this_tile();

@@ -6,7 +6,7 @@
 //           of w.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k; an invocation sums blocks LOCAL_Y
 //           apart, UNROLL of them in flight. Then a tree adds the parts. Of one row only its own words are
-//           read.
+//           read, but with TEXELS, where a block of x and of w is one texel.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -22,7 +22,7 @@ layout(constant_id = 1) const uint LOCAL_Y = 32;
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint UNROLL = 4;
 
-#if ROWS == 1
+#if ROWS == 1 && !defined(TEXELS)
 #define XBlock int
 #define x_row(block, r) (block)
 #define X_BLOCK 4u  // words from one block to the next
@@ -31,8 +31,15 @@ layout(constant_id = 3) const uint UNROLL = 4;
 #define x_row(block, r) (block)[r]
 #define X_BLOCK 1u
 #endif
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform isamplerBuffer x;
+layout(set = 0, binding = 1) uniform isamplerBuffer w;
+#define LOAD(block, at) texelFetch(block, int(at))
+#else
 layout(set = 0, binding = 0) readonly buffer X { XBlock x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
+#define LOAD(block, at) block[at]
+#endif
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #if OUT == 1
 layout(set = 0, binding = 3) buffer Y { ivec4 y[]; };
@@ -79,8 +86,8 @@ void multiply(uint x_at, uint w_at) {
     XBlock xs[UNROLL];
     ivec4 ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
-      ws[i] = w[w_at + w_steps[i]];
-      xs[i] = x[x_at + i * x_step];
+      ws[i] = LOAD(w, w_at + w_steps[i]);
+      xs[i] = LOAD(x, x_at + i * x_step);
     }
     w_at += UNROLL * w_step;
     x_at += UNROLL * x_step;
@@ -89,7 +96,7 @@ void multiply(uint x_at, uint w_at) {
   }
   // fewer than UNROLL are left
   for (uint k = turns * UNROLL * LOCAL_Y + gl_LocalInvocationID.y; k < p.k4; k += LOCAL_Y) {
-    add_block(x[x_at], w[w_at]);
+    add_block(LOAD(x, x_at), LOAD(w, w_at));
     x_at += x_step;
     w_at += w_step;
   }

@@ -43,7 +43,7 @@ TAKEN = {
     "intel": ("Intel", "64x64", Setting("4x8", 8, 8), 4),
     "nvidia-h200": ("NVIDIA, discrete", "64x64", Setting("4x8", 8, 8), 28),
     "jetson": ("NVIDIA", "64x64", Setting("4x8", 8, 8), 4),
-    "lavapipe": ("CPU", None, Setting("8x8", 8, 8), 2),
+    "lavapipe": ("Mesa's lavapipe", None, Setting("8x8", 8, 8), 2),
     "swiftshader": ("CPU", None, Setting("8x8", 8, 8), 2),
     "unknown": ("default", None, Setting("4x8", 8, 8), 4),
 }
@@ -62,7 +62,7 @@ def test_what_is_taken_and_why(name: str) -> None:
     assert tune.default(c, LARGE) == setting
     assert gemv.max_rows(c) == rows
     where = f"{staged} through shared memory" if staged else f"{setting.tile} in registers"
-    where += ", operands as texels" if name == "adreno-650" else ""
+    where += ", operands as texels" if name in ("adreno-650", "lavapipe") else ""
     assert known.reason.startswith(f"{rule}: tiles of {where}; ")
     assert known.whys[-1] in known.reason
 

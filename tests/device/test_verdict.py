@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq import cache, spawn
 from vkq.device import verdict
 from vkq.device.choose import choose_device
@@ -117,6 +118,7 @@ def test_a_driver_that_hangs_in_the_rates_keeps_its_paths(
 ) -> None:
     faulty("found['rates'] = hang")
     monkeypatch.setattr(verdict, "TIMEOUT_S", 10.0)
+    profile_says(monkeypatch, select, form=None)
     found = selftest.report(any_device)
     assert (found.failures, found.rates) == ({}, {})
     claims = any_device.capabilities.properties["integerDotProduct4x8BitPackedSignedAccelerated"]

@@ -54,9 +54,10 @@ def test_a_long_k_is_known_before_compiling() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_only_an_adreno_6xx_with_packed_dot_products_reads_texels(name: str) -> None:
+def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: str) -> None:
     shaders = {each.variant.shader for each in taken(reported(name))}
-    assert ("gemm_q8ta_q8csw__texels" in shaders) == (name == "adreno-650")
+    assert ("gemm_q8ta_q8csw__texels" in shaders) == (name in ("adreno-650", "lavapipe"))
+    assert ("gemv_q8ta_q8csw__texels" in shaders) == (name == "lavapipe")
 
 
 # blocks of k that gemv reads at once, direct convolutions one channel after the other, 16 channels quantized

@@ -1,5 +1,5 @@
-"""Products in registers whose operands are uniform texel buffers, forced on devices that would not read
-them so."""
+"""Products whose operands are uniform texel buffers, forced on devices that would not read them so, and
+words where they would."""
 
 from __future__ import annotations
 
@@ -15,20 +15,39 @@ from tests.device.reported import profile_says
 from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, failing
 from vkq import reference
+from vkq.device.profiles import profile
 from vkq.kernels import gemm
 from vkq.problem.names import parse
+from vkq.reference import dynamic
 from vkq.runtime.plan import step_of
 from vkq.select import tune
+from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
 TEXELS = catalog().shaders["gemm_q8ta_q8csw__texels"]
-# every edge ragged; k a word and a part of one; weight zero points where the form sums the rows of x
-SHAPES = {"u8s8": "linear[M=37,K=70,N=21]", "u8u8": "linear[M=9,K=5,N=77]"}
+# every edge ragged; k a word and a part of one, an odd number of words, and above what floats sum exactly;
+# weight zero points where the form sums the rows of x
+PATH = {form: path for path, form in FORMS.items()}
+SHAPES = {
+    "s8s8": "linear[M=9,K=27,N=33]",
+    "u8s8": "linear[M=37,K=70,N=21]",
+    "u8u8": "linear[M=9,K=5,N=77]",
+    "float": "linear[M=9,K=1050,N=9]",
+}
 
 
 @pytest.fixture(autouse=True)
 def texels(monkeypatch: pytest.MonkeyPatch) -> None:
     profile_says(monkeypatch, gemm, texels=True, staged=None)
+
+
+@pytest.fixture
+def other(monkeypatch: pytest.MonkeyPatch, device: vkq.Device) -> str:
+    """Words where the device reads texels, and texels where it reads words: which."""
+    known = profile(device.capabilities)
+    flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels}
+    profile_says(monkeypatch, gemm, **flipped, tile_unroll=3 - known.tile_unroll, staged=None)
+    return "words" if known.texels else "texels"
 
 
 def layer(device: vkq.Device, name: str, form: str, wide: bool = False, **options: Any) -> work.Work:
@@ -39,20 +58,44 @@ def layer(device: vkq.Device, name: str, form: str, wide: bool = False, **option
     kind: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
     made = kind(
         data.w, data.w_scale, x_qparams=data.x_q, y_qparams=y, bias=data.bias, device=device,
-        w_zero_point=data.w_zero_point, path=f"dot_{form}", **getattr(data, "options", {}), **options,
+        w_zero_point=data.w_zero_point, path=PATH[form], **getattr(data, "options", {}), **options,
     )  # fmt: skip
     return work.Work(made, data.x, data.expected(y))
 
 
 @pytest.mark.parametrize("tile", TEXELS.axes["tile"])
 @pytest.mark.parametrize("form", TEXELS.axes["dot"])
-def test_products(device: vkq.Device, form: str, tile: str) -> None:
+def test_products(device: vkq.Device, other: str, form: str, tile: str) -> None:
     for wide in (False, True):
         one = layer(device, SHAPES[form], form, wide)
         with tune.forced(tune.Setting(tile, 16, 4)):
+            shader = "gemm_q8ta_q8csw__" + {"texels": "texels", "words": "tiled"}[other]
             out = "f32" if wide else "q8to"
-            assert one.layer.explain(one.x.shape).variants[-1] == f"{TEXELS.name}:{form}.{out}.{tile}"
+            assert one.layer.explain(one.x.shape).variants[-1] == f"{shader}:{form}.{out}.{tile}"
             one.check()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4])
+@pytest.mark.parametrize("form", TEXELS.axes["dot"])
+def test_few_rows(device: vkq.Device, other: str, form: str, rows: int) -> None:
+    _, size = SHAPES[form].split(",", 1)
+    for wide in (False, True):
+        one = layer(device, f"linear[M={rows},{size}", form, wide, method="gemv")
+        shader = "gemv_q8ta_q8csw__" + {"texels": "texels", "words": "split"}[other]
+        out = "f32" if wide else "q8to"
+        assert one.layer.explain(one.x.shape).variants[-1] == f"{shader}:{form}.{rows}.{out}"
+        one.check()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 9])
+@pytest.mark.parametrize("form", TEXELS.axes["dot"])
+def test_rows_quantized_one_by_one(device: vkq.Device, other: str, form: str, rows: int) -> None:
+    rng = np.random.default_rng(rows)
+    x, w = rng.standard_normal((rows, 70)).astype(np.float32), rng.integers(-127, 128, (21, 70), np.int8)
+    made = vkq.Linear(w, 0.01, x_qparams="dynamic", path=PATH[form], device=device)
+    shader = made.explain(x.shape).variants[-1].split(":")[0]
+    assert shader.endswith("texels" if other == "texels" else ("tiled", "split"))
+    np.testing.assert_array_equal(made(x), dynamic.linear_dynamic(x, w, 0.01), strict=True)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +136,12 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
             variant = one.layer.explain(one.x.shape).variants[-1]
             assert variant.startswith(f"gemm_q8ta_q8csw__{shader}:")
             one.check()
+
+
+@pytest.mark.parametrize("rows", [1, 9])
+def test_no_view_is_empty(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    profile_says(monkeypatch, gemm, texels=True, gemv_texels=True, staged=None)
+    layer(device, f"linear[M={rows},K=0,N=5]", "u8s8").check()
 
 
 def test_a_range_that_is_too_long_is_refused_all_the_same(any_device: vkq.Device) -> None:

@@ -150,7 +150,7 @@ def test_explain_names_both_steps(software_device):
     assert explained.scheme == "dq8ca_q8csw"
     assert [name.split(":")[0] for name in explained.variants] == [
         "quantize_dq8ca__row",
-        "gemm_dq8ca_q8csw__tiled",
+        "gemm_dq8ca_q8csw__texels",
     ]
     assert explained.scratch_bytes == 2 * 3 * 16 + 5 * 8
 

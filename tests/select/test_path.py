@@ -8,13 +8,20 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from vkq import QParams, reference
+from vkq.device.profiles import profile
 from vkq.select import path as select
 
 from ..ops.doctored import MIXED, SIGNED, SMALLEST_LIMITS, UNSIGNED, capabilities, report
 
 Open = Callable[..., vkq.Device]
 GPU_RATES = {"s8s8": 20.0, "u8s8": 97.1, "u8u8": 95.0, "float": 24.9}
+
+
+@pytest.fixture(autouse=True)
+def no_form_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile_says(monkeypatch, select, form=None)
 
 
 @pytest.fixture
@@ -38,6 +45,19 @@ def test_the_fastest_measured_form_is_taken_and_the_reason_says_the_numbers(
     choice = select.choose_path(doctor(**{MIXED: 1}))
     assert (choice.path, choice.form) == ("dot_u8s8", "u8s8")
     assert choice.reason == "97.1 TOPS measured, 3.9x portable"
+
+
+def test_a_form_that_the_profile_names_is_taken_where_it_can_run(
+    doctor: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report(monkeypatch, {"s8s8": 9.0, "u8s8": 4.0, "u8u8": 4.0, "float": 10.0})
+    profile_says(monkeypatch, select, form="u8s8")
+    device = doctor()
+    choice = select.choose_path(device)
+    assert (choice.path, choice.form) == ("dot_u8s8", "u8s8")
+    assert choice.reason == f"the fastest form on such devices ({profile(device.capabilities).names[-1]})"
+    assert select.choose_path(device, "dot").path == "dot_s8s8"
+    assert select.choose_path(doctor(shaderIntegerDotProduct=0)).path == "portable"
 
 
 def test_a_form_whose_flag_is_false_but_which_is_fast_is_taken(

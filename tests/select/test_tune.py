@@ -96,7 +96,7 @@ def test_a_tuned_setting_is_used_for_its_bucket_and_survives_the_process(
     layer = vkq.Linear(
         w, 0.3, x_qparams=QParams(0.1), y_qparams=QParams(0.1), path="dot_s8s8", device=software_device
     )
-    assert layer.explain(x.shape).variants == ("gemm_q8ta_q8csw__tiled:s8s8.q8to.8x8",)
+    assert layer.explain(x.shape).variants == ("gemm_q8ta_q8csw__texels:s8s8.q8to.8x8",)
 
 
 def test_settings_tuned_before_are_kept(any_device: Device, fresh: Path) -> None:

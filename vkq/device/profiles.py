@@ -34,6 +34,9 @@ class Profile:
     register_width_percent: Mapping[int, int]
     tile_float: str
     texels: bool
+    gemv_texels: bool
+    tile_unroll: int
+    form: str | None
     avoid_local: frozenset[tuple[int, int]]
     gemv_rows: int
     gemv_rows_float: int

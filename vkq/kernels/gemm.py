@@ -99,19 +99,18 @@ class Int8Gemm:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
         shape = tune.ProductShape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
         setting = tune.choose_setting(self.device, shape)
-        variant = self.variant(self.in_registers(m4, setting.tile), tile=setting.tile)
-        return self.device.program(variant, {**setting.local, **self.constants()})
+        known = profile(self.device.capabilities)
+        constants = {**setting.local, **self.constants()}
+        if not (known.texels and self.fits_texels(m4)):
+            return self.device.program(self.variant("gemm_{}__tiled", tile=setting.tile), constants)
+        constants["UNROLL"] = known.tile_unroll
+        return self.device.program(self.variant("gemm_{}__texels", tile=setting.tile), constants)
 
-    def in_registers(self, m4: int, tile: str) -> str:
-        """The kernel for so many row blocks whose tiles lie in registers: one that reads its operands as
-        texels where the profile says so, if there is one, and the device can view all of them at once."""
-        c, shader = self.device.capabilities, catalog().shaders.get(f"gemm_{self.arithmetic.family}__texels")
-        has = shader is not None and self.form in shader.axes["dot"] and tile in shader.axes["tile"]
-        if not profile(c).texels or not has:
-            return "gemm_{}__tiled"
-        blocks = self.groups * self.k4 * max(m4, self.n4)  # one is a texel
-        fits = blocks <= c.properties["maxTexelBufferElements"]
-        return "gemm_{}__texels" if fits else "gemm_{}__tiled"
+    def fits_texels(self, m4: int) -> bool:
+        """Whether the device can view all operands of so many row blocks as texels, one for each block; no
+        view is empty."""
+        blocks = self.groups * self.k4 * max(m4, self.n4)
+        return bool(0 < blocks <= self.device.capabilities.properties["maxTexelBufferElements"])
 
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do
@@ -126,11 +125,13 @@ class Int8Gemm:
     def gemv_program(self, rows: int) -> Program:
         """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
         c = self.device.capabilities
+        known = profile(c)
         local = gemv.split(c, self.n4, self.k4, rows)
         constants = {**local, **self.constants(-(-self.k4 // int(local["LOCAL_Y"])))}
-        constants["UNROLL"] = profile(c).gemv_unroll
-        variant = self.variant("gemv_{}__split", rows=str(max(1, min(rows, 4))))
-        return self.device.program(variant, constants)
+        constants["UNROLL"] = known.gemv_unroll
+        texels = known.gemv_texels and self.fits_texels(ceil4(rows))
+        kernel = "gemv_{}__texels" if texels else "gemv_{}__split"
+        return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
         """The pipeline for these rows: by their number, unless ``kernel`` names it."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from ..device.profiles import profile
 from ..errors import ArgumentError, PathError
 from ..probe import selftest
 from ..probe.matrices import HALF, advertised, lacking, lacking_half
@@ -94,9 +95,10 @@ def _failed(device: Device, *tests: str) -> str | None:
 def choose_path(device: Device, path: str = "auto") -> Choice:
     """The path for this device.
 
-    ``auto`` takes the path with the highest measured rate of those that pass the self-test, or the portable
-    one where no other is at least 1.1 times as fast; ``dot`` takes the fastest dot product even where the
-    portable path is faster; a path by its full name is taken or refused.
+    ``auto`` takes, of the paths that pass the self-test, the one that the device's profile names, else the
+    one with the highest measured rate, or the portable one where no other is at least 1.1 times as fast;
+    ``dot`` takes the fastest dot product even where the portable path is faster; a path by its full name is
+    taken or refused.
 
     Raises:
         ArgumentError: an unknown path.
@@ -123,6 +125,10 @@ def without_matrices(device: Device, path: str = "auto") -> Choice:
     able = [row for row in TABLE if refused[row.name] is None and row.name != "portable"]
     if path == "dot":
         return _dot(device, [row for row in able if row.name.startswith("dot_")], refused)
+    known = profile(device.capabilities)
+    told = next((row for row in able if row.form == known.form), None)
+    if told:
+        return Choice(told.name, told.form, f"the fastest form on such devices ({known.names[-1]})")
     found = _faster_than_portable(device, able)
     if found:
         return found
