@@ -14,6 +14,8 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from tests.runtime.work import counted, failing
+from vkq.kernels import binary
+from vkq.numerics.elementwise import binary_table
 from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.session import KEPT
 from vkq.runtime.plan import Resident
@@ -148,6 +150,22 @@ def test_what_is_wrong_with_the_model_is_said_before_what_is_with_the_device(
     name = any_device.name
     with vkq.onnx.InferenceSession(resnet, name).device as opened:  # one of its own
         assert (opened.name, opened is any_device) == (name, False)
+
+
+def test_sums_are_prepared_before_the_first_run(
+    any_device: vkq.Device, resnet: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the driver is opened, but for sums that a device may not run: those stay the fallback's."""
+    made: list[object] = []
+    monkeypatch.setattr(binary, "binary_table", lambda *which: (made.append(which), binary_table(*which))[1])
+    for fallback, ahead in ((None, True), ("onnxruntime", False)):
+        for kept in (binary.arithmetic, binary._table):
+            kept.cache_clear()
+        made.clear()
+        session = vkq.onnx.InferenceSession(resnet, any_device, fallback)
+        count = len(made)
+        session.run(None, {"x": images(1, 3, 16, 16)})
+        assert (count > 0, len(made) == count) == (ahead, ahead)
 
 
 def test_weights_are_uploaded_once_whatever_the_shapes(

@@ -122,7 +122,7 @@ def stored_table(
     return np.clip(_table(op, a, b, y), low - shift(y.dtype), high - shift(y.dtype))
 
 
-@functools.lru_cache(maxsize=32)  # a sum asks twice: for its formula, and for its table
+@functools.lru_cache(maxsize=64)  # a sum asks for its formula and for its table, a session for all ahead
 def _table(op: BinaryOp, a: QParams, b: QParams, y: QParams) -> npt.NDArray[np.int8]:
     table = signed(binary_table(op, a, b, y))
     table.flags.writeable = False

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..device.meanwhile import meanwhile
 from ..errors import ArgumentError, UnsupportedModelError
+from ..graph.device.layers import prepare
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
@@ -68,8 +69,7 @@ class InferenceSession:
         self._fallback = fallback
         self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
-        reading = messages, lambda: self._read(model, constant_inputs), self._try
-        with meanwhile(*reading, catalog, glsl_includes):  # the last two are what planning begins with
+        with meanwhile(messages, lambda: self._read(model, constant_inputs), self._try, self._prepare):
             opened = _opened(device)
         self._take(opened)
 
@@ -92,6 +92,13 @@ class InferenceSession:
                 self._constant = flags
             else:
                 self._trial = shapes, self.lowered(shapes)
+
+    def _prepare(self) -> None:
+        """What the first run takes and no device is needed for."""
+        catalog()
+        glsl_includes()
+        if self._trial and self._fallback is None:  # every node runs on the device
+            prepare(self._trial[1])
 
     def _take(self, device: Device) -> None:
         self.device = device

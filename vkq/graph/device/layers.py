@@ -14,7 +14,7 @@ from ...ops.conv_transpose2d import ConvTranspose2d
 from ...ops.linear import Linear
 from ...runtime.builder import Value
 from ...select.path import COOPMAT
-from ..graph import Node
+from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
 from .context import Context, DeviceOperator, Record, same_type, unnamed
 
@@ -100,6 +100,14 @@ def _after(node: Node, last: Node, shape: tuple[int, ...]) -> After:
     own, other = (a["a"], a["b"]) if first else (a["b"], a["a"])
     op: Any = last.op
     return sum_after(op, own, other, a["y"], a.get("activation"), first, shape)
+
+
+def prepare(graph: Graph) -> None:
+    """Finds ahead what sums in convolutions compute with: their formulas and tables are kept."""
+    for node in graph.nodes:
+        last: Node | None = node.attributes.get("after")
+        if node.op == "conv2d" and last is not None and last.op != "lookup":
+            _after(node, last, graph.specs[node.outputs[0]].shape).words()
 
 
 ROWS: dict[str, DeviceOperator] = {
