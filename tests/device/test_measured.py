@@ -172,7 +172,9 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     verdict.ask_again(c, lambda: known)
     assert asked == [None, found]
     monkeypatch.setenv("VKQ_TUNE", "off")
-    assert verdict.with_choices(c).choices == ()
+    plain = verdict.with_choices(c)
+    assert plain.choices == ()
+    assert verdict.with_choices(plain) is plain
     for bad in ({"taken": "a", "outcomes": {}}, {"taken": "a", "outcomes": {"a": -1.0}}, [], {"taken": "a"}):
         with pytest.raises(ValueError, match="no measurement"):
             Measured.parse(bad)

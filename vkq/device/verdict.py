@@ -140,7 +140,9 @@ def believe(c: Capabilities, report: Verdict) -> None:
 def with_choices(c: Capabilities) -> Capabilities:
     """The capabilities with what was measured on the device, where that is known and asked for."""
     found = None if spawn.in_child() else _reports.get(c.key)
-    return dataclasses.replace(c, choices=measured.choices(found.tuning if found else None))
+    choices = measured.choices(found.tuning if found else None)
+    # Where nothing is: itself, which what is kept by capabilities knows without comparing all that they say.
+    return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
 
 def refusal(c: Capabilities) -> str | None:

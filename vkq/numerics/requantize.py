@@ -140,9 +140,10 @@ def check_accumulator(
 def _cannot_overflow(
     weight: npt.NDArray[Any], steps: int, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
 ) -> bool:
-    """Whether even weights that were all as large as the largest would do. Much cheaper than their sums."""
+    """Whether even weights that were all as large as their type's largest would do: nearly always, without a
+    look at them."""
     zeros = np.zeros(1, np.int64) if w_zero_point is None else np.asarray(w_zero_point, np.int64)
-    low, high = int(weight.min()), int(weight.max())
+    low, high = np.iinfo(weight.dtype).min, np.iinfo(weight.dtype).max
     largest = max(abs(w - int(z)) for w in (low, high) for z in (zeros.min(), zeros.max()))
     most = 0 if bias is None else int(np.abs(bias.astype(np.int64)).max())
     return steps * largest + most < 2**31
