@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from vkq.device.profiles import profile
 from vkq.kernels import grouped
 from vkq.kernels.taken import form, taken
 
@@ -40,7 +41,7 @@ def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None
     found = {each.layer: each for each in taken(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))
-    assert few.constants["IN_TURN"] == (small or name.startswith("adreno"))
+    assert few.constants.get("IN_TURN", False) == (small or name.startswith("adreno"))
     if many.variant.shader == few.variant.shader:
         assert many.variant.axes["rows"] == ("1" if small else "4")
     unroll = 2 if name.startswith("videocore") else 4
@@ -58,6 +59,33 @@ def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: s
     shaders = {each.variant.shader for each in taken(reported(name))}
     assert ("gemm_q8ta_q8csw__texels" in shaders) == (name in ("adreno-650", "lavapipe"))
     assert ("gemv_q8ta_q8csw__texels" in shaders) == (name == "lavapipe")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
+    """Pools read a window of 3x3 at once where registers are plenty; transpositions are all the same."""
+    found = {each.layer: dict(each.constants) for each in taken(reported(name))}
+    known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3}
+    pool = known if name == "nvidia-h200" else {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0}
+    assert found["max pool"] == pool
+    assert found["average pool"] == {**pool, "SOFT_FLOAT": False}
+    assert found["transpose"] == {"LOCAL_X": 64, "ORDER_0": 0, "ORDER_1": 2, "ORDER_2": 3, "ORDER_3": 1}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_kernel_has_a_workgroup_that_the_device_avoids(name: str) -> None:
+    c = reported(name)
+    sizes = {(each.constants.get("LOCAL_X"), each.constants.get("LOCAL_Y", 1)) for each in taken(c)}
+    assert not sizes & profile(c).avoid_local
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
+    """Of 250 blocks: AMD's cache lines want four at least, a CPU splits no sum."""
+    found = {each.layer: each.constants for each in taken(reported(name))}
+    known = {"radv": (4, 64), "lavapipe": (16, 1), "swiftshader": (16, 1)}
+    one = found["linear 1x1000x2048"]
+    assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
 
 
 # blocks of k that gemv reads at once, direct convolutions one channel after the other, 16 channels quantized

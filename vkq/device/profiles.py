@@ -45,6 +45,7 @@ class Profile:
     gemv_invocations: int
     gemv_invocations_few: int
     gemv_columns: int
+    gemv_narrowest: int
     gemv_unroll: int
     direct_blocks: int
     direct_in_turn: bool

@@ -37,18 +37,19 @@ def split(capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     wanted = known.gemv_invocations_few if rows <= FEW_ROWS else known.gemv_invocations
-    return shared_split(min(wanted, most, room), n4, k4)
+    return shared_split(min(wanted, most, room), n4, k4, known.gemv_narrowest)
 
 
-def shared_split(most: int, n4: int, k4: int) -> dict[str, Value]:
-    """`split` where parts are summed in shared memory, by at most so many invocations.
+def shared_split(most: int, n4: int, k4: int, narrowest: int = 1) -> dict[str, Value]:
+    """`split` where parts are summed in shared memory, by at most so many invocations; *narrowest*: column
+    blocks at least.
 
     A short k has few parts; the workgroup then takes more columns, so that it still fills a subgroup.
 
     >>> shared_split(256, 4096, 4096), shared_split(256, 16, 8)
     ({'LOCAL_X': 8, 'LOCAL_Y': 32}, {'LOCAL_X': 16, 'LOCAL_Y': 2})
     """
-    columns = next(width for least, width in COLUMNS if n4 >= least)
+    columns = max(narrowest, next(width for least, width in COLUMNS if n4 >= least))
     parts = 1
     while 2 * parts * columns <= most and 2 * parts * BLOCKS_PER_PART <= k4:
         parts *= 2
