@@ -45,9 +45,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
 uint channel;         // the first output channel
-uint group, image, oh, ow;
+uint x_at, y_at;      // the first input channel of its group; the first result
+uint pixels;          // to write: none beyond the edge, where results are those of the last block
 int h0, w0;           // of the first pixel's first tap in the input
-bool exists;          // false beyond the edge: computed from the last block and not stored
 Lanes zeros[BLOCKS];
 
 void begin() {
@@ -55,13 +55,13 @@ void begin() {
   uint across = ceil_div(all, LOCAL_X), tile = workgroup_index(), row = tile / across;
   uint at = (tile - row * across) * LOCAL_X + gl_LocalInvocationID.x;
   uint unit = row * LOCAL_Y + gl_LocalInvocationID.y;
-  exists = at < all && unit < units;
   channel = min(unit, units - 1u) * CHANNELS;
-  group = channel / p.group_oc;
-  uint line = min(at, all - 1u) / blocks;
-  image = line / p.oh;
-  oh = line - image * p.oh;
-  ow = (min(at, all - 1u) - line * blocks) * PIXELS;
+  uint line = min(at, all - 1u) / blocks, image = line / p.oh, oh = line - image * p.oh;
+  uint ow = (min(at, all - 1u) - line * blocks) * PIXELS;
+  pixels = at < all && unit < units ? p.ow - ow : 0u;
+  x_at = (image * p.c + channel / p.group_oc * p.group_ic) * p.h * p.w;
+  y_at = ((image * p.channels + channel) * p.out_h + oh * p.out_stride_h + p.out_first_h) * p.out_w +
+      ow * p.out_stride_w + p.out_first_w;
   h0 = int(oh * p.stride_h) - p.pad_t;
   w0 = int(ow * p.stride_w) - p.pad_l;
   [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
@@ -95,52 +95,53 @@ int column_at(uint pixel, uint kw) { return w0 + int(pixel * p.stride_w + kw * p
 
 Lanes sums[PIXELS][BLOCKS];
 
+// Pixel i of a window, which lies in vectors: some drivers keep an array of as many floats in memory.
+#define PIXEL(i) window[(i) / 4u][(i) % 4u]
+
 // One line of taps of one input channel; `at` is the word of its first weights.
 void multiply_line(bool inside, uint line, uint at) {
   uint blocks = word_blocks();
-  float window[PIXELS];
+  vec4 window[PIXELS / 4];
   [[unroll]] for (uint i = 1u; i < PIXELS; i++)
-    window[i] = SLIDE ? input_at(inside, line, w0 + int(i) - 1) : 0.0;
+    PIXEL(i) = SLIDE ? input_at(inside, line, w0 + int(i) - 1) : 0.0;
   [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
     [[unroll]] for (uint i = 0u; i + 1u < PIXELS; i++)
-      window[i] = SLIDE ? window[i + 1u] : input_at(inside, line, column_at(i, kw));
-    window[PIXELS - 1u] = input_at(inside, line, column_at(PIXELS - 1u, kw));
+      PIXEL(i) = SLIDE ? PIXEL(i + 1u) : input_at(inside, line, column_at(i, kw));
+    PIXEL(PIXELS - 1u) = input_at(inside, line, column_at(PIXELS - 1u, kw));
     WORDS words = w[at + kw * blocks];
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
       Lanes weights = weights_of(words, b);
-      [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] += window[i] * weights;
+      [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] += PIXEL(i) * weights;
     }
   }
 }
 
 void store(uint pixel, uint c, float value) {
-  uint at = ((image * p.channels + c) * p.out_h + oh * p.out_stride_h + p.out_first_h) * p.out_w;
-  if (exists && ow + pixel < p.ow && c < p.channels)
-    y[at + (ow + pixel) * p.out_stride_w + p.out_first_w] = value;
+  if (pixel < pixels && channel + c < p.channels)
+    y[y_at + c * p.out_h * p.out_w + pixel * p.out_stride_w] = value;
 }
 
 void main() {
   begin();
   [[unroll]] for (uint i = 0u; i < PIXELS; i++)
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = Lanes(0.0);
-  uint c4 = ceil_div(p.channels, 4u), plane = p.h * p.w, at = channel / (4u * BLOCKS);
-  uint base = (image * p.c + group * p.group_ic) * plane;
+  uint c4 = ceil_div(p.channels, 4u), at = channel / (4u * BLOCKS);
   for (uint c = 0u; c < p.group_ic; c++) {
     [[unroll]] for (uint kh = 0u; kh < lines_of_taps(); kh++) {
       uint h = uint(h0 + int(kh * p.dilation_h));
-      multiply_line(h < p.h, base + h * p.w, at);
+      multiply_line(h < p.h, x_at + h * p.w, at);
       at += taps_of_line() * word_blocks();
     }
-    base += plane;
+    x_at += p.h * p.w;
   }
   [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
     uint block = min(channel / 4u + b, c4 - 1u);
     [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
 #if CHANNELS == 1
-      store(i, channel, output_values(vec4(sums[i][b]), block)[channel % 4u]);
+      store(i, 0u, output_values(vec4(sums[i][b]), block)[channel % 4u]);
 #else
       vec4 values = output_values(sums[i][b], block);
-      [[unroll]] for (uint c = 0u; c < 4u; c++) store(i, channel + 4u * b + c, values[c]);
+      [[unroll]] for (uint c = 0u; c < 4u; c++) store(i, 4u * b + c, values[c]);
 #endif
     }
   }
