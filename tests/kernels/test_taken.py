@@ -36,6 +36,17 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
+    """Of products alone: a convolution straight from the image spills nothing with four."""
+    found = {each.layer: each.variant for each in taken(reported(name))}
+    small = found["float32 linear 49x2048x512"].axes["tile"] == "2x4"
+    assert small == name.startswith("videocore")
+    if small:
+        assert found["float32 conv 3x3 C64 56x56"].axes["tile"] == "4x4"
+        assert found["float32 depthwise 3x3 C32 112x112"].axes["tile"] == "4x1"
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
     """On a Mali and a VideoCore two rows spill."""
     found = {each.layer: each for each in taken(reported(name))}

@@ -241,10 +241,10 @@ class FloatDirect:
         """Pixels x output channels of an invocation: as many as the device has registers for, the channels
         all of one group."""
         known = profile(self.device.capabilities).tile_float
-        one_group = self.group_oc == self.oc
+        known = known if known in TILES else TILES[-1]  # 2x4 is a tile of products alone
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
-            if self.group_oc % channels == 0 or (one_group and self.oc > channels // 2):
+            if self.group_oc % channels == 0 or self.group_oc == self.oc > channels // 2:
                 return tile
         return "8x1" if known == TILES[0] else "4x1"
 

@@ -26,7 +26,7 @@ from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value
 
-SHADER = "gemm_q8ta_q8csw__tiled"
+SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 INVOCATIONS = (
     64  # of a workgroup where nothing else is known: every device has them, and most schedule them well
 )
@@ -94,18 +94,20 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     not avoid, those that should take the least time, padding included."""
     known = profile(capabilities)
     tiles = list(known.register_tile_percent)
-    tiles = tiles[: tiles.index(known.tile_float if shape.form == FLOATS else known.tile) + 1]
+    shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
+    built = catalog().shaders[shader].axes["tile"]
+    tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in built]
     sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
     return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))
 
 
 def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
-    """What the workgroups of a product take, in blocks of 4x4 results, times 10,000."""
-    rows, columns = (int(size) // 4 for size in setting.tile.split("x"))
+    """What the workgroups of a product take, in results, times 10,000."""
+    rows, columns = (int(size) for size in setting.tile.split("x"))
     rows, columns = rows * setting.local_y, columns * setting.local_x
-    blocks = -(-shape.m4 // rows) * rows * -(-shape.n4 // columns) * columns
-    return blocks * known.register_tile_percent[setting.tile] * known.register_width_percent[setting.local_x]
+    results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
+    return results * known.register_tile_percent[setting.tile] * known.register_width_percent[setting.local_x]
 
 
 def candidates(capabilities: Capabilities) -> list[Setting]:
