@@ -7,6 +7,7 @@ import pytest
 from vkq.device.profiles import profile
 from vkq.kernels import grouped
 from vkq.kernels.taken import form, taken
+from vkq.select import tune
 
 from ..device.reported import NAMES, reported
 
@@ -38,9 +39,11 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
     """Of products alone: a convolution straight from the image spills nothing with four."""
-    found = {each.layer: each.variant for each in taken(reported(name))}
+    c = reported(name)
+    found = {each.layer: each.variant for each in taken(c)}
     small = found["float32 linear 49x2048x512"].axes["tile"] == "2x4"
-    assert small == name.startswith("videocore")
+    narrow = tune.default(c, tune.ProductShape(tune.FLOATS, "f32", 2, 1, 64))
+    assert small == (narrow.tile == "2x4") == name.startswith("videocore")
     if small:
         assert found["float32 conv 3x3 C64 56x56"].axes["tile"] == "4x4"
         assert found["float32 depthwise 3x3 C32 112x112"].axes["tile"] == "4x1"
