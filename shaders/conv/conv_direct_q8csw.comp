@@ -1,8 +1,9 @@
-// Convolution of float32 images with int8 weights, straight from the image: any kernel, stride, dilation,
+// Convolution of float images with int8 weights, straight from the image: any kernel, stride, dilation,
 // padding and groups, depthwise ones too. y = sum * scale + bias, the sum over (channel, kh, kw) in order.
 //
-// Memory    x: float32 NCHW; w: words [channel of the group][kh][kw][c4], lane = output channel, as many
-//           together as an invocation needs of a tap; channels: float_output.glslh; y: float32 NCHW.
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
+//           group][kh][kw][c4], lane = output channel, as many together as an invocation needs of a tap;
+//           channels: float_output.glslh.
 // Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
 //           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
 //           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
@@ -10,6 +11,9 @@
 // Needs     no shared memory and no barrier.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
@@ -25,10 +29,11 @@ layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 #else
 #define WORDS uint
 #endif
-layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 layout(set = 0, binding = 1) readonly buffer W { WORDS w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -87,7 +92,7 @@ Lanes weights_of(WORDS words, uint b) {
 
 float input_at(bool inside, uint line, int column) {
   bool real = inside && uint(column) < p.w;
-  float value = x[real ? line + uint(column) : 0u];
+  float value = float_of(stored_at(x, real ? line + uint(column) : 0u));
   return real ? value : 0.0;
 }
 
@@ -118,7 +123,7 @@ void multiply_line(bool inside, uint line, uint at) {
 
 void store(uint pixel, uint c, float value) {
   if (pixel < pixels && channel + c < p.channels)
-    y[y_at + c * p.out_h * p.out_w + pixel * p.out_stride_w] = value;
+    store_number(y, y_at + c * p.out_h * p.out_w + pixel * p.out_stride_w, value);
 }
 
 void main() {

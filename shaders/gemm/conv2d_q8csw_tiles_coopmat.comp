@@ -2,7 +2,7 @@
 // (VK_KHR_cooperative_matrix, subgroup scope), as an implicit GEMM of output pixels x output channels; x and
 // the weights become float16 on their way to shared memory.
 //
-// Memory    x: NCHW, float32 or (X_HALF) words of two float16. The input pixels under a tile of TH x TW
+// Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh). The input pixels under a tile of TH x TW
 //           outputs, all taps of them, are loaded into shared memory once for CH channels; a run of MN
 //           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
 //           bytes, which keeps neighbours in other banks. w: kPackedInt8_16K with k = (chunk of CH channels,
@@ -20,6 +20,9 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 #define BM (TH * TW)
 #define CONV 1
@@ -31,14 +34,11 @@ layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
 
-#if X_HALF
-layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
-#else
-layout(set = 0, binding = 0) readonly buffer X { float x[]; };
-#endif
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -64,13 +64,9 @@ uint place_of_row(uint row) {
 }
 
 // Two channels of a pixel as halves.
-#if X_HALF
-#define Raw uint
-uint raw_at(uint at) { return x[at / 2u] >> 16u * (at % 2u) & 0xffffu; }
+#if FLOAT16_IMAGES
 uint pair_of(uint a, uint b) { return a | b << 16; }
 #else
-#define Raw float
-float raw_at(uint at) { return x[at]; }
 uint pair_of(float a, float b) { return float16_word(vec2(a, b)); }
 #endif
 
@@ -81,7 +77,7 @@ void load_halo() {
   uint plane = p.h * p.w, base = (image * p.c + group * p.group_channels + first_channel) * plane;
   uint count = p.group_channels - first_channel;
   [[dont_unroll]] for (uint first = thread; first < items; first += BATCH * INVOCATIONS) {
-    Raw raw[BATCH][RUN];
+    Stored raw[BATCH][RUN];
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {
       uint item = first + b * INVOCATIONS, run = item / halo, pixel = item - run * halo,
            line = pixel / HALO_W, h = uint(h0 + int(line)), column = uint(w0 + int(pixel - line * HALO_W));
@@ -89,8 +85,8 @@ void load_halo() {
       uint at = base + (RUN * run * p.h + h) * p.w + column;
       [[unroll]] for (uint c = 0u; c < RUN; c++) {
         bool real = inside && RUN * run + c < count;
-        Raw value = raw_at(real ? at + c * plane : 0u);
-        raw[b][c] = real ? value : Raw(0);
+        Stored value = stored_at(x, real ? at + c * plane : 0u);
+        raw[b][c] = real ? value : Stored(0);
       }
     }
     [[unroll]] for (uint b = 0u; b < BATCH; b++) {

@@ -21,13 +21,17 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
 #extension GL_EXT_control_flow_attributes : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x = INVOCATIONS) in;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 #if !defined(ROWS_OF)
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #elif ROWS_OF == 2
 layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #else

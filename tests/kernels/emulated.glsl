@@ -10,6 +10,19 @@ layout(constant_id = 11) const uint MN = 16;
 layout(constant_id = 12) const uint MK = 32;
 layout(constant_id = 13) const uint SUBGROUP = 32;
 
+#if FLOAT16_IMAGES  // float_numbers.glslh without 16-bit storage
+#define FLOAT_NUMBERS_GLSLH
+#define Number uint
+#define Stored uint
+#define shift_of(at) (16u * ((at) % 2u))
+#define stored_at(array, at) (array[(at) / 2u] >> shift_of(at) & 0xffffu)
+#define store_number(array, at, value)                        \
+  {                                                           \
+    atomicAnd(array[(at) / 2u], ~(0xffffu << shift_of(at)));  \
+    atomicOr(array[(at) / 2u], float16_bits(value) << shift_of(at)); \
+  }
+#endif
+
 struct MatrixW {
   uvec4 k[ELEMENTS * K_RUNS];
 };

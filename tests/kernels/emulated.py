@@ -42,6 +42,7 @@ FEATURES = (
     "shaderInt8",
     "shaderFloat16",
     "shaderBFloat16CooperativeMatrix",
+    "storageBuffer16BitAccess",
     "subgroupSizeControl",
     "computeFullSubgroups",
 )
@@ -49,7 +50,7 @@ LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations":
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
-    "GL_EXT_bfloat16",
+    "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
 IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),
@@ -160,7 +161,7 @@ def _compiled(
     source = text(variant)
     for extension in EXTENSIONS:
         source = source.replace(f"#extension {extension} : require", "")
-    source = source.replace("#pragma use_vulkan_memory_model", "")
+    source = source.replace("#pragma use_vulkan_memory_model", "").replace("writeonly buffer Y", "buffer Y")
     source = source.replace("gl_SubgroupInvocationID", "(gl_LocalInvocationIndex % SUBGROUP)")
     source = source.replace("gl_SubgroupID", "(gl_LocalInvocationIndex / SUBGROUP)").replace(
         "subgroupBarrier()", "barrier()"

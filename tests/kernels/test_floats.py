@@ -12,7 +12,8 @@ from tests.cases import Data, random_data
 from tests.device.reported import profile_says
 from vkq.check.expected import Expected
 from vkq.kernels import floats
-from vkq.kernels.floats import Affine, FloatDirect, FloatGemm, FloatImplicit, staged_tile
+from vkq.kernels.float_direct import FloatDirect
+from vkq.kernels.floats import Affine, FloatGemm, FloatImplicit, staged_tile
 from vkq.kernels.gemm import Rows
 from vkq.layout.extent import Spec
 from vkq.problem.names import parse
@@ -84,8 +85,16 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
         data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="direct",
         device=device, **data.options,
     )  # fmt: skip
-    assert layer.explain(x.shape).variants == (f"conv2d_q8csw__direct:{tile}",)
+    assert layer.explain(x.shape).variants == (f"conv2d_q8csw__direct:{tile}.float32",)
     assert want.mismatch(layer(x)) is None
+    given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
+    got = layer(given)
+    assert got.dtype == "float16"
+    np.testing.assert_array_equal(got.numpy(), layer(given.numpy().astype(np.float32)).astype(np.float16))
+    halves, casts = (f"conv2d_q8csw__direct:{tile}.float16",), ["float32", "float16"]
+    variants = layer.plan(given.spec).variants
+    whole = device.capabilities.features["storageBuffer16BitAccess"]
+    assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
 
 
 @pytest.mark.parametrize(("rows", "unroll"), [(1, 4), (1, 2), (2, 4), (4, 4), (8, 4)])

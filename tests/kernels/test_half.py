@@ -66,6 +66,17 @@ def check(device: vkq.Device, name: str) -> None:
     assert layer.scheme == "q8csw_f16"
     assert "coopmat" in layer.explain(problem.x_shape).variants[-1]
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
+    if name.startswith("conv2d"):
+        check_float16_images(layer, x.astype(np.float16))
+
+
+def check_float16_images(layer: vkq.Conv2d, x: Any) -> None:
+    """float16 images in and out: the same numbers, rounded once."""
+    given = vkq.Tensor.from_numpy(x, layer.device)
+    assert not any("cast" in name for name in layer.plan(given.spec).variants)
+    got = layer(given)
+    assert got.dtype == "float16"
+    np.testing.assert_array_equal(got.numpy(), layer(x.astype(np.float32)).astype(np.float16))
 
 
 @pytest.mark.parametrize(("tile", "name"), EVERY)

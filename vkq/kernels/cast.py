@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
 from ..shader.catalog import catalog
 
 
@@ -16,3 +17,8 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
         program = b.device.program(catalog().find("cast_float16__words", to=dtype))
         b.dispatch(program, [x, y], {"elements": y.spec.size})
     return y
+
+
+def kept(device: Device, x: Value) -> str:
+    """The type of a layer's results: of x, where shaders may write single numbers of float16, or float32."""
+    return x.spec.dtype if device.capabilities.features["storageBuffer16BitAccess"] else "float32"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
-from .floats import FloatDirect, FloatImplicit
+from .float_direct import FloatDirect
+from .floats import FloatImplicit
 from .half import RUN, PartsConvolution, worth
 from .half_tiles import HalfConvolution
 from .method import Convolution, Kernel, Method, not_depthwise

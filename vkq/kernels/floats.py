@@ -26,14 +26,12 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from . import gemv
 from .cast import converted
-from .direct import UNROLLED_TAPS, Sweep
-from .gemm import INVOCATIONS, Rows
+from .gemm import Rows
 from .pixels import window
 from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
-TILES = ("8x8", "4x8", "4x4")  # of a convolution straight from the image, widest first
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
 # workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
@@ -200,6 +198,10 @@ class FloatImplicit:
         """Whether the convolution fills tiles through shared memory."""
         return staged_tile(capabilities, CONV_STAGED, p.gemm_m, p.oc // p.groups, p.groups) is not None
 
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return "float32"
+
     def program(self, p: Conv2dProblem) -> Program:
         """The pipeline for this problem."""
         gemm = self.gemm
@@ -214,76 +216,6 @@ class FloatImplicit:
             "group_channels": p.ic // p.groups, "ow": p.ow,
         }  # fmt: skip
         b.dispatch(self.program(p), gemm.slots(b, converted(b, x, "float32"), y), push, gemm.macs(p.gemm_m))
-
-
-class FloatDirect:
-    """A convolution straight from the image; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW)
-    as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias alone remains."""
-
-    def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
-        self.device, self.affine = device, affine
-        self.oc, self.group_ic, self.kh, self.kw = weight.shape
-        self.group_oc = self.oc // groups
-        whole = max(4, self.channels)  # channels that are read at once
-        channels = -(-self.oc // whole) * whole
-
-        def packed() -> Int8:
-            padded = np.zeros((channels, *weight.shape[1:]), np.int8)
-            padded[: self.oc] = weight
-            return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
-
-        self.weights = Resident(device, channels * self.group_ic * self.kh * self.kw, packed)
-        size = ceil4(self.oc) * PARAMETERS * 16
-        self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
-
-    @property
-    def tile(self) -> str:
-        """Pixels x output channels of an invocation: as many as the device has registers for, the channels
-        all of one group."""
-        known = profile(self.device.capabilities).tile_float
-        known = known if known in TILES else TILES[-1]  # 2x4 is a tile of products alone
-        for tile in TILES[TILES.index(known) :]:
-            channels = int(tile.partition("x")[2])
-            if self.group_oc % channels == 0 or self.group_oc == self.oc > channels // 2:
-                return tile
-        return "8x1" if known == TILES[0] else "4x1"
-
-    @property
-    def channels(self) -> int:
-        """Output channels of an invocation."""
-        return int(self.tile.partition("x")[2])
-
-    def program(self, v: Sweep) -> Program:
-        """The pipeline for sweeps like this one."""
-        known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
-        down = 1
-        while down < 4 and down < units:
-            down *= 2
-        across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
-        taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        lines = self.kh if self.kh * self.kw <= known.unrolled_taps_float else 0
-        kind: dict[str, Constant] = {
-            "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
-        }  # fmt: skip
-        variant = catalog().find("conv2d_q8csw__direct", tile=self.tile)
-        return self.device.program(variant, {**kind, **self.affine.constants})
-
-    def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
-        """Adds the pixels of one sweep."""
-        push: dict[str, int | float] = {
-            "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
-            "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],
-            "pad_l": v.before[1], "dilation_h": v.dilation[0], "dilation_w": v.dilation[1],
-            "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
-            "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
-            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **self.affine.push,
-        }  # fmt: skip
-        macs = v.images * v.oh * 4 * ceil4(v.ow) * self.oc * self.group_ic * self.kh * self.kw
-        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(self.program(v), slots, push, macs)
-
-    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        self.sweep(b, Sweep.of(p), converted(b, x, "float32"), y)
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:

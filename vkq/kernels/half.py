@@ -168,8 +168,12 @@ class HalfMatrices:
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
         }  # fmt: skip
+        variant = way.variant
+        if self.elements == FLOAT16:
+            whole = "half" if y.spec.dtype == "float16" else "any"
+            variant = catalog().find(FLOAT16.convolution, tile=variant.axes["tile"], y=whole)
         slots = [operand, *self._constants(b), y]
-        b.dispatch(self._program(way.variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+        b.dispatch(self._program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
 
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
@@ -208,7 +212,7 @@ class HalfMatrices:
         """The tiles that the device runs, each with the first matrices of its list that fit."""
         facts = self.gemm.device.capabilities
         for tile in (self.tile,) if self.tile else self.elements.of(profile(facts)):
-            any_y = {"y": "any"} if shader == self.elements.product else {}
+            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
             variant = catalog().find(shader, tile=tile, **any_y)
             for matrices in advertised_half(facts, self.elements.form):
                 values = matrices.constants(variant)
@@ -223,6 +227,10 @@ class PartsConvolution:
 
     def __init__(self, gemm: FloatGemm, weight: Int8):
         self.matrices = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return "float32"
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.matrices.convolve(b, p, x, y)

@@ -18,6 +18,7 @@ from ..runtime.program import refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .cast import converted, kept
 from .floats import FloatGemm
 from .half import FLOAT16, STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
 from .matrix_conv import chunked, halo
@@ -94,10 +95,15 @@ class HalfConvolution:
         size = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
         return {**matrices.constants(variant), **self.gemm.affine.constants, **size}
 
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return kept(self.device, x)
+
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        found = self.chosen(p, x.spec.dtype)
+        found = self.chosen(p, y.spec.dtype)
         if found is None:
             return self.gathered.convolve(b, p, x, y)
+        x = converted(b, x, y.spec.dtype)
         push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "k": self.k, "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
             "steps": p.kh * p.kw * CHUNK // found.size("BK"), "tiles_h": -(-p.oh // found.size("TH")),

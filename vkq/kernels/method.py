@@ -26,6 +26,13 @@ class Kernel(Protocol):
         """Adds the dispatches."""
 
 
+class FloatKernel(Kernel, Protocol):
+    """One of float activations."""
+
+    def writes(self, x: Value) -> str:
+        """The type of its results: float32, or float16 where x is."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Convolution:
     """What kernels of a convolution are made of: the weight (OC, IC/groups, KH, KW) and zero points (OC,) as

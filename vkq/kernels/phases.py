@@ -16,7 +16,7 @@ from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..shader.spec import Value as Constant
 from .direct import Direct, Sweep
-from .floats import FloatDirect
+from .float_direct import FloatDirect
 from .weights import Int8
 
 HEADER = 48  # bytes of a phase before the weights: conv_block.glslh

@@ -27,7 +27,8 @@ from .after import NOTHING
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
-from .floats import Affine, FloatDirect, FloatGemm, FloatImplicit
+from .float_direct import FloatDirect
+from .floats import Affine, FloatGemm, FloatImplicit
 from .gemm import Int8Gemm, Rows
 from .grouped import GroupedGemm
 from .implicit import Implicit

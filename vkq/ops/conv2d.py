@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy.typing as npt
 
@@ -13,8 +13,9 @@ from ..arguments import checked
 from ..kernels import methods
 from ..kernels.after import After
 from ..kernels.gemm import Int8Gemm
-from ..kernels.method import Convolution, Kernel, Method
+from ..kernels.method import Convolution, FloatKernel, Kernel, Method
 from ..kernels.repack import repacked
+from ..layout.extent import Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..problem.conv2d import Conv2dProblem
@@ -141,10 +142,12 @@ class Conv2d(Layer[Conv2dProblem]):
         layout = layout if layout in method.layouts else method.layout_of(x.spec)
         if not (method.quantizes and x.spec.dtype == "float32"):
             x, _ = self._scheme.take(b, x, method.x_layout or layout)
-        result = self._scheme.result(p.y_shape, layout)
+        result, kernel = self._scheme.result(p.y_shape, layout), self._kernel(method, p)
+        if method.floats and self.y_qparams is None:
+            result = Spec(result.shape, cast(FloatKernel, kernel).writes(x))
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
-            self._kernel(method, p).build(b, p, x, y)
+            kernel.build(b, p, x, y)
         return self._scheme.finished(b, x, y)
 
 

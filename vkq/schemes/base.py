@@ -13,7 +13,8 @@ import numpy.typing as npt
 from ..errors import ArgumentError, DTypeError
 from ..kernels.after import NOTHING, After
 from ..kernels.direct import Direct
-from ..kernels.floats import FloatDirect, FloatGemm
+from ..kernels.float_direct import FloatDirect
+from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Int8Gemm, Rows
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec

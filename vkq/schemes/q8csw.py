@@ -9,7 +9,8 @@ import numpy as np
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
-from ..kernels.floats import Affine, FloatDirect, FloatGemm
+from ..kernels.float_direct import FloatDirect
+from ..kernels.floats import Affine, FloatGemm
 from ..kernels.half import PARTS_OF_FLOAT32, HalfMatrices
 from ..kernels.quantize import quantized
 from ..kernels.weights import Int8, Int32

@@ -1,0 +1,95 @@
+"""Convolutions of float activations with int8 weights straight from the image, without an im2col matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..device.profiles import profile
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .cast import converted, kept
+from .direct import UNROLLED_TAPS, Sweep
+from .floats import PARAMETERS, Affine
+from .gemm import INVOCATIONS
+from .weights import Int8, Int32, ceil4
+
+TILES = ("8x8", "4x8", "4x4")  # pixels x output channels of an invocation, widest first
+
+
+class FloatDirect:
+    """A convolution straight from the image; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW)
+    as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias alone remains."""
+
+    def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
+        self.device, self.affine = device, affine
+        self.oc, self.group_ic, self.kh, self.kw = weight.shape
+        self.group_oc = self.oc // groups
+        whole = max(4, self.channels)  # channels that are read at once
+        channels = -(-self.oc // whole) * whole
+
+        def packed() -> Int8:
+            padded = np.zeros((channels, *weight.shape[1:]), np.int8)
+            padded[: self.oc] = weight
+            return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
+
+        self.weights = Resident(device, channels * self.group_ic * self.kh * self.kw, packed)
+        size = ceil4(self.oc) * PARAMETERS * 16
+        self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
+
+    @property
+    def tile(self) -> str:
+        """Pixels x output channels of an invocation: as many as the device has registers for, the channels
+        all of one group."""
+        known = profile(self.device.capabilities).tile_float
+        known = known if known in TILES else TILES[-1]  # 2x4 is a tile of products alone
+        for tile in TILES[TILES.index(known) :]:
+            channels = int(tile.partition("x")[2])
+            if self.group_oc % channels == 0 or self.group_oc == self.oc > channels // 2:
+                return tile
+        return "8x1" if known == TILES[0] else "4x1"
+
+    @property
+    def channels(self) -> int:
+        """Output channels of an invocation."""
+        return int(self.tile.partition("x")[2])
+
+    def program(self, v: Sweep, dtype: str = "float32") -> Program:
+        """The pipeline for sweeps like this one, of images in and out of that type."""
+        known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
+        down = 1
+        while down < 4 and down < units:
+            down *= 2
+        across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
+        taps = self.kw if self.kw <= UNROLLED_TAPS else 0
+        lines = self.kh if self.kh * self.kw <= known.unrolled_taps_float else 0
+        kind: dict[str, Constant] = {
+            "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
+        }  # fmt: skip
+        variant = catalog().find("conv2d_q8csw__direct", tile=self.tile, x=dtype)
+        return self.device.program(variant, {**kind, **self.affine.constants})
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return kept(self.device, x)
+
+    def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
+        """Adds the pixels of one sweep, of the type of x."""
+        push: dict[str, int | float] = {
+            "lines": v.images * v.oh, "oh": v.oh, "ow": v.ow, "c": v.ic, "h": v.h, "w": v.w, "kh": self.kh,
+            "kw": self.kw, "stride_h": v.stride[0], "stride_w": v.stride[1], "pad_t": v.before[0],
+            "pad_l": v.before[1], "dilation_h": v.dilation[0], "dilation_w": v.dilation[1],
+            "group_ic": self.group_ic, "group_oc": self.group_oc, "channels": self.oc, "out_h": v.out[0],
+            "out_w": v.out[1], "out_stride_h": v.out_stride[0], "out_stride_w": v.out_stride[1],
+            "out_first_h": v.out_first[0], "out_first_w": v.out_first[1], **self.affine.push,
+        }  # fmt: skip
+        macs = v.images * v.oh * 4 * ceil4(v.ow) * self.oc * self.group_ic * self.kh * self.kw
+        slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
+        b.dispatch(self.program(v, y.spec.dtype), slots, push, macs)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        self.sweep(b, Sweep.of(p), converted(b, x, y.spec.dtype), y)
