@@ -15,6 +15,7 @@ import time
 
 import atheris
 
+SLOWER = 4  # times as long may an input take, as counting branches takes time of its own
 LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own dictionaries hold 64 bytes
 
 # A module that an editable installation's finder loads gets no counters, so the checkout on sys.path comes
@@ -22,7 +23,7 @@ LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own
 sys.meta_path.sort(key=lambda finder: not isinstance(finder, type))
 
 with atheris.instrument_imports(include=["vkq"]):
-    from .engine import checking
+    from .engine import SECONDS, checking
     from .targets import TARGETS, Target
 
 
@@ -39,7 +40,8 @@ def mutated(target: Target, data: bytes, most: int, seed: int) -> bytes:
 def main() -> None:
     name, seconds, *options = sys.argv[1:]
     target = TARGETS[name]
-    with atheris.instrument_imports(include=["vkq"]), checking(target) as check:  # what is imported late, too
+    counted = atheris.instrument_imports(include=["vkq"])  # what is imported late, too
+    with counted, checking(target, SLOWER * SECONDS) as check:
         end = time.process_time() + float(seconds)
 
         def limited(data: bytes) -> None:
