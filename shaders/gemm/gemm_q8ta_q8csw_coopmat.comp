@@ -37,12 +37,14 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define STAGE ((BM + BN) * W_ROW)
 #define RUNS (BK / 16)
 #ifdef PHASES
-// Pixel (h, w) of phase (i, j) is pixel (h * phases_h + i, w * phases_w + j) of the result.
+#include "divided.glslh"
+// Pixel (h, w) of phase (i, j) is pixel (h * phases_h + i, w * phases_w + j) of the result. Outputs are in
+// the order (i, block of channels, j): a subgroup stores neighbouring pixels at once, in whole sectors.
 uint place_of_phase(uint c, uint row) {
-  uint phase = c / 16u / p.phase_blocks, block = c / 16u - phase * p.phase_blocks;
-  uint line = row / p.ow, i = phase / p.phases_w;
-  uint column = (row - line * p.ow) * p.phases_w + phase - i * p.phases_w;
-  return ((block * (p.rows / p.ow) + line) * p.phases_h + i) * p.ow * p.phases_w + column;
+  uint run = c / 16u, pair = run / p.phases_w, j = run - pair * p.phases_w;
+  uint i = pair / p.phase_blocks, block = pair - i * p.phase_blocks;
+  uint line = divided(row, p.line_multiplier, p.line_shift), column = (row - line * p.ow) * p.phases_w + j;
+  return ((block * p.lines + line) * p.phases_h + i) * p.ow * p.phases_w + column;
 }
 #define PLACE(c, place) place_of_phase(c, place)
 #endif

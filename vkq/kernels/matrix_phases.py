@@ -11,11 +11,11 @@ import numpy.typing as npt
 from ..problem.transposed import TransposedConv2dProblem, TransposedOptions
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from .matrix_tiles import Tiling
+from .divisor import divisor
+from .matrix_tiles import SHORT_MOST, Tiling
 from .matrix_units import MatrixGemm, Pixels
 from .weights import Arithmetic, Int8
 
-ROOM = 25616  # bytes of shared memory of the larger tile
 TURN = 64  # k of a turn of its loops: one input channel counts for a pixel, not nine
 PHASES = "conv_transpose2d_q8ta_q8csw__coopmat"
 
@@ -26,26 +26,36 @@ def alone(options: TransposedOptions) -> bool:
     return plain and options.groups == 1 and options.kernel == options.stride
 
 
-def by_phases(values: npt.NDArray[Any], phases: int) -> npt.NDArray[Any]:
-    """What each output channel has (OC, ...), padded to whole blocks of 16 channels, for every phase."""
-    padded = np.pad(values, ((0, -len(values) % 16), *((0, 0),) * (values.ndim - 1)), "edge")
-    return np.tile(padded, (phases, *(1,) * (values.ndim - 1)))
+def by_phases(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A weight (OC, IC, KH, KW) as that of the outputs of all phases, (KH * KW * OC, IC): by lines of the
+    kernel, blocks of 16 channels, columns of the kernel, and channels, the last of them filling its block."""
+    oc, ic, kh, kw = weight.shape
+    padded = np.pad(weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)), "edge")
+    ordered: npt.NDArray[Any] = padded.reshape(-1, 16, ic, kh, kw).transpose(3, 0, 4, 1, 2)
+    return ordered.reshape(-1, ic)
+
+
+def of_phases(values: npt.NDArray[Any], kernel: tuple[int, int]) -> npt.NDArray[Any]:
+    """What each output channel has, (OC,), for the same outputs."""
+    return by_phases(np.broadcast_to(values.reshape(-1, 1, 1, 1), (len(values), 1, *kernel))).ravel()
 
 
 class MatrixPhases:
-    """*weight* is (KH * KW * OC, IC), the channels of each phase in whole blocks of 16; *arithmetic* is for
-    all of them."""
+    """*weight* is that of `by_phases`; *arithmetic* is for all of its outputs."""
 
     def __init__(self, device: Device, weight: Int8, arithmetic: Arithmetic, kernel: tuple[int, int]):
         self.kernel, self.blocks = kernel, len(weight) // (16 * kernel[0] * kernel[1])
         shape = len(weight), weight.shape[1]
         self.gemm = MatrixGemm(device, shape, lambda: weight, arithmetic, turn=TURN)
         self.gemm.whole, self.gemm.split = PHASES, None
-        # A larger tile reads its operands less often.
-        room = device.capabilities.properties["maxComputeSharedMemorySize"]
-        self.gemm.tiling = Tiling("128x128" if room >= ROOM else "64x64")
+        # A larger tile reads its operands less often; what has a short k is its loads and its stores.
+        larger = "128x64_short" if self.gemm.k <= SHORT_MOST else "128x128"
+        self.gemm.listed = Tiling(larger), Tiling("64x64")
 
     def build(self, b: Builder, p: TransposedConv2dProblem, x: Value, y: Value) -> None:
         rows = p.n * p.h * p.w
-        push = {"phases_h": self.kernel[0], "phases_w": self.kernel[1], "phase_blocks": self.blocks}
+        push = {
+            "phases_h": self.kernel[0], "phases_w": self.kernel[1], "phase_blocks": self.blocks,
+            "lines": p.n * p.h, **divisor("line", p.w),
+        }  # fmt: skip
         self.gemm.build(b, x, y, Pixels(rows, rows, p.h * p.w, p.w, p.h * p.w, p.w), push=push)

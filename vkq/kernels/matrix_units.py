@@ -180,6 +180,7 @@ class MatrixGemm:
             f"gemm_{arithmetic.family}__coopmat"  # the shader of one part, and of several
         )
         self.split = SPLIT if arithmetic.family == "q8ta_q8csw" else None
+        self.listed: tuple[Tiling, ...] | None = None  # in place of those that are best by the profile
         self.tiling: Tiling | None = None  # for tests and measurements: this one instead of the one chosen
 
     @staticmethod
@@ -205,7 +206,8 @@ class MatrixGemm:
         """The tilings of whole matrices, the best first."""
         w = self.packed
         how = self.whole is not None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
-        listed = tilings(profile(self.device.capabilities), rows, w.n, self.k, w.groups, *how)
+        known = profile(self.device.capabilities)
+        listed = self.listed or tilings(known, rows, w.n, self.k, w.groups, *how)
         for tiling in (self.tiling,) if self.tiling else listed:
             if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
                 variant = self._variant(tiling)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..kernels.cast import converted
 from ..kernels.direct import LAYOUTS
-from ..kernels.matrix_phases import MatrixPhases, alone, by_phases
+from ..kernels.matrix_phases import MatrixPhases, alone, by_phases, of_phases
 from ..kernels.phases import Phases
 from ..kernels.weights import Arithmetic
 from ..layout.extent import BLOCKED, IMAGE
@@ -101,16 +101,14 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         o = self._scheme.operands
         if self._choice.path != COOPMAT or o.y is None or not o.weight.size:
             return None
-        oc, ic, kh, kw = o.weight.shape
-        whole = np.pad(o.stored_weight, ((0, -oc % 16), (0, 0), (0, 0), (0, 0)))
-        weight = whole.transpose(2, 3, 0, 1).reshape(-1, ic)
+        kernel, weight = o.weight.shape[2:], by_phases(o.stored_weight)
         repeated = dataclasses.replace(
-            o, weight=weight, w_scale=by_phases(o.w_scale, kh * kw),
-            w_zero_point=by_phases(o.stored_zero_point, kh * kw),
-            bias=None if o.bias is None else by_phases(o.bias, kh * kw),
+            o, weight=weight, w_scale=of_phases(o.w_scale, kernel),
+            w_zero_point=of_phases(o.stored_zero_point, kernel),
+            bias=None if o.bias is None else of_phases(o.bias, kernel),
         )  # fmt: skip
         arithmetic = type(self._scheme)(repeated)
-        return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), (kh, kw))
+        return MatrixPhases(self.device, weight, cast(Arithmetic, arithmetic), kernel)
 
     def _takes(self, p: TransposedConv2dProblem) -> MatrixPhases | None:
         """The kernel on matrix units, where it is worth its while."""
