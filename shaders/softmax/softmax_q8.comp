@@ -41,10 +41,10 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "row_major.glslh"
-#include "exact_sum.glslh"
 #if OUT == OUT_Q8
 #include "quantized.glslh"
 #endif
+#include "softmax.glslh"
 #include "layout/any.glslh"
 
 const uint ROWS = LOCAL_X / THREADS;  // of a workgroup
@@ -69,20 +69,6 @@ uvec4 along(uvec4 e, uint i) {
   return e;
 }
 
-uvec2 add_wide(uvec2 a, uvec2 b) {
-  uint carry, low = uaddCarry(a.x, b.x, carry);
-  return uvec2(low, a.y + b.y + carry);
-}
-
-// The float32 nearest to a sum, which is at least 2^30.
-float wide_to_float(uvec2 v) {
-  int shift = (v.y != 0u ? 32 + findMSB(v.y) : findMSB(v.x)) - 29;  // 30 bits stay
-  uint kept = shift < 32 ? (v.x >> shift) | (v.y << (32 - shift)) : v.y >> (shift - 32);
-  bool rest = shift < 32 ? (v.x & ((1u << shift) - 1u)) != 0u
-                         : v.x != 0u || (v.y & ((1u << (shift - 32)) - 1u)) != 0u;
-  return compose(0u, 150 + shift, kept, rest);
-}
-
 // Where a row's words lie: words of four, in sixteens, are equally far apart in every layout.
 struct Words { uint first, four, sixteen; };
 
@@ -100,26 +86,9 @@ Int8x4 cut(Int8x4 word, uint count) {
   return (word & mask) | (int(0x80808080u) & ~mask);
 }
 
-// top - x of four lanes, which are no larger; lanes of padding come last, so what they borrow hurts none.
-uint distances(Int8x4 word, int top) { return uint(top + 128) * 0x01010101u - uint(word ^ int(0x80808080u)); }
-
-vec4 quotients(ivec4 e, float inverse) {
-  return vec4(multiply(int_to_float(e.x), inverse), multiply(int_to_float(e.y), inverse),
-      multiply(int_to_float(e.z), inverse), multiply(int_to_float(e.w), inverse));
-}
-
 ivec4 entries_of(uint d) {
   return ivec4(entries[d & 255u], entries[d >> 8 & 255u], entries[d >> 16 & 255u], entries[d >> 24]);
 }
-
-#if OUT == OUT_Q8
-Int8x4 quantized_four(vec4 value) {
-  bool sure = true;
-  Int8x4 word = quantized_word(floatBitsToUint(value), sure);
-  if (!sure) word = exact_word(floatBitsToUint(value));
-  return word;
-}
-#endif
 
 void main() {
   uint me = gl_LocalInvocationID.x, t = me / ROWS, mine = me % ROWS;
@@ -162,9 +131,7 @@ void main() {
   if (BY_TABLE) {
     for (uint d = 4u * t; d < 256u; d += 4u * THREADS) {
       ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
-      Int8x4 word = int8x4_broadcast(p.zero_point);
-      // the first of them is the largest; below half a step they are 0
-      if (float(four.x) * inverse > 0.49 * p.scale) word = quantized_four(quotients(four, inverse));
+      Int8x4 word = results_of(four, inverse);
       [[unroll]] for (uint k = 0u; k < 4u; k++) results[mine * 256u + d + k] = word >> (8u * k);
     }
     barrier();

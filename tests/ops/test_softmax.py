@@ -8,6 +8,7 @@ import pytest
 
 import vkq
 from vkq import QParams, Tensor
+from vkq.kernels import quantize
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
 from vkq.reference.softmax import softmax, softmax_onnxruntime
@@ -23,6 +24,9 @@ SHAPES = {  # shape: reason
     (1, 1000): "a classifier",
     (130, 21): "more rows than a workgroup has",
     (1, 5000): "a sum above 2**32",
+    (9, 514): "long rows, four side by side, of more fours than a workgroup has",
+    (2, 1300): "64 invocations for four rows",
+    (5, 4096): "the longest such rows",
 }
 
 
@@ -57,6 +61,23 @@ def test_every_axis_and_layout_of_images(device: vkq.Device, name: str) -> None:
         np.testing.assert_array_equal(
             vkq.softmax(tensor, axis).numpy(), softmax(x, q, axis), err_msg=str(axis)
         )
+
+
+@pytest.mark.parametrize("x", [random_bytes((9, 1001), "int8"), random_bytes((2, 1001, 1, 5), "int8")])
+@pytest.mark.parametrize("sure", [True, False])
+def test_long_rows(device: vkq.Device, x: np.ndarray, sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four side by side, in matrices and along channels; also where the short formula is sure of no result,
+    and where floats are not trusted."""
+    device._plans.clear()
+    if not sure:
+        monkeypatch.setattr(quantize, "SAFE", -1.0)
+        monkeypatch.setattr(device, "_soft_float", True)
+    q, yq = QParams(0.02), QParams(0.0003, -128)
+    tensor = Tensor.from_numpy(x, device, None, q)
+    y = vkq.softmax(tensor, 1, yq)
+    assert y.layout == tensor.layout
+    np.testing.assert_array_equal(y.numpy(), softmax(x, q, 1, yq))
+    device._plans.clear()
 
 
 def test_without_trust_in_the_floats_of_the_device(

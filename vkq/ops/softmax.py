@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 from ..kernels.quantize import steps
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
-from ..layout.extent import BLOCKED, MATRIX, Spec, layout_number
+from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
@@ -29,6 +29,9 @@ INVOCATIONS = 128
 LONG = 512  # elements of a row, twice as many as there may be results
 THREADS = 32  # of a row at most: four rows lie side by side in kPackedInt8_4H4W
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
+FOURS = ((MATRIX, COLUMNS), (IMAGE, CHANNELS))  # where a vector has four rows
+KEPT = 8  # vectors of an invocation then, at most
+MOST = 4 * KEPT * INVOCATIONS  # elements of such a row
 
 
 @checked
@@ -114,6 +117,9 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
     y = b.new(Spec(s.shape, "float32") if yq is None else Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
         return y
+    if yq is not None and (s.layout, axis) in FOURS and LONG <= s.extent[axis] <= MOST:
+        _fours(b, x, y, s.extent[axis], xq, yq)
+        return y
     threads = 1
     while threads < min(THREADS, ceil4(s.extent[axis])):
         threads *= 2
@@ -131,6 +137,20 @@ def _rows(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None) -> V
     )
     b.dispatch(program, [x, b.constant(table), y], push, 16 * s.size)
     return y
+
+
+def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) -> None:
+    """Softmax of rows of so many elements, of which each vector of x has four."""
+    vectors, threads = ceil4(size), THREADS
+    while vectors > KEPT * threads:
+        threads *= 2
+    constants: dict[str, Constant] = {
+        "LOCAL_X": max(2 * THREADS, threads), "THREADS": threads, "KEPT": -(-vectors // threads),
+    }  # fmt: skip
+    push = {"fours": x.spec.nbytes // (16 * vectors), "size": size, **steps(yq)}
+    table = b.device.constant(("softmax", xq.scale), 1024, lambda: exponentials(xq.scale))
+    program = b.device.program(catalog().find("softmax_rows_q8__four"), constants)
+    b.dispatch(program, [x, b.constant(table), y], push, 16 * x.spec.size)
 
 
 def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams) -> Value:
