@@ -24,9 +24,15 @@ layout(constant_id = 3) const bool SMALL_SUMS = false;  // accumulators are belo
 #else
 #define Element ivec4
 #endif
+#ifdef TEXELS
+layout(set = 0, binding = 0) uniform isamplerBuffer x;
+layout(set = 0, binding = 1) uniform isamplerBuffer w;
+layout(set = 0, binding = 2) uniform isamplerBuffer channels;
+#else
 layout(set = 0, binding = 0) readonly buffer X { Element x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
+#endif
 layout(set = 0, binding = 3) buffer Y { Element y[]; };
 
 #include "push.glslh"
@@ -34,6 +40,7 @@ layout(set = 0, binding = 3) buffer Y { Element y[]; };
 #include "divided.glslh"
 #include "dot4x8.glslh"
 #include "pixels.glslh"
+#include "texels.glslh"
 #include "transposed4x4.glslh"
 #define OUT 1
 #define SUMS_ARE_SMALL SMALL_SUMS
@@ -101,7 +108,7 @@ void load_line(out int words[4 * WORDS], Place at, uint h) {
 #else
   uint first = line * ceil_div(p.w, 4u) * ceil_div(p.channels, 4u);
   [[unroll]] for (uint v = 0u; v < LOADS; v++) {
-    ivec4 vector = x[first + places[v]];
+    ivec4 vector = LOAD(x, first + places[v]);
     [[unroll]] for (uint k = 0u; k < 4u; k++)
       if (4u * v + k >= ASIDE && 4u * v + k < ASIDE + COLUMNS) words[4u * v + k - ASIDE] = vector[k];
   }
@@ -171,7 +178,7 @@ void main() {
   uint y_c4 = ceil_div(p.channels, 4u);
   if (at.c4 < y_c4 && at.image < p.images) {
     find_columns(at);
-    [[unroll]] for (uint k = 0u; k < KERNEL * TAP_WORDS; k++) taps[k] = w[k * y_c4 + at.c4];
+    [[unroll]] for (uint k = 0u; k < KERNEL * TAP_WORDS; k++) taps[k] = LOAD(w, k * y_c4 + at.c4);
     ivec4 w_zero_point = channel_block(at.c4, W_ZERO_POINT);
     ivec4 offset = channel_block(at.c4, OFFSET) + (SMALL_SUMS ? SMALL_SUM : 0);
     [[unroll]] for (int k = 0; k < LINES; k++) {

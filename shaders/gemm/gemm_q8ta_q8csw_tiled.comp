@@ -24,13 +24,12 @@ layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint UNROLL = 1;  // blocks of k that are read at once
 layout(set = 0, binding = 0) uniform isamplerBuffer x;
 layout(set = 0, binding = 1) uniform isamplerBuffer w;
-#define LOAD(block, at) texelFetch(block, int(at))
+layout(set = 0, binding = 2) uniform isamplerBuffer channels;
 #else
 layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
-#define LOAD(block, at) block[at]
-#endif
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
+#endif
 #if OUT == 1
 layout(set = 0, binding = 3) buffer Y { ivec4 y[]; };
 #else
@@ -41,6 +40,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define INVOCATIONS (LOCAL_X * LOCAL_Y)
 #define STEP_M LOCAL_Y
 #define STEP_N LOCAL_X
+#include "texels.glslh"
 #include "workgroup.glslh"
 #include "gemm_tile.glslh"
 

@@ -34,13 +34,12 @@ layout(constant_id = 3) const uint UNROLL = 4;
 #ifdef TEXELS
 layout(set = 0, binding = 0) uniform isamplerBuffer x;
 layout(set = 0, binding = 1) uniform isamplerBuffer w;
-#define LOAD(block, at) texelFetch(block, int(at))
+layout(set = 0, binding = 2) uniform isamplerBuffer channels;
 #else
 layout(set = 0, binding = 0) readonly buffer X { XBlock x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
-#define LOAD(block, at) block[at]
-#endif
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
+#endif
 #if OUT == 1
 layout(set = 0, binding = 3) buffer Y { ivec4 y[]; };
 #else
@@ -51,6 +50,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #define LONG_SUMS (ROWS + 1)
 #define LONG_SUMS_IN_REGISTERS
 #include "push.glslh"
+#include "texels.glslh"
 #include "workgroup.glslh"
 #include "dot4x8.glslh"
 #include "gemm_output.glslh"

@@ -10,7 +10,7 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq import QParams, Tensor
-from vkq.device.profiles import profile
+from vkq.device.profiles import preferred, profile
 from vkq.kernels.after import AS_NUMBERS, through_table
 from vkq.kernels.binary import sum_after
 from vkq.kernels.implicit import Implicit
@@ -39,6 +39,7 @@ KERNELS = [
     ("conv2d[N=1,IC=6,H=6,W=9,OC=12,KH=3,KW=3,groups=3]", "direct", "dot_u8s8"),
     ("conv2d[N=1,IC=6,H=7,W=6,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]", "depthwise", "portable"),
     ("conv2d[N=1,IC=3,H=7,W=6,OC=5,KH=3,KW=3,stride=2,padding=1]", "im2col", "dot_s8s8"),
+    ("conv2d[N=1,IC=6,H=7,W=6,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]", "depthwise", "dot_s8s8"),
 ]
 BLOCKS = [
     ("conv2d[N=2,IC=20,H=6,W=9,OC=20,KH=3,KW=3,padding=1,groups=5]", "dot_s8s8"),
@@ -88,6 +89,18 @@ def planned(
 def test_every_kernel(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
     plan, tensors, want = planned(device, name, kind, method, path)
     for _ in range(3):  # what is added to is not changed
+        np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["lookup", "add"])
+@pytest.mark.parametrize(("name", "method", "path"), [*KERNELS[:2], KERNELS[-1]])
+def test_words_in_place_of_texels(device: vkq.Device, name: str, method: str, path: str, kind: Kind) -> None:
+    """And texels where the device reads words."""
+    known = profile(device.capabilities)
+    flipped = {"texels": not known.texels, "gemv_texels": not known.gemv_texels, "depthwise_lines": True}
+    with preferred(flipped):
+        plan, tensors, want = planned(device, name, kind, method, path)
+        assert ("texels" in plan.variants[-1]) == flipped["texels"]
         np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 

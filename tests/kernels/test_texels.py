@@ -15,7 +15,7 @@ from tests.device.reported import profile_says
 from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, failing
 from vkq import reference
-from vkq.device.profiles import profile
+from vkq.device.profiles import preferred, profile
 from vkq.kernels import gemm
 from vkq.problem.names import parse
 from vkq.reference import dynamic
@@ -135,6 +135,19 @@ def test_a_range_that_is_too_long_is_read_as_words(device: vkq.Device) -> None:
             one = layer(small, SHAPES["u8s8"], "u8s8")
             variant = one.layer.explain(one.x.shape).variants[-1]
             assert variant.startswith(f"gemm_q8ta_q8csw__{shader}:")
+            one.check()
+
+
+def test_a_depthwise_convolution_whose_image_is_too_long(device: vkq.Device) -> None:
+    """From both sides of the limit: five lines of two vectors each."""
+    for most, read in ((10, "texels"), (9, "4w4c")):
+        limited = work.doctored(device.capabilities, maxTexelBufferElements=most)
+        with (
+            preferred({"texels": True, "depthwise_lines": True}),
+            vkq.Device(capabilities=limited) as small,
+        ):
+            one = layer(small, "conv2d[N=1,IC=3,H=5,W=6,OC=3,KH=3,KW=3,padding=1,groups=3]", "s8s8")
+            assert one.layer.explain(one.x.shape).variants[-1].endswith(f".{read}")
             one.check()
 
 

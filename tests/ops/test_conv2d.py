@@ -12,7 +12,7 @@ from tests.referees import ort
 from vkq import reference
 from vkq.device.profiles import preferred
 from vkq.kernels.methods import METHODS, names
-from vkq.layout.extent import BLOCKED, IMAGE
+from vkq.layout.extent import BLOCKED, IMAGE, PIXELS
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.names import parse
 
@@ -145,16 +145,21 @@ def test_depthwise_on_dot_products_of_lines(device, name):
     inside; a bias with which sums are not small."""
     strided = parse(name).stride[0] == 2
     for lines, shares in ((2 if strided else 4, ()), (2, ((2, 9),)), (1, ((1, 9),))):
-        for points, layout in (("none", BLOCKED), ("channel", IMAGE)):
+        for points, layout, texels in (
+            ("none", BLOCKED, True),
+            ("channel", IMAGE, False),
+            ("channel", IMAGE, True),
+        ):
             data = random_data(parse(name), np.random.default_rng(6), w_zero_points=points)
             if name == LARGE_BIAS:
                 data = dataclasses.replace(data, bias=data.bias + np.int32(1 << 22))
-            with preferred({"depthwise_lines": True, "depthwise_shares": shares}):
+            with preferred({"depthwise_lines": True, "depthwise_shares": shares, "texels": texels}):
                 layer = layer_of(data, device, data.y_q, path="dot_s8s8")
                 x = vkq.Tensor.from_numpy(data.x, device, layout, data.x_q)
                 found = layer.plan(x.spec).variants[0]
                 assert "depthwise_lines" in found
-                assert f".s{1 + strided}x{lines}." in found
+                read = "texels" if texels and layout == IMAGE else PIXELS[layout]
+                assert found.endswith(f".s{1 + strided}x{lines}.{read}")
                 np.testing.assert_array_equal(layer(x).numpy(), data.expected(data.y_q), strict=True)
 
 

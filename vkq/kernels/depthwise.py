@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from ..device.profiles import Profile, profile
-from ..layout.extent import BLOCKED, PIXELS
+from ..layout.extent import BLOCKED, IMAGE, PIXELS, Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
@@ -16,7 +16,7 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .direct import Direct
 from .divisor import divisor
-from .gemm import FLOAT_WORDS
+from .gemm import FLOAT_WORDS, viewable
 from .weights import PARAMETER_BYTES, Int8, Int32, ceil4
 
 
@@ -100,7 +100,7 @@ class Dots:
         constants: dict[str, Constant] = {"ROW_SUMS": of.row_sums, **after.constants}
         if self.by_lines(of):
             rows = lines_of(profile(of.device.capabilities), p)
-            axes |= {"lines": f"s{stride}x{rows}", "layout": PIXELS[x.spec.layout]}
+            axes |= {"lines": f"s{stride}x{rows}", "layout": self._read(x.spec)}
             variant, weights = catalog().find("conv2d_q8ta_q8csw__depthwise_lines", **axes), self._lines
             largest = of.kh * of.kw * 255 * 255 + of.arithmetic.largest_bias
             constants["SMALL_SUMS"] = largest < self.SMALL
@@ -112,6 +112,13 @@ class Dots:
         slots = [x, b.constant(weights), b.constant(self.parameters), y]
         macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
+
+    def _read(self, x: Spec) -> str:
+        """How pixels are read: as texels where the device's profile says so and it can view all, else as
+        their layout has them."""
+        c = self.of.device.capabilities
+        able = x.layout == IMAGE and viewable(c, x.nbytes, self._lines.bytes, self.parameters.bytes)
+        return "texels" if profile(c).texels and able else PIXELS[x.layout]
 
     @cached_property
     def _lines(self) -> Resident:

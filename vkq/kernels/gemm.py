@@ -15,8 +15,8 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select import tune
 from ..shader.catalog import catalog
+from ..shader.spec import TEXEL_BYTES, Variant
 from ..shader.spec import Value as Constant
-from ..shader.spec import Variant
 from . import gemv
 from .weights import PARAMETER_BYTES, WEIGHT_LAYOUT, Arithmetic, Int8, Int32, block_weights, ceil4
 
@@ -101,16 +101,14 @@ class Int8Gemm:
         setting = tune.choose_setting(self.device, shape)
         known = profile(self.device.capabilities)
         constants = {**setting.local, **self.constants()}
-        if not (known.texels and self.fits_texels(m4)):
+        if not (known.texels and self._viewable(m4)):
             return self.device.program(self.variant("gemm_{}__tiled", tile=setting.tile), constants)
         constants["UNROLL"] = known.tile_unroll
         return self.device.program(self.variant("gemm_{}__texels", tile=setting.tile), constants)
 
-    def fits_texels(self, m4: int) -> bool:
-        """Whether the device can view all operands of so many row blocks as texels, one for each block; no
-        view is empty."""
-        blocks = self.groups * self.k4 * max(m4, self.n4)
-        return bool(0 < blocks <= self.device.capabilities.properties["maxTexelBufferElements"])
+    def _viewable(self, m4: int) -> bool:
+        x_bytes = TEXEL_BYTES * self.groups * self.k4 * m4
+        return viewable(self.device.capabilities, x_bytes, self.weights.bytes, self.parameters.bytes)
 
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do
@@ -129,7 +127,7 @@ class Int8Gemm:
         local = gemv.split(c, self.n4, self.k4, rows)
         constants = {**local, **self.constants(-(-self.k4 // int(local["LOCAL_Y"])))}
         constants["UNROLL"] = known.gemv_unroll
-        texels = known.gemv_texels and self.fits_texels(ceil4(rows))
+        texels = known.gemv_texels and self._viewable(ceil4(rows))
         kernel = "gemv_{}__texels" if texels else "gemv_{}__split"
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
@@ -200,6 +198,12 @@ class Int8Gemm:
         """Its push constants for so many units."""
         zero = self.arithmetic.x_zero_point
         return {"m4": count, "k4": self.k4, "first_m4": first, "x_zero_point": zero}
+
+
+def viewable(capabilities: Capabilities, *sizes: int) -> bool:
+    """Whether the device can view buffers of so many bytes as texels; no view is empty."""
+    most = TEXEL_BYTES * capabilities.properties["maxTexelBufferElements"]
+    return all(0 < size <= most for size in sizes)
 
 
 SMALLEST_STAGED = "32x32"
