@@ -20,6 +20,10 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
 layout(constant_id = 3) const uint ASIDE = 0;  // where a vector's first column lies in one of x (4W4C)
+#if KIND == KIND_AVERAGE
+// KERNEL > 0: every window counts all of its elements, and no sum of them is too near to a tie
+layout(constant_id = 4) const bool SURE = false;
+#endif
 
 #if BLOCKED
 #define Element ivec4  // of a result

@@ -12,6 +12,7 @@ import pytest
 import vkq
 from vkq import QParams, Tensor, reference
 from vkq.device.profiles import preferred
+from vkq.kernels.pooling import sure
 from vkq.layout.extent import BLOCKED, IMAGE, Spec
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
@@ -101,6 +102,18 @@ def test_average(device: vkq.Device, dtype: QDType, soft: bool, monkeypatch: pyt
             np.testing.assert_array_equal(
                 got, reference.avg_pool2d(x, window, xq, yq, include), err_msg=f"{reason} {xs} {ys}"
             )
+
+
+@pytest.mark.usefixtures("unrolled")
+@pytest.mark.parametrize("name", [IMAGE, BLOCKED])
+def test_average_that_is_sure_of_every_sum(device: vkq.Device, name: str) -> None:
+    """A ninth of a sum is no tie, a quarter is; what is outside counts as x_zero, on every side."""
+    x, q, y = image((2, 18, 9, 14), "int8"), QParams(0.1, 100), QParams(0.1, -5)
+    for kernel, padding, expected in ((3, 1, True), (3, (0, 2, 2, 0), True), (2, 0, False)):
+        window = Window.of("pool", x.shape, kernel, 2, padding, 1, False)
+        assert sure(window, q, y, True) is expected
+        got = vkq.avg_pool2d(Tensor.from_numpy(x, device, name, q), kernel, 2, padding, y_qparams=y)
+        np.testing.assert_array_equal(got.numpy(), reference.avg_pool2d(x, window, q, y, True))
 
 
 def test_average_of_extreme_scales(device: vkq.Device) -> None:

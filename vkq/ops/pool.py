@@ -10,10 +10,10 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..device.profiles import profile
 from ..errors import ArgumentError
-from ..kernels.binary import FLOAT_STEP, TIE
+from ..kernels.binary import TIE
 from ..kernels.divisor import of_pixels
 from ..kernels.excite import Excite
-from ..kernels.pooling import unrolled
+from ..kernels.pooling import error_of_average, sure, unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, MATRIX, PIXELS, Spec, layout_number
@@ -144,7 +144,10 @@ def averaged(
     y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:
         variant = catalog().find("avg_pool_q8__pixels", layout=PIXELS[y.spec.layout])
-        program = b.device.program(variant, unrolled(b.device.capabilities, window))
+        constants = unrolled(b.device.capabilities, window)
+        if constants:
+            constants["SURE"] = not b.device.soft_float and sure(window, xq, yq, count_include_pad)
+        program = b.device.program(variant, constants)
         push = _window_constants(window, y.spec) | _average_constants(window, xq, yq, count_include_pad)
         b.dispatch(program, [x, y], push, 8 * y.spec.size * window.taps)
     return y
@@ -273,9 +276,7 @@ def _average_constants(
     window: Window, xq: QParams, yq: QParams, count_include_pad: bool
 ) -> dict[str, int | float]:
     ratio = xq.scale / yq.scale
-    # Every addition of the float32 steps may be off by half a step of the partial sum, at most taps * 255 *
-    # x_scale.
-    error = (window.taps + 16) * FLOAT_STEP * (255 * ratio + 512)
+    error = error_of_average(window, ratio)
     moved = shift(yq.dtype)
     return {
         "count": window.taps if count_include_pad else 0, "x_zero": signed_zero_point(xq),
