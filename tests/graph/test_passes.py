@@ -91,6 +91,20 @@ def test_bounds_add_up() -> None:
     assert lowered.nodes[-1].attributes["activation"] == (0.0, 4.0)
 
 
+@pytest.mark.parametrize(("shared", "op"), [(False, "linear"), (True, "dequantize")])
+def test_a_linear_layer_stores_numbers_where_nothing_reads_its_bytes(
+    any_device: vkq.Device, shared: bool, op: str
+) -> None:
+    b, x = by_hand(shape=(3, 8))
+    y = b.stored(b.op("MatMul", x, b.weight(8, 5, axis=1)), 0.5)
+    z = b.real(y, 0.5)[0]
+    lowered = unchanged(b.graph(z, *[y] * shared))
+    assert lowered.nodes[-1].op == op
+    assert ("after" in lowered.nodes[0].attributes) == (not shared)
+    feed = numbers(lowered)
+    same(Executable(lowered, any_device, {}).run(feed), oracle.run(lowered, feed))
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.004, 1.5, 8.0])
 def test_the_scale_of_a_bias(factor: float) -> None:
     """Within 1 % of x * w the integers are taken as they are, as ONNX Runtime does; else the real bias
