@@ -122,6 +122,25 @@ def test_tilings_keep_their_rules() -> None:
     assert all(one.parts == 1 for one in tilings(known, 49, 512, 4608, split=False))
 
 
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "tiling"),
+    [
+        (
+            1568,
+            512,
+            4608,
+            Tiling("128x128", 3),
+        ),  # ResNet-50 at batch 32: fewer outputs gather a pixel more often
+        (25088, 128, 1152, Tiling("128x128")),
+        (392, 512, 4608, Tiling("64x64_deep", 3)),  # at batch 8
+        (49, 512, 4608, Tiling("64x64_deep", 6)),
+    ],
+)
+def test_tiling_of_gathered_pixels(rows: int, n: int, k: int, tiling: Tiling) -> None:
+    known = profile(reported("nvidia-h200"))
+    assert tilings(known, rows, n, k, gathered=True, wide=False)[0] == tiling
+
+
 def test_what_split_tiles_are() -> None:
     for shader in (SPLIT, IMPLICIT):
         assert catalog().shaders[shader].axes["tile"] == SPLIT_TILES

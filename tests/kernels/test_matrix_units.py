@@ -177,8 +177,9 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         (100352, 64, 128, 1, "128x64"),  # ResNet-50 at batch 32, with the tiles measured to be the fastest
         (25088, 128, 512, 1, "128x128"),
         (6272, 256, 1024, 1, "64x64_deep"),
-        (6272, 512, 1024, 1, "128x256"),
-        (1568, 2048, 512, 1, "128x256"),
+        (6272, 512, 1024, 1, "128x128"),  # as fast as 128x256, and taken by others of the network, too
+        (1568, 2048, 512, 1, "128x128"),
+        (25088, 512, 256, 1, "128x128"),
         (1568, 512, 2048, 1, "64x64_deep"),
         (196, 256, 1024, 1, "32x32_wide"),  # at batch 1
         (784, 1024, 512, 1, "64x64_deep"),  # more of the wide ones than multiprocessors
@@ -195,10 +196,11 @@ def test_tile_of_a_product(rows: int, n: int, k: int, groups: int, tile: str) ->
 @pytest.mark.parametrize(
     ("rows", "n", "k", "tile"),
     [
-        (6272, 1024, 256, "128x128"),  # ResNet-50 at batch 32, which takes 128x256 without a sum
+        (6272, 1024, 256, "128x128"),  # ResNet-50 at batch 32
         (1568, 1024, 256, "128x64"),  # at batch 8; 128x128
         (6272, 512, 128, "128x128"),
         (392, 2048, 512, "64x64_deep"),
+        (25088, 256, 64, "64x32_short"),  # at batch 8; 128x128_short
     ],
 )
 def test_tile_of_a_product_with_a_sum(rows: int, n: int, k: int, tile: str) -> None:
@@ -220,7 +222,7 @@ def test_a_tile_has_room_for_weight_zero_points(matrices: vkq.Device) -> None:
 def test_a_smaller_tile_where_the_device_has_no_room(
     matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weight, zeros = np.zeros((1024, 128), np.int8), np.zeros(1024, np.int32)
+    weight, zeros = np.zeros((1024, 640), np.int8), np.zeros(1024, np.int32)
     scales = np.full(1024, 0.01, np.float32)
     scheme = Q8taQ8csw(Operands("linear", weight, scales, zeros, None, Q, Y, None, "coopmat"))
     gemm = MatrixGemm(matrices, weight.shape, lambda: weight, scheme)

@@ -9,7 +9,7 @@ from typing import Any
 from ..yamlfile import Node
 
 COSTS = {
-    "matrix_conv_costs": {"step", "chunk", "strided", "gathered"},
+    "matrix_conv_costs": {"step", "chunk", "strided"},
     "half_pixel_costs": {"float32", "float16", "gathered", "once", "number"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},
 }

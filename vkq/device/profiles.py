@@ -69,13 +69,15 @@ class Profile:
     integer_costs: Mapping[str, float]
     transform_element_macs: int
     matrix_part_cycles: tuple[int, int, int]
-    matrix_sum_cycles: int
+    matrix_sum_cycles: Mapping[str, int]
+    matrix_end_cycles: Mapping[str, int]
     half_tile_cycles: Mapping[str, tuple[int, int]]
     half_part_cycles: tuple[int, int, int]
     parts_tile_cycles: Mapping[str, tuple[int, int]]
     half_pixel_cycles: Mapping[str, tuple[int, int]]
     half_pixel_costs: Mapping[str, float]
     matrix_conv_costs: Mapping[str, float]
+    matrix_gathered_percent: Mapping[str, int]
     sum_apart_bytes: int
     direct_group_channels: int
     grouped_tiles: tuple[tuple[str, float], ...]

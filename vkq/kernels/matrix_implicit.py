@@ -42,8 +42,7 @@ def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
     """What a convolution should take so, with the best tiling."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
-    best = tilings(known, *sizes, whole=False, wide=False)[0]
-    return known.matrix_conv_costs["gathered"] * best.cycles(known, *sizes)
+    return tilings(known, *sizes, gathered=True, wide=False)[0].cycles(known, *sizes, gathered=True)
 
 
 def padded_channels(channels: int) -> int:

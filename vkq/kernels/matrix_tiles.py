@@ -66,9 +66,17 @@ class Tiling:
         return -(-k // self.part(k))
 
     def cycles(
-        self, known: Profile, rows: int, n: int, k: int, groups: int = 1, summed: bool = False
+        self,
+        known: Profile,
+        rows: int,
+        n: int,
+        k: int,
+        groups: int = 1,
+        summed: bool = False,
+        gathered: bool = False,
     ) -> float:
-        """What a product should take. *summed*: its results are added to another tensor's."""
+        """What a product should take. *summed*: its results are added to another tensor's; *gathered*: its
+        rows are pixels of a convolution, a tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
         alone, together = known.matrix_tile_cycles[self.tile]
@@ -76,14 +84,14 @@ class Tiling:
         if alone == together:  # one at a time, in whole turns of all multiprocessors
             share = math.ceil(share)
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
-        loop = steps * max(alone, together * share)
+        loop = steps * max(alone, together * share) + known.matrix_end_cycles.get(self.tile, 0) * share
         tile_rows, outputs = self.size
         if summed:
-            loop += known.matrix_sum_cycles * tile_rows * outputs / 1e3 * max(1, share / parts)
-        if parts == 1:
-            return loop
-        once, each, sums = known.matrix_part_cycles
-        return loop + once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
+            loop += known.matrix_sum_cycles[self.tile] * tile_rows * outputs / 1e3 * max(1, share / parts)
+        if parts > 1:
+            once, each, sums = known.matrix_part_cycles
+            loop += once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
+        return loop * known.matrix_gathered_percent[self.tile] / 100 if gathered else loop
 
 
 @functools.lru_cache(maxsize=1024)  # layers are alike
@@ -93,17 +101,16 @@ def tilings(
     n: int,
     k: int,
     groups: int = 1,
-    whole: bool = True,
+    gathered: bool = False,
     split: bool = True,
     wide: bool = True,
     summed: bool = False,
 ) -> tuple[Tiling, ...]:
     """The tilings for so many rows, outputs of a group and k, the best one first, and those for a short k
     before others, for a device of this profile that has room for it. *split*: those of several parts, too;
-    *whole*: those tiles, too, that cannot be split; *wide*: those whose subgroups share k; *summed*:
-    see `Tiling.cycles`."""
+    *wide*: those whose subgroups share k; *summed*, *gathered*: see `Tiling.cycles`."""
     short, k = k <= SHORT_MOST and groups == 1, k + -k % TURN
-    found = [Tiling(tile) for tile in known.matrix_tile_cycles if whole or tile in SPLIT_TILES]
+    found = [Tiling(tile) for tile in known.matrix_tile_cycles if not gathered or tile in SPLIT_TILES]
     found = [one for one in found if (short or not one.short) and (wide or not one.wide)]
     if split:
         found += [Tiling(tile, parts) for tile in SPLIT_TILES for parts in PARTS]
@@ -114,4 +121,6 @@ def tilings(
         and (one.tile != LONG or k >= LONG_LEAST)
         and (one.parts == 1 or (one.parts == one.taken(k) and one.tiles(rows, n, groups) <= MOST_TILES))
     )
-    return tuple(sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed))))
+    return tuple(
+        sorted(able, key=lambda one: (not one.short, one.cycles(known, rows, n, k, groups, summed, gathered)))
+    )

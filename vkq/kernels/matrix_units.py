@@ -205,7 +205,7 @@ class MatrixGemm:
     def _fitting(self, rows: int) -> Iterator[tuple[Tiling, Variant]]:
         """The tilings of whole matrices, the best first."""
         w = self.packed
-        how = self.whole is not None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
+        how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         known = profile(self.device.capabilities)
         listed = self.listed or tilings(known, rows, w.n, self.k, w.groups, *how)
         for tiling in (self.tiling,) if self.tiling else listed:
