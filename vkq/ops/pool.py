@@ -37,6 +37,7 @@ MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the su
 LEAST_ACROSS, MOST_ACROSS = 2, 8
 SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
 LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
+LEAST_BLOCKED = 32  # of one whose vectors are pixels: those of a small image are few
 MOST_VECTORS = 256  # of a global average: bytes whose sum half a word can hold
 MEANS_IN = {IMAGE: 1, MATRIX: 2}  # what global averages write besides the layout of x: TO of their shader
 MOST_PIXELS = 1 << 23  # of a global average: the sum of so many fits int32
@@ -201,7 +202,8 @@ def globally_averaged(
     y = b.new(Spec(shape, yq.dtype, of, yq if excite is None else None))
     if y.spec.size:
         blocks = -(-c // 16) if blocked else ceil4(c)
-        constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked)
+        least = LEAST_BLOCKED if blocked and excite is None else LEAST_INVOCATIONS
+        constants = _sharers(b.device, h * (w if blocked else ceil4(w)), blocked, least)
         push: dict[str, int | float] = {
             "n": n, "c": c, "h": h, "w": w, "blocks": blocks, "x_zero": signed_zero_point(xq),
             "y_zero": signed_zero_point(yq), "y_min": -128, "y_max": 127, "multiplier": multiplier,
@@ -245,18 +247,19 @@ def averaged_by_table(
     return y
 
 
-def _sharers(device: Device, vectors: int, blocked: bool) -> dict[str, Constant]:
-    """The workgroup of a global average over so many vectors, and how many blocks of channels it takes."""
+def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[str, Constant]:
+    """The workgroup of a global average over so many vectors, of *least* invocations, and how many blocks of
+    channels it takes."""
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)
     most = min(profile(device.capabilities).mean_invocations, room)
-    invocations, across = LEAST_INVOCATIONS, 1 if blocked else LEAST_ACROSS
+    invocations, across = least, 1 if blocked else LEAST_ACROSS
     while not blocked and across < MOST_ACROSS and vectors * across < LEAST_INVOCATIONS:
         across *= 2
     while 2 * invocations <= most and 2 * invocations * AT_ONCE <= vectors * across:
         invocations *= 2
-    large = invocations > LEAST_INVOCATIONS
+    large = invocations > least
     across *= 2 if large and not blocked else 1
     long = vectors * across > MOST_VECTORS // (1 if blocked else 4) * invocations
     return {"LOCAL_X": invocations, "ACROSS": across, "AT_ONCE": AT_ONCE if large else 1, "LONG": long}
