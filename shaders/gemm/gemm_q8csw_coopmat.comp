@@ -3,10 +3,10 @@
 // int8 weights become float16, exactly, while a step is loaded. BRAIN: on those of bfloat16, x in three
 // parts.
 //
-// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp; w: kPackedInt8_16K, k = (kh, kw, channel of the
-//           group), channels padded to whole runs of x, of each four k the second and third in each other's
-//           place; channels and y: float_output.glslh. In shared memory a row or an output is a run of BK
-//           halves, and 16 bytes of padding keep neighbours in other banks.
+// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_16K, k =
+//           (kh, kw, channel of the group), channels padded to whole runs of x, of each four k the second and
+//           third in each other's place; channels and y: float_output.glslh. In shared memory a row or an
+//           output is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -60,10 +60,15 @@ uint first_step;  // of the workgroup's part of k
 #define first_step 0u
 #endif
 
-// An invocation has one row in all steps, so neighbours read neighbours.
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
+#ifdef X_ROWS
+#include "half_rows.glslh"
+#else
+// An invocation has one row in all steps, so neighbours read neighbours.
 #define X_APART (INVOCATIONS / BM)  // runs from one item of an invocation to its next
 uvec4 next_x[SLOTS][X_PARTS * X_ITEMS];
+#define x_stored(slot, i) next_x[slot][i]
+#define x_tile_place(q, i) ((q * BM + thread % BM) * W_ROW + thread / BM + i * X_APART)
 
 #if CONV
 #include "half_gather.glslh"
@@ -78,6 +83,7 @@ void load_x(uint slot, uint t) {
       next_x[slot][q * X_ITEMS + i] = mix(uvec4(0u), x[q * X_PART + at], bvec4(mine < runs));
   }
 }
+#endif
 #endif
 
 #define W_ACROSS min(BN, INVOCATIONS)
@@ -102,8 +108,7 @@ void load_step(uint slot, uint t) {
 void store_step(uint slot, uint stage) {
   [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
     [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-      tile[stage * STAGE + (BN + q * BM + thread % BM) * W_ROW + thread / BM + i * X_APART] =
-          next_x[slot][q * X_ITEMS + i];
+      tile[stage * STAGE + BN * W_ROW + x_tile_place(q, i)] = x_stored(slot, q * X_ITEMS + i);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
     uint at = stage * STAGE + thread % W_ACROSS * W_ROW + run;

@@ -39,11 +39,6 @@ float value_at(uint at) {
 }
 #endif
 
-uvec4 words_of(vec4 first, vec4 second) {
-  return uvec4(float16_word(first.xy), float16_word(first.zw), float16_word(second.xy),
-      float16_word(second.zw));
-}
-
 void main() {
   uint index = workgroup_index() * 64u + gl_LocalInvocationID.x;
   if (index >= p.images * p.groups * p.runs * p.plane) return;
@@ -52,7 +47,7 @@ void main() {
   y[index] = x[pixel * p.runs + run];
 #elif WHOLE
   uint at = 2u * (pixel * p.runs + run);
-  y[index] = words_of(uintBitsToFloat(x[at]), uintBitsToFloat(x[at + 1u]));
+  y[index] = float16_words(uintBitsToFloat(x[at]), uintBitsToFloat(x[at + 1u]));
 #else
   uint count = p.group_channels, apart = ROWS == 1 ? 1u : p.plane;
   uint at = ROWS == 1 ? pixel * count : of * count * p.plane + pixel;
@@ -61,6 +56,6 @@ void main() {
     uint channel = 8u * run + i;
     values[i / 4u][i % 4u] = channel < count ? value_at(at + min(channel, count - 1u) * apart) : 0.0;
   }
-  y[index] = words_of(values[0], values[1]);
+  y[index] = float16_words(values[0], values[1]);
 #endif
 }

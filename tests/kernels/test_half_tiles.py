@@ -6,14 +6,14 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half_tiles
+from vkq.kernels import half, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
 
 from . import emulated
-from .test_half import check, check_float16_images, only
+from .test_half import check, check_float16_images, layer_of, only
 
 # channels, pixels and outputs beyond whole tiles; two chunks of channels, strides, dilation and groups
 CASES = (
@@ -59,6 +59,32 @@ def test_parts_of_k(
 ) -> None:
     only(monkeypatch, tile, parts)
     check(units, name)
+
+
+@pytest.mark.parametrize("tile", catalog().shaders[half.ROWS].axes["tile"])
+def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows are read in place, float32 or float16, beyond whole tiles and steps; of the smallest tile 200
+    replays give the same bytes; more rows than the shader is for go the other way."""
+    only(monkeypatch, tile, 2)
+    rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
+    rng = np.random.default_rng(rows)
+    data = random_data(parse(f"linear[M={rows},K={k},N=36]"), rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float32)
+    layer = layer_of(units, data)
+    assert layer.explain(x.shape).variants == (f"{half.ROWS}:float32.{tile}",)
+    assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
+    given = vkq.Tensor.from_numpy(x.astype(np.float16), units)
+    assert layer.plan(given.spec).variants == (f"{half.ROWS}:float16.{tile}",)
+    with units.record() as recording:
+        y = layer(given)
+    recording.run()
+    first = y.numpy()
+    want = layer(given.numpy().astype(np.float32))
+    np.testing.assert_array_equal(first, want.astype(np.float16))
+    for _ in range(200 if tile == "16x64" else 2):
+        recording.run()
+        assert y.numpy().tobytes() == first.tobytes()
+    assert len(layer.explain((half.MOST_ROWS["float32"] + 1, k)).variants) == 2
 
 
 @pytest.mark.parametrize("k", [72, 77])  # whole runs of 8, or not

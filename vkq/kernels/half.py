@@ -29,6 +29,8 @@ from .weights import Int8, Int32, block_weights
 WEIGHT_LAYOUT = "kPackedInt8_16K"
 K_PADDED = 64  # of weights: whole steps of every tile
 RUN = 8  # halves of a uvec4
+ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
+MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
 LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
@@ -150,16 +152,27 @@ class HalfMatrices:
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""
         gemm, way = self.gemm, self.way(rows)
-        operand, push = self._operand(b, x, 1, 1, rows, "rows")
-        slots = [operand, *self._constants(b), y]
-        whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
-        shader, push = self.elements.product, {**gemm.push(rows), "k": self.k, **push}
+        tile, push = way.variant.axes["tile"], {**gemm.push(rows), "k": self.k}
+        if self._takes_rows(way, x, y, rows):
+            operand, variant = x, catalog().find(ROWS, x=x.spec.dtype, tile=tile)
+        else:
+            operand, more = self._operand(b, x, 1, 1, rows, "rows")
+            push |= more
+            whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
+            shader = self.elements.split if way.parts > 1 else self.elements.product
+            variant = catalog().find(shader, tile=tile, y=whole)
+        slots, way = [operand, *self._constants(b), y], dataclasses.replace(way, variant=variant)
         if way.parts > 1:
-            d, tiles = way.variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
-            shader, push["part_steps"] = self.elements.split, way.steps(self.k)
+            d, tiles = variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
+            push["part_steps"] = way.steps(self.k)
             slots += [b.words(way.parts * tiles * int(d["BM"]) * int(d["BN"])), b.constant(self.counters)]
-        variant = catalog().find(shader, tile=way.variant.axes["tile"], y=whole)
         b.dispatch(self._program(variant, way.matrices), slots, push, gemm.macs(rows))
+
+    def _takes_rows(self, way: Way, x: Value, y: Value, rows: int) -> bool:
+        """Whether a product reads x as it is: of few rows, where a dispatch more would take longer."""
+        few = way.of == FLOAT16 and way.parts > 1 and rows <= MOST_ROWS[x.spec.dtype]
+        whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
+        return few and whole and way.variant.axes["tile"] in catalog().shaders[ROWS].axes["tile"]
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
