@@ -16,6 +16,7 @@ layout(set = 0, binding = 1) writeonly buffer Y { ivec4 y[]; };
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "int8x4.glslh"
+#define DIVISORS
 #include "conv_window.glslh"
 #include "layout/kPackedInt8_4W4C.glslh"
 
@@ -27,7 +28,8 @@ uvec4 element(Pixel at, Tap tap) { return uvec4(at.image, tap.channel, at.h + ta
 
 void main() {
   uint block = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  uint line = block / p.k4, k4 = block - line * p.k4, group = line / p.m4, m4 = line - group * p.m4;
+  uint run = DIVIDED(block, p.k4, run), k4 = block - run * p.k4;
+  uint group = DIVIDED(run, p.m4, group), m4 = run - group * p.m4;
   uvec4 extent = uvec4(p.images, p.c, p.h, p.w);
   ivec4 words = ivec4(int8x4_broadcast(p.x_zero_point));
   Pixel at[4];  // a line of pixels is whole blocks of four rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
+from .divisor import divisor
 from .gemm import Int8Gemm
 from .pixels import pixel_rows, window
 
@@ -31,5 +32,8 @@ class Im2col:
             size = min(chunk, count - first)
             if gemm.k:
                 push = {**sizes, **window(p), **gemm.gather_push(first, size)}
+                push |= divisor("run", gemm.k4) | divisor("group", size)
+                push |= divisor("line", rows.ow_padded) | divisor("image", rows.oh)
+                push |= divisor("tap", self.group_channels) | divisor("kh", p.kw)
                 b.dispatch(gemm.gather(self.group_channels), [x, matrix], push)
             gemm.build(b, matrix, y, rows, first, size)
