@@ -6,7 +6,8 @@ driver, once with the pipelines of an earlier process.
 Each line is the median in seconds of `import vkq.onnx`, of making the session (reading the model, opening the
 device), of the first run (planning, packing and uploading weights, pipelines, one image) and of the second.
 NVIDIA's own cache on disk is turned off; what vkq finds out about drivers and devices is known, and the
-SPIR-V compiled. With --profile one more process of each kind prints where Python spent the first call.
+SPIR-V compiled. The JSON has the seconds of all. With --profile one more process of each kind prints
+where Python spent the first call.
 """
 
 import argparse
@@ -68,7 +69,10 @@ def process(arguments: list[str], folder: Path) -> str:
     return subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def measured(arguments: list[str], folder: Path, cached: bool, runs: int, want: str) -> dict[str, float]:
+def measured(
+    arguments: list[str], folder: Path, cached: bool, runs: int, want: str
+) -> dict[str, list[float]]:
+    """The seconds of each step in every process."""
     rows = []
     for _ in range(runs):
         if not cached:
@@ -76,7 +80,7 @@ def measured(arguments: list[str], folder: Path, cached: bool, runs: int, want: 
         said = json.loads(process(arguments, folder))
         assert said["result"] == want, "two processes differ"
         rows.append(said["seconds"])
-    return {step: statistics.median(row[i] for row in rows) for i, step in enumerate(STEPS)}
+    return {step: [row[i] for row in rows] for i, step in enumerate(STEPS)}
 
 
 def main() -> None:
@@ -100,7 +104,8 @@ def main() -> None:
         for cached in (False, True):
             what = f"pipelines {'cached' if cached else 'made'}"
             found[what] = measured(arguments, Path(name), cached, options.runs, first["result"])
-            print(what, " ".join(f"{step} {s:.3f}" for step, s in found[what].items()), flush=True)
+            medians = {step: statistics.median(seconds) for step, seconds in found[what].items()}
+            print(what, " ".join(f"{step} {s:.3f}" for step, s in medians.items()), flush=True)
             if options.profile:
                 if not cached:
                     shutil.rmtree(Path(name) / "pipelines", ignore_errors=True)
