@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..device.meanwhile import meanwhile
+from ..device.profiles import profiles
 from ..errors import ArgumentError, UnsupportedModelError
 from ..graph.device.layers import prepare
 from ..graph.executable import Executable, refusals
@@ -69,7 +70,8 @@ class InferenceSession:
         self._fallback = fallback
         self._progress = progress
         self._which = device.name if isinstance(device, Device) else device
-        with meanwhile(messages, lambda: self._read(model, constant_inputs), self._try, self._prepare):
+        reading = messages, lambda: self._read(model, constant_inputs), self._try
+        with meanwhile(profiles, *reading, self._prepare):
             opened = _opened(device)
         self._take(opened)
 
