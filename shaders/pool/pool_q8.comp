@@ -69,11 +69,9 @@ Span under(uint out_index, uint stride, uint pad, uint kernel, uint dilation, ui
       uint(min(first + int((kernel - 1u) * dilation), int(size) - 1) + 1));
 }
 
-// The first vector of a line of x, of these channels.
-uint line_of(Pixels at, uint h) {
-  at.h = h;
-  at.w = 0u;
-  return vector_of(at, uvec4(p.n, p.c, p.x_h, p.x_w));
+// The first vector of a line of x; `plane`: of the image, of these channels.
+uint line_of(uint plane, uint h) {
+  return plane + h * (BLOCKED == 1 ? p.x_w : ceil_div(p.x_w, 4u) * blocks_of(p.c));
 }
 
 // The words of pixel w of a line: of 16 channels, or of four.
@@ -114,17 +112,18 @@ void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (i < p.vectors) {
     Pixels at = pixels_of(i, uvec4(p.n, p.c, p.y_h, p.y_w));
+    uint plane = vector_of(Pixels(at.image, at.block, 0u, 0u), uvec4(p.n, p.c, p.x_h, p.x_w));
     Span rows = under(at.h, p.stride_h, p.pad_t, p.kernel_h, p.dilation_h, p.x_h);
     if (KERNEL > 0u) {
-      y[i] = small_window(at, rows);
+      y[i] = small_window(plane, at, rows);
     } else {
 #if BLOCKED
-      y[i] = result(at, rows, columns_under(at.w));
+      y[i] = result(plane, rows, columns_under(at.w));
 #else
       ivec4 words = ivec4(0);
       [[dont_unroll]] for (uint k = 0u; k < 4u; k++) {  // the words going round
         uint w = min(at.w + k, p.y_w - 1u);
-        words = ivec4(words.yzw, result(at, rows, columns_under(w)));
+        words = ivec4(words.yzw, result(plane, rows, columns_under(w)));
       }
       y[i] = words;
 #endif

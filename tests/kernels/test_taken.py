@@ -82,7 +82,7 @@ def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
     known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3}
     pool = known if name == "nvidia-h200" else {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0}
     assert found["max pool"] == pool
-    assert found["average pool"] == {**pool, "SOFT_FLOAT": False}
+    assert found["average pool"] == {**pool, "SURE": False, "SOFT_FLOAT": False}
     assert found["transpose"] == {"LOCAL_X": 64, "ORDER_0": 0, "ORDER_1": 2, "ORDER_2": 3, "ORDER_3": 1}
 
 
