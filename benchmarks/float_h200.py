@@ -1,6 +1,6 @@
-"""Weight-only layers (q8csw) in float32 and float16 beside PyTorch on the same GPU: each result is compared
-with float64 within its bound first, then timed (device timestamps; PyTorch in a CUDA graph on rotating data).
---tiles also times every tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
+"""Weight-only layers (q8csw) in float32 and float16, and of float16 tensors, beside PyTorch on the same GPU:
+each result is compared with float64 within its bound first, then timed (device timestamps; PyTorch in a CUDA
+graph on rotating data). --tiles also times each tile by name. Usage: float_h200.py [--json FILE] [--tiles]"""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 
 import vkq
 from vkq.kernels import floats, half, half_tiles
+from vkq.layout.extent import Spec
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
 
@@ -27,7 +28,8 @@ CASES = [f"linear[M={m},K=4096,N=4096]" for m in (1, 2, 4, 8, 16, 32, 64, 128, 5
     "conv2d[N=1,IC=32,H=112,W=112,OC=32,KH=3,KW=3,padding=1,groups=32]",
 ]
 COPIES = 4  # of a weight, which are more than the last-level cache holds together
-ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10}
+TENSORS = "float16 tensors"  # in and out, with compute="float16"
+ROUNDINGS = {"float32": 0.0, "float16": 2.0**-10, TENSORS: 1.5 * 2.0**-10}
 
 
 def gpu_us(device: vkq.Device, layers: list[Any], x: np.ndarray, sets: int, passes: int) -> float:
@@ -176,9 +178,10 @@ def timed(
     said = verified(layer, p, x, w, 0.01, compute)
     passes = max(2, min(64, int(200 / max(p.macs / 1e9, 0.1))))
     copies = COPIES if what == "auto" and p.name.startswith("linear") and p.gemm_m <= 64 else 1
-    same = [layer, *(next(layers(device, p, w, 0.01, compute, False))[1] for _ in range(1, copies))]
+    another = compute.split()[0]
+    same = [layer, *(next(layers(device, p, w, 0.01, another, False))[1] for _ in range(1, copies))]
     us = gpu_us(device, same, x, 4, passes)
-    return {"us": us, "said": said, "shader": layer.explain(p.x_shape).variants}
+    return {"us": us, "said": said, "shader": layer.plan(Spec(x.shape, x.dtype.name)).variants}
 
 
 def main() -> None:
@@ -196,10 +199,11 @@ def main() -> None:
             made[p.weight_shape] = rng.integers(-127, 128, p.weight_shape, dtype=np.int8)
         w = made[p.weight_shape]
         row: dict[str, Any] = {"case": name}
-        for compute in ("float32", "float16"):
-            for what, layer in guarded(layers(device, p, w, 0.01, compute, arguments.tiles)):
+        for compute in ("float32", "float16", TENSORS):
+            given, tiles = x.astype(np.float16) if compute == TENSORS else x, arguments.tiles
+            for what, layer in guarded(layers(device, p, w, 0.01, compute.split()[0], tiles)):
                 try:
-                    found = timed(device, layer, p, x, w, compute, what)
+                    found = timed(device, layer, p, given, w, compute, what)
                     row[f"{compute} {what}"] = found
                     told = f"{found['us']:.1f} us, {found['said']}, {found['shader']}"
                     print(f"{name} {compute} {what}: {told} t={time.time() - start:.0f}", flush=True)
