@@ -81,12 +81,11 @@ void begin() {
 
 Lanes weights_of(WORDS words, uint b) {
 #if CHANNELS == 1
-  uint byte_ = (words ^ WEIGHT_SIGNS) >> 8u * (channel % 4u) & 0xffu;
-  return uintBitsToFloat(WEIGHT_BIAS | byte_) - zeros[b];
+  return uintBitsToFloat(words >> 8u * (channel % 4u) & 0xffu ^ WEIGHT_BIAS) - zeros[b];
 #else
-  uint bytes = uvec2(words)[b] ^ WEIGHT_SIGNS;
+  uint bytes = uvec2(words)[b];
   uvec4 lanes = uvec4(bytes, bytes >> 8, bytes >> 16, bytes >> 24) & 0xffu;
-  return uintBitsToFloat(WEIGHT_BIAS | lanes) - zeros[b];
+  return uintBitsToFloat(lanes ^ WEIGHT_BIAS) - zeros[b];
 #endif
 }
 
