@@ -40,8 +40,6 @@ shared uint results[4 * SHARERS * 64];  // bytes of each row, for max(x) - x
 int kept[4 * KEPT];  // words of x, then max(x) - x
 uint me, mine, t;    // the invocation: which of the workgroup, of which four rows, and which of these
 
-uvec4 bytes_of(uint word) { return uvec4(word, word >> 8, word >> 16, word >> 24) & 255u; }
-
 // Elements of vector k of an invocation: only the last may have fewer than four.
 uint count_of(uint k) { return k + 1u < KEPT ? 4u : min(p.size - min(4u * (t + k * THREADS), p.size), 4u); }
 
@@ -83,9 +81,10 @@ void add_up(ivec4 top) {
   [[unroll]] for (uint r = 0u; r < 4u; r++) {
     uvec2 total = uvec2(0u);
     [[unroll]] for (uint k = 0u; k < KEPT; k++) {
-      uint distance_ = distances(kept[4u * k + r], top[r]), count = count_of(k);
-      kept[4u * k + r] = int(distance_);
-      uvec4 d = bytes_of(distance_), found = uvec4(entries[d.x], entries[d.y], entries[d.z], entries[d.w]);
+      uint d = distances(kept[4u * k + r], top[r]), count = count_of(k);
+      kept[4u * k + r] = int(d);
+      uvec4 found = uvec4(entries[d & 255u], entries[d >> 8 & 255u],
+          entries[d >> 16 & 255u], entries[d >> 24]);
       [[unroll]] for (uint j = 0u; j < 4u; j++) if (j >= count) found[j] = 0u;
       total = add_wide(total, uvec2(found.x + found.y + found.z, 0u));  // at most 3 * 2^30
       total = add_wide(total, uvec2(found.w, 0u));
@@ -115,7 +114,17 @@ void make_results() {
   // neighbours take neighbouring rows: the results that are not 0, the first, are shared by all
   [[dont_unroll]] for (uint d = t / 4u * 4u; d < 256u; d += THREADS) {
     ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
-    results[row * 64u + d / 4u] = uint(results_of(four, inverse));
+    Int8x4 word = int8x4_broadcast(p.zero_point);
+    // the first of them is the largest; below half a step they are 0
+    if (float(four.x) * inverse > 0.49 * p.scale) {
+      uvec4 value;
+      [[unroll]] for (uint j = 0u; j < 4u; j++)
+        value[j] = floatBitsToUint(multiply(int_to_float(four[j]), inverse));
+      bool sure = true;
+      word = quantized_word(value, sure);
+      if (!sure) word = exact_word(value);
+    }
+    results[row * 64u + d / 4u] = uint(word);
   }
   barrier();
 }
@@ -127,9 +136,9 @@ void store_rows(uint four) {
   [[unroll]] for (uint k = 0u; k < KEPT; k++) {
     ivec4 vector;
     [[unroll]] for (uint r = 0u; r < 4u; r++) {
-      uvec4 d = bytes_of(uint(kept[4u * k + r]));
-      uint row = mine * 4u + r;
-      vector[r] = int8x4_pack(ivec4(result(row, d.x), result(row, d.y), result(row, d.z), result(row, d.w)));
+      uint d = uint(kept[4u * k + r]), row = mine * 4u + r;
+      vector[r] = int8x4_pack(ivec4(result(row, d & 255u), result(row, d >> 8 & 255u),
+          result(row, d >> 16 & 255u), result(row, d >> 24)));
     }
     if (four < p.fours && t + k * THREADS < vectors) y[four * vectors + t + k * THREADS] = vector;
   }
