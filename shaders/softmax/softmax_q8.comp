@@ -90,15 +90,6 @@ ivec4 entries_of(uint d) {
   return ivec4(entries[d & 255u], entries[d >> 8 & 255u], entries[d >> 16 & 255u], entries[d >> 24]);
 }
 
-#if OUT == OUT_Q8
-Int8x4 quantized_four(vec4 value) {
-  bool sure = true;
-  Int8x4 word = quantized_word(floatBitsToUint(value), sure);
-  if (!sure) word = exact_word(floatBitsToUint(value));
-  return word;
-}
-#endif
-
 void main() {
   uint me = gl_LocalInvocationID.x, t = me / ROWS, mine = me % ROWS;
   uint row = workgroup_index() * ROWS + mine, size = length_();
@@ -140,9 +131,7 @@ void main() {
   if (BY_TABLE) {
     for (uint d = 4u * t; d < 256u; d += 4u * THREADS) {
       ivec4 four = ivec4(entries[d], entries[d + 1u], entries[d + 2u], entries[d + 3u]);
-      Int8x4 word = int8x4_broadcast(p.zero_point);
-      // the first of them is the largest; below half a step they are 0
-      if (float(four.x) * inverse > 0.49 * p.scale) word = quantized_four(quotients(four, inverse));
+      Int8x4 word = results_of(four, inverse);
       [[unroll]] for (uint k = 0u; k < 4u; k++) results[mine * 256u + d + k] = word >> (8u * k);
     }
     barrier();
