@@ -4,10 +4,10 @@
 // numbers two at a time (common/grouped_pairs.glslh).
 //
 // Memory    as gemv_q4gsw_split.comp.
-// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns. The parts take
-//           neighbouring chunks, and have taken STEPS each when the next slice comes.
-// Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of STEPS chunks of all parts,
-//           and 4 for each part and column.
+// Threads   a workgroup is LOCAL_X parts of k x LOCAL_Y blocks of COLUMNS columns, powers of two.
+//           The parts take neighbouring chunks.
+// Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of 128 chunks, and 4 for
+//           each part and column.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
@@ -33,13 +33,13 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #define CHUNK (4 * VECTORS)  // vec4 of x
 #define part gl_LocalInvocationID.x
-const uint SLICE = LOCAL_X * STEPS;  // chunks
+const uint SLICE = 128u;  // chunks
 shared vec4 x_tile[SLICE * (CHUNK + 1)];  // one of padding: neighbours go to other banks
 shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
 
 uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; chunks of a group, as a power of two
 uvec4 next_words[COLUMNS];
-vec2 next_both[COLUMNS];  // scales and zero points
+uvec2 next_groups[COLUMNS];  // words: nobody waits for them before they are used
 
 // The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
 // and max, which lose NaN.
@@ -48,15 +48,18 @@ float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 void load(uint chunk) {
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) next_words[c] = w[w_at[c] + chunk];
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++)
-    next_both[c] = scale_and_zero(group_at[c] + (chunk >> per_group));
+    next_groups[c] = group_words(group_at[c] + (chunk >> per_group));
 }
 
-// The slice of a row of x that begins with chunk `first`.
+// The slice of a row of x that begins with chunk `first`. Without a branch loads need not wait for each
+// other.
 void bring(uint row, uint first) {
   uint from = first * CHUNK, all = p.k / 4u;
   barrier();  // nobody reads the slice before any more
-  for (uint i = gl_LocalInvocationIndex; i < SLICE * CHUNK; i += LOCAL_X * LOCAL_Y)
-    if (from + i < all) x_tile[i + i / CHUNK] = x[row * all + from + i];
+  [[unroll]] for (uint i = 0u; i < SLICE * CHUNK; i += LOCAL_X * LOCAL_Y) {
+    uint at = gl_LocalInvocationIndex + i;
+    x_tile[at + at / CHUNK] = x[row * all + min(from + at, all - 1u)];
+  }
   barrier();
 }
 
@@ -92,7 +95,8 @@ void main() {
     uint end = min(slice + SLICE, chunks);
     [[dont_unroll]] for (uint first = slice; first < end; first += LOCAL_X) {
       uvec4 words[COLUMNS] = next_words;
-      vec2 both[COLUMNS] = next_both;
+      vec2 both[COLUMNS];
+      [[unroll]] for (uint c = 0u; c < COLUMNS; c++) both[c] = scale_and_zero(next_groups[c]);
       load(min(first + LOCAL_X + part, chunks - 1u));
       if (first + part < chunks) multiply_chunk((first - slice + part) * (CHUNK + 1), words, both, sums);
     }

@@ -48,9 +48,8 @@ void stage(uint m, uint first) {
   barrier();  // nobody reads those before any more
   [[unroll]] for (uint r = 0u; r < TILE_M; r++) {
     uint row = min(m + r, p.m - 1u) * all;
-    [[unroll]] for (uint j = 0u; j < CHUNK; j++)
-      if (from + j * LOCAL_Y < all)
-        x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] = x[row + from + j * LOCAL_Y];
+    [[unroll]] for (uint j = 0u; j < CHUNK; j++)  // without a branch loads need not wait for each other
+      x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] = x[row + min(from + j * LOCAL_Y, all - 1u)];
   }
   barrier();
 }

@@ -113,6 +113,45 @@ def test_every_number_of_rows(
         assert want.mismatch(layer(x)) is None
 
 
+@pytest.mark.parametrize(
+    ("rows", "k", "n", "columns"),
+    [(1, 4133, 9, 8), (1, 4160, 45, 2), (2, 2100, 13, 4), (4, 1037, 9, 2), (8, 1100, 37, 8)],
+)
+def test_weights_read_ahead(
+    device: vkq.Device, rows: int, k: int, n: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slice of x and a last one that is not whole, steps and parts that have nothing, columns that no
+    workgroup divides."""
+    profile_says(monkeypatch, floats, gemv_ahead=True)
+    monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
+    monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
+    data, x, want = expected(f"linear[M={rows + 1},K={k},N={n}]", rows)
+    options: dict[str, Any] = {"bias": data.float_bias, "w_zero_point": data.w_zero_point, "method": "gemv"}
+    layer = vkq.Linear(data.w, data.w_scale, device=device, **options)
+    assert layer.explain(x.shape).variants == (f"{floats.GEMV_AHEAD}:{'any' if k % 4 else 'four'}.{rows}",)
+    assert want.mismatch(layer(x)) is None
+
+
+def test_rows_read_ahead_replay_the_same_bytes(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """200 times, whatever was there before; NaN stays in its row."""
+    profile_says(monkeypatch, floats, gemv_ahead=True)
+    data, x, _ = expected("linear[M=2,K=1030,N=9]", 5)
+    x[1, 1029] = np.nan
+    layer = vkq.Linear(data.w, data.w_scale, method="gemv", device=device)
+    taken, found = vkq.Tensor.from_numpy(x, device), set()
+    with device.record() as recording:
+        y = layer(taken)
+    for _ in range(200):
+        with device.operation() as before:
+            before.fill(y.buffer, 0xA5A5A5A5)
+        recording.run()
+        found.add(y.numpy().tobytes())
+    assert layer.explain(x.shape).variants == (f"{floats.GEMV_AHEAD}:any.2",)
+    assert len(found) == 1
+    assert np.isfinite(y.numpy()[0]).all()
+    assert np.isnan(y.numpy()[1]).all()
+
+
 @pytest.mark.parametrize("tile", catalog().shaders["gemm_q8csw__tiled"].axes["tile"])
 def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
     for name in ("linear[M=37,K=37,N=45]", "linear[M=9,K=64,N=7]"):

@@ -55,6 +55,20 @@ def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activ
     assert not wrong.any(), np.argwhere(wrong)[:5]
 
 
+def replayed(layer: vkq.Linear, x: npt.NDArray[np.float32], device: vkq.Device) -> npt.NDArray[np.float32]:
+    """The result, which 200 replays give byte for byte, whatever was there before."""
+    taken, found = vkq.Tensor.from_numpy(x, device), set()
+    with device.record() as recording:
+        y = layer(taken)
+    for _ in range(200):
+        with device.operation() as before:
+            before.fill(y.buffer, 0xA5A5A5A5)
+        recording.run()
+        found.add(y.numpy().tobytes())
+    assert len(found) == 1
+    return y.numpy()
+
+
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("method", ["auto", "staged"])
 def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, device: vkq.Device) -> None:
@@ -150,15 +164,7 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(device: vkq.Device) -> None
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
         layer = vkq.Linear(w, method="gemv", device=device)
         assert layer.explain(x.shape).variants[0].startswith(f"{grouped.ROW}:4.")
-        taken = vkq.Tensor.from_numpy(x, device)
-        with device.record() as recording:
-            y = layer(taken)
-        recording.run()
-        got = y.numpy()
-        assert_close(got, x, w)
-        for _ in range(200):
-            recording.run()
-            assert y.numpy().tobytes() == got.tobytes()
+        assert_close(replayed(layer, x, device), x, w)
         x[0, 1050] = np.inf
         steps = (w.codes()[:, 1050] - w.zero_points()[:, 32]) * w.scales()[:, 32]
         with np.errstate(invalid="ignore"):
@@ -176,23 +182,12 @@ def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> No
         name = layer.explain(x.shape).variants[0]
         assert name.startswith(f"{grouped.SHARED}:4.")
         x[1, 4], x[2, 6] = np.nan, np.inf
-        taken = vkq.Tensor.from_numpy(x, device)
-        with device.record() as recording:
-            y = layer(taken)
-        recording.run()
-        got = y.numpy()
+        got = replayed(layer, x, device)
         assert_close(got[:1], x[:1], w)
         np.testing.assert_array_equal(np.isnan(got[1]), True)
         steps = (w.codes()[:, 6] - w.zero_points()[:, 0]) * w.scales()[:, 0]
         with np.errstate(invalid="ignore"):
             np.testing.assert_array_equal(got[2], np.where(steps == 0, np.nan, np.inf * steps))
-        found = set()
-        for _ in range(200):
-            with device.operation() as before:
-                before.fill(y.buffer, 0xA5A5A5A5)
-            recording.run()
-            found.add(y.numpy().tobytes())
-        assert found == {got.tobytes()}
         points = np.full((9, 13), 7.5, np.float32)
         half = vkq.GroupedWeight(w.packed, w.scale.astype(np.float32), points)
         layer = vkq.Linear(half, method="gemv", device=device)
@@ -249,17 +244,8 @@ def test_nan_and_infinity_pass_through_where_they_belong(method: str, device: vk
 
 @pytest.mark.parametrize("method", ["gemv", "tiled", "staged"])
 def test_replays_give_the_same_bytes(method: str, device: vkq.Device) -> None:
-    w, x = weight(35, 256, 4, 64, False, "float16"), vkq.Tensor.from_numpy(numbers(33, 256), device)
-    layer = vkq.Linear(w, method=method, device=device)
-    with device.record() as recording:
-        y = layer(x)
-    found = set()
-    for _ in range(200):
-        with device.operation() as before:
-            before.fill(y.buffer, 0xA5A5A5A5)
-        recording.run()
-        found.add(y.numpy().tobytes())
-    assert len(found) == 1
+    layer = vkq.Linear(weight(35, 256, 4, 64, False, "float16"), method=method, device=device)
+    replayed(layer, numbers(33, 256), device)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ class Profile:
     gemv_rows_float: int
     gemv_rows_grouped: int
     gemv_rows_shared: int
+    gemv_ahead: bool
     gemv_invocations: int
     gemv_invocations_few: int
     gemv_columns: int

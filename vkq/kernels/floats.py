@@ -31,6 +31,7 @@ from .pixels import window
 from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
+GEMV_AHEAD = "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
@@ -132,6 +133,9 @@ class FloatGemm:
         most = max(1, gemv.max_rows(facts, int8=False))
         rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
         rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
+        if profile(facts).gemv_ahead and self.k4 >= gemv.LEAST_AHEAD:
+            variant = self._variant(GEMV_AHEAD, rows=str(rows))
+            return self._program(variant, **gemv.ahead(facts, self.n4))
         variant = self._variant("gemv_q8csw__split", rows=str(rows))
         shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
         unroll = min(profile(facts).gemv_unroll, 4 if rows < GEMV_ROWS[-1] else 2)

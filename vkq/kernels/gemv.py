@@ -1,7 +1,7 @@
 """When a product has so few rows that reading its weights is all the work, and how threads share that work.
 
-The kernels are gemv_q8ta_q8csw_split.comp, its form for activations quantized by rows, and
-gemv_q8csw_split.comp.
+The kernels are gemv_q8ta_q8csw_split.comp, its form for activations quantized by rows, gemv_q8csw_split.comp
+and gemv_q8csw_ahead.comp.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ FEW_ROWS = 2  # want more loads in flight
 # sum over k, so that there are enough workgroups for the whole device. Two neighbouring blocks are a sector
 # of 32 bytes, eight a line of 128.
 COLUMNS = ((2048, 8), (1024, 4), (0, 2))
+# Of a workgroup that reads weights ahead, parts of k, and columns likewise; from so many blocks of k on.
+AHEAD_PARTS, AHEAD_COLUMNS, LEAST_AHEAD = 64, ((1024, 8), (0, 4)), 256
 BLOCKS_PER_PART = 4  # of k at least, that a thread sums
 
 
@@ -38,6 +40,13 @@ def split(capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     wanted = known.gemv_invocations_few if rows <= FEW_ROWS else known.gemv_invocations
     return shared_split(min(wanted, most, room), n4, k4, known.gemv_narrowest)
+
+
+def ahead(capabilities: Capabilities, n4: int) -> dict[str, Value]:
+    """`split` for gemv_q8csw_ahead.comp."""
+    columns = next(width for least, width in AHEAD_COLUMNS if n4 >= least)
+    most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
+    return {"LOCAL_X": columns, "LOCAL_Y": min(AHEAD_PARTS, most // columns)}
 
 
 def shared_split(most: int, n4: int, k4: int, narrowest: int = 1) -> dict[str, Value]:

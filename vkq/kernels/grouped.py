@@ -26,7 +26,8 @@ ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
-ROW_PARTS, ROW_BLOCKS, ROW_COLUMNS = 32, (16, 8, 4), 2  # of ROW: parts, blocks of columns, columns of a block
+# Of ROW: parts at most; by columns for each multiprocessor, parts and blocks of two columns of a workgroup.
+ROW_PARTS, ROW_SPLITS = 32, ((96, (16, 32)), (48, (16, 16)), (12, (32, 8)), (0, (32, 4)))
 SMALLEST = "32x32"
 SMALLEST_HALF = 2.0**-14  # normal: a driver may flush what is smaller
 
@@ -93,10 +94,9 @@ class GroupedGemm:
     def row(self) -> Program:
         """The pipeline of a single row, with x in shared memory: narrower workgroups where few columns would
         leave multiprocessors idle."""
-        least = profile(self.device.capabilities).multiprocessors * 3 // 4
-        fills = (blocks for blocks in ROW_BLOCKS if self.n >= least * blocks * ROW_COLUMNS)
-        blocks = next(fills, ROW_BLOCKS[-1])
-        how: dict[str, Constant] = {"LOCAL_X": ROW_PARTS, "LOCAL_Y": blocks}
+        columns = self.n / profile(self.device.capabilities).multiprocessors
+        parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
+        how: dict[str, Constant] = {"LOCAL_X": parts, "LOCAL_Y": blocks}
         return self.device.program(self._of_numbers(ROW), {**how, **self.constants})
 
     def shared(self, rows: int) -> Program:

@@ -1,0 +1,128 @@
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] as gemv_q8csw_split.comp, for devices whose distance from
+// memory is the limit: the next blocks of weights are on their way while those before are multiplied, and x
+// is in shared memory, a slice of k at a time.
+//
+// Memory    as gemv_q8csw_split.comp.
+// Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. Of a slice of
+//           SLICE blocks of k a part takes every LOCAL_Y-th, UNROLL at a time.
+// Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
+//           rows, whatever is more.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_null_initializer : require
+
+layout(local_size_x_id = 0, local_size_y_id = 1) in;
+layout(constant_id = 0) const uint LOCAL_X = 8;
+layout(constant_id = 1) const uint LOCAL_Y = 32;
+
+#if WHOLE_VECTORS
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+#else
+layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+#endif
+layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+
+#define NO_STORE_ROW
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "float_weight.glslh"
+#include "float_output.glslh"
+#include "float_rows.glslh"
+
+#define me gl_LocalInvocationIndex
+#define part gl_LocalInvocationID.y
+const uint ALL = LOCAL_X * LOCAL_Y, STEP = UNROLL * LOCAL_Y, TAKEN = ROWS * SLICE / ALL;
+const uint X_SIZE = ROWS * SLICE, SUMS_SIZE = SUMMED * ALL;
+shared vec4 tile[X_SIZE > SUMS_SIZE ? X_SIZE : SUMS_SIZE];  // x [row][block], then sums [row][part][column]
+
+uint k4, m, row, weights;  // blocks of k; the first row, in its group and in x; the first block of weights
+ivec4 next[UNROLL];
+vec4 taken[TAKEN];  // of the next slice of x
+vec4 sums[ROWS];
+
+void load(uint first) {
+  [[unroll]] for (uint i = 0u; i < UNROLL; i++)
+    next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
+}
+
+void take(uint first) {
+  [[unroll]] for (uint i = 0u; i < TAKEN; i++) {
+    uint r = (me + i * ALL) / SLICE, k = first + (me + i * ALL) % SLICE;
+    vec4 found = load_row(row + min(r, p.m - 1u - m), min(k, k4 - 1u));
+    taken[i] = k < k4 ? found : vec4(0.0);
+  }
+}
+
+void multiply(ivec4 block, vec4 zeros, uint at) {
+  vec4 values[ROWS];
+  [[unroll]] for (uint r = 0u; r < ROWS; r++) values[r] = tile[r * SLICE + at];
+  [[unroll]] for (uint c = 0u; c < 4u; c++) {
+    vec4 column = weights_of_channel(block[c], zeros[c]);
+    [[unroll]] for (uint k = 0u; k < 4u; k++)
+      [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r][c] += values[r][k] * column[k];
+  }
+}
+
+// Adds the parts of SUMMED rows from `first` on: of each number four at a time, and then those. Afterwards
+// number i of row r is in summed(r, i).
+#define WIDE (4u * LOCAL_X)
+#define place(r, i) tile[((r) * ALL + (i)) / 4u][(i) % 4u]
+void sum_parts(uint first) {
+  float fours[SUMMED];
+  barrier();
+  [[unroll]] for (uint r = 0u; r < SUMMED; r++) tile[r * ALL + me] = sums[first + r];
+  barrier();
+  [[unroll]] for (uint r = 0u; r < SUMMED; r++) {
+    fours[r] = 0.0;
+    [[unroll]] for (uint j = 0u; j < 4u; j++)
+      fours[r] += tile[r * ALL + (me / WIDE * 4u + j) * LOCAL_X + me % WIDE / 4u][me % 4u];
+  }
+  barrier();
+  [[unroll]] for (uint r = 0u; r < SUMMED; r++) place(r, me) = fours[r];
+  barrier();
+}
+
+float summed(uint r, uint i) {
+  vec4 four = vec4(0.0);
+  for (uint s = 0u; s < LOCAL_Y / 4u; s += 4u)
+    [[unroll]] for (uint j = 0u; j < 4u; j++) four[j] += place(r, (s + j) * WIDE + i);
+  return (four.x + four.y) + (four.z + four.w);
+}
+
+void main() {
+  uint tiles_n = ceil_div(p.n4, LOCAL_X), tiles_m = ceil_div(p.m, ROWS), tile_index = workgroup_index();
+  uint group = tile_index / tiles_n / tiles_m, first = tile_index % tiles_n * LOCAL_X;
+  uint column = min(first + gl_LocalInvocationID.x, p.n4 - 1u);
+  k4 = ceil_div(p.k, 4u);
+  m = tile_index / tiles_n % tiles_m * ROWS;
+  row = group * p.m + m;
+  weights = group * k4 * p.n4 + column;
+  load(0u);
+  take(0u);
+  vec4 zeros = channel_block(group * p.n4 + column, ZERO);
+  [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] = vec4(0.0);
+  for (uint slice = 0u; slice < k4; slice += SLICE) {
+    barrier();  // nobody reads the slice before any more
+    [[unroll]] for (uint i = 0u; i < TAKEN; i++) tile[me + i * ALL] = taken[i];
+    barrier();
+    [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
+      ivec4 blocks[UNROLL] = next;
+      load(slice + at + STEP);
+      [[unroll]] for (uint i = 0u; i < UNROLL; i++) multiply(blocks[i], zeros, at + i * LOCAL_Y + part);
+    }
+    take(slice + SLICE);
+  }
+  [[unroll]] for (uint some = 0u; some < ROWS; some += SUMMED) {
+    sum_parts(some);
+    for (uint i = me; i < SUMMED * WIDE; i += ALL) {
+      uint r = m + some + i / WIDE, block = first + i % WIDE / 4u;
+      uint c4 = group * p.n4 + block, c = 4u * c4 + i % 4u;
+      float value = output_values(vec4(summed(i / WIDE, i % WIDE)), c4)[i % 4u];
+      uint image = r / p.plane;
+      if (r < p.m && block < p.n4 && c < p.channels)
+        y[(image * p.channels + c) * p.plane + r - image * p.plane] = value;
+    }
+  }
+}
