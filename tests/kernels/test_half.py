@@ -127,6 +127,14 @@ def test_extremes_float16_tensors_and_replays(units: vkq.Device, monkeypatch: py
         assert y.numpy().tobytes() == first.tobytes()
 
 
+def test_parts_that_no_tile_has_are_refused(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tile of 128x256 is never split."""
+    only(monkeypatch, "128x256", 2)
+    layer = vkq.Linear(np.ones((64, 32), np.int8), 1.0, compute="float16", device=units)
+    with pytest.raises(vkq.PathError, match=r"16 rows x 64 columns x 32 of k \(tile 128x256, 2 parts of k"):
+        layer.explain((16, 32))
+
+
 def test_nothing_to_sum(units: vkq.Device) -> None:
     layer = vkq.Linear(np.ones((33, 0), np.int8), 1.0, compute="float16", device=units)
     assert not layer(np.ones((40, 0), np.float32)).any()

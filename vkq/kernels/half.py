@@ -11,6 +11,7 @@ import numpy as np
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
+from ..errors import PathError
 from ..layout.extent import Spec
 from ..layout.pack import layout
 from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
@@ -219,6 +220,10 @@ class HalfMatrices:
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
         ]
+        if not found:
+            forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"
+            size = f"{rows} rows x {sizes[1]} columns x {self.k} of k"
+            raise PathError(f"{shader} has no way for {size} ({forced}) here: leave tile and parts open")
         return min(found, key=lambda way: way.cycles(known, *sizes))
 
     def _able(self, shader: str) -> Iterator[Way]:
