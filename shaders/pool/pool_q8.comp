@@ -54,7 +54,6 @@ layout(push_constant) uniform Push {
 #define DIVISORS
 #include "pixels.glslh"
 #if KIND == KIND_AVERAGE
-#define RARE_QUOTIENTS
 #include "exact_sum.glslh"
 #endif
 
