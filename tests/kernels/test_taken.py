@@ -58,8 +58,11 @@ def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None
     assert few.constants.get("IN_TURN", False) == (small or name.startswith("adreno"))
     if many.variant.shader == few.variant.shader:
         assert many.variant.axes["rows"] == ("1" if small else "4")
-    unroll = 2 if name.startswith("videocore") else 4
-    assert found["float32 linear 1x4096x4096"].constants["UNROLL"] == unroll
+    one = found["float32 linear 1x4096x4096"]
+    if name == "nvidia-h200":
+        assert one.variant.shader == "gemv_q8csw__ahead"
+    else:
+        assert one.constants["UNROLL"] == (2 if name.startswith("videocore") else 4)
 
 
 def test_a_long_k_is_known_before_compiling() -> None:
