@@ -7,11 +7,17 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq.kernels.half import HalfMatrices
 from vkq.probe.matrices import Matrices, advertised, lacking
 
 from . import emulated
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(0.7, -5)
+# of float activations: rows, columns and k beyond whole tiles, steps and runs of 8
+CONVOLUTIONS = (
+    "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
+)
 
 
 def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
@@ -35,6 +41,17 @@ def layer_of(device: vkq.Device, weight_shape: tuple[int, ...], **options: Any) 
     make = vkq.Linear if len(weight_shape) == 2 else vkq.Conv2d
     weight = np.random.default_rng(5).integers(-128, 128, weight_shape, dtype=np.int8)
     return make(weight, 0.01, device=device, **{"x_qparams": Q, "y_qparams": Y, "path": "coopmat", **options})
+
+
+def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
+    """From now on products take this tile, and so many parts of k."""
+    made = HalfMatrices.__init__
+
+    def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
+        made(self, *args, **options)
+        self.tile, self.parts = tile, parts
+
+    monkeypatch.setattr(HalfMatrices, "__init__", init)
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:

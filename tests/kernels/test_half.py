@@ -10,7 +10,6 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq.kernels import half
-from vkq.kernels.half import HalfMatrices
 from vkq.probe import selftest
 from vkq.probe.matrices import advertised_half, lacking_half
 from vkq.problem.names import parse
@@ -21,13 +20,10 @@ from vkq.shader.catalog import catalog
 
 from ..ops import doctored
 from . import emulated
+from .matrix_layers import CONVOLUTIONS, only
 
 # rows, columns and k beyond whole tiles, steps and runs of 8
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
-CONVOLUTIONS = (
-    "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
-    "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
-)
 TILES = catalog().shaders[half.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
@@ -37,17 +33,6 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device
-
-
-def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
-    """From now on products take this tile, and so many parts of k."""
-    made = HalfMatrices.__init__
-
-    def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
-        made(self, *args, **options)
-        self.tile, self.parts = tile, parts
-
-    monkeypatch.setattr(HalfMatrices, "__init__", init)
 
 
 def layer_of(device: vkq.Device, data: Any, **options: Any) -> Any:

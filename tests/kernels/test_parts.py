@@ -2,7 +2,6 @@
 matrices in plain GLSL (emulated.py), and as they are where VKQ_TEST_DEVICE names a GPU."""
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq.kernels import half
-from vkq.kernels.half import HalfMatrices
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
@@ -20,13 +18,10 @@ from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
 
 from . import emulated
+from .matrix_layers import CONVOLUTIONS, only
 
 # rows, columns and k beyond whole tiles, steps and runs of 8
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
-CONVOLUTIONS = (
-    "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
-    "conv2d[N=1,IC=48,H=7,W=9,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
-)
 TILES = catalog().shaders[half.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
@@ -37,17 +32,6 @@ def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Dev
     if half_refusal(strict_device, BRAIN):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16")
     return strict_device
-
-
-def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -> None:
-    """From now on products take this tile, and so many parts of k."""
-    made = HalfMatrices.__init__
-
-    def init(self: HalfMatrices, *args: Any, **options: Any) -> None:
-        made(self, *args, **options)
-        self.tile, self.parts = tile, parts
-
-    monkeypatch.setattr(HalfMatrices, "__init__", init)
 
 
 def check(device: vkq.Device, name: str) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
+from tests.runtime.work import replayed
 from vkq import reference
 from vkq.device.profiles import preferred
 from vkq.kernels import grouped
@@ -53,20 +54,6 @@ def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activ
     size = reference.linear_grouped(x, w, bias, magnitude=True)
     wrong = ~(np.abs(got - want) <= (w.shape[1] + 4) * EPSILON * size)
     assert not wrong.any(), np.argwhere(wrong)[:5]
-
-
-def replayed(layer: vkq.Linear, x: npt.NDArray[np.float32], device: vkq.Device) -> npt.NDArray[np.float32]:
-    """The result, which 200 replays give byte for byte, whatever was there before."""
-    taken, found = vkq.Tensor.from_numpy(x, device), set()
-    with device.record() as recording:
-        y = layer(taken)
-    for _ in range(200):
-        with device.operation() as before:
-            before.fill(y.buffer, 0xA5A5A5A5)
-        recording.run()
-        found.add(y.numpy().tobytes())
-    assert len(found) == 1
-    return y.numpy()
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -29,8 +29,7 @@ SUBGROUP = 32  # that shaders declare the subgroups of a tile for
 @dataclasses.dataclass(frozen=True)
 class Matrices:
     """A shape of matrices, m outputs x n rows x k, the form of the product (``s8s8``, ``u8u8``, ``f16``,
-    ``bf16``), and
-    the subgroup's size."""
+    ``bf16``), and the subgroup's size."""
 
     m: int
     n: int
