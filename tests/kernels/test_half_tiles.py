@@ -63,15 +63,17 @@ def test_parts_of_k(
 
 @pytest.mark.parametrize("tile", catalog().shaders[half.ROWS].axes["tile"])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are read in place, float32 or float16, beyond whole tiles and steps; of the smallest tile 200
-    replays give the same bytes; more rows than the shader is for go the other way."""
+    """Few rows are read in place, float32 (of the tiles that have it) or float16, beyond whole tiles and
+    steps; of the smallest tile 200 replays give the same bytes; more rows than the shader is for go the other
+    way."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)
     data = random_data(parse(f"linear[M={rows},K={k},N=36]"), rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float32)
     layer = layer_of(units, data)
-    assert layer.explain(x.shape).variants == (f"{half.ROWS}:float32.{tile}",)
+    in_place = tile != "64x64"
+    assert (layer.explain(x.shape).variants == (f"{half.ROWS}:float32.{tile}",)) == in_place
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
     given = vkq.Tensor.from_numpy(x.astype(np.float16), units)
     assert layer.plan(given.spec).variants == (f"{half.ROWS}:float16.{tile}",)

@@ -171,9 +171,10 @@ class HalfMatrices:
 
     def _takes_rows(self, way: Way, x: Value, y: Value, rows: int) -> bool:
         """Whether a product reads x as it is: of few rows, where a dispatch more would take longer."""
-        few = way.of == FLOAT16 and way.parts > 1 and rows <= MOST_ROWS[x.spec.dtype]
-        whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
-        return few and whole and way.variant.axes["tile"] in catalog().shaders[ROWS].axes["tile"]
+        dtype, tile = x.spec.dtype, way.variant.axes["tile"]
+        few = way.of == FLOAT16 and way.parts > 1 and rows <= MOST_ROWS[dtype]
+        whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and dtype == y.spec.dtype
+        return few and whole and bool(catalog().shaders[ROWS].having(x=dtype, tile=tile))
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
