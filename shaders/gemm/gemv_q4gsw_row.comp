@@ -14,6 +14,9 @@
 #if HALVES
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 32;
@@ -21,10 +24,11 @@ layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -58,7 +62,7 @@ void bring(uint row, uint first) {
   barrier();  // nobody reads the slice before any more
   [[unroll]] for (uint i = 0u; i < SLICE * CHUNK; i += LOCAL_X * LOCAL_Y) {
     uint at = gl_LocalInvocationIndex + i;
-    x_tile[at + at / CHUNK] = x[row * all + min(from + at, all - 1u)];
+    x_tile[at + at / CHUNK] = floats_of(x[row * all + min(from + at, all - 1u)]);
   }
   barrier();
 }
@@ -109,6 +113,6 @@ void main() {
     for (uint i = 0u; i < LOCAL_X; i += 4u)
       [[unroll]] for (uint j = 0u; j < 4u; j++) four[j] += parts[column * (LOCAL_X + 1u) + i + j];
     float sum = (four.x + four.y) + (four.z + four.w);
-    y[row * p.n + n + column] = bounded(sum + bias_of(n + column, p.n * groups));
+    store_number(y, row * p.n + n + column, bounded(sum + bias_of(n + column, p.n * groups)));
   }
 }

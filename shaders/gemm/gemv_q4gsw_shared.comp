@@ -12,16 +12,20 @@
 #if HALVES
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_y_id = 1) in;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
 layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define ROWS (TILE_M * 2)  // of sums: a row's first four columns, and the others
 #define LOCAL_X 1
@@ -49,7 +53,8 @@ void stage(uint m, uint first) {
   [[unroll]] for (uint r = 0u; r < TILE_M; r++) {
     uint row = min(m + r, p.m - 1u) * all;
     [[unroll]] for (uint j = 0u; j < CHUNK; j++)  // without a branch loads need not wait for each other
-      x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] = x[row + min(from + j * LOCAL_Y, all - 1u)];
+      x_tile[r * X_ROW + to + j * (LOCAL_Y + LOCAL_Y / CHUNK)] =
+          floats_of(x[row + min(from + j * LOCAL_Y, all - 1u)]);
   }
   barrier();
 }
@@ -107,6 +112,6 @@ void main() {
     vec4 found = parts[lane * LOCAL_Y];
     [[unroll]] for (uint c = 0u; c < 4u; c++)
       if (row < p.m && column + c < p.n)
-        y[row * p.n + column + c] = bounded(found[c] + bias_of(column + c, p.n * groups));
+        store_number(y, row * p.n + column + c, bounded(found[c] + bias_of(column + c, p.n * groups)));
   }
 }

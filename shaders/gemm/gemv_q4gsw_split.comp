@@ -2,14 +2,18 @@
 // K, dequantized in the shader. Bound by reading the weights once, so many threads share the sum over k.
 //   y[m,n] = sum over groups g of scale[n,g] * sum_k x[m,k] (q[n,k] - zero[n,g])  + bias[n]
 //
-// Memory    x: float32 rows of whole vec4; w: rows of codes as MatMulNBits has them, a uvec4 is a chunk of 32
-//           (16) codes and never of two groups; w_groups: common/grouped_weight.glslh; y: float32 rows.
+// Memory    x: rows of whole vec4, float32 or float16 (float_numbers.glslh), y alike; w: rows of codes as
+//           MatMulNBits has them, a uvec4 is a chunk of 32 (16) codes and never of two groups; w_groups:
+//           common/grouped_weight.glslh.
 // Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. The
 //           parts take neighbouring chunks, so that what they read lies together.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 1;
@@ -18,10 +22,11 @@ layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 layout(constant_id = 4) const bool IN_TURN = false;  // one word of a chunk after the other: fewer registers
 
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define PART vec4
 #include "push.glslh"
@@ -41,7 +46,7 @@ void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[R
   [[unroll]] for (uint r = 0u; r < ROWS; r++) {
     uint at = min(m + r, p.m - 1u) * (p.k / 4u) + word * VECTORS;
     [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
-      vec4 values = x[at + v];
+      vec4 values = floats_of(x[at + v]);
       [[unroll]] for (uint c = 0u; c < 4u; c++) dots[r][c] += dot(values, weights[c][v]);
     }
   }
@@ -89,7 +94,7 @@ void main() {
     [[unroll]] for (uint r = 0u; r < ROWS; r++) {
       [[unroll]] for (uint c = 0u; c < 4u; c++) {
         if (m + r < p.m && n + c < p.n)
-          y[(m + r) * p.n + n + c] = bounded(sums[r][c] + bias_of(n + c, p.n * groups));
+          store_number(y, (m + r) * p.n + n + c, bounded(sums[r][c] + bias_of(n + c, p.n * groups)));
       }
     }
   }

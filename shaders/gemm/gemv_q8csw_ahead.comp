@@ -10,19 +10,23 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
 
+#include "float_numbers.glslh"
 #if WHOLE_VECTORS
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 #else
-layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 #endif
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define NO_STORE_ROW
 #include "push.glslh"
@@ -39,7 +43,7 @@ shared vec4 tile[X_SIZE > SUMS_SIZE ? X_SIZE : SUMS_SIZE];  // x [row][block], t
 
 uint k4, m, row, weights;  // blocks of k; the first row, in its group and in x; the first block of weights
 ivec4 next[UNROLL];
-vec4 taken[TAKEN];  // of the next slice of x
+StoredRow taken[TAKEN];  // of the next slice of x, as read: nobody waits for it before it is used
 vec4 sums[ROWS];
 
 void load(uint first) {
@@ -50,8 +54,8 @@ void load(uint first) {
 void take(uint first) {
   [[unroll]] for (uint i = 0u; i < TAKEN; i++) {
     uint r = (me + i * ALL) / SLICE, k = first + (me + i * ALL) % SLICE;
-    vec4 found = load_row(row + min(r, p.m - 1u - m), min(k, k4 - 1u));
-    taken[i] = k < k4 ? found : vec4(0.0);
+    StoredRow found = stored_row(row + min(r, p.m - 1u - m), min(k, k4 - 1u));
+    taken[i] = k < k4 ? found : StoredRow(0);
   }
 }
 
@@ -105,7 +109,7 @@ void main() {
   [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] = vec4(0.0);
   for (uint slice = 0u; slice < k4; slice += SLICE) {
     barrier();  // nobody reads the slice before any more
-    [[unroll]] for (uint i = 0u; i < TAKEN; i++) tile[me + i * ALL] = taken[i];
+    [[unroll]] for (uint i = 0u; i < TAKEN; i++) tile[me + i * ALL] = floats_of(taken[i]);
     barrier();
     [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
       ivec4 blocks[UNROLL] = next;
@@ -122,7 +126,7 @@ void main() {
       float value = output_values(vec4(summed(i / WIDE, i % WIDE)), c4)[i % 4u];
       uint image = r / p.plane;
       if (r < p.m && block < p.n4 && c < p.channels)
-        y[(image * p.channels + c) * p.plane + r - image * p.plane] = value;
+        store_number(y, (image * p.channels + c) * p.plane + r - image * p.plane, value);
     }
   }
 }

@@ -1,28 +1,32 @@
-// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows: float32 activations, int8 weights. Bound by
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows: float activations, int8 weights. Bound by
 // reading the weights once, so many threads share the sum over k.
 //
-// Memory    x: float32 rows [group][m][k]; w: kPackedInt8_4N4K blocks [group][k4][n4]; channels and y:
-//           float_output.glslh.
+// Memory    x: rows [group][m][k] of float32 or float16 (float_numbers.glslh); w: kPackedInt8_4N4K blocks
+//           [group][k4][n4]; channels and y: float_output.glslh, y of the type of x.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. The parts' sums
 //           are added in the same order every time.
 // Needs     16 bytes of shared memory an invocation and row.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
+#if FLOAT16_IMAGES
+#extension GL_EXT_shader_16bit_storage : require
+#endif
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 16;
 layout(constant_id = 3) const uint UNROLL = 4;  // blocks of k that are read at once
 
+#include "float_numbers.glslh"
 #if WHOLE_VECTORS
-layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 #else
-layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 #endif
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define PART vec4
 #include "push.glslh"

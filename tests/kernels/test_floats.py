@@ -24,6 +24,7 @@ from vkq.select import tune
 from vkq.shader.catalog import catalog
 
 from ..ops import doctored
+from . import sixteen_bits
 
 TILES, CONV_TILES = (
     catalog().shaders[name].axes["tile"] for name in (floats.GEMM_STAGED, floats.CONV_STAGED)
@@ -104,14 +105,17 @@ def test_every_number_of_rows(
 ) -> None:
     profile_says(monkeypatch, floats, gemv_unroll=unroll)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
+    sixteen_bits.provide(device, monkeypatch)
     for k in (37, 64):  # whole vectors or not
         data, x, want = expected(f"linear[M={rows + 1},K={k},N=9]", rows)
         layer = vkq.Linear(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="gemv",
             device=device,
         )  # fmt: skip
-        assert layer.explain(x.shape).variants[0].endswith(f".{rows}")
+        kind = f"gemv_q8csw__split:{'any' if k % 4 else 'four'}"
+        assert layer.explain(x.shape).variants == (f"{kind}.{rows}",)
         assert want.mismatch(layer(x)) is None
+        sixteen_bits.check_rows(device, layer, x, f"{kind}_float16.{rows}")
 
 
 @pytest.mark.parametrize(
@@ -125,24 +129,50 @@ def test_weights_read_ahead(
     workgroup divides."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
     monkeypatch.setattr(floats.gemv, "AHEAD_COLUMNS", ((0, columns),))
+    sixteen_bits.provide(device, monkeypatch)
     monkeypatch.setattr(floats.gemv, "max_rows", lambda *_, **__: rows)
     data, x, want = expected(f"linear[M={rows + 1},K={k},N={n}]", rows)
     options: dict[str, Any] = {"bias": data.float_bias, "w_zero_point": data.w_zero_point, "method": "gemv"}
     layer = vkq.Linear(data.w, data.w_scale, device=device, **options)
-    assert layer.explain(x.shape).variants == (f"{floats.GEMV_AHEAD}:{'any' if k % 4 else 'four'}.{rows}",)
+    kind = f"{floats.GEMV_AHEAD}:{'any' if k % 4 else 'four'}"
+    assert layer.explain(x.shape).variants == (f"{kind}.{rows}",)
     assert want.mismatch(layer(x)) is None
+    sixteen_bits.check_rows(device, layer, x, f"{kind}_float16.{rows}")
 
 
-def test_rows_read_ahead_replay_the_same_bytes(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """200 times, whatever was there before; NaN stays in its row."""
+@pytest.mark.parametrize(("dtype", "kind"), [(np.float32, "any"), (np.float16, "any_float16")])
+def test_rows_read_ahead_replay_the_same_bytes(
+    dtype: Any, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 times, whatever was there before; infinity and NaN stay in their rows."""
     profile_says(monkeypatch, floats, gemv_ahead=True)
-    data, x, _ = expected("linear[M=2,K=1030,N=9]", 5)
-    x[1, 1029] = np.nan
-    layer = vkq.Linear(data.w, data.w_scale, method="gemv", device=device)
-    y = replayed(layer, x, device)
-    assert layer.explain(x.shape).variants == (f"{floats.GEMV_AHEAD}:any.2",)
+    sixteen_bits.provide(device, monkeypatch)
+    data, x, _ = expected("linear[M=3,K=1030,N=9]", 5)
+    x[1, 1029], x[2, 3] = np.nan, np.inf
+    w = np.where(data.w == 0, 1, data.w)
+    layer = vkq.Linear(w, data.w_scale, method="gemv", device=device)
+    given = x.astype(dtype)
+    y = replayed(layer, given, device)
+    assert layer.plan(Spec(x.shape, given.dtype.name)).variants == (f"{floats.GEMV_AHEAD}:{kind}.4",)
     assert np.isfinite(y[0]).all()
     assert np.isnan(y[1]).all()
+    np.testing.assert_array_equal(y[2], np.inf * np.sign(w[:, 3].astype(np.float32)))
+
+
+def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
+    """And where tiles take them; quantized results stay float32 until then."""
+    facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
+    few, many = Spec((1, 64), "float16"), Spec((33, 64), "float16")
+    casts = ["float32", "float16"]
+    layer = vkq.Linear(w, 1.0, device=software_device)
+    assert [name.split(":")[1] for name in layer.plan(many).variants[::2]] == casts
+    quantized = vkq.Linear(w, 1.0, y_qparams=vkq.QParams(0.5), device=software_device)
+    assert quantized.plan(few).variants[:2] == ("cast_float16__words:float32", "gemv_q8csw__split:four.1")
+    taken = layer.plan(few).variants
+    if facts.features[sixteen_bits.FEATURE]:
+        assert taken == ("gemv_q8csw__split:four_float16.1",)
+    else:
+        assert [name.split(":")[1] for name in taken[::2]] == casts
 
 
 @pytest.mark.parametrize("tile", catalog().shaders["gemm_q8csw__tiled"].axes["tile"])

@@ -15,6 +15,7 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
+from tests.kernels import sixteen_bits
 from tests.runtime.work import replayed
 from vkq import reference
 from vkq.device.profiles import preferred
@@ -81,9 +82,12 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """5 (4 bits) chunks: parts that have none, and one part that has all."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
+    sixteen_bits.provide(device, monkeypatch)
     for bits in (4, 8):
         w, x = weight(11, 160, bits, 32, False, "float16"), numbers(rows, 160)
-        assert_close(vkq.Linear(w, method="gemv", device=device)(x), x, w)
+        layer = vkq.Linear(w, method="gemv", device=device)
+        assert_close(layer(x), x, w)
+        sixteen_bits.check_rows(device, layer, x, f"{grouped.GEMV}:{bits}.{rows}.float16")
 
 
 @pytest.mark.parametrize(("method", "bits", "rows"), [("gemv", 4, 1), ("tiled", 8, 2)])
@@ -94,11 +98,23 @@ def test_one_word_after_the_other(
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows)
     w, x = weight(9, 416, bits, 32, False, "float16"), numbers(3, 416)
     layer = vkq.Linear(w, method=method, device=device)
-    assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}",)
+    assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}.float32",)
     assert_close(layer(x), x, w)
 
 
-SHARED = [(v.axes["bits"], v.axes["numbers"]) for v in catalog().shaders[grouped.SHARED].variants]
+SHARED, ROWS = (
+    sorted({(v.axes["bits"], v.axes["numbers"]) for v in catalog().shaders[name].variants})
+    for name in (grouped.SHARED, grouped.ROW)
+)
+
+
+def forced(monkeypatch: pytest.MonkeyPatch, shader: str, how: dict[str, Any], **axes: str) -> None:
+    """Every product is made by this shader from now on."""
+
+    def program(gemm: grouped.GroupedGemm, _: int, dtype: str = "float32") -> Any:
+        return gemm.device.program(catalog().find(shader, x=dtype, **axes), {**how, **gemm.constants})
+
+    monkeypatch.setattr(grouped.GroupedGemm, "program", program)
 
 
 @pytest.mark.parametrize(("bits", "kind"), SHARED)
@@ -108,45 +124,42 @@ def test_x_in_shared_memory(
     """Parts that have no chunk, groups of one chunk and of several, columns that no workgroup divides."""
     if kind == "half" and not device.capabilities.features["shaderFloat16"]:
         with pytest.raises(vkq.PathError, match="shaderFloat16"):
-            device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind), {})
+            device.program(catalog().find(grouped.SHARED, bits=bits, numbers=kind, x="float32"), {})
         return
     one = bits == "4"
     k, group, scales, parts = (416, 32, "float32", 8) if one else (1152, 128, "float16", 16)
     w, m = weight(11, k, int(bits), group, False, scales), 3
     x, bias = numbers(m, k), numbers(11)
-    variant = catalog().find(grouped.SHARED, bits=bits, numbers=kind)
-    monkeypatch.setattr(
-        grouped.GroupedGemm,
-        "program",
-        lambda gemm, _: device.program(variant, {"LOCAL_Y": parts, **gemm.constants}),
-    )
+    forced(monkeypatch, grouped.SHARED, {"LOCAL_Y": parts}, bits=bits, numbers=kind)
+    sixteen_bits.provide(device, monkeypatch)
     layer = vkq.Linear(w, bias=bias, activation="relu", method="gemv", device=device)
     assert_close(layer(x), x, w, bias, "relu")
-
-
-ROWS = [(v.axes["bits"], v.axes["numbers"]) for v in catalog().shaders[grouped.ROW].variants]
+    sixteen_bits.check_rows(device, layer, x, f"{grouped.SHARED}:{bits}.{kind}.float16")
 
 
 @pytest.mark.parametrize(("bits", "kind"), ROWS)
 def test_a_single_row(bits: str, kind: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices of x and a last one that is not whole, parts that have no chunk, columns that no workgroup
     divides, workgroups that the device has no shared memory for."""
-    variant = catalog().find(grouped.ROW, bits=bits, numbers=kind)
+    variant = catalog().find(grouped.ROW, bits=bits, numbers=kind, x="float32")
     if refusals(variant, variant.constants({}), device.capabilities):
         with pytest.raises(vkq.PathError):
             device.program(variant, {})
         return
     k, group, scales = (5120, 32, "float32") if bits == "8" else (4480, 128, "float16")
     w, x, bias = weight(11, k, int(bits), group, False, scales), numbers(3, k), numbers(11)
-    monkeypatch.setattr(
-        grouped.GroupedGemm, "program", lambda gemm, _: device.program(variant, {**gemm.constants})
-    )
+    forced(monkeypatch, grouped.ROW, {}, bits=bits, numbers=kind)
+    sixteen_bits.provide(device, monkeypatch)
     layer = vkq.Linear(w, bias=bias, activation="relu", method="gemv", device=device)
     assert_close(layer(x), x, w, bias, "relu")
+    sixteen_bits.check_rows(device, layer, x, f"{grouped.ROW}:{bits}.{kind}.float16")
 
 
-def test_where_a_profile_says_so_a_row_is_read_ahead(device: vkq.Device) -> None:
+def test_where_a_profile_says_so_a_row_is_read_ahead(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Infinity and NaN where they belong, 200 times the same bytes; a k too short for all parts."""
+    sixteen_bits.provide(device, monkeypatch)
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 1056, 4, 32, False, "float16"), numbers(1, 1056)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -157,8 +170,9 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(device: vkq.Device) -> None
         with np.errstate(invalid="ignore"):
             want = np.where(steps == 0, np.nan, np.inf * steps)
         np.testing.assert_array_equal(layer(x)[0], want)
+        np.testing.assert_array_equal(replayed(layer, x.astype(np.float16), device)[0], want)
         short = vkq.Linear(weight(9, 992, 4, 32, False, "float16"), method="gemv", device=device)
-        assert short.explain((1, 992)).variants == (f"{grouped.GEMV}:4.1",)
+        assert short.explain((1, 992)).variants == (f"{grouped.GEMV}:4.1.float32",)
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
@@ -178,7 +192,7 @@ def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> No
         points = np.full((9, 13), 7.5, np.float32)
         half = vkq.GroupedWeight(w.packed, w.scale.astype(np.float32), points)
         layer = vkq.Linear(half, method="gemv", device=device)
-        assert layer.explain((2, 416)).variants == (f"{grouped.GEMV}:4.2",)
+        assert layer.explain((2, 416)).variants == (f"{grouped.GEMV}:4.2.float32",)
 
 
 def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
@@ -190,7 +204,7 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
     assert layer(x[:0]).shape == (0, 3, 5)
     explained = layer.explain((1, 64))
     assert (explained.scheme, explained.method, explained.variants) == (
-        "q4gsw", "gemv", ("gemv_q4gsw__split:4.1",)
+        "q4gsw", "gemv", ("gemv_q4gsw__split:4.1.float32",)
     )  # fmt: skip
     none = vkq.GroupedWeight(np.zeros((2, 0, 16), np.uint8), np.zeros((2, 0), np.float32))
     bias = np.float32([1, 2])

@@ -25,7 +25,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from . import gemv
-from .cast import converted
+from .cast import converted, kept
 from .gemm import Rows
 from .pixels import window
 from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
@@ -87,7 +87,7 @@ class Matrices(Protocol):
 
 
 class FloatGemm:
-    """The product of float32 rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when it is
+    """The product of float rows with int8 weights. *weight* makes (G, N, K) int8 of this *shape* when it is
     needed, *zero_point* is (G, N) alike; *channels* is the number of real output channels."""
 
     def __init__(
@@ -113,12 +113,17 @@ class FloatGemm:
         size = self.groups * self.n4 * PARAMETERS * 16
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_point))
 
-    def program(self, m: int) -> Program:
-        """The pipeline for a product with so many rows: by their number, unless ``kernel`` names it."""
+    def _few(self, m: int) -> bool:
+        """Whether gemv takes so many rows."""
+        few = m <= gemv.max_rows(self.device.capabilities, int8=False) or not self.k
+        return self.kernel == "gemv" or (self.kernel == "auto" and few)
+
+    def program(self, m: int, dtype: str = "float32") -> Program:
+        """The pipeline for a product with so many rows, by their number unless ``kernel`` names it, and rows
+        of that type, which may be float16 where gemv takes them."""
         facts = self.device.capabilities
-        few = m <= gemv.max_rows(facts, int8=False)
-        if self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k)):
-            return self._gemv(m)
+        if self._few(m):
+            return self._gemv(m, "_float16" * (dtype == "float16"))
         staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
         if self.kernel == "staged" and self.k:
             return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
@@ -128,21 +133,21 @@ class FloatGemm:
         setting = tune.choose_setting(self.device, shape)
         return self._program(self._variant("gemm_q8csw__tiled", tile=setting.tile), **setting.local)
 
-    def _gemv(self, m: int) -> Program:
+    def _gemv(self, m: int, numbers: str) -> Program:
         facts = self.device.capabilities
         most = max(1, gemv.max_rows(facts, int8=False))
         rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
         rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
         if profile(facts).gemv_ahead and self.k4 >= gemv.LEAST_AHEAD:
-            variant = self._variant(GEMV_AHEAD, rows=str(rows))
+            variant = self._variant(GEMV_AHEAD, numbers, rows=str(rows))
             return self._program(variant, **gemv.ahead(facts, self.n4))
-        variant = self._variant("gemv_q8csw__split", rows=str(rows))
+        variant = self._variant("gemv_q8csw__split", numbers, rows=str(rows))
         shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
         unroll = min(profile(facts).gemv_unroll, 4 if rows < GEMV_ROWS[-1] else 2)
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared))
 
-    def _variant(self, shader: str, **axes: str) -> Variant:
-        return catalog().find(shader, x="any" if self.k % 4 else "four", **axes)
+    def _variant(self, shader: str, numbers: str = "", **axes: str) -> Variant:
+        return catalog().find(shader, x=("any" if self.k % 4 else "four") + numbers, **axes)
 
     def _program(self, variant: Variant, **constants: Constant) -> Program:
         return self.device.program(variant, {**constants, **self.affine.constants})
@@ -162,8 +167,8 @@ class FloatGemm:
         if matrices := self._matrices(m):
             matrices.build(b, x, y, m)
         else:
-            slots = self.slots(b, converted(b, x, "float32"), y)
-            b.dispatch(self.program(m), slots, self.push(m), self.macs(m))
+            slots = self.slots(b, converted(b, x, y.spec.dtype), y)
+            b.dispatch(self.program(m, y.spec.dtype), slots, self.push(m), self.macs(m))
 
     def _matrices(self, m: int) -> Matrices | None:
         found = self.matrices
@@ -171,7 +176,9 @@ class FloatGemm:
 
     def writes(self, x: Value, m: int) -> str:
         """The type of the results of so many rows."""
-        return matrices.writes(x) if (matrices := self._matrices(m)) else "float32"
+        if matrices := self._matrices(m):
+            return matrices.writes(x)
+        return kept(self.device, x) if self._few(m) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:
         """What a kernel is bound to."""

@@ -1,4 +1,4 @@
-"""The product of float32 rows with weights in groups along K (`vkq.numerics.grouped`)."""
+"""The product of float rows with weights in groups along K (`vkq.numerics.grouped`)."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from ..runtime.program import Program, refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .cast import converted, kept
 from .gemm import Rows
 from .weights import ceil4
 
@@ -65,19 +66,27 @@ class GroupedGemm:
             return "staged", "rows enough to share what is dequantized"
         return "tiled", "on this device invocations share nothing"
 
-    def program(self, rows: int) -> Program:
-        """The pipeline for so many rows."""
+    def _staged(self, rows: int) -> bool:
+        return self.method(rows)[0] == "staged" and self.k > 0
+
+    def writes(self, x: Value, rows: int) -> str:
+        """The type of the results of so many rows."""
+        return "float32" if self._staged(rows) else kept(self.device, x)
+
+    def program(self, rows: int, dtype: str = "float32") -> Program:
+        """The pipeline for so many rows of that type, which may be float16 where they are not staged."""
         method, bits = self.method(rows)[0], str(self.weight.bits)
-        if method == "staged" and self.k:
+        if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
             return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
         if method == "gemv" and self.k and self.rows_shared:
             if rows > 1:
-                return self.shared(rows)
+                return self.shared(rows, dtype)
             if self.k * self.weight.bits >= ROW_PARTS * CHUNK_BITS:
-                return self.row()
+                return self.row(dtype)
         known = profile(self.device.capabilities)
-        variant = catalog().find(GEMV, bits=bits, rows=str(max(1, min(rows, known.grouped_rows))))
+        rows = max(1, min(rows, known.grouped_rows))
+        variant = catalog().find(GEMV, bits=bits, rows=str(rows), x=dtype)
         how: dict[str, Constant] = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn}
         return self.device.program(variant, {**how, **self.constants})
 
@@ -86,27 +95,28 @@ class GroupedGemm:
         """Up to how many rows gemv has x in shared memory; 0: never."""
         return profile(self.device.capabilities).gemv_rows_shared if self.whole else 0
 
-    def _of_numbers(self, shader: str) -> Variant:
+    def _of_numbers(self, shader: str, dtype: str) -> Variant:
         """The variant that takes codes apart in halves where the device computes with them."""
         numbers = "half" if self.device.capabilities.features["shaderFloat16"] else "float"
-        return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers)
+        return catalog().find(shader, bits=str(self.weight.bits), numbers=numbers, x=dtype)
 
-    def row(self) -> Program:
+    def row(self, dtype: str) -> Program:
         """The pipeline of a single row, with x in shared memory: narrower workgroups where few columns would
         leave multiprocessors idle."""
         columns = self.n / profile(self.device.capabilities).multiprocessors
         parts, blocks = next(split for least, split in ROW_SPLITS if columns >= least)
         how: dict[str, Constant] = {"LOCAL_X": parts, "LOCAL_Y": blocks}
-        return self.device.program(self._of_numbers(ROW), {**how, **self.constants})
+        return self.device.program(self._of_numbers(ROW, dtype), {**how, **self.constants})
 
-    def shared(self, rows: int) -> Program:
+    def shared(self, rows: int, dtype: str) -> Program:
         """The pipeline with x in shared memory, two rows at a time: more parts of k where few workgroups
         would leave multiprocessors idle."""
         facts = self.device.capabilities
         workgroups = -(-rows // 2) * -(-self.n // SHARED_COLUMNS)
         wanted = profile(facts).multiprocessors * 256 // workgroups
         parts = 2 * SHARED_PARTS if wanted >= 2 * SHARED_PARTS else SHARED_PARTS
-        return self.device.program(self._of_numbers(SHARED), {"LOCAL_Y": parts, **self.constants})
+        variant = self._of_numbers(SHARED, dtype)
+        return self.device.program(variant, {"LOCAL_Y": parts, **self.constants})
 
     @property
     def constants(self) -> dict[str, Constant]:
@@ -135,7 +145,7 @@ class GroupedGemm:
         count: int | None = None,
         extra: Sequence[Value] = (),
     ) -> None:
-        """Adds the dispatch."""
+        """Adds the dispatch, with x of the type of y."""
         low, high = self.bounds
         push = {
             "m": rows.count, "n": self.n, "k": self.k, "group": self.weight.group, "y_low": low,
@@ -144,8 +154,9 @@ class GroupedGemm:
         method, reason = self.method(rows.count)
         b.why("method", method)
         b.why("method_reason", reason)
+        x = converted(b, x, y.spec.dtype)
         slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
-        b.dispatch(self.program(rows.count), slots, push, rows.count * self.n * self.k)
+        b.dispatch(self.program(rows.count, y.spec.dtype), slots, push, rows.count * self.n * self.k)
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:

@@ -118,11 +118,10 @@ class Way:
 class HalfMatrices:
     """What *gemm* computes, on matrix units: a product, or the convolution whose im2col matrix it multiplies,
     of so many *channels* a group (a product's k). The device lists matrices of float16
-    (`vkq.probe.matrices.advertised_half`), or those of other elements. *narrow*: results may be float16 where
-    x is."""
+    (`vkq.probe.matrices.advertised_half`), or those of other elements."""
 
-    def __init__(self, gemm: FloatGemm, channels: int, narrow: bool = False, elements: Elements = FLOAT16):
-        self.gemm, self.channels, self.narrow, self.elements = gemm, channels, narrow, elements
+    def __init__(self, gemm: FloatGemm, channels: int, elements: Elements = FLOAT16):
+        self.gemm, self.channels, self.elements = gemm, channels, elements
         self.runs = -(-channels // RUN)
         self.taps = gemm.k // max(channels, 1)
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
@@ -148,7 +147,8 @@ class HalfMatrices:
 
     def writes(self, x: Value) -> str:
         """The type of a product's results."""
-        return x.spec.dtype if self.narrow and self.gemm.channels % 4 == 0 else "float32"
+        whole = self.elements == FLOAT16 and self.gemm.channels % 4 == 0
+        return x.spec.dtype if whole else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""

@@ -13,6 +13,7 @@ from ..errors import ArgumentError
 from ..kernels.after import After
 from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Rows
+from ..kernels.grouped import GroupedGemm
 from ..kernels.matrix_units import MatrixGemm, Pixels
 from ..kernels.repack import reshaped
 from ..kernels.weights import Arithmetic
@@ -145,7 +146,7 @@ class Linear(Layer[LinearProblem]):
             x = reshaped(b, x, (p.m, p.k))
         taken, extra = self._scheme.take(b, x, layout)
         spec = self._scheme.result((p.m, p.n) if image else p.y_shape, layout)
-        if isinstance(self._gemm, FloatGemm):
+        if isinstance(self._gemm, FloatGemm | GroupedGemm) and self.y_qparams is None:
             spec = Spec(spec.shape, self._gemm.writes(taken, p.m))
         y = b.new(spec)
         if y.spec.size and layout == BLOCKED:

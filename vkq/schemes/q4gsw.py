@@ -1,4 +1,4 @@
-"""q4gsw, q8gsw: float32 activations, weights of 4 or 8 bits with a scale for each group along K, float32
+"""q4gsw, q8gsw: float activations, weights of 4 or 8 bits with a scale for each group along K, float32
 sums."""
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Q4gsw(Scheme):
         return weight, weight.scale, np.zeros(weight.shape[0], np.int32)
 
     def choice(self, device: Device) -> Choice:
-        return Choice("float", "float", "float32 activations: the weight is dequantized in the shader")
+        return Choice("float", "float", "float activations: the weight is dequantized in the shader")
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -74,7 +74,7 @@ class Q4gsw(Scheme):
                 f"{self.operands.op}: x has dtype {x.spec.dtype}; with a GroupedWeight it must be float32 or"
                 " float16"
             )
-        return converted(b, x, "float32"), ()
+        return x, ()
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")

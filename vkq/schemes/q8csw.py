@@ -93,7 +93,7 @@ class Q8csw(ChannelScheme):
     ) -> FloatGemm:
         gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
         if form == HALF:
-            gemm.matrices = HalfMatrices(gemm, shape[2], narrow=self.operands.y is None)
+            gemm.matrices = HalfMatrices(gemm, shape[2])
         if form == BRAIN:
             gemm.matrices = HalfMatrices(gemm, shape[2], elements=PARTS_OF_FLOAT32)
         return gemm

@@ -1,0 +1,62 @@
+"""Storage of 16 bits for a device that has none: kernels that read and write float16 numbers run as they are,
+with words in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from vkq.runtime.program import Program
+from vkq.shader.catalog import shaders_folder
+from vkq.shader.compile import text
+from vkq.shader.glslang import find_compiler
+from vkq.shader.spec import Value, Variant
+
+from ..ops import doctored
+
+FEATURE = "storageBuffer16BitAccess"
+WORDS = Path(__file__).with_name("sixteen_bits.glsl")
+
+
+def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on the device has it."""
+    if device.capabilities.features[FEATURE]:
+        return
+    make = device.program
+
+    def program(
+        variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        if FEATURE not in variant.requires:
+            return make(variant, constants, subgroup_size)
+        return _program(device, variant, variant.constants(constants or {}))
+
+    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device, **{FEATURE: True}))
+    monkeypatch.setattr(device, "program", program)
+
+
+def _program(device: vkq.Device, variant: Variant, values: dict[str, Value]) -> Program:
+    source = text(variant).replace("#extension GL_EXT_shader_16bit_storage : require", "")
+    before, found, after = source.replace("writeonly buffer Y", "buffer Y").partition("layout(local_size")
+    words = (shaders_folder() / "common" / "float16.glslh").read_text() + WORDS.read_text()
+    code = find_compiler().compile(before + words + found + after, variant.source.name)
+    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
+    pushed = 4 * len(variant.push_constants)
+    native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
+    return Program(variant, values, native)
+
+
+def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:
+    """float16 rows in and out by one kernel: the numbers of float32, rounded once."""
+    given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
+    assert layer.plan(given.spec).variants == (variant,)
+    got = layer(given)
+    assert got.dtype == "float16"
+    with np.errstate(over="ignore"):  # beyond 65504 infinite
+        want = layer(given.numpy().astype(np.float32)).astype(np.float16)
+    np.testing.assert_array_equal(got.numpy(), want)
