@@ -12,8 +12,10 @@ from tests.cases import Data, random_data
 from tests.device.reported import profile_says
 from tests.runtime.work import replayed
 from vkq.check.expected import Expected
+from vkq.device.profiles import preferred
 from vkq.kernels import floats
 from vkq.kernels.float_direct import FloatDirect
+from vkq.kernels.float_lanes import CONV_LANES
 from vkq.kernels.floats import Affine, FloatGemm, FloatImplicit, staged_tile
 from vkq.kernels.gemm import Rows
 from vkq.layout.extent import Spec
@@ -186,6 +188,59 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
         with tune.forced(tune.Setting(tile, 4, 8)):
             assert layer.explain(x.shape).variants[0].endswith(tile)
             assert want.mismatch(layer(x)) is None
+
+
+def shared(device: vkq.Device, name: str, variant: str) -> None:
+    """A layer whose lanes share x, in float32 and float16; NaN and infinity reach the sums that they belong
+    to, and all others are what they were."""
+    data, x, want = expected(name, 7)
+    made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
+    with preferred({"float_lanes": True}):
+        layer = made(
+            data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, device=device,
+            **getattr(data, "options", {}),
+        )  # fmt: skip
+        assert layer.explain(x.shape).variants == (variant,)
+        y = layer(x)
+        assert want.mismatch(y) is None
+        given = vkq.Tensor.from_numpy(x.astype(np.float16), device)
+        with np.errstate(over="ignore"):
+            rounded = layer(given.numpy().astype(np.float32)).astype(np.float16)
+        np.testing.assert_array_equal(layer(given).numpy(), rounded)
+        x.reshape(-1)[[5, -1]] = np.nan, np.inf
+        with np.errstate(invalid="ignore"):
+            special = data.expected_sum(x, None).y
+        special = np.where(np.isfinite(special), y, special.astype(np.float32))
+        np.testing.assert_array_equal(replayed(layer, x, device), special)
+
+
+@pytest.mark.parametrize(("k", "x"), [(37, "any"), (76, "four"), (5, "any"), (64, "four")])
+def test_rows_that_lanes_share(device: vkq.Device, k: int, x: str) -> None:
+    """Steps of as many blocks of k as there are lanes, what is left of them, or that alone."""
+    shared(device, f"linear[M=11,K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
+
+
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [
+        ("N=2,IC=12,H=5,W=11,OC=45,KH=3,KW=3,padding=1", "float32"),  # channels beyond whole steps
+        ("N=1,IC=16,H=6,W=20,OC=48,KH=2,KW=3,padding=1x2x0x1,groups=2", "texels"),
+        ("N=1,IC=8,H=9,W=8,OC=32,KH=3,KW=3,stride=2x1,padding=1,dilation=1x2", "float32"),
+        ("N=1,IC=4,H=5,W=12,OC=32,KH=1,KW=8,padding=0x3x0x4", "float32"),  # taps in a loop
+        ("N=2,IC=8,H=6,W=10,OC=24,KH=1,KW=1", "texels"),  # lines that are one
+        ("N=2,IC=8,H=5,W=8,OC=24,KH=1,KW=1,stride=2", "float32"),
+    ],
+)
+def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
+    shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
+
+
+def test_few_lanes_share_nothing(device: vkq.Device) -> None:
+    """Of eight at least six must have channels, and groups their own whole words."""
+    with preferred({"float_lanes": True}):
+        for ic, oc, groups in ((8, 1 + 4 * device.capabilities.properties["subgroupSize"], 1), (12, 48, 6)):
+            layer = vkq.Conv2d(np.ones((oc, ic // groups, 3, 3), np.int8), 1.0, groups=groups, device=device)
+            assert "direct" in layer.explain((1, ic, 5, 8)).variants[0]
 
 
 def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -> None:

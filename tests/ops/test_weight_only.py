@@ -101,6 +101,7 @@ def test_an_8_bit_result_is_the_float_result_quantized(device: vkq.Device) -> No
         ("linear[M=9,K=70,N=5]", "staged"),
         ("conv2d[N=1,IC=8,H=7,W=7,OC=8,KH=3,KW=3,padding=1,groups=2]", "direct"),
         ("conv2d[N=1,IC=8,H=7,W=7,OC=8,KH=3,KW=3,padding=1,groups=2]", "implicit"),
+        ("conv2d[N=1,IC=8,H=7,W=8,OC=24,KH=3,KW=3,padding=1]", "implicit"),
         ("conv2d[N=1,IC=8,H=7,W=7,OC=8,KH=3,KW=3,padding=1,groups=8]", "depthwise"),
         ("conv2d[N=1,IC=8,H=7,W=7,OC=8,KH=1,KW=1,stride=2]", "pointwise"),
     ],

@@ -35,6 +35,7 @@ class Profile:
     tile_float: str
     texels: bool
     gemv_texels: bool
+    float_lanes: bool
     tile_unroll: int
     form: str | None
     avoid_local: frozenset[tuple[int, int]]

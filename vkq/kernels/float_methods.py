@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
 from .float_direct import FloatDirect
+from .float_lanes import FloatLanes
 from .floats import FloatImplicit
 from .half import RUN, PartsConvolution, worth
 from .half_tiles import HalfConvolution
@@ -41,8 +42,16 @@ def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     return _not_float_implicit(c, p)
 
 
-def _tiled_float(c: Convolution, p: Conv2dProblem) -> bool:
-    return FloatImplicit.fits(c.device.capabilities, p)
+def _gathered(c: Convolution, p: Conv2dProblem) -> str | None:
+    """Why pixels should be gathered as rows of a product."""
+    if FloatLanes.fits(c.gemm, p):
+        return "lanes of a subgroup share pixels"
+    fits = FloatImplicit.fits(c.device.capabilities, p)
+    return "large enough to gather tiles into shared memory" if fits else None
+
+
+def _gathering(c: Convolution, p: Conv2dProblem) -> Kernel:
+    return FloatLanes(c.gemm) if FloatLanes.fits(c.gemm, p) else FloatImplicit(c.gemm)
 
 
 def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
@@ -61,8 +70,8 @@ FLOAT_METHODS = [
     Method(
         "pointwise",
         _not_float_pointwise,
-        lambda c, p: "a 1x1 convolution is a matrix product" if _tiled_float(c, p) else None,
-        lambda c, p: FloatImplicit(c.gemm),
+        lambda c, p: "a 1x1 convolution is a matrix product" if _gathered(c, p) else None,
+        _gathering,
         floats=True,
     ),
     Method(
@@ -75,8 +84,8 @@ FLOAT_METHODS = [
     Method(
         "implicit",
         _not_float_implicit,
-        lambda c, p: "large enough to gather tiles into shared memory" if _tiled_float(c, p) else None,
-        lambda c, p: FloatImplicit(c.gemm),
+        _gathered,
+        _gathering,
         floats=True,
     ),
     Method(

@@ -22,17 +22,18 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
 from ..select import tune
 from ..shader.catalog import catalog
+from ..shader.spec import TEXEL_BYTES, Variant
 from ..shader.spec import Value as Constant
-from ..shader.spec import Variant
 from . import gemv
 from .cast import converted, kept
-from .gemm import Rows
+from .gemm import Rows, viewable
 from .pixels import window
 from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
-GEMV_AHEAD = "gemv_q8csw__ahead"
+GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
+SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
 # workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
@@ -124,6 +125,8 @@ class FloatGemm:
         facts = self.device.capabilities
         if self._few(m):
             return self._gemv(m, "_float16" * (dtype == "float16"))
+        if self.kernel == "auto" and self.shares_lanes(m * self.k4) and not tune.is_forced():
+            return self.lanes_program(self._variant(GEMM_LANES))
         staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
         if self.kernel == "staged" and self.k:
             return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
@@ -145,6 +148,17 @@ class FloatGemm:
         shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
         unroll = min(profile(facts).gemv_unroll, 4 if rows < GEMV_ROWS[-1] else 2)
         return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared))
+
+    def shares_lanes(self, x_texels: int = 1) -> bool:
+        """Whether lanes of a subgroup are to share x, of which so many texels are read."""
+        facts, x_bytes = self.device.capabilities, TEXEL_BYTES * x_texels
+        return lanes(facts) > 0 and viewable(facts, x_bytes, self.weights.bytes, self.parameters.bytes)
+
+    def lanes_program(self, variant: Variant, **constants: Constant) -> Program:
+        """The pipeline of a variant whose workgroups are subgroups."""
+        size = lanes(self.device.capabilities)
+        constants |= {"LANES": size, **self.affine.constants}
+        return self.device.program(variant, constants, size)
 
     def _variant(self, shader: str, numbers: str = "", **axes: str) -> Variant:
         return catalog().find(shader, x=("any" if self.k % 4 else "four") + numbers, **axes)
@@ -227,6 +241,16 @@ class FloatImplicit:
             "group_channels": p.ic // p.groups, "ow": p.ow,
         }  # fmt: skip
         b.dispatch(self.program(p), gemm.slots(b, converted(b, x, "float32"), y), push, gemm.macs(p.gemm_m))
+
+
+def lanes(capabilities: Capabilities) -> int:
+    """Lanes of a subgroup that share what they read of x; 0 where each invocation reads for itself."""
+    facts = capabilities.facts
+    if not (profile(capabilities).float_lanes and facts["subgroupSizeControl"]):
+        return 0
+    size = int(facts["subgroupSize"])
+    able = facts["computeFullSubgroups"] and facts["supportedOperations"] & SHUFFLE and size % 4 == 0
+    return size if able else 0
 
 
 def staged_tile(capabilities: Capabilities, shader: str, rows: int, n: int, groups: int) -> str | None:

@@ -28,6 +28,7 @@ from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
 from .float_direct import FloatDirect
+from .float_lanes import FloatLanes
 from .floats import Affine, FloatGemm, FloatImplicit
 from .gemm import Int8Gemm, Rows
 from .grouped import GroupedGemm
@@ -141,17 +142,20 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
         grouped = GroupedGemm(device, GroupedWeight(codes, scale), None, UNBOUNDED.bounds)
         yield f"float32 linear {m}x{n}x{k}, 4 bits", grouped.program(m)
     p = Conv2dProblem.of((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
-    direct = FloatDirect(device, _zeros(64, 64, 3, 3), _points(64), UNBOUNDED, 1)
-    through = FloatImplicit.fits(device.capabilities, p)
-    program = (
-        FloatImplicit(_float_gemm(device, 64, p.gemm_k)).program(p)
-        if through
-        else direct.program(Sweep.of(p))
-    )
-    yield "float32 conv 3x3 C64 56x56", program
+    yield "float32 conv 3x3 C64 56x56", _float_conv(device, p)
     p = Conv2dProblem.of((1, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32)
     direct = FloatDirect(device, _zeros(32, 1, 3, 3), _points(32), UNBOUNDED, 32)
     yield "float32 depthwise 3x3 C32 112x112", direct.program(Sweep.of(p))
+
+
+def _float_conv(device: Any, p: Conv2dProblem) -> Program:
+    gemm = _float_gemm(device, p.oc, p.gemm_k)
+    if FloatLanes.fits(gemm, p):
+        return FloatLanes(gemm).program(p, "float32")
+    if FloatImplicit.fits(device.capabilities, p):
+        return FloatImplicit(gemm).program(p)
+    shape = (p.oc, p.ic, p.kh, p.kw)
+    return FloatDirect(device, _zeros(*shape), _points(p.oc), UNBOUNDED, 1).program(Sweep.of(p))
 
 
 def _zeros(*shape: int) -> Any:

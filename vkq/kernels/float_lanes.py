@@ -1,0 +1,55 @@
+"""Convolutions of float activations with int8 weights whose pixels the lanes of a subgroup share."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+from .cast import converted, kept
+from .direct import UNROLLED_TAPS
+from .floats import FloatGemm, lanes
+from .pixels import window
+
+CONV_LANES = "conv2d_q8csw__lanes"
+
+
+class FloatLanes:
+    """A convolution straight from the image; see conv_lanes_q8csw.comp. *gemm* has the weight as (G, N, K)
+    with k = (kh, kw, channel), in whole blocks of four channels of a group."""
+
+    def __init__(self, gemm: FloatGemm):
+        self.gemm = gemm
+
+    @staticmethod
+    def fits(gemm: FloatGemm, p: Conv2dProblem) -> bool:
+        """Whether the device shares pixels among lanes, of which two thirds or more have channels."""
+        if (p.ic // p.groups) % 4 or gemm.groups != p.groups or not gemm.shares_lanes():
+            return False
+        size = lanes(gemm.device.capabilities)
+        return 3 * gemm.n4 >= 2 * size * -(-gemm.n4 // size)
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return kept(self.gemm.device, x)
+
+    def program(self, p: Conv2dProblem, dtype: str) -> Program:
+        """The pipeline for this problem, of images of that type: float32 whose lines are whole texels is read
+        as such."""
+        known, slides = p.kw <= UNROLLED_TAPS, p.stride[1] == p.dilation[1] == 1
+        x_texels = -(-p.n * p.ic * p.h * p.w // 4)
+        whole = p.w % 4 == 0 and known and slides and self.gemm.shares_lanes(x_texels)
+        variant = catalog().find(CONV_LANES, x="texels" if whole and dtype == "float32" else dtype)
+        constants = {"SLIDE": known and slides, "KW": p.kw if known else 0, "ASIDE": -p.padding[1] % 4}
+        return self.gemm.lanes_program(variant, **constants)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        gemm, dtype = self.gemm, y.spec.dtype
+        if (p.kh, p.kw, p.stride) == (1, 1, (1, 1)) and not any(p.padding):
+            p = dataclasses.replace(p, h=1, w=p.h * p.w)  # lines are one
+        sizes = {"group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "kh": p.kh}
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | sizes
+        slots = gemm.slots(b, converted(b, x, dtype), y)
+        b.dispatch(self.program(p, dtype), slots, push, gemm.macs(p.gemm_m))
