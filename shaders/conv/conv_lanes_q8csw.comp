@@ -40,7 +40,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 uint image, group, n4, oh, ow;  // of the first pixel, and the lane's channels
 // Under the pixels, of the channel that the lane reads: of all taps of a line, or of one.
 #define COLUMNS (SLIDE ? PIXELS + KW - 1u : PIXELS)
-float window[COLUMNS];
+#define COLUMN_STRIDE p.stride_w
+#include "float_columns.glslh"
 
 void begin() {
   uint tiles = ceil_div(p.n4, LANES), blocks = ceil_div(p.ow, PIXELS), index = workgroup_index();
@@ -52,26 +53,6 @@ void begin() {
   group = of_group / p.images;
   image = of_group - group * p.images;
   clear_sums(group * p.n4 + min(n4, p.n4 - 1u));
-}
-
-void read_columns(bool inside, uint line, uint first) {
-#if X_TEXELS
-  [[unroll]] for (uint v = 0u; v < (ASIDE + COLUMNS + 3u) / 4u; v++) {
-    uint column = first - ASIDE + 4u * v;
-    bool real = inside && column < p.w;
-    vec4 four = intBitsToFloat(texelFetch(x, int(real ? (line + column) / 4u : 0u)));
-    [[unroll]] for (uint k = 0u; k < 4u; k++)
-      if (4u * v + k >= ASIDE && 4u * v + k < ASIDE + COLUMNS)
-        window[4u * v + k - ASIDE] = real ? four[k] : 0.0;
-  }
-#else
-  [[unroll]] for (uint i = 0u; i < COLUMNS; i++) {
-    uint column = first + i * p.stride_w;
-    bool real = inside && column < p.w;
-    float value = float_of(stored_at(x, real ? line + column : 0u));
-    window[i] = real ? value : 0.0;
-  }
-#endif
 }
 
 // The pixels of the channels from four times `from` on, as their lanes have read them.

@@ -191,11 +191,11 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
 
 
 def shared(device: vkq.Device, name: str, variant: str) -> None:
-    """A layer whose lanes share x, in float32 and float16; NaN and infinity reach the sums that they belong
-    to, and all others are what they were."""
+    """A layer whose lanes or lines share x, in float32 and float16; NaN and infinity reach the sums that
+    they belong to, and all others are what they were."""
     data, x, want = expected(name, 7)
     made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
-    with preferred({"float_lanes": True}):
+    with preferred({"float_lanes": True, "depthwise_lines_float": 4}):
         layer = made(
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, device=device,
             **getattr(data, "options", {}),
@@ -233,6 +233,25 @@ def test_rows_that_lanes_share(device: vkq.Device, k: int, x: str) -> None:
 )
 def test_pixels_that_lanes_share(device: vkq.Device, name: str, x: str) -> None:
     shared(device, f"conv2d[{name}]", f"{CONV_LANES}:{x}")
+
+
+@pytest.mark.parametrize(
+    ("name", "x"),
+    [  # lines and pixels beyond an invocation's; several channels out of one in; bytes of two texels
+        ("N=2,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5", "texels"),
+        ("N=1,IC=6,H=9,W=11,OC=12,KH=5,KW=5,stride=2x1,padding=2x1x0x3,groups=6", "float32"),
+        ("N=1,IC=3,H=5,W=16,OC=3,KH=2,KW=7,stride=1x2,padding=0x2x1x3,groups=3", "texels"),
+    ],
+)
+def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None:
+    shared(device, f"conv2d[{name}]", f"conv2d_q8csw__depthwise:{x}")
+
+
+def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
+    with preferred({"depthwise_lines_float": 4}):
+        for size, options in ((6, {}), (3, {"stride": 3}), (3, {"dilation": 2})):
+            layer = vkq.Conv2d(np.ones((2, 1, size, size), np.int8), 1.0, groups=2, device=device, **options)
+            assert "direct" in layer.explain((1, 2, 7, 8)).variants[0]
 
 
 def test_few_lanes_share_nothing(device: vkq.Device) -> None:

@@ -11,6 +11,7 @@ from vkq.select import tune
 
 from ..device.reported import NAMES, reported
 
+FLOATS = ("gemm_q8csw__lanes", "conv2d_q8csw__lanes", "conv2d_q8csw__depthwise")
 FORMS = {
     "adreno-640": "float", "adreno-650": "u8s8", "adreno-740": "u8s8", "adreno-750": "u8s8",
     "mali-g52": "float", "mali-g610": "float", "videocore-4.2": "float", "videocore-7.1": "float",
@@ -75,7 +76,7 @@ def test_a_long_k_is_known_before_compiling() -> None:
 def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: str) -> None:
     shaders = {each.variant.shader for each in taken(reported(name))}
     assert ("gemm_q8ta_q8csw__texels" in shaders) == (name in ("adreno-650", "lavapipe"))
-    for kernel in ("gemv_q8ta_q8csw__texels", "gemm_q8csw__lanes", "conv2d_q8csw__lanes"):
+    for kernel in ("gemv_q8ta_q8csw__texels", *FLOATS):
         assert (kernel in shaders) == (name == "lavapipe")
 
 

@@ -55,6 +55,7 @@ class Profile:
     grouped_rows: int
     quantize_ahead: bool
     depthwise_lines: bool
+    depthwise_lines_float: int
     depthwise_shares: tuple[tuple[int, int], ...]
     unrolled_windows: bool
     unrolled_taps_float: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
+from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
 from .floats import FloatImplicit
@@ -54,6 +55,12 @@ def _gathering(c: Convolution, p: Conv2dProblem) -> Kernel:
     return FloatLanes(c.gemm) if FloatLanes.fits(c.gemm, p) else FloatImplicit(c.gemm)
 
 
+def _float_depthwise(c: Convolution, p: Conv2dProblem) -> Kernel:
+    if FloatDepthwise.fits(c.device, p):
+        return FloatDepthwise(c.device, c.weight, c.zero_points, c.scheme.affine)
+    return _float_direct(c, p)
+
+
 def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
     made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
     return made
@@ -78,7 +85,7 @@ FLOAT_METHODS = [
         "depthwise",
         not_depthwise,
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
-        _float_direct,
+        _float_depthwise,
         floats=True,
     ),
     Method(

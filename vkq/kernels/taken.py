@@ -27,6 +27,7 @@ from .after import NOTHING
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
+from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
 from .floats import Affine, FloatGemm, FloatImplicit
@@ -144,8 +145,14 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
     p = Conv2dProblem.of((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
     yield "float32 conv 3x3 C64 56x56", _float_conv(device, p)
     p = Conv2dProblem.of((1, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32)
-    direct = FloatDirect(device, _zeros(32, 1, 3, 3), _points(32), UNBOUNDED, 32)
-    yield "float32 depthwise 3x3 C32 112x112", direct.program(Sweep.of(p))
+    yield "float32 depthwise 3x3 C32 112x112", _float_depthwise(device, p)
+
+
+def _float_depthwise(device: Any, p: Conv2dProblem) -> Program:
+    weight, points = _zeros(p.oc, 1, p.kh, p.kw), _points(p.oc)
+    if FloatDepthwise.fits(device, p):
+        return FloatDepthwise(device, weight, points, UNBOUNDED).program(p)
+    return FloatDirect(device, weight, points, UNBOUNDED, p.groups).program(Sweep.of(p))
 
 
 def _float_conv(device: Any, p: Conv2dProblem) -> Program:

@@ -1,0 +1,75 @@
+"""Depthwise convolutions of float activations with int8 weights, several lines of results an invocation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..device.profiles import profile
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+from ..shader.spec import TEXEL_BYTES
+from .cast import converted, kept
+from .floats import PARAMETERS, Affine
+from .gemm import viewable
+from .weights import Int8, Int32, ceil4
+
+MOST_TAPS = 25  # that are all unrolled
+
+
+class FloatDepthwise:
+    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8, *zero_points* (OC,) alike."""
+
+    def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
+        self.device, self.affine = device, affine
+        self.oc, taps = len(weight), weight.size // len(weight)
+        run = -(-taps // TEXEL_BYTES) * TEXEL_BYTES
+
+        def packed() -> Int8:
+            padded = np.zeros((self.oc, run), np.int8)
+            padded[:, :taps] = weight.reshape(self.oc, taps)
+            return padded
+
+        self.weights = Resident(device, self.oc * run, packed)
+        size = ceil4(self.oc) * PARAMETERS * 16
+        self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
+
+    @staticmethod
+    def fits(device: Device, p: Conv2dProblem) -> bool:
+        """Whether the device has it do such a convolution: a small kernel and stride, dilation 1."""
+        facts = device.capabilities
+        small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
+        most_bytes = p.oc * max(2 * TEXEL_BYTES, PARAMETERS * 16)  # of what is read as texels
+        return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return kept(self.device, x)
+
+    def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
+        """The pipeline for this problem, of images of that type: float32 whose lines are whole texels is read
+        as such."""
+        facts = self.device.capabilities
+        whole = p.w % 4 == 0 and viewable(facts, 4 * p.n * p.ic * p.h * p.w)
+        variant = catalog().find(
+            "conv2d_q8csw__depthwise", x="texels" if whole and dtype == "float32" else dtype
+        )
+        rows = max(1, profile(facts).depthwise_lines_float // p.stride[0])
+        constants = {
+            "ROWS": rows, "ASIDE": -p.padding[1] % 4, "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1],
+            "KH": p.kh, "KW": p.kw,
+        }  # fmt: skip
+        return self.device.program(variant, {**constants, **self.affine.constants})
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        dtype = y.spec.dtype
+        push = {
+            "images": p.n, "c": p.ic, "h": p.h, "w": p.w, "oh": p.oh, "ow": p.ow, "channels": p.oc,
+            "group_oc": p.oc // p.groups, "pad_t": p.padding[0], "pad_l": p.padding[1], **self.affine.push,
+        }  # fmt: skip
+        macs = p.n * p.oc * p.oh * p.ow * p.kh * p.kw
+        slots = [converted(b, x, dtype), b.constant(self.weights), b.constant(self.parameters), y]
+        b.dispatch(self.program(p, dtype), slots, push, macs)
