@@ -12,6 +12,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LANES = 8;
+layout(constant_id = 3) const uint ROWS = 8;
 
 #if WHOLE_VECTORS
 layout(set = 0, binding = 0) uniform isamplerBuffer x;

@@ -161,6 +161,7 @@ def test_rows_read_ahead_replay_the_same_bytes(
     np.testing.assert_array_equal(y[2], np.inf * np.sign(w[:, 3].astype(np.float32)))
 
 
+@preferred({"float_lanes": False})
 def test_without_16_bit_storage_float16_rows_are_converted(software_device: vkq.Device) -> None:
     """And where tiles take them; quantized results stay float32 until then."""
     facts, w = software_device.capabilities, np.ones((9, 64), np.int8)
@@ -214,10 +215,13 @@ def shared(device: vkq.Device, name: str, variant: str) -> None:
         np.testing.assert_array_equal(replayed(layer, x, device), special)
 
 
-@pytest.mark.parametrize(("k", "x"), [(37, "any"), (76, "four"), (5, "any"), (64, "four")])
-def test_rows_that_lanes_share(device: vkq.Device, k: int, x: str) -> None:
-    """Steps of as many blocks of k as there are lanes, what is left of them, or that alone."""
-    shared(device, f"linear[M=11,K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
+@pytest.mark.parametrize(
+    ("m", "k", "x"), [(11, 37, "any"), (3, 76, "four"), (2, 5, "any"), (11, 64, "four"), (1, 132, "four")]
+)
+def test_rows_that_lanes_share(device: vkq.Device, m: int, k: int, x: str) -> None:
+    """Every number of rows; steps of as many blocks of k as there are lanes, what is left of them, or that
+    alone."""
+    shared(device, f"linear[M={m},K={k},N=45]", f"{floats.GEMM_LANES}:{x}")
 
 
 @pytest.mark.parametrize(

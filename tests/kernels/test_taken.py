@@ -60,8 +60,8 @@ def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None
     if many.variant.shader == few.variant.shader:
         assert many.variant.axes["rows"] == ("1" if small else "4")
     one = found["float32 linear 1x4096x4096"]
-    if name == "nvidia-h200":
-        assert one.variant.shader == "gemv_q8csw__ahead"
+    if name in ("nvidia-h200", "lavapipe"):
+        assert one.variant.shader == ("gemv_q8csw__ahead" if name == "nvidia-h200" else FLOATS[0])
     else:
         assert one.constants["UNROLL"] == (2 if name.startswith("videocore") else 4)
 

@@ -116,8 +116,12 @@ class FloatGemm:
 
     def _few(self, m: int) -> bool:
         """Whether gemv takes so many rows."""
-        few = m <= gemv.max_rows(self.device.capabilities, int8=False) or not self.k
-        return self.kernel == "gemv" or (self.kernel == "auto" and few)
+        few = m <= gemv.max_rows(self.device.capabilities, int8=False) and not self._shared(m)
+        return self.kernel == "gemv" or (self.kernel == "auto" and (few or not self.k))
+
+    def _shared(self, m: int) -> bool:
+        """Whether lanes share so many rows."""
+        return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not tune.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
         """The pipeline for a product with so many rows, by their number unless ``kernel`` names it, and rows
@@ -125,8 +129,9 @@ class FloatGemm:
         facts = self.device.capabilities
         if self._few(m):
             return self._gemv(m, "_float16" * (dtype == "float16"))
-        if self.kernel == "auto" and self.shares_lanes(m * self.k4) and not tune.is_forced():
-            return self.lanes_program(self._variant(GEMM_LANES))
+        if self._shared(m):
+            rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
+            return self.lanes_program(self._variant(GEMM_LANES), ROWS=rows)
         staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
         if self.kernel == "staged" and self.k:
             return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
