@@ -13,7 +13,7 @@ from tests.device.reported import profile_says
 from tests.runtime.work import replayed
 from vkq.check.expected import Expected
 from vkq.device.profiles import preferred
-from vkq.kernels import floats
+from vkq.kernels import float_vectors, floats
 from vkq.kernels.float_direct import FloatDirect
 from vkq.kernels.float_lanes import CONV_LANES
 from vkq.kernels.floats import Affine, FloatGemm, FloatImplicit, staged_tile
@@ -37,6 +37,8 @@ CONVOLUTIONS = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=10,KH=3,KW=3,padding=1]",  # steps of several taps
     "conv2d[N=1,IC=64,H=7,W=9,OC=32,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",  # of one
 )
+
+VECTORS = {"depthwise_lines_float": 0, "depthwise_words_float": 96}  # a profile that has them
 
 
 def expected(name: str, seed: int) -> tuple[Data, Any, Expected]:
@@ -99,6 +101,39 @@ def test_every_direct_tile(device: vkq.Device, tile: str, monkeypatch: pytest.Mo
     variants = layer.plan(given.spec).variants
     whole = device.capabilities.features["storageBuffer16BitAccess"]
     assert variants == halves if whole else [v.split(":")[1] for v in variants[::2]] == casts
+
+
+@pytest.mark.parametrize("name", [  # images, several outputs of a channel, lines beyond whole runs
+    "conv2d[N=2,IC=3,H=9,W=20,OC=6,KH=3,KW=3,padding=1,groups=3]",
+    "conv2d[N=1,IC=5,H=11,W=44,OC=5,KH=4,KW=3,padding=2x5x1x3,stride=2x2,dilation=1x2,groups=5]",
+    "conv2d[N=1,IC=2,H=5,W=280,OC=2,KH=2,KW=4,padding=0x2x1x1,dilation=2x1,groups=2]",
+])  # fmt: skip
+def test_depthwise_lines_as_whole_vectors(device: vkq.Device, name: str) -> None:
+    """The same numbers as straight from the image, in float32 and float16."""
+    data, x, _ = expected(name, 4)
+    x[0, -1, 2, 6:9] = 6e4, np.nan, -6e4  # results beyond float16
+    options: dict[str, Any] = {
+        "bias": data.float_bias, "w_zero_point": data.w_zero_point, "device": device, **data.options,
+        "activation": "relu6" if "stride" in name else None,
+    }  # fmt: skip
+    with preferred(VECTORS):
+        layer = vkq.Conv2d(data.w, data.w_scale, method="depthwise", **options)
+        direct = vkq.Conv2d(data.w, data.w_scale, method="direct", **options)
+        for given in (x, x.astype(np.float16)):
+            tensor = vkq.Tensor.from_numpy(given, device)
+            assert float_vectors.SHADER in "".join(layer.plan(tensor.spec).variants)
+            got, other = layer(tensor).numpy(), direct(tensor).numpy()
+            assert got.dtype == given.dtype
+            np.testing.assert_array_equal(got, other)
+
+
+def test_lines_that_are_no_whole_vectors(device: vkq.Device) -> None:
+    """Odd lines, in or out, and more taps than there are registers for are read straight from the image."""
+    for size, kernel, padding in (((6, 18), 3, 1), ((6, 20), 3, 0), ((9, 20), 9, 4)):
+        w = np.ones((2, 1, kernel, kernel), np.int8)
+        with preferred(VECTORS):
+            layer = vkq.Conv2d(w, 1.0, padding=padding, groups=2, device=device)
+            assert layer.explain((1, 2, *size)).variants[0].startswith("conv2d_q8csw__direct:")
 
 
 @pytest.mark.parametrize(("rows", "unroll"), [(1, 4), (1, 2), (2, 4), (4, 4), (8, 4)])

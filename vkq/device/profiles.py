@@ -56,6 +56,7 @@ class Profile:
     quantize_ahead: bool
     depthwise_lines: bool
     depthwise_lines_float: int
+    depthwise_words_float: int
     depthwise_shares: tuple[tuple[int, int], ...]
     unrolled_windows: bool
     unrolled_taps_float: int

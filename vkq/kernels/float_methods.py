@@ -7,6 +7,7 @@ from ..problem.conv2d import Conv2dProblem
 from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
+from .float_vectors import FloatVectors
 from .floats import FloatImplicit
 from .half import RUN, PartsConvolution, worth
 from .half_tiles import HalfConvolution
@@ -58,10 +59,10 @@ def _gathering(c: Convolution, p: Conv2dProblem) -> Kernel:
 def _float_depthwise(c: Convolution, p: Conv2dProblem) -> Kernel:
     if FloatDepthwise.fits(c.device, p):
         return FloatDepthwise(c.device, c.weight, c.zero_points, c.scheme.affine)
-    return _float_direct(c, p)
+    return FloatVectors(_float_direct(c, p), c.weight, c.zero_points)
 
 
-def _float_direct(c: Convolution, p: Conv2dProblem) -> Kernel:
+def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
     made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
     return made
 

@@ -30,6 +30,7 @@ from .direct import Direct, Sweep
 from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
+from .float_vectors import FloatVectors
 from .floats import Affine, FloatGemm, FloatImplicit
 from .gemm import Int8Gemm, Rows
 from .grouped import GroupedGemm
@@ -152,7 +153,9 @@ def _float_depthwise(device: Any, p: Conv2dProblem) -> Program:
     weight, points = _zeros(p.oc, 1, p.kh, p.kw), _points(p.oc)
     if FloatDepthwise.fits(device, p):
         return FloatDepthwise(device, weight, points, UNBOUNDED).program(p)
-    return FloatDirect(device, weight, points, UNBOUNDED, p.groups).program(Sweep.of(p))
+    direct = FloatDirect(device, weight, points, UNBOUNDED, p.groups)
+    vectors = FloatVectors(direct, weight, points)
+    return vectors.program(p) if vectors.takes(p, "float32") else direct.program(Sweep.of(p))
 
 
 def _float_conv(device: Any, p: Conv2dProblem) -> Program:

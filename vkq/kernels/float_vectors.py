@@ -1,0 +1,84 @@
+"""Depthwise convolutions of float activations with int8 weights, in lines of whole vectors."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..runtime.plan import Resident
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .cast import converted
+from .float_direct import FloatDirect
+from .weights import Int8, Int32
+
+SHADER = "conv2d_q8csw__vectors"
+VECTOR, PIXELS = 4, 8  # numbers that are read and written at once, results of an invocation
+INVOCATIONS, LONGEST = 128, 32  # of a workgroup, in all and of a line
+
+
+class FloatVectors:
+    """A convolution whose output channels see one input channel each; see conv_vectors_q8csw.comp. *direct*
+    computes what it cannot take."""
+
+    def __init__(self, direct: FloatDirect, weight: Int8, zero_points: Int32):
+        self.direct, self.device = direct, direct.device
+        oc, _, kh, kw = weight.shape
+        length = -(-(kh * kw + 2) // VECTOR) * VECTOR
+
+        def packed() -> npt.NDArray[np.float32]:
+            taps = (weight.astype(np.int32) - zero_points.reshape(-1, 1, 1, 1)).reshape(oc, -1)
+            ends = np.stack((direct.affine.scale, direct.affine.bias), 1)
+            found = np.concatenate((taps.astype(np.float32), ends), 1)
+            return np.pad(found, ((0, 0), (0, length - found.shape[1])))
+
+        self.weights = Resident(self.device, 4 * oc * length, packed)
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return self.direct.writes(x)
+
+    def takes(self, p: Conv2dProblem, dtype: str) -> bool:
+        """Whether lines are whole vectors, and those under an invocation's pixels not too many."""
+        whole = p.w % VECTOR == 0 and p.ow % VECTOR == 0 and min(p.kh, p.kw) > 0
+        if not whole:
+            return False
+        known = profile(self.device.capabilities)
+        columns = (PIXELS - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
+        vectors = -(-(-p.padding[1] % VECTOR + columns) // VECTOR)
+        return p.kh * vectors * (VECTOR if dtype == "float32" else VECTOR // 2) <= known.depthwise_words_float
+
+    def _tiles(self, p: Conv2dProblem) -> tuple[int, int, int, int]:
+        """Invocations of a workgroup down and across, and workgroups of a channel alike."""
+        runs = -(-p.ow // PIXELS)
+        tiles_w = -(-runs // LONGEST)
+        across = -(-runs // tiles_w)
+        tiles_h = -(-p.oh // (INVOCATIONS // across))
+        return -(-p.oh // tiles_h), across, tiles_h, tiles_w
+
+    def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
+        """The pipeline for this problem, of images of that type."""
+        down, across, _, _ = self._tiles(p)
+        constants: dict[str, Constant] = {
+            "LOCAL_X": across, "LOCAL_Y": down, "STRIDE_W": p.stride[1], "PAD_L": p.padding[1],
+            "DILATION_W": p.dilation[1], "KW": p.kw, "KH": p.kh, **self.direct.affine.constants,
+        }  # fmt: skip
+        return self.device.program(catalog().find(SHADER, x=dtype), constants)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        if not self.takes(p, y.spec.dtype):
+            return self.direct.build(b, p, x, y)
+        _, _, tiles_h, tiles_w = self._tiles(p)
+        push: dict[str, int | float] = {
+            "oh": p.oh, "ow": p.ow, "c": p.ic, "h": p.h, "w": p.w, "stride_h": p.stride[0],
+            "pad_t": p.padding[0], "dilation_h": p.dilation[0], "group_oc": p.oc // p.groups,
+            "channels": p.oc, "tiles_h": tiles_h, "tiles_w": tiles_w, "images": p.n,
+            **self.direct.affine.push,
+        }  # fmt: skip
+        slots = [converted(b, x, y.spec.dtype), b.constant(self.weights), y]
+        macs = p.n * p.oc * p.oh * p.ow * p.kh * p.kw
+        return b.dispatch(self.program(p, y.spec.dtype), slots, push, macs)
