@@ -11,8 +11,8 @@
 //           float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
-//           shared memory for the input pixels of a tile. A tap is whole turns (CH % (BK * TURNS) is 0), so
-//           that nothing is multiplied by padding, which may be infinite.
+//           shared memory for the input pixels of a tile. A tap is whole turns (CH % (BK * TURNS) is 0) or
+//           (EARLY) steps, so that nothing is multiplied by padding, which may be infinite.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -3,10 +3,11 @@
 // int8 weights become float16, exactly, while a step is loaded. BRAIN: on those of bfloat16, x in three
 // parts.
 //
-// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_16K, k =
-//           (kh, kw, channel of the group), channels padded to whole runs of x, of each four k the second and
-//           third in each other's place; channels and y: float_output.glslh. In shared memory a row or an
-//           output is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
+// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp, X_ROWS: half_rows.glslh, PLANES: images as they
+//           are (half_planes.glslh); w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded
+//           to whole runs of x, of each four k the second and third in each other's place; channels and y:
+//           float_output.glslh. In shared memory a row or an output is a run of BK halves, and 16 bytes of
+//           padding keep neighbours in other banks.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh), SPLIT: of
 //           one part of k.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -47,7 +48,14 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #define K_PADDED 64u  // of weights: whole steps of every tile
 #define RUNS (BK / RUN)
 #define W_ROW (RUNS + 1)
-#define STAGE ((X_PARTS * BM + BN) * W_ROW)
+#ifdef PLANES
+#define X_ROW (BM / RUN + 1)  // of a k
+#define X_TILE (BK * X_ROW)
+#else
+#define X_ROW W_ROW
+#define X_TILE (BM * X_ROW)
+#endif
+#define STAGE (X_PARTS * X_TILE + BN * W_ROW)
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint group, n, first_row;  // of the workgroup
@@ -60,6 +68,9 @@ uint first_step;  // of the workgroup's part of k
 #define first_step 0u
 #endif
 
+#ifdef PLANES
+#include "half_planes.glslh"
+#else
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #ifdef X_ROWS
 #include "half_rows.glslh"
@@ -86,6 +97,13 @@ void load_x(uint slot, uint t) {
 #endif
 #endif
 
+void store_x(uint slot, uint at) {
+  [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
+    [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+      tile[at + x_tile_place(q, i)] = x_stored(slot, q * X_ITEMS + i);
+}
+#endif
+
 #define W_ACROSS min(BN, INVOCATIONS)
 #define W_ITEMS (BN * BK / 16 / INVOCATIONS)
 uvec4 next_w[SLOTS][W_ITEMS];
@@ -106,9 +124,7 @@ void load_step(uint slot, uint t) {
 }
 
 void store_step(uint slot, uint stage) {
-  [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
-    [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-      tile[stage * STAGE + BN * W_ROW + x_tile_place(q, i)] = x_stored(slot, q * X_ITEMS + i);
+  store_x(slot, stage * STAGE + BN * W_ROW);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint run = 2u * (thread / W_ACROSS + i * (INVOCATIONS / W_ACROSS));
     uint at = stage * STAGE + thread % W_ACROSS * W_ROW + run;
@@ -119,10 +135,17 @@ void store_step(uint slot, uint stage) {
   }
 }
 
-uint x_place(uint t, uint stage) { return stage * STAGE + (BN + subgroup_m) * W_ROW; }
 uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
-#define X_RUN(j) ((j) * MN * W_ROW)
-#define X_STRIDE W_ROW
+#ifdef PLANES
+uint x_place(uint t, uint stage) { return stage * STAGE + BN * W_ROW + subgroup_m / RUN; }
+#define X_RUN(j) ((j) * MN / RUN)
+#define X_STEP (MK * X_ROW)
+#define load_x_matrix load_matrix_of_lines
+#else
+uint x_place(uint t, uint stage) { return stage * STAGE + BN * W_ROW + subgroup_m * X_ROW; }
+#define X_RUN(j) ((j) * MN * X_ROW)
+#endif
+#define X_STRIDE X_ROW
 #define LOAD_ONCE
 #include "coopmat_pipeline.glslh"
 

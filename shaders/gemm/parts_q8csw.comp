@@ -21,16 +21,7 @@ layout(push_constant) uniform Push {
 } p;
 
 #include "workgroup.glslh"
-
-const uint INFINITE = 0x7f800000u, QUIET = 0x400000u;
-
-// The bits of a number's largest part, in the upper half of a word; and what is left of the number.
-uint largest_part(inout float value) {
-  uint bits = floatBitsToUint(value), size = bits & 0x7fffffffu;
-  uint part = (bits | (size > INFINITE ? QUIET : 0u)) & 0xffff0000u;
-  value = size < INFINITE ? value - uintBitsToFloat(part) : 0.0;
-  return part;
-}
+#include "bfloat16_parts.glslh"
 
 void main() {
   uint index = workgroup_index() * 64u + gl_LocalInvocationID.x;

@@ -65,6 +65,15 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
     matrix.k[i_] = array[(at) + place_##layout_(i_ / K_RUNS) * (stride) + i_ % K_RUNS]
 
+// k after k, each a line of rows.
+#define load_matrix_of_lines(matrix, at, stride)                                                      \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++) {                                   \
+    uint row_ = element(i_ / TERMS) % MN;                                                              \
+    uint word_ = tile[(at) + i_ % TERMS * (stride) + row_ / 8u][row_ % 8u / 2u] >> 16u * (row_ % 2u);  \
+    if (i_ % 2u == 0u) word_of(matrix, i_) = word_ & 0xffffu;                                          \
+    else word_of(matrix, i_) |= word_ << 16u;                                                          \
+  }
+
 #define coopMatStore(matrix, array, at, stride, layout_)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)                                       \
   array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = \

@@ -53,6 +53,9 @@ READERS: dict[str, Callable[[Node], Any]] = {
     "Mapping[str, tuple[int, int]]": lambda node: MappingProxyType(
         {name: _cycles(pair, 2) for name, pair in node.items()}
     ),
+    "Mapping[str, tuple[int, int, int]]": lambda node: MappingProxyType(
+        {name: _cycles(three, 3) for name, three in node.items()}
+    ),
     "tuple[tuple[int, int], ...]": lambda node: tuple((int(n), one.int()) for n, one in node.items()),
     "tuple[tuple[str, float], ...]": lambda node: tuple(_numbers(node.items()).items()),
 }

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
+from . import half, half_planes
 from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
 from .float_vectors import FloatVectors
 from .floats import FloatImplicit
-from .half import RUN, PartsConvolution, worth
+from .half import RUN, worth
+from .half_planes import PartsConvolution
 from .half_tiles import HalfConvolution
 from .method import Convolution, Kernel, Method, not_depthwise
 
@@ -29,7 +31,8 @@ def _not_half_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
 def _matrices(c: Convolution, p: Conv2dProblem) -> str | None:
     form, facts = c.choice.form, c.device.capabilities
     numbers = p.n * p.groups * -(-p.ic // (p.groups * RUN)) * RUN * p.h * p.w
-    return MATRICES[form] if worth(form, facts, p.gemm_m, p.oc // p.groups, p.macs, numbers) else None
+    least = (half_planes if half_planes.are_rows(p) else half).LEAST_MACS[form]
+    return MATRICES[form] if worth(form, facts, p.gemm_m, p.oc // p.groups, p.macs, numbers, least) else None
 
 
 def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:

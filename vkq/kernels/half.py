@@ -53,10 +53,22 @@ class Elements:
     convolution: str
     cycles: str
 
-    def of(self, known: Profile) -> Mapping[str, tuple[int, int]]:
+    def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
         """The cycles of each tile."""
-        found: Mapping[str, tuple[int, int]] = getattr(known, self.cycles)
+        found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
+
+    def able(self, facts: Capabilities, shader: str, forced: str | None = None) -> Iterator[Way]:
+        """The tiles of a shader that a device runs (or the one that is *forced*), each with the first
+        matrices of its list that fit."""
+        for tile in (forced,) if forced else self.of(profile(facts)):
+            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
+            variant = catalog().find(shader, tile=tile, **any_y)
+            for matrices in advertised_half(facts, self.form):
+                values = matrices.constants(variant)
+                if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
+                    yield Way(variant, matrices, self)
+                    break
 
 
 FLOAT16 = Elements(
@@ -143,7 +155,8 @@ class HalfMatrices:
     def worth(self, rows: int, n: int) -> bool:
         """Whether a product with so many rows and columns should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
-        return worth(self.elements.form, facts, rows, n, numbers * n, numbers)
+        form = self.elements.form
+        return worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value) -> str:
         """The type of a product's results."""
@@ -162,12 +175,12 @@ class HalfMatrices:
             whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
             shader = self.elements.split if way.parts > 1 else self.elements.product
             variant = catalog().find(shader, tile=tile, y=whole)
-        slots, way = [operand, *self._constants(b), y], dataclasses.replace(way, variant=variant)
+        slots, way = [operand, *self.constants(b), y], dataclasses.replace(way, variant=variant)
         if way.parts > 1:
             d, tiles = variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
             push["part_steps"] = way.steps(self.k)
             slots += [b.words(way.parts * tiles * int(d["BM"]) * int(d["BN"])), b.constant(self.counters)]
-        b.dispatch(self._program(variant, way.matrices), slots, push, gemm.macs(rows))
+        b.dispatch(self.program(variant, way.matrices), slots, push, gemm.macs(rows))
 
     def _takes_rows(self, way: Way, x: Value, y: Value, rows: int) -> bool:
         """Whether a product reads x as it is: of few rows, where a dispatch more would take longer."""
@@ -187,8 +200,15 @@ class HalfMatrices:
         if self.elements == FLOAT16:
             whole = "half" if y.spec.dtype == "float16" else "any"
             variant = catalog().find(FLOAT16.convolution, tile=variant.axes["tile"], y=whole)
-        slots = [operand, *self._constants(b), y]
-        b.dispatch(self._program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+        slots = [operand, *self.constants(b), y]
+        b.dispatch(self.program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+
+    def gathered_cycles(self, p: Conv2dProblem) -> float:
+        """What a convolution should take (`half_pixel_costs`)."""
+        known = profile(self.gemm.device.capabilities)
+        sizes, costs = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.half_pixel_costs
+        product = self.way(p.gemm_m, self.elements.convolution).cycles(known, *sizes) * costs["gathered"]
+        return product + costs["once"] + costs["number"] * math.prod(p.x_shape)
 
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
@@ -202,10 +222,12 @@ class HalfMatrices:
             "x_part": images * groups * self.runs * plane
         }
 
-    def _constants(self, b: Builder) -> list[Value]:
+    def constants(self, b: Builder) -> list[Value]:
+        """The weights, and what becomes of sums."""
         return [b.constant(self.weights), b.constant(self.gemm.parameters)]
 
-    def _program(self, variant: Variant, matrices: Matrices) -> Program:
+    def program(self, variant: Variant, matrices: Matrices) -> Program:
+        """The pipeline of a shader."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
@@ -217,7 +239,7 @@ class HalfMatrices:
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         found = [
             dataclasses.replace(one, parts=count)
-            for one in self._able(shader)
+            for one in self.elements.able(gemm.device.capabilities, shader, self.tile)
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
         ]
@@ -227,39 +249,14 @@ class HalfMatrices:
             raise PathError(f"{shader} has no way for {size} ({forced}) here: leave tile and parts open")
         return min(found, key=lambda way: way.cycles(known, *sizes))
 
-    def _able(self, shader: str) -> Iterator[Way]:
-        """The tiles that the device runs, each with the first matrices of its list that fit."""
-        facts = self.gemm.device.capabilities
-        for tile in (self.tile,) if self.tile else self.elements.of(profile(facts)):
-            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
-            variant = catalog().find(shader, tile=tile, **any_y)
-            for matrices in advertised_half(facts, self.elements.form):
-                values = matrices.constants(variant)
-                if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
-                    yield Way(variant, matrices, self.elements)
-                    break
 
-
-class PartsConvolution:
-    """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on matrix units of bfloat16, as
-    methods make it. *gemm* is the product of its im2col matrix."""
-
-    def __init__(self, gemm: FloatGemm, weight: Int8):
-        self.matrices = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)
-
-    def writes(self, x: Value) -> str:
-        """The type of its results."""
-        return "float32"
-
-    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        self.matrices.convolve(b, p, x, y)
-
-
-def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int) -> bool:
-    """Whether a product with so many rows, columns, multiply-adds and numbers of x should be made of matrices
-    of a form."""
+def worth(
+    form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int
+) -> bool:  # fmt: skip
+    """Whether a product with so many rows, columns, multiply-adds (at *least* so many) and numbers of x
+    should be made of matrices of a form."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
-    return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= LEAST_MACS[form]
+    return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least
 
 
 def halves(

@@ -1,5 +1,5 @@
-"""Convolutions on matrix units of float16: the input pixels of a tile in shared memory, or gathered where
-that should be faster."""
+"""Convolutions on matrix units of float16: the input pixels of a tile in shared memory, or read as planes or
+gathered where that should be faster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
 from .floats import FloatGemm
-from .half import FLOAT16, STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
+from .half import STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
+from .half_planes import Planes
 from .matrix_conv import chunked, halo
 from .pixels import window
 from .weights import Int8, Int32
@@ -60,6 +61,7 @@ class HalfConvolution:
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
         oc, channels, kh, kw = weight.shape
         self.gathered = HalfMatrices(gemm, channels)
+        self.planes = Planes(self.gathered)
         n = oc // groups
         self.k = -(-channels // CHUNK) * CHUNK * kh * kw
         shape = (groups, 4 * gemm.n4, self.k)
@@ -71,7 +73,7 @@ class HalfConvolution:
         self.weights = Resident(self.device, 4 * layout(WEIGHT_LAYOUT).words(shape), packed)
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
-        """The tile that should be the fastest; None where that is the gathering kernel."""
+        """The tile that should be the fastest; None where a kernel without one should be."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         found = [
             PixelTile(variant, matrices)
@@ -85,10 +87,14 @@ class HalfConvolution:
         best = min(found, key=lambda one: one.cycles(known, p, dtype), default=None)
         if best is None or self.tile:
             return best
-        sizes, costs = (p.gemm_m, 4 * self.gemm.n4, self.gathered.k, self.groups), known.half_pixel_costs
-        product = self.gathered.way(p.gemm_m, FLOAT16.convolution).cycles(known, *sizes) * costs["gathered"]
-        gathered = product + costs["once"] + costs["number"] * math.prod(p.x_shape)
-        return best if best.cycles(known, p, dtype) < gathered else None
+        other = self._other(p)[0]
+        return best if best.cycles(known, p, dtype) < other else None
+
+    def _other(self, p: Conv2dProblem) -> tuple[float, Planes | HalfMatrices]:
+        """The kernel without a tile of pixels that should be faster, with its cycles: one that reads planes,
+        or one that gathers."""
+        planes, gathered = self.planes.cycles(p), self.gathered.gathered_cycles(p)
+        return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
     def _values(self, p: Conv2dProblem, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
         h, w = halo(p, variant)
@@ -102,7 +108,7 @@ class HalfConvolution:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         found = self.chosen(p, y.spec.dtype)
         if found is None:
-            return self.gathered.convolve(b, p, x, y)
+            return self._other(p)[1].convolve(b, p, x, y)
         x = converted(b, x, y.spec.dtype)
         push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "k": self.k, "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,

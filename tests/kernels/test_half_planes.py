@@ -1,0 +1,108 @@
+"""1x1 convolutions on matrix units of float16 and bfloat16 that read images as they are; see test_half.py."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.runtime.work import replayed
+from vkq.kernels import half_planes
+from vkq.probe.matrices import BRAIN, HALF
+from vkq.problem.names import parse
+from vkq.select.path import half_refusal
+from vkq.shader.catalog import catalog
+
+from . import emulated
+from .test_half import check_float16_images
+
+# pixels, outputs and channels beyond whole tiles and steps; images; groups
+CASES = (
+    "conv2d[N=2,IC=20,H=4,W=10,OC=70,KH=1,KW=1]",
+    "conv2d[N=1,IC=270,H=8,W=5,OC=40,KH=1,KW=1,groups=2]",
+)
+TILES = [
+    (form, tile, CASES[i % 2])
+    for form, elements in half_planes.PLANES.items()
+    for i, tile in enumerate(catalog().shaders[elements.convolution].axes["tile"])
+]
+
+
+def prepared(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(half_planes, "LEAST_MACS", dict.fromkeys(half_planes.LEAST_MACS, 0))
+    if half_refusal(device, form):
+        emulated.emulate(device, monkeypatch, "16x8x16", form=form)
+
+
+def layer_of(device: vkq.Device, data: Any, form: str) -> vkq.Conv2d:
+    compute = "float16" if form == HALF else "float32"
+    return vkq.Conv2d(
+        data.w, data.w_scale, w_zero_point=data.w_zero_point, bias=data.float_bias, device=device,
+        compute=compute, **data.options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "tile", "name"), TILES)
+def test_every_tile(
+    strict_device: vkq.Device, form: str, tile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(strict_device, form, monkeypatch)
+    made = half_planes.Planes.__init__
+
+    def init(self: Any, *args: Any) -> None:
+        made(self, *args)
+        self.tile, self.cycles = tile, lambda p: 0.0
+
+    monkeypatch.setattr(half_planes.Planes, "__init__", init)
+    problem, rng = parse(name), np.random.default_rng(4)
+    data = random_data(problem, rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(size=problem.x_shape).astype(np.float32)
+    layer = layer_of(strict_device, data, form)
+    shader = half_planes.PLANES[form].convolution
+    (variant,) = layer.explain(x.shape).variants
+    assert variant.startswith(shader)
+    assert variant.endswith(tile)
+    compute = "float16" if form == HALF else "float32"
+    assert data.expected_sum(x, None, compute).mismatch(layer(x)) is None
+    if form == HALF:
+        check_float16_images(layer, x.astype(np.float16))
+
+
+@pytest.mark.parametrize("form", half_planes.PLANES)
+def test_what_is_no_number_stays_in_its_pixels(
+    strict_device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other groups nothing reaches a result, and of other pixels; 200 replays (of float16) give the same
+    bytes."""
+    prepared(strict_device, form, monkeypatch)
+    problem, rng = parse("conv2d[N=1,IC=18,H=4,W=4,OC=40,KH=1,KW=1,groups=2]"), np.random.default_rng(1)
+    w = rng.integers(1, 128, problem.weight_shape, np.int8)
+    x = rng.normal(size=problem.x_shape).astype(np.float32)
+    compute = "float16" if form == HALF else "float32"
+    layer = vkq.Conv2d(w, 0.01, groups=2, compute=compute, device=strict_device)
+    assert half_planes.PLANES[form].convolution in layer.explain(x.shape).variants[0]
+    clean = layer(x)
+    x[0, 9, 1], x[0, 10:, 2], x[0, 3, 3, 3] = np.nan, -np.inf, np.inf
+    got = replayed(layer, x, strict_device) if form == HALF else layer(x)
+    assert np.isnan(got[0, 20:, 1]).all()
+    assert np.isneginf(got[0, 20:, 2]).all()
+    assert np.isposinf(got[0, :20, 3, 3]).all()
+    np.testing.assert_array_equal(got[0, :20, :3], clean[0, :20, :3])
+    np.testing.assert_array_equal(got[0, :, 0], clean[0, :, 0])
+
+
+def test_other_convolutions_are_gathered_or_in_tiles(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of strides, padding, several taps, and pixels that are no whole runs."""
+    prepared(strict_device, BRAIN, monkeypatch)
+    w = np.ones((40, 16, 1, 1), np.int8)
+
+    def shader(size: int, **options: Any) -> str:
+        layer = vkq.Conv2d(w, 1.0, method="matrix", device=strict_device, **options)
+        return str(layer.explain((1, 16, size, size)).variants[-1]).split(":")[0]
+
+    planes = half_planes.PLANES[BRAIN].convolution
+    assert shader(8) == planes
+    assert {shader(7), shader(8, stride=2), shader(8, padding=1)} == {"conv2d_q8csw__parts_coopmat"}

@@ -1,0 +1,86 @@
+"""1x1 convolutions of float activations on matrix units that read images as they are, and convolutions of
+float32 images on those of bfloat16."""
+
+from __future__ import annotations
+
+import math
+
+from ..device.profiles import profile
+from ..probe.matrices import BRAIN, HALF
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+from .cast import converted
+from .floats import FloatGemm
+from .half import PARTS_OF_FLOAT32, RUN, STEP, Elements, HalfMatrices, Way
+from .pixels import window
+from .weights import Int8
+
+PLANES = {
+    HALF: Elements(HALF, "", "", "conv2d_q8csw__planes_coopmat", "half_plane_cycles"),
+    BRAIN: Elements(BRAIN, "", "", "conv2d_q8csw__planes_parts_coopmat", "parts_plane_cycles"),
+}
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 24}  # with fewer, what is not the product takes too long
+
+
+def are_rows(p: Conv2dProblem) -> bool:
+    """Whether the pixels of a channel are rows of a product as they are, in whole runs."""
+    one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
+    return one and p.h * p.w % RUN == 0 and p.ic > 0
+
+
+class Planes:
+    """A 1x1 convolution whose pixels `are_rows`: the product of *gathered*, with no dispatch before it."""
+
+    def __init__(self, gathered: HalfMatrices):
+        self.gathered, self.elements = gathered, PLANES[gathered.elements.form]
+        self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
+
+    def way(self, p: Conv2dProblem) -> Way | None:
+        """The tile that should be the fastest, where the device runs any."""
+        facts = self.gathered.gemm.device.capabilities
+        found = self.elements.able(facts, self.elements.convolution, self.tile)
+        return min(found, key=lambda way: self._cycles(way, p), default=None)
+
+    def cycles(self, p: Conv2dProblem) -> float:
+        """What a convolution should take: forever, where its pixels are no rows."""
+        way = self.way(p) if are_rows(p) else None
+        return self._cycles(way, p) if way else math.inf
+
+    def _cycles(self, way: Way, p: Conv2dProblem) -> float:
+        gemm = self.gathered.gemm
+        known = profile(gemm.device.capabilities)
+        alone, together, end = self.elements.of(known)[way.variant.axes["tile"]]
+        share = math.ceil(way.tiles(p.gemm_m, 4 * gemm.n4, gemm.groups) / known.multiprocessors)
+        steps = math.ceil(self.gathered.k / STEP)
+        return max(alone * steps, share * (end + together * steps))
+
+    def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        gemm, way = self.gathered.gemm, self.way(p)
+        assert way
+        variant = way.variant
+        if self.elements.form == HALF:
+            whole = "half" if y.spec.dtype == "float16" else "any"
+            variant = catalog().find(self.elements.convolution, tile=variant.axes["tile"], y=whole)
+        push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+            "k": self.gathered.k, "group_channels": self.gathered.channels,
+        }  # fmt: skip
+        slots = [converted(b, x, y.spec.dtype), *self.gathered.constants(b), y]
+        b.dispatch(self.gathered.program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+
+
+class PartsConvolution:
+    """A convolution of float32 images with a weight (OC, IC/groups, KH, KW) on matrix units of bfloat16, as
+    methods make it. *gemm* is the product of its im2col matrix."""
+
+    def __init__(self, gemm: FloatGemm, weight: Int8):
+        self.gathered = HalfMatrices(gemm, weight.shape[1], elements=PARTS_OF_FLOAT32)
+        self.planes = Planes(self.gathered)
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return "float32"
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        either = self.planes if self.planes.cycles(p) < self.gathered.gathered_cycles(p) else self.gathered
+        either.convolve(b, p, x, y)
