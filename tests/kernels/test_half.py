@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half
+from vkq.kernels import half, half_operands
 from vkq.probe import selftest
 from vkq.probe.matrices import advertised_half, lacking_half
 from vkq.problem.names import parse
@@ -132,7 +132,7 @@ def test_what_the_kernels_read(device: vkq.Device, dtype: str) -> None:
     """Runs of 8 channels of a group, or of 8 k of a row."""
     x = np.random.default_rng(1).normal(size=(2, 2, 11, 3)).astype(dtype)  # images, groups, channels, pixels
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)
-    plan = b.plan(half.halves(b, b.input(tensor.spec), 2, 2, 11, 3))
+    plan = b.plan(half_operands.halves(b, b.input(tensor.spec), 2, 2, 11, 3))
     got = run(plan, (tensor,)).numpy().view(np.float16).reshape(2, 2, 2, 3, 8)
     want = np.pad(x.astype(np.float16), ((0, 0), (0, 0), (0, 5), (0, 0))).reshape(2, 2, 2, 8, 3)
     np.testing.assert_array_equal(got, want.swapaxes(3, 4))

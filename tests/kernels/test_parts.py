@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half
+from vkq.kernels import half, half_operands
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
@@ -107,7 +107,7 @@ def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
     given = x if of == "images" else np.ascontiguousarray(x.reshape(44, 3).T)
     tensor, b = vkq.Tensor.from_numpy(given, device), Builder(device)
     shape = (2, 2, 11, 3) if of == "images" else (1, 1, 44, 3)
-    plan = b.plan(half.parts_of(b, b.input(tensor.spec), *shape, of))
+    plan = b.plan(half_operands.parts_of(b, b.input(tensor.spec), *shape, of))
     parts = run(plan, (tensor,)).numpy().view(np.uint16).astype(np.uint32) << 16
     images, groups, channels, pixels = shape
     runs = -(-channels // 8)
@@ -119,7 +119,7 @@ def test_parts_are_the_number(device: vkq.Device, of: str) -> None:
 def test_no_number_stays_none(device: vkq.Device) -> None:
     x = np.array([[0x7F800001, 0x7FC00000, 0xFFFFFFFF, 0x7F80FFFF]], np.uint32).view(np.float32)
     tensor, b = vkq.Tensor.from_numpy(x, device), Builder(device)
-    plan = b.plan(half.parts_of(b, b.input(tensor.spec), 1, 1, 4, 1, "rows"))
+    plan = b.plan(half_operands.parts_of(b, b.input(tensor.spec), 1, 1, 4, 1, "rows"))
     parts = (
         (run(plan, (tensor,)).numpy().view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(3, 8)
     )

@@ -10,7 +10,8 @@ from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
 from .float_vectors import FloatVectors
 from .floats import FloatImplicit
-from .half import RUN, worth
+from .half import worth
+from .half_operands import RUN
 from .half_planes import PartsConvolution
 from .half_tiles import HalfConvolution
 from .method import Convolution, Kernel, Method, not_depthwise

@@ -77,8 +77,8 @@ class Affine:
 class Matrices(Protocol):
     """A product on matrix units (`vkq.kernels.half`)."""
 
-    def worth(self, rows: int, n: int) -> bool:
-        """Whether it is for so many rows and columns."""
+    def worth(self, rows: int, n: int, dtype: str) -> bool:
+        """Whether it is for so many rows of that type, and columns."""
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
@@ -183,19 +183,19 @@ class FloatGemm:
     ) -> None:
         """All rows of the result."""
         m = rows.count
-        if matrices := self._matrices(m):
+        if matrices := self._matrices(x, m):
             matrices.build(b, x, y, m)
         else:
             slots = self.slots(b, converted(b, x, y.spec.dtype), y)
             b.dispatch(self.program(m, y.spec.dtype), slots, self.push(m), self.macs(m))
 
-    def _matrices(self, m: int) -> Matrices | None:
-        found = self.matrices
-        return found if found and self.kernel == "auto" and found.worth(m, self.n) and self.k else None
+    def _matrices(self, x: Value, m: int) -> Matrices | None:
+        found = self.matrices if self.kernel == "auto" and self.k else None
+        return found if found and found.worth(m, self.n, x.spec.dtype) else None
 
     def writes(self, x: Value, m: int) -> str:
         """The type of the results of so many rows."""
-        if matrices := self._matrices(m):
+        if matrices := self._matrices(x, m):
             return matrices.writes(x)
         return kept(self.device, x) if self._few(m) else "float32"
 

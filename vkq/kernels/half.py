@@ -12,7 +12,6 @@ import numpy as np
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
 from ..errors import PathError
-from ..layout.extent import Spec
 from ..layout.pack import layout
 from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
 from ..problem.conv2d import Conv2dProblem
@@ -22,14 +21,15 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
+from . import half_few
 from .cast import converted
 from .floats import FloatGemm
+from .half_operands import RUN, X_PARTS, halves, parts_of
 from .pixels import window
 from .weights import Int8, Int32, block_weights
 
 WEIGHT_LAYOUT = "kPackedInt8_16K"
 K_PADDED = 64  # of weights: whole steps of every tile
-RUN = 8  # halves of a uvec4
 ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
@@ -38,7 +38,6 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts t
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
 MOST_TILES = 1024  # of a product that is split: each has a counter
 STEP = 32  # of k: what a profile's cycles are for
-X_PARTS = 3  # of a float32 as bfloat16
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
 
 
@@ -152,10 +151,12 @@ class HalfMatrices:
         # each layer has its own, so that layers need not wait for each other
         self.counters = Resident(gemm.device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
 
-    def worth(self, rows: int, n: int) -> bool:
-        """Whether a product with so many rows and columns should be made on matrix units."""
+    def worth(self, rows: int, n: int, dtype: str) -> bool:
+        """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
+        if half_few.LEAST_ROWS <= rows < LEAST_ROWS[form] and n >= LEAST_COLUMNS and self.elements == FLOAT16:
+            return half_few.fitting(self.gemm, rows, dtype) is not None
         return worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value) -> str:
@@ -165,8 +166,12 @@ class HalfMatrices:
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""
-        gemm, way = self.gemm, self.way(rows)
-        tile, push = way.variant.axes["tile"], {**gemm.push(rows), "k": self.k}
+        gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
+        if few := self._few(x, y, rows):
+            b.dispatch(few, [x, *self.constants(b), y], push, gemm.macs(rows))
+            return
+        way = self.way(rows)
+        tile = way.variant.axes["tile"]
         if self._takes_rows(way, x, y, rows):
             operand, variant = x, catalog().find(ROWS, x=x.spec.dtype, tile=tile)
         else:
@@ -181,6 +186,11 @@ class HalfMatrices:
             push["part_steps"] = way.steps(self.k)
             slots += [b.words(way.parts * tiles * int(d["BM"]) * int(d["BN"])), b.constant(self.counters)]
         b.dispatch(self.program(variant, way.matrices), slots, push, gemm.macs(rows))
+
+    def _few(self, x: Value, y: Value, rows: int) -> Program | None:
+        """The pipeline of few rows, unless a tile or parts are asked for."""
+        asked = self.tile or self.parts or x.spec.dtype != y.spec.dtype
+        return None if asked or self.elements != FLOAT16 else half_few.program(self.gemm, rows, x.spec.dtype)
 
     def _takes_rows(self, way: Way, x: Value, y: Value, rows: int) -> bool:
         """Whether a product reads x as it is: of few rows, where a dispatch more would take longer."""
@@ -257,31 +267,6 @@ def worth(
     should be made of matrices of a form."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least
-
-
-def halves(
-    b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str = "images"
-) -> Value:
-    """float32 or float16 x as the kernels read it: see shaders/gemm/halves_q8csw.comp."""
-    runs = -(-channels // RUN)
-    count = images * groups * runs * plane
-    y = b.new(Spec((4 * count,), "int32"))
-    push: dict[str, int | float] = {
-        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
-    }  # fmt: skip
-    b.dispatch(b.device.program(catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)), [x, y], push)
-    return y
-
-
-def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
-    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/parts_q8csw.comp."""
-    runs = -(-channels // RUN)
-    y = b.new(Spec((4 * X_PARTS * images * groups * runs * plane,), "int32"))
-    push: dict[str, int | float] = {
-        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
-    }  # fmt: skip
-    b.dispatch(b.device.program(catalog().find("parts_q8csw__runs", of=of)), [x, y], push)
-    return y
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:

@@ -1,0 +1,81 @@
+"""Few rows of float16 tensors on matrix units whose subgroups have parts of k to themselves; see
+test_half.py."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.runtime.work import replayed
+from vkq.kernels import half, half_few
+from vkq.layout.extent import Spec
+from vkq.problem.names import parse
+from vkq.select.path import half_refusal
+
+from . import emulated, sixteen_bits
+from .test_half import layer_of
+
+# rows beyond whole workgroups and matrices, columns too; a k of which some subgroups have nothing, and one of
+# which all have several steps
+CASES = [(8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (3, 2056, "16x8x16")]
+
+
+def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
+    sixteen_bits.provide(device, monkeypatch)
+    if half_refusal(device):
+        emulated.emulate(device, monkeypatch, shape, form="f16")
+    return device
+
+
+@pytest.mark.parametrize(("rows", "k", "shape"), CASES)
+def test_rows_as_they_are(
+    rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = units(strict_device, monkeypatch, shape)
+    rng, tall = np.random.default_rng(rows + k), "8" if rows <= 8 else "16"
+    data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
+    data = dataclasses.replace(data, w_scale=np.full(44, 1e-3, np.float32))
+    x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float16)
+    layer = layer_of(device, data)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.SHADER}:{tall}",)
+    got = replayed(layer, x, device) if (rows, k) == (8, 264) else layer(x)
+    want = data.expected_sum(x.astype(np.float32), None)
+    assert (got.dtype, got.shape) == (np.float16, want.y.shape)
+    allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be cut off; rounded once
+    assert (np.abs(got - want.y) <= allowed).all()
+
+
+def test_infinity_and_nan_stay_in_their_rows(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = units(strict_device, monkeypatch, "16x8x16")
+    rng = np.random.default_rng(3)
+    w, x = rng.integers(1, 128, (36, 264), np.int8), rng.normal(size=(8, 264)).astype(np.float16)
+    layer = vkq.Linear(w, 0.01, compute="float16", device=device)
+    clean = layer(x)
+    x[2, 263], x[5, 0] = np.nan, -np.inf
+    got = layer(x)
+    assert np.isnan(got[2]).all()
+    assert np.isneginf(got[5]).all()
+    others = [0, 1, 3, 4, 6, 7]
+    np.testing.assert_array_equal(got[others], clean[others])
+
+
+def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More rows and one, rows of k or results that are not whole runs, few columns, float32, results that are
+    quantized, and a tile that is asked for."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    few = Spec((8, 64), "float16")
+    for x, n in (
+        (Spec((17, 64), "float16"), 36), (Spec((2, 64), "float16"), 36), (Spec((8, 68), "float16"), 36),
+        (few, 38), (Spec((8, 64), "float32"), 36), (few, 16),
+    ):  # fmt: skip
+        layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute="float16", device=device)
+        assert not any(half_few.SHADER in name for name in layer.plan(x).variants)
+    for options in ({}, {"y_qparams": vkq.QParams(0.5)}):
+        layer = vkq.Linear(np.ones((36, 64), np.int8), 1.0, compute="float16", device=device, **options)
+        assert isinstance(layer._gemm.matrices, half.HalfMatrices)
+        layer._gemm.matrices.tile = None if options else "16x64"
+        assert not any(half_few.SHADER in name for name in layer.plan(few).variants)

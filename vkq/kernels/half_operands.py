@@ -1,0 +1,35 @@
+"""x as products on matrix units of float16 and bfloat16 read it, as a step of a plan."""
+
+from __future__ import annotations
+
+from ..layout.extent import Spec
+from ..runtime.builder import Builder, Value
+from ..shader.catalog import catalog
+
+RUN = 8  # halves of a uvec4
+X_PARTS = 3  # of a float32 as bfloat16
+
+
+def halves(
+    b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str = "images"
+) -> Value:
+    """float32 or float16 x as the kernels read it: see shaders/gemm/halves_q8csw.comp."""
+    runs = -(-channels // RUN)
+    count = images * groups * runs * plane
+    y = b.new(Spec((4 * count,), "int32"))
+    push: dict[str, int | float] = {
+        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
+    }  # fmt: skip
+    b.dispatch(b.device.program(catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)), [x, y], push)
+    return y
+
+
+def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
+    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/parts_q8csw.comp."""
+    runs = -(-channels // RUN)
+    y = b.new(Spec((4 * X_PARTS * images * groups * runs * plane,), "int32"))
+    push: dict[str, int | float] = {
+        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
+    }  # fmt: skip
+    b.dispatch(b.device.program(catalog().find("parts_q8csw__runs", of=of)), [x, y], push)
+    return y
