@@ -80,7 +80,7 @@ void main() {
     [[unroll]] for (uint k = 0u; k < PIXELS; k++) sums[r][k] = 0.0;
   [[unroll]] for (uint k = 0u; k < LINES; k++) {
     uint h = oh * STRIDE_H + k - p.pad_t;
-    read_columns(h < p.h, (x_plane + h) * p.w, ow * STRIDE_W - p.pad_l);
+    read_columns(h < p.h, (x_plane + h) * p.w, p.w, ow * STRIDE_W - p.pad_l);
     multiply_line(k);
   }
   vec4 scales = channel_block(channel / 4u, SCALE), biases = channel_block(channel / 4u, BIAS);

@@ -19,6 +19,7 @@ layout(constant_id = 0) const uint LANES = 8;      // a multiple of four
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1, and KW is known
 layout(constant_id = 4) const uint ASIDE = 0;      // columns between a texel's first and the window's
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
+layout(constant_id = 9) const uint ROWS = 8;
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 
 #include "float_numbers.glslh"
@@ -36,8 +37,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define NO_STORE_ROW
 #include "float_lanes.glslh"
 
-#define PIXELS uint(ROWS)
+#define PIXELS ROWS
 uint image, group, n4, oh, ow;  // of the first pixel, and the lane's channels
+uint first_h, first_w;          // of the first pixel's first tap in the input
 // Under the pixels, of the channel that the lane reads: of all taps of a line, or of one.
 #define COLUMNS (SLIDE ? PIXELS + KW - 1u : PIXELS)
 #define COLUMN_STRIDE p.stride_w
@@ -52,6 +54,8 @@ void begin() {
   oh = line - of_group * p.oh;
   group = of_group / p.images;
   image = of_group - group * p.images;
+  first_h = oh * p.stride_h - p.pad_t;
+  first_w = ow * p.stride_w - p.pad_l;
   clear_sums(group * p.n4 + min(n4, p.n4 - 1u));
 }
 
@@ -65,15 +69,15 @@ void multiply(uint from, uint column, ivec4 words) {
   }
 }
 
-// The taps of one line on LANES channels, of which c4 blocks are there; their first weights are at `w_at`.
-void multiply_line(bool inside, uint line, uint w_at, uint c4) {
-  uint first = ow * p.stride_w - p.pad_l, blocks = p.group_channels / 4u;
-  if (SLIDE) read_columns(inside, line, first);
+// The taps of one line on LANES channels, of which `left` blocks of four are there; their first weights are
+// at `w_at`, and those of the next tap `w_step` behind.
+void multiply_line(bool inside, uint line, uint width, uint w_at, uint w_step, uint left) {
+  if (SLIDE) read_columns(inside, line, width, first_w);
   [[unroll]] for (uint kw = 0u; kw < taps_of_line(); kw++) {
-    if (!SLIDE) read_columns(inside, line, first + kw * p.dilation_w);
+    if (!SLIDE) read_columns(inside, line, width, first_w + kw * p.dilation_w);
     ivec4 words[LANES / 4u];
     [[unroll]] for (uint b = 0u; b < LANES / 4u; b++)
-      words[b] = texelFetch(w, int(w_at + (kw * blocks + min(b, c4 - 1u)) * p.n4));
+      words[b] = texelFetch(w, int(w_at + kw * w_step + min(b, left - 1u) * p.n4));
     [[unroll]] for (uint b = 0u; b < LANES / 4u; b++) multiply(b, SLIDE ? kw : 0u, words[b]);
   }
 }
@@ -86,17 +90,21 @@ void store(uint pixel, uint block) {
       store_number(y, at + c * p.plane, values[c]);
 }
 
+// Push constants are read ahead of the loop, and there is one: lavapipe reads those where they are used, for
+// each lane, and blends all sums twice in every turn of every loop.
 void main() {
   begin();
-  uint blocks = p.group_channels / 4u, w_first = group * p.k / 4u * p.n4 + min(n4, p.n4 - 1u);
-  for (uint c = 0u; c < p.group_channels; c += LANES) {
-    bool real = c + lane() < p.group_channels;
-    uint plane = (image * p.c + group * p.group_channels + c + lane()) * p.h;
-    for (uint kh = 0u; kh < p.kh; kh++) {
-      uint h = oh * p.stride_h + kh * p.dilation_h - p.pad_t;
-      uint at = w_first + (kh * p.kw * blocks + c / 4u) * p.n4;
-      multiply_line(real && h < p.h, (plane + h) * p.w, at, blocks - c / 4u);
-    }
+  uint height = p.h, width = p.w, lines = p.kh, dilation = p.dilation_h, own = p.group_channels;
+  uint w_step = own / 4u * p.n4, w_line = p.kw * w_step;
+  uint w_first = group * p.k / 4u * p.n4 + min(n4, p.n4 - 1u), first = image * p.c + group * own + lane();
+  uint c = 0u, kh = 0u;
+  for (uint step = ceil_div(own, LANES) * lines; step > 0u; step--) {
+    uint h = first_h + kh * dilation;
+    multiply_line(c + lane() < own && h < height, ((first + c) * height + h) * width, width,
+        w_first + c / 4u * p.n4 + kh * w_line, w_step, (own - c) / 4u);
+    kh++;
+    c += kh == lines ? LANES : 0u;
+    kh = kh == lines ? 0u : kh;
   }
   [[unroll]] for (uint i = 0u; i < PIXELS; i++) store(i, group * p.n4 + n4);
 }
