@@ -286,6 +286,38 @@ def test_lines_that_results_share(device: vkq.Device, name: str, x: str) -> None
     shared(device, f"conv2d[{name}]", f"conv2d_q8csw__depthwise:{x}")
 
 
+@pytest.mark.parametrize(
+    ("name", "texels", "read", "instead"),
+    [  # what there are of weights, or of x
+        ("linear[M=11,K=64,N=45]", 192, f"{floats.GEMM_LANES}:four", "gemm_q8csw__tiled"),
+        ("conv2d[N=1,IC=8,H=6,W=40,OC=24,KH=1,KW=1]", 480, f"{CONV_LANES}:texels", f"{CONV_LANES}:float32"),
+        (
+            "conv2d[N=1,IC=5,H=7,W=12,OC=5,KH=3,KW=3,padding=1,groups=5]",
+            105,
+            "conv2d_q8csw__depthwise:texels",
+            "conv2d_q8csw__depthwise:float32",
+        ),
+    ],
+)
+def test_what_is_too_long_to_view(
+    device: vkq.Device, name: str, texels: int, read: str, instead: str
+) -> None:
+    data, x, want = expected(name, 3)
+    made: Any = vkq.Conv2d if name.startswith("conv2d") else vkq.Linear
+    for most, variant in ((texels, read), (texels - 1, instead)):
+        limited = doctored.capabilities(device, maxTexelBufferElements=most)
+        with (
+            preferred({"float_lanes": True, "depthwise_lines_float": 4}),
+            vkq.Device(capabilities=limited) as small,
+        ):
+            layer = made(
+                data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, device=small,
+                **getattr(data, "options", {}),
+            )  # fmt: skip
+            assert layer.explain(x.shape).variants[0].startswith(variant)
+            assert want.mismatch(layer(x)) is None
+
+
 def test_large_depthwise_kernels_share_no_lines(device: vkq.Device) -> None:
     with preferred({"depthwise_lines_float": 4}):
         for size, options in ((6, {}), (3, {"stride": 3}), (3, {"dilation": 2})):
