@@ -81,8 +81,8 @@ void multiply_step() {
   }
 }
 
-// DEPTH steps from t on; `more`, a constant: those after them are asked for, which loads behind a branch
-// would not be ahead of time.
+// DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
+// wait for each other.
 #define TURN(t, more)                                \
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) {     \
     store_step(d);                                   \
