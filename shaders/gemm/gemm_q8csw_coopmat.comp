@@ -27,7 +27,12 @@
 #endif
 
 layout(local_size_x = INVOCATIONS) in;
-layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+#if defined(PLANES) && FLOAT16_IMAGES
+#define Pixels uvec2
+#else
+#define Pixels uvec4
+#endif
+layout(set = 0, binding = 0) readonly buffer X { Pixels x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 #if !defined(ROWS_OF)

@@ -7,8 +7,10 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import reported
 from tests.runtime.work import replayed
 from vkq.kernels import half_planes
+from vkq.kernels.half_tiles import HalfConvolution
 from vkq.probe.matrices import BRAIN, HALF
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
@@ -17,9 +19,9 @@ from vkq.shader.catalog import catalog
 from . import emulated
 from .test_half import check_float16_images
 
-# pixels, outputs and channels beyond whole tiles and steps; images; groups
+# pixels, outputs and channels beyond whole tiles and steps; images of odd vectors; groups
 CASES = (
-    "conv2d[N=2,IC=20,H=4,W=10,OC=70,KH=1,KW=1]",
+    "conv2d[N=3,IC=20,H=2,W=10,OC=70,KH=1,KW=1]",
     "conv2d[N=1,IC=270,H=8,W=5,OC=40,KH=1,KW=1,groups=2]",
 )
 TILES = [
@@ -31,6 +33,7 @@ TILES = [
 
 def prepared(device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_planes, "LEAST_MACS", dict.fromkeys(half_planes.LEAST_MACS, 0))
+    monkeypatch.setattr(half_planes.Planes, "_cycles", lambda *_: 0.0)
     if half_refusal(device, form):
         emulated.emulate(device, monkeypatch, "16x8x16", form=form)
 
@@ -52,10 +55,10 @@ def test_every_tile(
 
     def init(self: Any, *args: Any) -> None:
         made(self, *args)
-        self.tile, self.cycles = tile, lambda p: 0.0
+        self.tile = tile
 
     monkeypatch.setattr(half_planes.Planes, "__init__", init)
-    problem, rng = parse(name), np.random.default_rng(4)
+    problem, rng = parse(name), np.random.default_rng(1)
     data = random_data(problem, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(size=problem.x_shape).astype(np.float32)
     layer = layer_of(strict_device, data, form)
@@ -95,7 +98,7 @@ def test_what_is_no_number_stays_in_its_pixels(
 def test_other_convolutions_are_gathered_or_in_tiles(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of strides, padding, several taps, and pixels that are no whole runs."""
+    """Of strides, padding, several taps, and pixels that are no whole vectors."""
     prepared(strict_device, BRAIN, monkeypatch)
     w = np.ones((40, 16, 1, 1), np.int8)
 
@@ -106,3 +109,27 @@ def test_other_convolutions_are_gathered_or_in_tiles(
     planes = half_planes.PLANES[BRAIN].convolution
     assert shader(8) == planes
     assert {shader(7), shader(8, stride=2), shader(8, padding=1)} == {"conv2d_q8csw__parts_coopmat"}
+
+
+@pytest.mark.parametrize(("images", "channels", "size", "outputs", "taken"), [
+    (1, 256, 56, 64, "planes 32x64"), (1, 512, 28, 128, "planes 16x64"), (8, 256, 56, 64, "planes 64x64"),
+    (1, 64, 56, 256, "4x8x64"), (1, 64, 56, 64, "4x8x32"), (32, 64, 56, 256, "gathered"),
+])  # fmt: skip
+def test_what_an_h200_takes(
+    any_device: vkq.Device, images: int, channels: int, size: int, outputs: int, taken: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """What was the fastest there."""
+    p = parse(f"conv2d[N={images},IC={channels},H={size},W={size},OC={outputs},KH=1,KW=1]")
+    made = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, device=any_device)._convolution
+    monkeypatch.setattr(any_device, "capabilities", reported("nvidia-h200"))
+    kernel = HalfConvolution(made.gemm, made.weight, made.zero_points, 1)
+    if tile := kernel.chosen(p, "float16"):
+        found = tile.variant.axes["tile"]
+    elif kernel._other(p)[1] is kernel.planes:
+        way = kernel.planes.way(p)
+        assert way
+        found = f"planes {way.variant.axes['tile']}"
+    else:
+        found = "gathered"
+    assert found == taken

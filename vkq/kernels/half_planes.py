@@ -13,7 +13,6 @@ from ..shader.catalog import catalog
 from .cast import converted
 from .floats import FloatGemm
 from .half import PARTS_OF_FLOAT32, STEP, Elements, HalfMatrices, Way
-from .half_operands import RUN
 from .pixels import window
 from .weights import Int8
 
@@ -21,13 +20,14 @@ PLANES = {
     HALF: Elements(HALF, "", "", "conv2d_q8csw__planes_coopmat", "half_plane_cycles"),
     BRAIN: Elements(BRAIN, "", "", "conv2d_q8csw__planes_parts_coopmat", "parts_plane_cycles"),
 }
-LEAST_MACS = {HALF: 0, BRAIN: 1 << 24}  # with fewer, what is not the product takes too long
+VECTOR = 4  # pixels that are read at once
+LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer, what is not the product takes too long
 
 
 def are_rows(p: Conv2dProblem) -> bool:
-    """Whether the pixels of a channel are rows of a product as they are, in whole runs."""
+    """Whether the pixels of a channel are rows of a product as they are, in whole vectors."""
     one = (p.kh, p.kw) == (1, 1) == p.stride and not any(p.padding)
-    return one and p.h * p.w % RUN == 0 and p.ic > 0
+    return one and p.h * p.w % VECTOR == 0 and p.ic > 0
 
 
 class Planes:
