@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import vkq
-from vkq.kernels import floats, half, half_tiles
+from vkq.kernels import floats, half, half_tiles, half_ways
 from vkq.layout.extent import Spec
 from vkq.problem.names import parse
 from vkq.shader.catalog import catalog
@@ -146,14 +146,16 @@ def half_layers(made: Any, p: Any) -> Any:
     """(name, layer) of every tile on matrix units of float16."""
     if p.name.startswith("linear"):
         for tile in (
-            catalog().shaders[half.FLOAT16.product].axes["tile"] if p.gemm_m >= half.LEAST_ROWS["f16"] else ()
+            catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
+            if p.gemm_m >= half.LEAST_ROWS["f16"]
+            else ()
         ):
             for parts in (1, 2, 4) if p.gemm_m <= 512 else (1,):
                 layer = made()
                 layer._gemm.matrices.tile, layer._gemm.matrices.parts = tile, parts
                 yield f"{tile} in {parts}", layer
     elif p.groups == 1:
-        for shader in (half_tiles.TILES, half.FLOAT16.convolution):
+        for shader in (half_tiles.TILES, half_ways.FLOAT16.convolution):
             for tile in catalog().shaders[shader].axes["tile"]:
                 layer = made(method="matrix")
                 kernel = half_tiles.HalfConvolution(layer._convolution.gemm, layer._convolution.weight,

@@ -80,26 +80,7 @@ uint first_step;  // of the workgroup's part of k
 #ifdef X_ROWS
 #include "half_rows.glslh"
 #else
-// An invocation has one row in all steps, so neighbours read neighbours.
-#define X_APART (INVOCATIONS / BM)  // runs from one item of an invocation to its next
-uvec4 next_x[SLOTS][X_PARTS * X_ITEMS];
-#define x_stored(slot, i) next_x[slot][i]
-#define x_tile_place(q, i) ((q * BM + thread % BM) * W_ROW + thread / BM + i * X_APART)
-
-#if CONV
-#include "half_gather.glslh"
-#else
-uint x_first;
-void begin_x() { x_first = min(first_row + thread % BM, p.m - 1u); }
-void load_x(uint slot, uint t) {
-  uint run = t * RUNS + thread / BM, runs = p.k / RUN;
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    uint mine = run + i * X_APART, at = min(mine, runs - 1u) * p.m + x_first;
-    [[unroll]] for (uint q = 0u; q < X_PARTS; q++)
-      next_x[slot][q * X_ITEMS + i] = mix(uvec4(0u), x[q * X_PART + at], bvec4(mine < runs));
-  }
-}
-#endif
+#include "half_runs.glslh"
 #endif
 
 void store_x(uint slot, uint at) {

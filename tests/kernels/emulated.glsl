@@ -94,6 +94,15 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++)  \
     matrix.e[i_ / TERMS] += element_of(word_of(x_, i_), i_ % PER_WORD)
 
+// Pairs of bytes in 16-bit elements become two matrices.
+#define halved(words, zeros, c) subtract_halves((words)[c] & 0x00ff00ffu | 0x64006400u, (zeros)[c])
+#define halves_of_pairs(pairs, zeros, low, high)                                 \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {        \
+    uint r_ = i_ / 4u, c_ = i_ % 4u;                                             \
+    low.k[r_][c_] = halved(pairs.k[r_], zeros.k[r_], c_);                        \
+    high.k[r_][c_] = halved(pairs.k[r_] >> 8, zeros.k[r_], c_);                  \
+  }
+
 // Sums of other workgroups: in a buffer that all see.
 #define SHARED_BY_WORKGROUPS coherent
 #define barrier_between_workgroups() { memoryBarrierBuffer(); barrier(); }

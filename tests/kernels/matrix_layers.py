@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq.device.profiles import profile
+from vkq.kernels import half, half_ways
 from vkq.kernels.half import HalfMatrices
 from vkq.probe.matrices import Matrices, advertised, lacking
 
@@ -52,6 +54,12 @@ def only(monkeypatch: pytest.MonkeyPatch, tile: str, parts: int | None = None) -
         self.tile, self.parts = tile, parts
 
     monkeypatch.setattr(HalfMatrices, "__init__", init)
+
+
+def known(monkeypatch: pytest.MonkeyPatch, **says: Any) -> None:
+    """From now on the profile says this of products of float activations, in place of its own."""
+    for module in (half, half_ways):
+        monkeypatch.setattr(module, "profile", lambda c: dataclasses.replace(profile(c), **says))
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, matrices: Matrices) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half, half_operands
+from vkq.kernels import half_operands, half_ways
 from vkq.probe import selftest
 from vkq.probe.matrices import advertised_half, lacking_half
 from vkq.problem.names import parse
@@ -20,16 +20,17 @@ from vkq.shader.catalog import catalog
 
 from ..ops import doctored
 from . import emulated
-from .matrix_layers import CONVOLUTIONS, only
+from .matrix_layers import CONVOLUTIONS, known, only
 
 # rows, columns and k beyond whole tiles, steps and runs of 8
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=35]")
-TILES = catalog().shaders[half.FLOAT16.product].axes["tile"]
+TILES = catalog().shaders[half_ways.FLOAT16.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    known(monkeypatch, straight_tile_cycles={})  # test_half_ways.py
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
     return strict_device

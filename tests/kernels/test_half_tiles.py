@@ -13,7 +13,7 @@ from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
 
 from . import emulated
-from .test_half import check, check_float16_images, layer_of, only
+from .test_half import check, check_float16_images, known, layer_of, only
 
 # channels, pixels and outputs beyond whole tiles; two chunks of channels, strides, dilation and groups
 CASES = (
@@ -25,6 +25,7 @@ TILES = catalog().shaders[half_tiles.TILES].axes["tile"]
 
 @pytest.fixture
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    known(monkeypatch, straight_tile_cycles={})  # test_half_ways.py
     if half_refusal(strict_device):
         emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
     return strict_device

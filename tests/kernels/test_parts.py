@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from vkq.kernels import half, half_operands
+from vkq.kernels import half, half_operands, half_ways
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
@@ -22,7 +22,7 @@ from .matrix_layers import CONVOLUTIONS, only
 
 # rows, columns and k beyond whole tiles, steps and runs of 8
 PRODUCTS = ("linear[M=131,K=37,N=141]", "linear[M=33,K=264,N=36]")
-TILES = catalog().shaders[half.PARTS_OF_FLOAT32.product].axes["tile"]
+TILES = catalog().shaders[half_ways.PARTS_OF_FLOAT32.product].axes["tile"]
 EVERY = [(tile, names[i % 2]) for i, tile in enumerate(TILES) for names in (PRODUCTS, CONVOLUTIONS)]
 
 

@@ -76,6 +76,7 @@ class Profile:
     matrix_sum_cycles: Mapping[str, int]
     matrix_end_cycles: Mapping[str, int]
     half_tile_cycles: Mapping[str, tuple[int, int]]
+    straight_tile_cycles: Mapping[str, tuple[int, int]]
     half_part_cycles: tuple[int, int, int]
     parts_tile_cycles: Mapping[str, tuple[int, int]]
     half_plane_cycles: Mapping[str, tuple[int, int, int]]

@@ -4,79 +4,41 @@ of bfloat16, x in three parts whose sum it is, exactly."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
 from ..device.capabilities import Capabilities
-from ..device.profiles import Profile, profile
+from ..device.profiles import profile
 from ..errors import PathError
 from ..layout.pack import layout
-from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
+from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
-from ..runtime.program import Program, refusals
+from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import half_few
 from .cast import converted
 from .floats import FloatGemm
 from .half_operands import RUN, X_PARTS, halves, parts_of
+from .half_ways import FLOAT16, MOST_TILES, PARTS, STRAIGHT, Elements, Way
 from .pixels import window
 from .weights import Int8, Int32, block_weights
 
-WEIGHT_LAYOUT = "kPackedInt8_16K"
+WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
+PAIRS = 32  # k whose halves lie side by side
 K_PADDED = 64  # of weights: whole steps of every tile
 ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
 LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
-PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
-MOST_TILES = 1024  # of a product that is split: each has a counter
-STEP = 32  # of k: what a profile's cycles are for
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
-
-
-@dataclasses.dataclass(frozen=True)
-class Elements:
-    """What matrices are made of: the form, the shaders of a product, of one whose k workgroups share and of a
-    convolution, and the profile's field of cycles by tile."""
-
-    form: str
-    product: str
-    split: str
-    convolution: str
-    cycles: str
-
-    def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
-        """The cycles of each tile."""
-        found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
-        return found
-
-    def able(self, facts: Capabilities, shader: str, forced: str | None = None) -> Iterator[Way]:
-        """The tiles of a shader that a device runs (or the one that is *forced*), each with the first
-        matrices of its list that fit."""
-        for tile in (forced,) if forced else self.of(profile(facts)):
-            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
-            variant = catalog().find(shader, tile=tile, **any_y)
-            for matrices in advertised_half(facts, self.form):
-                values = matrices.constants(variant)
-                if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
-                    yield Way(variant, matrices, self)
-                    break
-
-
-FLOAT16 = Elements(
-    HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat", "half_tile_cycles"
-)
-PARTS_OF_FLOAT32 = Elements(
-    BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
-    "parts_tile_cycles",
-)  # fmt: skip
 
 
 def packed_halves(w: Int8) -> Int32:
@@ -86,44 +48,13 @@ def packed_halves(w: Int8) -> Int32:
     return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
 
 
-@dataclasses.dataclass(frozen=True)
-class Way:
-    """A tile that the device runs, with its matrices, and how many parts of k (at most) each have a workgroup
-    of it."""
-
-    variant: Variant
-    matrices: Matrices
-    of: Elements = FLOAT16
-    parts: int = 1
-
-    def steps(self, k: int) -> int:
-        """The steps of a part, in whole turns of the loop."""
-        step, turn = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
-        return -(-k // (step * turn * self.parts)) * turn
-
-    def tiles(self, rows: int, n: int, groups: int) -> int:
-        """How many there are."""
-        tall, wide = (int(self.variant.defines[name]) for name in ("BM", "BN"))
-        return groups * -(-rows // tall) * -(-n // wide)
-
-    def may_split(self, rows: int, n: int, groups: int) -> bool:
-        """Whether workgroups may share the k of one."""
-        tile = self.variant.axes["tile"]
-        return (
-            tile in catalog().shaders[self.of.split].axes["tile"]
-            and self.tiles(rows, n, groups) <= MOST_TILES
-        )
-
-    def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
-        """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
-        alone, together = self.of.of(known)[self.variant.axes["tile"]]
-        tiles, d = self.tiles(rows, n, groups), self.variant.defines
-        share = math.ceil(tiles * self.parts / known.multiprocessors)
-        loop = self.steps(k) * int(d["BK"]) / STEP * max(alone, together * share)
-        if self.parts == 1:
-            return loop
-        once, each, sums = known.half_part_cycles
-        return loop + once + self.parts * (each + sums * tiles * int(d["BM"]) * int(d["BN"]) / 1e6)
+def packed_pairs(w: Int8) -> Int32:
+    """The same as they come straight into matrices: of each 32 k the two that are 16 apart side by side,
+    moved by 128 (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
+    paired = w.reshape(*w.shape[:2], -1, 2, PAIRS // 2).swapaxes(-1, -2).reshape(w.shape)
+    words: Int32 = pack(layout(PAIRS_LAYOUT), np.ascontiguousarray(paired))
+    moved: Int32 = (words.view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
+    return moved
 
 
 class HalfMatrices:
@@ -140,14 +71,18 @@ class HalfMatrices:
         self.k = self.taps * self.runs * RUN
         shape = (gemm.groups, 4 * gemm.n4, self.k + -self.k % K_PADDED)
 
-        def packed() -> Int32:
+        def padded() -> Int8:
             w = block_weights(gemm.weight(), gemm.zero_point)[:, :, : gemm.k]
             w = w.reshape(*w.shape[:2], self.taps, channels)
             w = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, self.runs * RUN - channels)))
             w = w.reshape(*w.shape[:2], self.k)
-            return packed_halves(np.pad(w, ((0, 0), (0, 0), (0, shape[2] - self.k))))
+            return np.pad(w, ((0, 0), (0, 0), (0, shape[2] - self.k)))
 
-        self.weights = Resident(gemm.device, 4 * layout(WEIGHT_LAYOUT).words(shape), packed)
+        def resident(name: str, packed: Callable[[Int8], Int32]) -> Resident:
+            return Resident(gemm.device, 4 * layout(name).words(shape), lambda: packed(padded()))
+
+        self.weights = resident(WEIGHT_LAYOUT, packed_halves)
+        self.pairs = resident(PAIRS_LAYOUT, packed_pairs)
         # each layer has its own, so that layers need not wait for each other
         self.counters = Resident(gemm.device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
 
@@ -172,15 +107,15 @@ class HalfMatrices:
             return
         way = self.way(rows)
         tile = way.variant.axes["tile"]
-        if self._takes_rows(way, x, y, rows):
-            operand, variant = x, catalog().find(ROWS, x=x.spec.dtype, tile=tile)
+        if in_place := self._in_place(way, x, y, rows):
+            operand, variant = x, in_place
         else:
             operand, more = self._operand(b, x, 1, 1, rows, "rows")
             push |= more
             whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
-            shader = self.elements.split if way.parts > 1 else self.elements.product
+            shader = way.of.split if way.parts > 1 else way.of.product
             variant = catalog().find(shader, tile=tile, y=whole)
-        slots, way = [operand, *self.constants(b), y], dataclasses.replace(way, variant=variant)
+        slots, way = [operand, *self.constants(b, way.of), y], dataclasses.replace(way, variant=variant)
         if way.parts > 1:
             d, tiles = variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
             push["part_steps"] = way.steps(self.k)
@@ -192,12 +127,20 @@ class HalfMatrices:
         asked = self.tile or self.parts or x.spec.dtype != y.spec.dtype
         return None if asked or self.elements != FLOAT16 else half_few.program(self.gemm, rows, x.spec.dtype)
 
-    def _takes_rows(self, way: Way, x: Value, y: Value, rows: int) -> bool:
-        """Whether a product reads x as it is: of few rows, where a dispatch more would take longer."""
+    def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
+        """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
+        straight from memory."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
-        few = way.of == FLOAT16 and way.parts > 1 and rows <= MOST_ROWS[dtype]
+        few = rows <= MOST_ROWS[dtype]
         whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and dtype == y.spec.dtype
-        return few and whole and bool(catalog().shaders[ROWS].having(x=dtype, tile=tile))
+        if way.of == STRAIGHT:
+            shader = STRAIGHT.split if way.parts > 1 else STRAIGHT.product
+            axes, taken = {"y": f"{dtype}_rows", "tile": tile}, few or dtype == "float16"
+        else:
+            shader, axes = ROWS, {"x": dtype, "tile": tile}
+            taken = few and way.of == FLOAT16 and way.parts > 1
+        found = whole and taken and catalog().shaders[shader].having(**axes)
+        return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
@@ -232,9 +175,10 @@ class HalfMatrices:
             "x_part": images * groups * self.runs * plane
         }
 
-    def constants(self, b: Builder) -> list[Value]:
-        """The weights, and what becomes of sums."""
-        return [b.constant(self.weights), b.constant(self.gemm.parameters)]
+    def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
+        """The weights, as they are read, and what becomes of sums."""
+        weights = self.pairs if of == STRAIGHT else self.weights
+        return [b.constant(weights), b.constant(self.gemm.parameters)]
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:
         """The pipeline of a shader."""
@@ -247,9 +191,13 @@ class HalfMatrices:
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
         whole = shader == self.elements.convolution
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
+        facts = gemm.device.capabilities
+        able = self.elements.able(facts, shader, self.tile)
+        if shader == FLOAT16.product:
+            able = itertools.chain(able, STRAIGHT.able(facts, STRAIGHT.product, self.tile))
         found = [
             dataclasses.replace(one, parts=count)
-            for one in self.elements.able(gemm.device.capabilities, shader, self.tile)
+            for one in able
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
         ]
@@ -267,16 +215,3 @@ def worth(
     should be made of matrices of a form."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
     return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least
-
-
-def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether a tile is whole matrices for each subgroup, and rounds of 16 rows."""
-    values = matrices.constants(variant)
-    down, across = int(values["WGM"]), int(values["WGN"])
-    if not (down and across):
-        return False
-    if int(variant.defines["BK"]) % matrices.k:
-        return False
-    d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
-    rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
-    return rows % 16 == 0 and columns >= matrices.m and columns % matrices.m == 0

@@ -12,7 +12,8 @@ from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .cast import converted
 from .floats import FloatGemm
-from .half import PARTS_OF_FLOAT32, STEP, Elements, HalfMatrices, Way
+from .half import HalfMatrices
+from .half_ways import PARTS_OF_FLOAT32, STEP, Elements, Way
 from .pixels import window
 from .weights import Int8
 

@@ -20,8 +20,9 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
 from .floats import FloatGemm
-from .half import STEP, WEIGHT_LAYOUT, HalfMatrices, fits, packed_halves
+from .half import WEIGHT_LAYOUT, HalfMatrices, packed_halves
 from .half_planes import Planes
+from .half_ways import STEP, fits
 from .matrix_conv import chunked, halo
 from .pixels import window
 from .weights import Int8, Int32

@@ -11,7 +11,8 @@ from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
 from ..kernels.float_direct import FloatDirect
 from ..kernels.floats import Affine, FloatGemm
-from ..kernels.half import PARTS_OF_FLOAT32, HalfMatrices
+from ..kernels.half import HalfMatrices
+from ..kernels.half_ways import PARTS_OF_FLOAT32
 from ..kernels.quantize import quantized
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec

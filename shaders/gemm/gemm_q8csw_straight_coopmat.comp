@@ -1,0 +1,160 @@
+// Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] on matrix units of float16 with float32 sums, as
+// gemm_q8csw_coopmat.comp: but weights come straight from memory into matrices, two in each element, and
+// become float16 there. Only x goes through shared memory, which is what bounds the other: a subgroup has all
+// rows of a tile, so no other one needs its weights.
+//
+// Memory    x: halves_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
+//           two that are 16 apart side by side, so that 32 bytes are a row of a matrix of two k in each
+//           element; channels and y: float_output.glslh. In shared memory a row is a run of BK halves, and 16
+//           bytes of padding keep neighbours in other banks.
+// Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
+//           step and weights of the next TURNS steps are on their way while a step is multiplied.
+// Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x = INVOCATIONS) in;
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
+#if !defined(ROWS_OF)
+layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+#elif ROWS_OF == 2
+layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
+#else
+layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
+#endif
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "float16.glslh"
+#include "float_output.glslh"
+#include "coopmat_half.glslh"
+
+#define PAIRS 32u     // k of a matrix of weights in memory
+#define K_PADDED 64u  // of weights
+#define RUNS (BK / RUN)
+#define W_ROW (RUNS + 1)  // of x here
+#define STAGE (BM * W_ROW)
+#define SUBSTEPS (BK / 32)
+const uint NEEDED = 2 * STAGE > 2 * BN ? 2 * STAGE : 2 * BN;  // the zero points are there first
+shared uvec4 tile[NEEDED > SCRATCH ? NEEDED : SCRATCH];
+#define thread gl_LocalInvocationIndex
+uint group, n, first_row;  // of the workgroup
+#include "half_epilogue.glslh"
+uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
+#ifdef SPLIT
+#include "coopmat_split.glslh"
+uint first_step;  // of the workgroup's part of k
+#else
+#define first_step 0u
+#endif
+
+#define X_ITEMS (BM * RUNS / INVOCATIONS)
+#ifdef X_ROWS
+#include "half_rows.glslh"
+#else
+#include "half_runs.glslh"
+#endif
+
+MatrixW pairs[TURNS * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
+MatrixX right[2][FRAGMENTS_M];
+uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
+
+void begin_w() {
+  uint blocks_n = ceil_div(4u * p.n4, MM);
+  w_blocks = ceil_div(p.k, K_PADDED) * (K_PADDED / PAIRS);
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * w_blocks * 2u * MM;
+}
+
+// A matrix of zero points, a row for each output: subtracted as a whole.
+void load_zeros() {
+  for (uint i = thread; i < BN; i += INVOCATIONS) {
+    uint mine = min(n + i, 4u * p.n4 - 1u);
+    uvec4 row = uvec4(half_zero(channel_block(group * p.n4 + mine / 4u, ZERO)[mine % 4u]));
+    tile[2u * i] = row;
+    tile[2u * i + 1u] = row;
+  }
+  barrier();
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    coopMatLoad(zeros[i], tile, (subgroup_n + i * MM) * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
+  barrier();
+}
+
+// Those of the substep `ahead` after the first one of step t, into `slot`.
+void load_w(uint slot, uint t, uint ahead) {
+  uint block = min((first_step + t) * SUBSTEPS + ahead, w_blocks - 1u);
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    coopMatLoad(pairs[slot][i], w, w_first[i] + block * 2u * MM, 2, gl_CooperativeMatrixLayoutRowMajor);
+}
+
+void store_x(uint stage) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) tile[stage * STAGE + x_tile_place(0u, i)] = x_stored(0u, i);
+}
+
+void fetch(uint buffer_, uint stage, uint k16) {
+  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
+    coopMatLoad(right[buffer_][j], tile, stage * STAGE + (subgroup_m + j * MN) * W_ROW + k16 * 2u, W_ROW,
+        gl_CooperativeMatrixLayoutColumnMajor);
+}
+
+#define multiply(left, buffer_)                             \
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)        \
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)      \
+      acc[i][j] = coopMatMulAdd(left[i], right[buffer_][j], acc[i][j]);
+
+// One step, t, whose place in its turn the compiler knows: registers have no numbers in a loop.
+void multiply_step(uint turn, uint t) {
+  uint stage = t % 2u;
+  fetch(0u, stage, 0u);
+  [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
+    uint slot = turn * SUBSTEPS + s;
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      halves_of_pairs(pairs[slot][i], zeros[i], low[i], high[i]);
+    }
+    load_w(slot, t + TURNS, s);
+    fetch(1u, stage, 2u * s + 1u);
+    multiply(low, 0u)
+    if (s + 1u < SUBSTEPS) fetch(0u, stage, 2u * s + 2u);
+    multiply(high, 1u)
+  }
+  store_x(1u - stage);
+  load_x(0u, first_step + t + 2u);
+  barrier();
+}
+
+void main() {
+  uint tiles_n = ceil_div(4u * p.n4, BN), tiles_m = ceil_div(p.m, BM);
+  uint index = workgroup_index(), steps = ceil_div(p.k, BK);
+#ifdef SPLIT
+  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
+  index /= parts;
+  first_step = part * p.part_steps;
+  steps = min(p.part_steps, steps - first_step);
+#endif
+  group = index / (tiles_n * tiles_m);
+  n = index % tiles_n * BN;
+  first_row = index / tiles_n % tiles_m * BM;
+  begin_x();
+  begin_w();
+  [[unroll]] for (uint s = 0u; s < TURNS * SUBSTEPS; s++) load_w(s, 0u, s);
+  load_x(0u, first_step);
+  load_zeros();
+  store_x(0u);
+  load_x(0u, first_step + 1u);
+  clear_acc();
+  barrier();
+  // What lies beyond the end of k is multiplied by x of zero.
+  [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
+    [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
+#ifdef SPLIT
+  if (parts == 1u || has_all_sums(index, part, parts))
+#endif
+    store_results();
+}

@@ -1,0 +1,93 @@
+"""Weights that come straight from memory into matrices of float16; see test_half.py."""
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq.kernels.half_ways import STRAIGHT
+from vkq.problem.names import parse
+from vkq.select.path import half_refusal
+from vkq.shader.catalog import catalog
+
+from . import emulated
+from .matrix_layers import known, only
+from .test_half import layer_of
+
+TILES = catalog().shaders[STRAIGHT.product].axes["tile"]
+
+
+@pytest.fixture
+def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """Products take weights straight from memory."""
+    known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=dict.fromkeys(TILES, (1, 1)))
+    if half_refusal(strict_device):
+        emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
+    return strict_device
+
+
+@pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # a tile or two, runs of k and columns left
+    ("64x256", 1, 77, 284), ("64x128", 1, 333, 35), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
+    ("16x64", 1, 77, 66),
+])  # fmt: skip
+def test_every_tile(
+    straight: vkq.Device, tile: str, parts: int, k: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows, columns, k and outputs of a matrix beyond whole tiles and steps, each output with a zero point of
+    its own."""
+    only(monkeypatch, tile, parts)
+    rows, rng = int(tile.split("x")[0]) + 2, np.random.default_rng(n)
+    data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float32)
+    layer = layer_of(straight, data)
+    shader, y = STRAIGHT.split if parts > 1 else STRAIGHT.product, "any" if n % 4 else "four"
+    assert layer.explain(x.shape).variants[1:] == (f"{shader}:{y}.{tile}",)
+    assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
+
+
+@pytest.mark.parametrize(("tile", "k", "parts"), [
+    ("64x256", 136, 1), ("64x128", 264, 2), ("64x64", 200, 1), ("32x64", 264, 2), ("16x64", 520, 2),
+    ("16x64", 77, 1),
+])  # fmt: skip
+def test_float16_rows(
+    straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place, or where they are no whole runs not; what is infinite or no number stays in its row; of the
+    smallest tile 200 replays give the same bytes. A few rows of float32 are read in place, too."""
+    only(monkeypatch, tile, parts)
+    rng = np.random.default_rng(k)
+    w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
+    w[w == 0] = 1
+    x[3, 5], x[4, k - 1] = np.nan, np.inf
+    layer, shader = vkq.Linear(w, 1e-3, compute="float16", device=straight), STRAIGHT.product
+    if parts > 1:
+        shader = STRAIGHT.split
+    given = vkq.Tensor.from_numpy(x, straight)
+    assert layer.plan(given.spec).variants[-1] == f"{shader}:{'half' if k % 8 else 'float16_rows'}.{tile}"
+    with straight.record() as recording:
+        y = layer(given)
+    recording.run()
+    got, whole = y.numpy(), [row for row in range(14) if row not in (3, 4)]
+    assert np.isnan(got[3]).all()
+    np.testing.assert_array_equal(got[4], np.copysign(np.inf, w[:, k - 1]).astype(np.float16))
+    want = 1e-3 * x[whole].astype(np.float64) @ w.T.astype(np.float64)
+    np.testing.assert_allclose(got[whole], want, rtol=2**-10, atol=1e-4)
+    for _ in range(200 if (tile, parts) == ("16x64", 2) else 1):
+        recording.run()
+        assert y.numpy().tobytes() == got.tobytes()
+    wide = layer(x.astype(np.float32))
+    in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
+    assert in_place == (tile in ("32x64", "16x64") and parts > 1)
+    np.testing.assert_array_equal(wide.astype(np.float16), got)
+
+
+def test_the_narrowest_matrices_are_taken(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those of 16 outputs and k, as weights lie in memory; without them the others' tiles are."""
+    known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
+    for shapes, taken in (
+        (("16x16x16", "16x8x16", "16x8x8"), "16x8x16 f16"),
+        (("8x16x16", "16x8x8"), None),
+    ):
+        device = emulated.capabilities(strict_device, *shapes, form="f16")
+        found = [str(way.matrices) for way in STRAIGHT.able(device, STRAIGHT.product)]
+        assert found == ([taken] if taken else [])

@@ -1,0 +1,120 @@
+"""The ways to make a product on matrix units with float32 sums: elements, tiles, parts of k, and what each
+should take."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import Profile, profile
+from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
+from ..runtime.program import refusals
+from ..shader.catalog import catalog
+from ..shader.spec import Variant
+
+PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
+MOST_TILES = 1024  # of a product that is split: each has a counter
+STEP = 32  # of k: what a profile's cycles are for
+
+
+@dataclasses.dataclass(frozen=True)
+class Elements:
+    """What matrices are made of: the form, the shaders of a product, of one whose k workgroups share and of a
+    convolution, the profile's field of cycles by tile, and whether of matrices that fit those of the fewest
+    rows come first, not the first of the device's list."""
+
+    form: str
+    product: str
+    split: str
+    convolution: str
+    cycles: str
+    narrow: bool = False
+
+    def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
+        """The cycles of each tile."""
+        found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
+        return found
+
+    def able(self, facts: Capabilities, shader: str, forced: str | None = None) -> Iterator[Way]:
+        """The tiles of a shader that a device runs (or of them the one that is *forced*), each with the first
+        matrices of its list that fit."""
+        for tile in self.of(profile(facts)):
+            if forced not in (None, tile):
+                continue
+            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
+            variant = catalog().find(shader, tile=tile, **any_y)
+            for matrices in sorted(advertised_half(facts, self.form), key=lambda one: one.n * self.narrow):
+                values = matrices.constants(variant)
+                if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
+                    yield Way(variant, matrices, self)
+                    break
+
+
+FLOAT16 = Elements(
+    HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat", "half_tile_cycles"
+)
+STRAIGHT = Elements(  # weights straight from memory into matrices
+    HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "", "straight_tile_cycles",
+    narrow=True,
+)  # fmt: skip
+PARTS_OF_FLOAT32 = Elements(
+    BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
+    "parts_tile_cycles",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A tile that the device runs, with its matrices, and how many parts of k (at most) each have a workgroup
+    of it."""
+
+    variant: Variant
+    matrices: Matrices
+    of: Elements = FLOAT16
+    parts: int = 1
+
+    def steps(self, k: int) -> int:
+        """The steps of a part, in whole turns of the loop."""
+        step, turn = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        return -(-k // (step * turn * self.parts)) * turn
+
+    def tiles(self, rows: int, n: int, groups: int) -> int:
+        """How many there are."""
+        tall, wide = (int(self.variant.defines[name]) for name in ("BM", "BN"))
+        return groups * -(-rows // tall) * -(-n // wide)
+
+    def may_split(self, rows: int, n: int, groups: int) -> bool:
+        """Whether workgroups may share the k of one."""
+        tile = self.variant.axes["tile"]
+        return (
+            tile in catalog().shaders[self.of.split].axes["tile"]
+            and self.tiles(rows, n, groups) <= MOST_TILES
+        )
+
+    def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
+        """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
+        alone, together = self.of.of(known)[self.variant.axes["tile"]]
+        tiles, d = self.tiles(rows, n, groups), self.variant.defines
+        share = math.ceil(tiles * self.parts / known.multiprocessors)
+        loop = self.steps(k) * int(d["BK"]) / STEP * max(alone, together * share)
+        if self.parts == 1:
+            return loop
+        once, each, sums = known.half_part_cycles
+        return loop + once + self.parts * (each + sums * tiles * int(d["BM"]) * int(d["BN"]) / 1e6)
+
+
+def fits(variant: Variant, matrices: Matrices) -> bool:
+    """Whether a tile is whole matrices for each subgroup, and rounds of 16 rows."""
+    values = matrices.constants(variant)
+    down, across = int(values["WGM"]), int(values["WGN"])
+    if not (down and across):
+        return False
+    if int(variant.defines["BK"]) % matrices.k:
+        return False
+    if variant.shader in (STRAIGHT.product, STRAIGHT.split) and (matrices.m, matrices.k) != (16, 16):
+        return False  # as they lie in memory
+    d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
+    rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
+    return rows % 16 == 0 and columns >= matrices.m and columns % matrices.m == 0
