@@ -79,15 +79,3 @@ def test_float16_rows(
     in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
     assert in_place == (tile in ("32x64", "16x64") and parts > 1)
     np.testing.assert_array_equal(wide.astype(np.float16), got)
-
-
-def test_the_narrowest_matrices_are_taken(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those of 16 outputs and k, as weights lie in memory; without them the others' tiles are."""
-    known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
-    for shapes, taken in (
-        (("16x16x16", "16x8x16", "16x8x8"), "16x8x16 f16"),
-        (("8x16x16", "16x8x8"), None),
-    ):
-        device = emulated.capabilities(strict_device, *shapes, form="f16")
-        found = [str(way.matrices) for way in STRAIGHT.able(device, STRAIGHT.product)]
-        assert found == ([taken] if taken else [])

@@ -22,15 +22,13 @@ STEP = 32  # of k: what a profile's cycles are for
 @dataclasses.dataclass(frozen=True)
 class Elements:
     """What matrices are made of: the form, the shaders of a product, of one whose k workgroups share and of a
-    convolution, the profile's field of cycles by tile, and whether of matrices that fit those of the fewest
-    rows come first, not the first of the device's list."""
+    convolution, and the profile's field of cycles by tile."""
 
     form: str
     product: str
     split: str
     convolution: str
     cycles: str
-    narrow: bool = False
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
         """The cycles of each tile."""
@@ -45,7 +43,7 @@ class Elements:
                 continue
             any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
             variant = catalog().find(shader, tile=tile, **any_y)
-            for matrices in sorted(advertised_half(facts, self.form), key=lambda one: one.n * self.narrow):
+            for matrices in advertised_half(facts, self.form):
                 values = matrices.constants(variant)
                 if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
                     yield Way(variant, matrices, self)
@@ -57,7 +55,6 @@ FLOAT16 = Elements(
 )
 STRAIGHT = Elements(  # weights straight from memory into matrices
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "", "straight_tile_cycles",
-    narrow=True,
 )  # fmt: skip
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
