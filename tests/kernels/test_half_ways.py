@@ -79,3 +79,17 @@ def test_float16_rows(
     in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
     assert in_place == (tile in ("32x64", "16x64") and parts > 1)
     np.testing.assert_array_equal(wide.astype(np.float16), got)
+
+
+def test_the_first_matrices_of_16_outputs_are_taken(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of 16 k, as weights lie in memory: of the device's list the first; without them none."""
+    known(monkeypatch, straight_tile_cycles={"64x64": (1, 1)})
+    for shapes, taken in (
+        (("16x8x8", "16x16x16", "16x8x16"), ["16x16x16 f16"]),
+        (("16x8x16", "16x16x16"), ["16x8x16 f16"]),
+        (("8x16x16", "16x8x8"), []),
+    ):
+        device = emulated.capabilities(strict_device, *shapes, form="f16")
+        assert [str(way.matrices) for way in STRAIGHT.able(device, STRAIGHT.product)] == taken

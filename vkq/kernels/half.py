@@ -208,9 +208,7 @@ class HalfMatrices:
         return min(found, key=lambda way: way.cycles(known, *sizes))
 
 
-def worth(
-    form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int
-) -> bool:  # fmt: skip
+def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
     """Whether a product with so many rows, columns, multiply-adds (at *least* so many) and numbers of x
     should be made of matrices of a form."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
