@@ -82,6 +82,7 @@ def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytes
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """5 (4 bits) chunks: parts that have none, and one part that has all."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
+    profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
     for bits in (4, 8):
         w, x = weight(11, 160, bits, 32, False, "float16"), numbers(rows, 160)
@@ -95,7 +96,7 @@ def test_one_word_after_the_other(
     method: str, bits: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As devices with few registers take it, whatever the number of rows."""
-    profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows)
+    profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
     w, x = weight(9, 416, bits, 32, False, "float16"), numbers(3, 416)
     layer = vkq.Linear(w, method=method, device=device)
     assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}.float32",)
