@@ -67,8 +67,7 @@ def _float_depthwise(c: Convolution, p: Conv2dProblem) -> Kernel:
 
 
 def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
-    made: FloatDirect = c.scheme.direct(c.device, c.weight, c.zero_points, c.choice.form, c.groups)
-    return made
+    return FloatDirect(c.device, c.weight, c.zero_points, c.scheme.affine, c.groups)
 
 
 FLOAT_METHODS = [

@@ -9,32 +9,33 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from ..device.capabilities import Capabilities
+from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
 from ..problem.conv2d import Conv2dProblem
 from ..problem.window import Window
+from ..runtime.builder import Builder
 from ..runtime.program import Program
-from ..select.path import TABLE
+from ..select.path import TABLE, Choice
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .after import NOTHING
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
-from .float_depthwise import FloatDepthwise
-from .float_direct import FloatDirect
-from .float_lanes import FloatLanes
-from .float_vectors import FloatVectors
-from .floats import Affine, FloatGemm, FloatImplicit
+from .floats import Affine, FloatGemm
 from .gemm import Int8Gemm, Rows
 from .grouped import GroupedGemm
 from .implicit import Implicit
+from .method import Convolution
+from .methods import method_for
 from .pixels import pixel_rows
 from .pooling import unrolled
 from .quantize import quantize_constants
@@ -74,6 +75,9 @@ class _Asked:
     ) -> Program:
         return Program(variant, variant.constants(constants or {}), None)
 
+    def groups_per_dispatch(self, total: int, macs: int) -> int:
+        return total
+
 
 class _Int8Results:
     """The scheme of int8 activations and results: all that kernels ask of it before they run."""
@@ -82,6 +86,11 @@ class _Int8Results:
 
 
 SCHEME: Any = _Int8Results()
+FLOATS = types.SimpleNamespace(  # the same of float activations
+    integer=False,
+    affine=UNBOUNDED,
+    product=lambda device, shape, w, points, _, n: FloatGemm(device, shape, w, points, UNBOUNDED, n),
+)
 
 
 def form(c: Capabilities) -> str:
@@ -144,28 +153,19 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
         grouped = GroupedGemm(device, GroupedWeight(codes, scale), None, UNBOUNDED.bounds)
         yield f"float32 linear {m}x{n}x{k}, 4 bits", grouped.program(m)
     p = Conv2dProblem.of((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
-    yield "float32 conv 3x3 C64 56x56", _float_conv(device, p)
+    yield "float32 conv 3x3 C64 56x56", _float_convolution(device, p)
     p = Conv2dProblem.of((1, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32)
-    yield "float32 depthwise 3x3 C32 112x112", _float_depthwise(device, p)
+    yield "float32 depthwise 3x3 C32 112x112", _float_convolution(device, p)
 
 
-def _float_depthwise(device: Any, p: Conv2dProblem) -> Program:
-    weight, points = _zeros(p.oc, 1, p.kh, p.kw), _points(p.oc)
-    if FloatDepthwise.fits(device, p):
-        return FloatDepthwise(device, weight, points, UNBOUNDED).program(p)
-    direct = FloatDirect(device, weight, points, UNBOUNDED, p.groups)
-    vectors = FloatVectors(direct, weight, points)
-    return vectors.program(p) if vectors.takes(p, "float32") else direct.program(Sweep.of(p))
-
-
-def _float_conv(device: Any, p: Conv2dProblem) -> Program:
-    gemm = _float_gemm(device, p.oc, p.gemm_k)
-    if FloatLanes.fits(gemm, p):
-        return FloatLanes(gemm).program(p, "float32")
-    if FloatImplicit.fits(device.capabilities, p):
-        return FloatImplicit(gemm).program(p)
-    shape = (p.oc, p.ic, p.kh, p.kw)
-    return FloatDirect(device, _zeros(*shape), _points(p.oc), UNBOUNDED, 1).program(Sweep.of(p))
+def _float_convolution(device: Any, p: Conv2dProblem) -> Any:
+    """The program of the only step."""
+    weight, choice = _zeros(*p.weight_shape), Choice("float", "float", "")
+    c, b = Convolution(device, weight, _points(p.oc), FLOATS, choice, p.groups), Builder(device)
+    x, y = (b.new(Spec(shape, "float32")) for shape in (p.x_shape, p.y_shape))
+    method_for(c, p)[0].make(c, p).build(b, p, x, y)
+    (step,) = b.plan().steps
+    return step.program
 
 
 def _zeros(*shape: int) -> Any:
