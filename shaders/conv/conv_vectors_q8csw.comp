@@ -12,55 +12,26 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 8;
-layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const uint STRIDE_W = 1;
 layout(constant_id = 4) const uint PAD_L = 1;
 layout(constant_id = 5) const uint DILATION_W = 1;
 layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint KH = 3;
 
-#if HALF
-#define Vector uvec2
-#else
-#define Vector uvec4
-#endif
-layout(set = 0, binding = 0) readonly buffer X { Vector x[]; };
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
 layout(set = 0, binding = 1) readonly buffer W { vec4 w[]; };
-layout(set = 0, binding = 2) writeonly buffer Y { Vector y[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { StoredFour y[]; };
 
-layout(push_constant) uniform Push {
-  uint first_group;
-  uint oh, ow, c, h, w;
-  uint stride_h, pad_t, dilation_h;
-  uint group_oc, channels;
-  uint tiles_h, tiles_w, images;
-  float y_low, y_high;
-} p;
-
+#include "push.glslh"
 #include "workgroup.glslh"
-#include "float16.glslh"
+#include "activation.glslh"
 
 #define PIXELS 8
 #define RUN (PIXELS / 4)  // vectors of an invocation
 const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // of the first vector, what lies left of the window
 const uint VECTORS = (BEFORE + (PIXELS - 1) * STRIDE_W + (KW - 1) * DILATION_W + 4u) / 4u;
 const uint TAPS = KH * KW, WEIGHTS = (TAPS + 5u) / 4u;
-
-vec4 values_of(Vector v) {
-#if HALF
-  return vec4(unpackHalf2x16(v.x), unpackHalf2x16(v.y));
-#else
-  return uintBitsToFloat(v);
-#endif
-}
-
-Vector stored(vec4 v) {
-#if HALF
-  return float16_pair(v);
-#else
-  return floatBitsToUint(v);
-#endif
-}
 
 #define WEIGHT(i) weights[(i) / 4u][(i) % 4u]
 void main() {
@@ -72,14 +43,14 @@ void main() {
   uint line4 = p.w / 4u, x_plane = (image * p.c + channel / p.group_oc) * p.h;
   int first = int(run * RUN * STRIDE_W) - int((PAD_L + 3u) / 4u);
 
-  Vector raw[KH][VECTORS];
+  StoredFour raw[KH][VECTORS];
   [[unroll]] for (uint kh = 0u; kh < KH; kh++) {
     uint h = oh * p.stride_h - p.pad_t + kh * p.dilation_h;
     [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
       uint column = uint(first + int(v));
       bool inside = h < p.h && column < line4;
-      Vector value = x[inside ? (x_plane + h) * line4 + column : 0u];
-      raw[kh][v] = inside ? value : Vector(0u);
+      StoredFour value = x[inside ? (x_plane + h) * line4 + column : 0u];
+      raw[kh][v] = inside ? value : StoredFour(0);
     }
   }
   vec4 weights[WEIGHTS];
@@ -88,7 +59,7 @@ void main() {
   [[unroll]] for (uint v = 0u; v < RUN; v++) sums[v] = vec4(0.0);
   [[unroll]] for (uint kh = 0u; kh < KH; kh++) {
     vec4 window[VECTORS];
-    [[unroll]] for (uint v = 0u; v < VECTORS; v++) window[v] = values_of(raw[kh][v]);
+    [[unroll]] for (uint v = 0u; v < VECTORS; v++) window[v] = floats_of(raw[kh][v]);
     [[unroll]] for (uint kw = 0u; kw < KW; kw++) {
       [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
         uint at = BEFORE + i * STRIDE_W + kw * DILATION_W;
@@ -99,8 +70,7 @@ void main() {
   if (oh >= p.oh) return;
   uint at = (plane * p.oh + oh) * (p.ow / 4u) + run * RUN;
   [[unroll]] for (uint v = 0u; v < RUN; v++) {
-    vec4 values = sums[v] * WEIGHT(TAPS) + WEIGHT(TAPS + 1u);
-    if (CLAMPED) values = clamp(values, vec4(p.y_low), vec4(p.y_high));
-    if (run * RUN + v < p.ow / 4u) y[at + v] = stored(values);
+    vec4 values = bounded(sums[v] * WEIGHT(TAPS) + WEIGHT(TAPS + 1u));
+    if (run * RUN + v < p.ow / 4u) y[at + v] = stored_four(values);
   }
 }
