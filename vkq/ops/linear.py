@@ -44,12 +44,13 @@ class Linear(Layer[LinearProblem]):
             scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
         y_qparams: scale and zero point of an 8-bit result; None for float32.
         bias: (N,), int32 with scale ``x_scale * w_scale``; or float32 (with float activations always), which
-            is added to a float32 result
-            and rounded to int32 (``round_half_even(bias / (x_scale * w_scale))``) for an 8-bit one.
+            is added to a float32 result and rounded to int32 (``round_half_even(bias / (x_scale *
+            w_scale))``) for an 8-bit one of quantized activations.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
         activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
-            give the same bits.
+            give the same bits. With float activations "auto", or "portable", which makes float32 products
+            without matrix units.
         compute: what products of float activations are made of: "float32", or "float16" (scheme q8csw_f16),
             with which x is rounded to float16 and matrix units sum in float32 where the device has them and
             they pass its self-test; elsewhere, and for few rows, it is float32 (``explain`` says so).
