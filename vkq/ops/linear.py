@@ -51,9 +51,10 @@ class Linear(Layer[LinearProblem]):
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits. With float activations "auto", or "portable", which makes float32 products
             without matrix units.
-        compute: what products of float activations are made of: "float32", or "float16" (scheme q8csw_f16),
-            with which x is rounded to float16 and matrix units sum in float32 where the device has them and
-            they pass its self-test; elsewhere, and for few rows, it is float32 (``explain`` says so).
+        compute: what products of float activations with an int8 weight are made of: "float32", or "float16"
+            (scheme q8csw_f16), with which x is rounded to float16 and matrix units sum in float32 where the
+            device has them and they pass its self-test; elsewhere, and for few rows, it is float32
+            (``explain`` says so).
         method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits; a float sum of the weight-only scheme is made in

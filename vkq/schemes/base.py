@@ -141,7 +141,7 @@ class ChannelScheme(Scheme):
         w = np.asarray(weight)
         if w.dtype not in (np.int8, np.uint8):
             raise DTypeError(
-                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (quantize it first)"
+                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (vkq.quantize_weight makes it)"
             )
         if w.ndim != rank:
             raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {rank}")

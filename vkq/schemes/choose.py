@@ -44,6 +44,11 @@ def scheme_of(
     kind = _kind(op, weight, x_qparams, by_rows)
     if compute not in COMPUTE:
         raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
+    if compute != COMPUTE[0] and kind is Q4gsw:
+        raise ArgumentError(
+            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are float32; leave it out, or"
+            " give an int8 weight"
+        )
     if compute != COMPUTE[0] and kind is not Q8csw:
         raise ArgumentError(
             f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
