@@ -88,7 +88,9 @@ def test_larger_tiles(any_device: vkq.Device, tile: str) -> None:
 def test_refused_where_a_word_of_channels_straddles_taps(any_device: vkq.Device) -> None:
     data = random_data(parse("conv2d[N=1,IC=6,H=5,W=5,OC=4,KH=3,KW=3]"), np.random.default_rng(1))
     with pytest.raises(vkq.ArgumentError, match="groups of 6 input channels are not whole words of 4"):
-        vkq.Conv2d(data.w, data.w_scale, **operands(data, any_device, None, method="implicit"))
+        vkq.Conv2d(
+            data.w, data.w_scale, **operands(data, any_device, None, method="implicit", path="portable")
+        )
 
 
 def test_chosen_by_size_on_gpus_only(software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from tests.runtime import work
 from tests.runtime.work import OUT_OF_DEVICE_MEMORY, failing
 from vkq import reference
 from vkq.device.profiles import preferred, profile
-from vkq.kernels import gemm
+from vkq.kernels import gemm, gemv
 from vkq.problem.names import parse
 from vkq.reference import dynamic
 from vkq.runtime.plan import step_of
@@ -39,6 +39,7 @@ SHAPES = {
 @pytest.fixture(autouse=True)
 def texels(monkeypatch: pytest.MonkeyPatch) -> None:
     profile_says(monkeypatch, gemm, texels=True, staged=None)
+    profile_says(monkeypatch, gemv, gemv_rows=2)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from vkq.device.verdict import FORMS, verdict
 from vkq.errors import PathError
 from vkq.probe import rates, selftest
-from vkq.probe.matrices import Matrices, lacking
+from vkq.probe.matrices import Matrices, lacking, lacking_half
 from vkq.runtime.device import Device
 from vkq.select import path as select
 
@@ -18,6 +18,9 @@ from vkq.select import path as select
 def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
     stages = selftest.stages(device)
     forms, matrices = ["s8s8", "u8s8", "u8u8", "float"], [] if lacking(device.capabilities) else ["matrices"]
+    matrices += [
+        name for name, form in selftest.HALVES.items() if not lacking_half(device.capabilities, form)
+    ]
     assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "rates"]
     assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(
         list(stages)[:-1]
