@@ -103,6 +103,22 @@ struct MatrixAcc {
     high.k[r_][c_] = halved(pairs.k[r_] >> 8, zeros.k[r_], c_);                  \
   }
 
+// Codes in 16-bit elements become a matrix; scales of outputs are one of sums.
+#define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
+    uint r_ = i_ / 4u, c_ = i_ % 4u,                                                              \
+         code_ = codes.k[r_][c_] >> BITS * (nth) & (BITS == 4 ? 0x000f000fu : 0x00ff00ffu);       \
+    halves.k[r_][c_] = subtract_halves(code_ | (biased), zeros.k[r_][c_]);                       \
+  }
+#define fill_halves(matrix, value)                                        \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)   \
+    matrix.k[i_ / 4u][i_ % 4u] = packHalf2x16(vec2(value))
+#define load_scales(matrix, at)                                                     \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] =            \
+      sum_of(tile[((at) + element(i_) / MN) / 4u][element(i_) / MN % 4u])
+#define add_scaled(total, scales, sums) \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) total.e[i_] += scales.e[i_] * sums.e[i_]
+
 // Sums of other workgroups: in a buffer that all see.
 #define SHARED_BY_WORKGROUPS coherent
 #define barrier_between_workgroups() { memoryBarrierBuffer(); barrier(); }

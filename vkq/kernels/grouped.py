@@ -19,6 +19,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
+from .floats import Matrices
 from .gemm import Rows
 from .weights import ceil4
 
@@ -43,16 +44,17 @@ class GroupedGemm:
         bias: npt.NDArray[np.float32] | None,
         bounds: tuple[float, float],
     ):
-        self.device, self.weight, self.bounds = device, weight, bounds
+        self.device, self.weight, self.bias, self.bounds = device, weight, bias, bounds
         self.n, self.k = weight.shape
         self.kernel = "auto"  # or "gemv", "tiled", "staged"
+        self.matrices: Matrices | None = None  # the same product on matrix units
         self.half = fits_half(weight)
         points = weight.zero_points()
         self.whole = bool(((points >= 0) & (points < 256) & (points == np.rint(points))).all())
-        self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: _words(weight.packed))
-        words = (weight.scale.size + self.n) * (1 if self.half else 2)
+        self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: words(weight.packed))
+        size = (weight.scale.size + self.n) * (1 if self.half else 2)
         self.parameters = Resident(
-            device, max(4 * words, 4), lambda: _words(parameters(weight, bias, self.half))
+            device, max(4 * size, 4), lambda: words(parameters(weight, bias, self.half))
         )
 
     def method(self, rows: int) -> tuple[str, str]:
@@ -71,7 +73,13 @@ class GroupedGemm:
 
     def writes(self, x: Value, rows: int) -> str:
         """The type of the results of so many rows."""
+        if matrices := self._matrices(x, rows):
+            return matrices.writes(x)
         return "float32" if self._staged(rows) else kept(self.device, x)
+
+    def _matrices(self, x: Value, rows: int) -> Matrices | None:
+        able = self.matrices if self.kernel == "auto" and self.k and self.whole else None
+        return able if able and able.worth(rows, self.n, x.spec.dtype) else None
 
     def program(self, rows: int, dtype: str = "float32") -> Program:
         """The pipeline for so many rows of that type, which may be float16 where they are not staged."""
@@ -146,17 +154,27 @@ class GroupedGemm:
         extra: Sequence[Value] = (),
     ) -> None:
         """Adds the dispatch, with x of the type of y."""
-        low, high = self.bounds
-        push = {
-            "m": rows.count, "n": self.n, "k": self.k, "group": self.weight.group, "y_low": low,
-            "y_high": high,
-        }  # fmt: skip
+        if matrices := self._matrices(x, rows.count):
+            matrices.build(b, x, y, rows.count)
+            return
         method, reason = self.method(rows.count)
         b.why("method", method)
         b.why("method_reason", reason)
         x = converted(b, x, y.spec.dtype)
         slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
-        b.dispatch(self.program(rows.count, y.spec.dtype), slots, push, rows.count * self.n * self.k)
+        b.dispatch(
+            self.program(rows.count, y.spec.dtype), slots, self.push(rows.count), self.macs(rows.count)
+        )
+
+    def push(self, rows: int) -> dict[str, int | float]:
+        """The push constants of a product with so many rows."""
+        low, high = self.bounds
+        sizes = {"m": rows, "n": self.n, "k": self.k, "group": self.weight.group}
+        return {**sizes, "y_low": low, "y_high": high}
+
+    def macs(self, rows: int) -> int:
+        """Multiply-adds of so many rows."""
+        return int(rows * self.n * self.k)
 
 
 def staged_tile(capabilities: Capabilities, bits: str, rows: int, n: int) -> str | None:
@@ -188,19 +206,22 @@ def fits_half(weight: GroupedWeight) -> bool:
 
 
 def parameters(
-    weight: GroupedWeight, bias: npt.NDArray[np.float32] | None, half: bool
+    weight: GroupedWeight, bias: npt.NDArray[np.float32] | None, half: bool, across: int | None = None
 ) -> npt.NDArray[np.uint32]:
-    """Scale and zero point of every group and the biases, as shaders/common/grouped_weight.glslh says."""
+    """Scale and zero point of every group and the biases, as shaders/common/grouped_weight.glslh says; or
+    with so many outputs *across*, of each group one after the other."""
     added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
-    pairs = np.stack([weight.scales().reshape(-1), weight.zero_points().reshape(-1)], axis=-1)
+    pairs = np.stack([weight.scales(), weight.zero_points()], axis=-1)
+    if across is not None:
+        pairs = np.pad(pairs, ((0, across - len(pairs)), (0, 0), (0, 0))).swapaxes(0, 1)
+    pairs = pairs.reshape(-1, 2)
     if half:
-        words = pairs.astype("<f2").view("<u4").reshape(-1)
-        return np.concatenate([words, added.astype("<f4").view("<u4")])
+        return np.concatenate([pairs.astype("<f2").view("<u4").reshape(-1), added.astype("<f4").view("<u4")])
     tail = np.stack([added, np.zeros_like(added)], axis=-1)
     return np.concatenate([pairs, tail]).astype("<f4").view("<u4").reshape(-1)
 
 
-def _words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
+def words(values: npt.NDArray[np.uint8] | npt.NDArray[np.uint32]) -> npt.NDArray[np.int32]:
     """As uploads take them, and at least one."""
     found = values.reshape(-1).view("<i4")
     return found if found.size else np.zeros(1, np.int32)

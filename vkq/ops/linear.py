@@ -74,7 +74,8 @@ class Linear(Layer[LinearProblem]):
     same every time: ``(sum_k x (w - w_zero_point)) * w_scale + bias``, within (K + 4) * 2**-24 of the sum of
     the terms' magnitudes, with compute="float16" about 2**-10 of them (`vkq.reference.floats` has both
     bounds); then quantized with y_qparams. Float x may be float32 or float16, and the result is alike; sums
-    are float32 in both. A GroupedWeight, in float32 (`vkq.reference.linear_grouped` states the bound):
+    are float32 in both. A GroupedWeight, in float32, of float16 x on matrix units where the
+    device has them (`vkq.reference.linear_grouped` states the bounds):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these

@@ -26,6 +26,11 @@ def linear_grouped(
     difference, where the zero point is a fraction; the product; the sums within its group, over the groups;
     the scale, the bias), so |y32 - y| <= (K + 4) * 2**-24 * magnitude in any order of the additions.
 
+    Of float16 x matrix units may make the products, exactly too (a code less its zero point is a half), and
+    add those of a group with up to four roundoffs for each k; scales and the sum over the groups are float32.
+    The bound is 4 * (K + 4) * 2**-24 * magnitude then, and the rounding of y to float16. A unit may take
+    numbers of x below 2**-14 for 0.
+
     >>> w = GroupedWeight(np.full((1, 1, 16), 0xA9, np.uint8), np.full((1, 1), 0.5, np.float32))
     >>> linear_grouped(np.ones((1, 32)), w)
     array([[24.]])

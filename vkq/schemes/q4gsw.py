@@ -11,12 +11,14 @@ import numpy.typing as npt
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
 from ..kernels.grouped import GroupedGemm
+from ..kernels.grouped_half import GroupedMatrices
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.requantize import activation_range
+from ..probe.matrices import HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice
+from ..select.path import Choice, half_refusal
 from .base import Checked, Operands, Product, Scheme, Weight
 
 
@@ -66,7 +68,11 @@ class Q4gsw(Scheme):
         return weight, weight.scale, np.zeros(weight.shape[0], np.int32)
 
     def choice(self, device: Device) -> Choice:
-        return Choice("float", "float", "float activations: the weight is dequantized in the shader")
+        if self.operands.path == "portable" or half_refusal(device):
+            return Choice("float", "float", "float activations: the weight is dequantized in the shader")
+        shape = advertised_half(device.capabilities)[0]
+        reason = f"float activations: sums in float32, of float16 tensors on matrices of float16, {shape}"
+        return Choice("float", HALF, reason)
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -84,4 +90,7 @@ class Q4gsw(Scheme):
 
     def linear(self, device: Device, form: str) -> Product:
         o = self.operands
-        return GroupedGemm(device, o.weight, o.bias, activation_range(o.activation))
+        gemm = GroupedGemm(device, o.weight, o.bias, activation_range(o.activation))
+        if form == HALF:
+            gemm.matrices = GroupedMatrices(gemm)
+        return gemm

@@ -1,0 +1,200 @@
+// Y[M,N] = X[M,K] W[N,K]^T + bias[N] of float16 rows with weights in groups along K, on matrix units of
+// float16 with float32 sums: as gemm_q8csw_straight_coopmat.comp, codes come straight from memory into
+// matrices, and x, scales and zero points go through shared memory.
+//
+// Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16,
+//           FOUR: a multiple of four long, in uvec2. In shared memory a row is a run of BK halves and 16
+//           bytes of padding, which keep neighbours in other banks.
+// Threads   a workgroup of WGN subgroups, each with all rows of some outputs, computes BM x BN results,
+//           SPLIT: of one part of k. x of the next two steps and codes of the next TURNS are on their way
+//           while a step is multiplied.
+// Needs     matrices of 16 outputs and 16 k, and a required subgroup size of SUBGROUP.
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x = INVOCATIONS) in;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+
+#include "float16.glslh"
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+#if FOUR
+layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
+#else
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
+#endif
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "activation.glslh"
+#include "coopmat_half.glslh"
+#define STEPS 1
+#include "grouped_matrices.glslh"
+
+#define BLOCKS (BK / BLOCK)
+#define RUNS (BK / RUN)
+#define X_ROW (RUNS + 1)
+const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZEROS;
+shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
+#define thread gl_LocalInvocationIndex
+uint n, first_row, blocks, across, first_step;  // of the workgroup; of all; of its part of k
+#ifdef SPLIT
+#include "coopmat_split.glslh"
+#endif
+
+#define X_ITEMS (BM * RUNS / INVOCATIONS)
+#define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
+const uint SPAN_ITEMS = (SPANS * BN + INVOCATIONS - 1) / INVOCATIONS;
+uvec4 next_x[X_ITEMS];
+uvec2 next_spans[SPAN_ITEMS];
+uint x_first[X_ITEMS], w_first[FRAGMENTS_N];  // of rows; of matrices
+MatrixW codes[TURNS * BLOCKS][FRAGMENTS_N], halves[FRAGMENTS_N], zeros[FRAGMENTS_N];
+MatrixX right[2][FRAGMENTS_M];
+MatrixAcc sums[FRAGMENTS_N][FRAGMENTS_M], scales;
+
+void begin() {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    x_first[i] = min(first_row + thread / RUNS + i * X_APART, p.m - 1u) * (p.k / RUN);
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+    w_first[i] = min((n + subgroup_n) / MM + i, across / MM - 1u) * blocks;
+    fill_halves(zeros[i], float(1024u + ZERO));
+  }
+}
+
+// x, scales and zero points of step t of the part.
+void load_x(uint t) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    next_x[i] = x[x_first[i] + min((first_step + t) * RUNS + thread % RUNS, p.k / RUN - 1u)];
+  [[unroll]] for (uint i = 0u; i < SPAN_ITEMS; i++)
+    next_spans[i] = span_words((first_step + t) * BK, n, across, thread + i * INVOCATIONS);
+}
+
+void store_x(uint stage, uint t) {
+  bool inside = (first_step + t) * RUNS + thread % RUNS < p.k / RUN;
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    tile[stage * STAGE + (thread / RUNS + i * X_APART) * X_ROW + thread % RUNS] =
+        inside ? next_x[i] : uvec4(0u);
+  [[unroll]] for (uint i = 0u; i < SPAN_ITEMS; i++) {
+    uint item = thread + i * INVOCATIONS, first = stage * STAGE;
+    if (item < SPANS * BN) store_span(first + SCALES_AT, first + ZEROS_AT, item, next_spans[i])
+  }
+}
+
+// Block `ahead` of step t.
+void load_w(uint slot, uint t, uint ahead) {
+  uint block = min((first_step + t) * BLOCKS + ahead, blocks - 1u);
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    coopMatLoad(codes[slot][i], w, (w_first[i] + block) * 32u, 2, gl_CooperativeMatrixLayoutRowMajor);
+}
+
+void fetch(uint buffer_, uint stage, uint k16) {
+  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
+    coopMatLoad(right[buffer_][j], tile, stage * STAGE + (subgroup_m + j * MN) * X_ROW + k16 * 2u, X_ROW,
+        gl_CooperativeMatrixLayoutColumnMajor);
+}
+
+// 16 k, the nth of a block in `slot`, of the step's.
+void multiply(uint slot, uint nth, uint stage, uint k16) {
+  uint now = k16 % 2u, output_ = 16u * k16 / SPAN * BN + subgroup_n;
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+    if (POINTS == 1u && begins(16u * k16)) {
+      coopMatLoad(zeros[i], tile, stage * STAGE + ZEROS_AT + 2u * (output_ + i * MM), 2,
+          gl_CooperativeMatrixLayoutRowMajor);
+    }
+    halves_of_codes(codes[slot][i], nth, p.biased, zeros[i], halves[i])
+  }
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) {
+      if (begins(16u * k16)) { sums[i][j] = matrix_of_zeros(); }
+      sums[i][j] = coopMatMulAdd(halves[i], right[now][j], sums[i][j]);
+    }
+  if (ends(16u * k16)) {
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      load_scales(scales, (stage * STAGE + SCALES_AT) * 4u + output_ + i * MM);
+      [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) { add_scaled(acc[i][j], scales, sums[i][j]); }
+    }
+  }
+}
+
+// One step, t, whose place in its turn the compiler knows: registers have no numbers in a loop.
+void multiply_step(uint turn, uint t) {
+  uint stage = t % 2u;
+  fetch(0u, stage, 0u);
+  [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
+    uint slot = turn * BLOCKS + b;
+    [[unroll]] for (uint c = 0u; c < CHUNKS; c++) {
+      uint k16 = b * CHUNKS + c;
+      if (k16 + 1u < BK / 16) fetch((k16 + 1u) % 2u, stage, k16 + 1u);
+      multiply(slot, c, stage, k16);
+    }
+    load_w(slot, t + TURNS, b);
+  }
+  store_x(1u - stage, t + 1u);
+  load_x(t + 2u);
+  barrier();
+}
+
+void store_results() {
+  const uint ACROSS = SN / 4u;
+  uint lane = gl_SubgroupInvocationID, mine = gl_SubgroupID * ROUND * SCRATCH_ROW;
+  uint column = n + subgroup_n + 4u * (lane % ACROSS);
+  vec4 bias;
+  [[unroll]] for (uint c = 0u; c < 4u; c++)
+    bias[c] = bias_of(min(column + c, p.n - 1u), across * (p.k / GROUP));
+  barrier();
+  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j += ROUND / MN) {
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+      [[unroll]] for (uint r = 0u; r < ROUND / MN; r++)
+        coopMatStore(acc[i][j + r], tile, mine + r * MN * SCRATCH_ROW + i * (MM / 4), SCRATCH_ROW,
+            gl_CooperativeMatrixLayoutColumnMajor);
+    subgroupBarrier();
+    [[unroll]] for (uint e = 0u; e < ROUND * ACROSS; e += SUBGROUP) {
+      uint row = (e + lane) / ACROSS, place = first_row + subgroup_m + j * MN + row;
+      vec4 values = bounded(uintBitsToFloat(tile[mine + row * SCRATCH_ROW + lane % ACROSS]) + bias);
+#if FOUR
+      if (place < p.m && column < p.n) y[(place * p.n + column) / 4u] = float16_pair(values);
+#else
+      [[unroll]] for (uint c = 0u; c < 4u; c++)
+        if (place < p.m && column + c < p.n) store_number(y, place * p.n + column + c, values[c]);
+#endif
+    }
+  }
+}
+
+void main() {
+  uint tiles_n = ceil_div(p.n, BN), index = workgroup_index(), steps = ceil_div(p.k, BK);
+  first_step = 0u;
+#ifdef SPLIT
+  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
+  index /= parts;
+  first_step = part * p.part_steps;
+  steps = min(p.part_steps, steps - first_step);
+#endif
+  n = index % tiles_n * BN;
+  first_row = index / tiles_n * BM;
+  blocks = ceil_div(p.k, BLOCK);
+  across = ceil_div(p.n, MM) * MM;
+  begin();
+  [[unroll]] for (uint s = 0u; s < TURNS * BLOCKS; s++) load_w(s, 0u, s);
+  load_x(0u);
+  store_x(0u, 0u);
+  load_x(1u);
+  clear_acc();
+  barrier();
+  // What lies beyond the end of k is multiplied by x of zero.
+  [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
+    [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
+#ifdef SPLIT
+  if (parts == 1u || has_all_sums(index, part, parts))
+#endif
+    store_results();
+}

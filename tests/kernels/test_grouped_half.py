@@ -1,0 +1,221 @@
+"""Rows of float16 with weights in groups along K on matrix units of float16, with matrices in plain GLSL
+where a device has none."""
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from tests.device.reported import profile_says
+from tests.runtime.work import replayed
+from vkq import reference
+from vkq.kernels import grouped_half
+from vkq.kernels.grouped import GroupedGemm
+from vkq.layout.extent import Spec
+from vkq.select.path import half_refusal
+from vkq.shader.catalog import catalog
+
+from . import emulated, sixteen_bits
+
+# (rows, K, N, bits, group, symmetric, scales, outputs, shape of matrices): a row alone, one of a workgroup's
+# and one beyond them; a k that ends within a block, of which some subgroups have nothing, and one of which
+# all have several turns; groups of a part of a step, of one, of several; columns beyond matrices
+FEW = [
+    (1, 2208, 35, 4, 32, True, "float16", 32, "16x8x16"),
+    (1, 1152, 33, 8, 128, False, "float32", 32, "16x8x16"),
+    (5, 2240, 35, 4, 64, False, "float16", 32, "16x8x16"),
+    (8, 384, 71, 4, 128, True, "float32", 64, "16x8x16"),
+    (3, 1088, 67, 8, 32, False, "float16", 64, "16x8x16"),
+    (16, 1536, 35, 4, 128, False, "float16", 32, "16x16x16"),
+    (13, 352, 44, 4, 32, False, "float16", 32, "16x16x16"),
+    (11, 320, 65, 8, 64, True, "float16", 64, "16x8x16"),
+    (6, 1120, 40, 8, 32, True, "float32", 32, "16x8x16"),
+    (16, 2176, 67, 4, 64, True, "float32", 64, "16x8x16"),
+    (9, 640, 37, 8, 128, False, "float16", 32, "16x16x16"),
+]
+
+
+def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
+    sixteen_bits.provide(device, monkeypatch)
+    if half_refusal(device):
+        emulated.emulate(device, monkeypatch, shape, form="f16")
+    return device
+
+
+def weight(n: int, k: int, bits: int, group: int, symmetric: bool, scales: Any) -> vkq.GroupedWeight:
+    w = np.random.default_rng([n, k, bits]).standard_normal((n, k), np.float32)
+    return vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric, scale_dtype=scales)
+
+
+def rows_of(m: int, k: int) -> npt.NDArray[np.float16]:
+    return np.random.default_rng([m, k]).standard_normal((m, k)).astype(np.float16)
+
+
+def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activation: Any = None) -> None:
+    """Within the bound of matrix units, rounded once."""
+    want = reference.linear_grouped(x, w, bias, activation)
+    size = reference.linear_grouped(x, w, bias, magnitude=True)
+    assert (got.dtype, got.shape) == (np.float16, want.shape)
+    allowed = 4 * (w.shape[1] + 4) * 2.0**-24 * size + 2.0**-10 * np.abs(want) + 2.0**-24
+    assert (np.abs(got - want) <= allowed).all()
+
+
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    m, k, n, *of_weight, outputs, shape = case
+    device = units(strict_device, monkeypatch, shape)
+    monkeypatch.setattr(grouped_half, "FEW_OUTPUTS", ((outputs, 0),))
+    monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
+    w, x, tall = weight(n, k, *of_weight), rows_of(m, k), next(r for r in grouped_half.FEW_ROWS if m <= r)
+    bias = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    layer = vkq.Linear(w, bias=bias, activation=(-3.0, 40.0), device=device)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{grouped_half.FEW}:{w.bits}.{tall}.{outputs}",)
+    assert_close(layer(x), x, w, bias, (-3.0, 40.0))
+
+
+MANY = [
+    v
+    for name in (grouped_half.MANY.product, grouped_half.MANY.split)
+    for v in catalog().shaders[name].variants
+]
+# (K, group, symmetric, scales, shape): a k that no step divides; groups of a part of a step, of one and more
+OPERANDS = [
+    (352, 32, True, "float16", "16x16x16"),
+    (576, 64, False, "float16", "16x8x16"),
+    (640, 128, True, "float32", "16x8x16"),
+    (416, 32, False, "float32", "16x16x16"),
+    (1152, 128, False, "float16", "16x8x16"),
+]
+
+
+@pytest.mark.parametrize(("number", "name"), list(enumerate(v.name for v in MANY)))
+def test_tiles(number: int, name: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and columns that no tile divides."""
+    axes = catalog().variants[name].axes
+    split, tall = name.startswith(grouped_half.MANY.split), int(axes["tile"].partition("x")[0])
+    k, group, symmetric, scales, shape = OPERANDS[number % len(OPERANDS)]
+    if not symmetric and axes["tile"] == "64x128":  # shared memory has no room for more zero points
+        k, group = 1152, 128
+    m, n = tall + 3, 68 if axes["y"] == "four" else 67
+    device = units(strict_device, monkeypatch, shape)
+    profile_says(monkeypatch, grouped_half, straight_tile_cycles={axes["tile"]: (1, 1)})
+    monkeypatch.setattr(grouped_half, "PARTS", (2 + number % 2 if split else 1,))
+    w, x = weight(n, k, int(axes["bits"]), group, symmetric, scales), rows_of(m, k)
+    bias = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    layer = vkq.Linear(w, bias=bias, activation="relu", device=device)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (name,)
+    assert_close(layer(x), x, w, bias, "relu")
+
+
+def test_elements_hold_codes_16_apart() -> None:
+    """Each code where the shader looks for it, padding zero."""
+    for bits, group in ((4, 32), (8, 64)):
+        w = weight(19, 3 * group, bits, group, True, "float32")
+        k = 256 // bits
+        codes = np.pad(w.codes(), ((0, 13), (0, -w.shape[1] % k))).astype(np.uint16)
+        found = grouped_half.packed_elements(w).view(np.uint16).reshape(2, -1, 16, 16)
+        for n, block, c, i in itertools.product(
+            range(32), range(found.shape[1]), range(16), range(16 // bits)
+        ):
+            code = found[n // 16, block, n % 16, c] >> bits * i & (1 << bits) - 1
+            assert code == codes[n, block * k + 16 * i + c]
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(5, None), (21, "32x64")])
+def test_replays_infinity_and_nan(
+    rows: int, tile: str | None, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 times the same bytes; what is not finite stays in its row, and times a weight of 0 is NaN."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    if tile:
+        profile_says(monkeypatch, grouped_half, straight_tile_cycles={tile: (1, 1)})
+        monkeypatch.setattr(grouped_half, "PARTS", (2,))
+    w, x = weight(36, 288, 4, 32, False, "float16"), rows_of(rows, 288)
+    layer = vkq.Linear(w, device=device)
+    clean = replayed(layer, x, device)
+    assert_close(clean, x, w)
+    x[1, 3], x[3, 287], x[4, 40] = np.nan, np.inf, -np.inf
+    got, steps = layer(x), w.dequantize().astype(np.float64)
+    assert np.isnan(got[1]).all()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(got[[3, 4]], [np.inf * steps[:, 287], -np.inf * steps[:, 40]])
+    others = [0, 2, *range(5, rows)]
+    np.testing.assert_array_equal(got[others], clean[others])
+
+
+def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest and smallest normal halves, codes and zero points; scales of both signs and any size; one
+    zero point for all groups."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    rng = np.random.default_rng(7)
+    for bits, size, scale, zero in (
+        (4, 65504.0, 1e-6, None), (4, 2.0**-14, -3e4, 15), (8, 65504.0, -1e-9, 255), (8, 1.0, 1e-30, 0),
+    ):  # fmt: skip
+        packed = rng.choice(np.array([0, 0x0F, 0xF0, 0xFF], np.uint8), (18, 3, 4 * bits))
+        scales = (rng.uniform(0.5, 2, (18, 3)) * scale).astype(np.float32)
+        points = None if zero is None else np.full((18, 3), zero, np.float32)
+        w = vkq.GroupedWeight(packed, scales, points, bits)
+        x = (rng.choice([-1.0, 1.0], (3, 96)) * size).astype(np.float16)
+        assert_close(vkq.Linear(w, device=device)(x), x, w)
+
+
+def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32, more rows than there are tiles for, a row of few weights, few columns, no k or rows, zero
+    points that are no codes, and a method or path asked for by name."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
+    w = weight(36, 64, 4, 32, True, "float16")
+    few = Spec((3, 64), "float16")
+    fractions = vkq.GroupedWeight(w.packed, w.scale, np.full(w.scale.shape, 7.5, np.float16))
+    none = vkq.GroupedWeight(np.zeros((36, 0, 16), np.uint8), np.zeros((36, 0), np.float16))
+    taken: list[tuple[Any, Spec, dict[str, str]]] = [
+        (w, Spec((3, 64), "float32"), {}), (w, Spec((17, 64), "float16"), {}), (fractions, few, {}),
+        (weight(16, 64, 4, 32, True, "float16"), few, {}), (none, Spec((3, 0), "float16"), {}),
+        (w, Spec((1, 64), "float16"), {}), (w, few, {"method": "gemv"}), (w, few, {"path": "portable"}),
+    ]  # fmt: skip
+    for given, x, options in taken:
+        layer = vkq.Linear(given, device=device, **options)  # type: ignore[arg-type]
+        assert not any("coopmat" in name for name in layer.plan(x).variants)
+    layer = vkq.Linear(w, device=device)
+    assert layer.plan(few).variants == (f"{grouped_half.FEW}:4.8.32",)
+    assert "matrices of float16" in layer.explain(few.shape).reason
+    assert layer(np.zeros((0, 64), np.float16)).shape == (0, 36)
+
+
+@pytest.mark.parametrize("lacks", ["storageBuffer16BitAccess", "shape", "subgroup"])
+def test_devices_without_what_it_takes(
+    lacks: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16-bit storage; matrices of 16 outputs and 16 k; subgroups of 32."""
+    device, w = strict_device, weight(36, 64, 4, 32, True, "float16")
+    shape = "16x8x8" if lacks == "shape" else "16x8x16"
+    changes = {"subgroup": 64 if lacks == "subgroup" else 32}
+    if lacks == "storageBuffer16BitAccess":
+        changes[lacks] = False
+    monkeypatch.setattr(device, "capabilities", emulated.capabilities(device, shape, form="f16", **changes))
+    gemm = GroupedGemm(device, w, None, (-np.inf, np.inf))
+    assert not grouped_half.GroupedMatrices(gemm).worth(3, 36, "float16")
+
+
+@pytest.mark.parametrize(("rows", "n", "want"), [
+    (1, 4096, ("4.1.32", 1)), (8, 4096, ("4.8.32", 1)), (16, 16384, ("4.16.64", 1)),
+    (17, 4096, ("4.four.32x64", 4)), (64, 4096, ("4.four.64x64", 4)), (512, 4096, ("4.four.64x128", 1)),
+    (4096, 4098, ("4.any.64x128", 1)),
+])  # fmt: skip
+def test_what_an_h200_takes(
+    rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """benchmarks/float-log.md"""
+    facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
+    facts = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
+    monkeypatch.setattr(software_device, "capabilities", facts)
+    codes = np.zeros((n, 4096 // 128, 64), np.uint8)
+    w = vkq.GroupedWeight(codes, np.ones((n, 4096 // 128), np.float16))
+    gemm = GroupedGemm(software_device, w, None, (-np.inf, np.inf))
+    way = grouped_half.GroupedMatrices(gemm).way(rows)
+    assert way is not None
+    assert (way.variant.name.partition(":")[2], way.parts) == want

@@ -1,0 +1,153 @@
+"""Rows of float16 with weights in groups along K (`vkq.numerics.grouped`) on matrix units of float16 with
+float32 sums of groups: codes of up to eight bits less a whole zero point are halves, and their products with
+halves float32, exactly."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..numerics.grouped import GroupedWeight
+from ..probe.matrices import HALF, Matrices, advertised_half
+from ..runtime.builder import Builder, Value
+from ..runtime.plan import Resident
+from ..runtime.program import refusals
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from ..shader.spec import Variant
+from .grouped import GroupedGemm, parameters, words
+from .half_ways import MOST_TILES, PARTS, Elements, Way, fits
+
+FEW = "gemv_q4gsw__coopmat"
+MANY = Elements(
+    HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "", "straight_tile_cycles"
+)
+LANES = 32  # of a subgroup of FEW
+FEW_ROWS = (1, 8, 16)  # of a workgroup of it
+FEW_OUTPUTS = ((64, 60), (32, 0))  # and its outputs, with the columns for each multiprocessor from which on
+ALONE, ALONE_GROUP = 1 << 23, 128  # weights, and k of their groups, for a single row
+LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
+MATRIX = 16  # outputs, and elements of codes, of a matrix
+BLOCK_BYTES = 32  # of an output's codes in it
+BIASED = 0x64006400  # 1024 twice: shaders/common/coopmat_half_types.glslh
+
+
+def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
+    """The codes as matrices of 16-bit elements (shaders/common/grouped_matrices.glslh)."""
+    (n, k), bits = weight.shape, weight.bits
+    padding = ((0, -n % MATRIX), (0, -(k * bits // 8) % BLOCK_BYTES))
+    codes = np.pad(weight.packed.reshape(n, k * bits // 8), padding)
+    blocks = codes.reshape(-1, MATRIX, codes.shape[1] // BLOCK_BYTES, MATRIX // bits, 2 * bits).swapaxes(1, 2)
+    found = np.zeros((*blocks.shape[:3], MATRIX // 2), np.uint32)  # two elements each
+    for i in range(MATRIX // bits):
+        found |= _element_pairs(blocks[..., i, :], bits) << np.uint32(bits * i)
+    return found.reshape(-1)
+
+
+def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint32]:
+    """Codes along the last axis in the lowest bits of elements, of which two are a word."""
+    whole = codes.astype(np.uint32)
+    if bits == 4:
+        return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
+    return np.asarray(whole[..., ::2] | whole[..., 1::2] << 16, np.uint32)
+
+
+class GroupedMatrices:
+    """What *gemm* computes, for rows of float16, on a device that lists matrices of float16
+    (`vkq.probe.matrices.advertised_half`) and multiplies them."""
+
+    def __init__(self, gemm: GroupedGemm):
+        self.gemm = gemm
+        weight, device = gemm.weight, gemm.device
+        points = weight.zero_points()
+        self.zero = int(points.flat[0]) if points.size and gemm.whole else 0
+        self.points = int(bool((points != self.zero).any()))
+        across = gemm.n + -gemm.n % MATRIX
+        codes = across * -(-gemm.k * weight.bits // 8 // BLOCK_BYTES) * BLOCK_BYTES
+        self.codes = Resident(device, codes, lambda: words(packed_elements(weight)))
+        size = (2 - gemm.half) * (weight.scale.shape[1] * across + gemm.n)
+        self.parameters = Resident(
+            device, 4 * size, lambda: words(parameters(weight, gemm.bias, gemm.half, across))
+        )
+        # its own, so that layers need not wait for each other
+        self.counters = Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
+
+    def worth(self, rows: int, n: int, dtype: str) -> bool:
+        """Whether a product with so many rows of that type, and columns, should be made so."""
+        worth = dtype == "float16" and n >= LEAST_COLUMNS and (rows > 1 or self.pays_alone)
+        return worth and self.way(rows) is not None
+
+    @property
+    def pays_alone(self) -> bool:
+        """Whether a single row should: of few weights, or where many spans or zero points go through shared
+        memory, one that adds in registers is faster."""
+        return (
+            self.gemm.n * self.gemm.k >= ALONE and self.gemm.weight.group >= ALONE_GROUP and not self.points
+        )
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return x.spec.dtype
+
+    def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
+        """Adds the dispatch."""
+        gemm, way = self.gemm, self.way(rows)
+        assert way is not None
+        push = {**gemm.push(rows), "biased": BIASED}
+        slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
+        if way.parts > 1:
+            d = way.variant.defines
+            push["part_steps"] = way.steps(gemm.k)
+            sums = way.parts * way.tiles(rows, gemm.n, 1) * int(d["BM"]) * int(d["BN"])
+            slots += [b.words(sums), b.constant(self.counters)]
+        constants = self._constants(way.variant, way.matrices)
+        program = gemm.device.program(way.variant, constants, way.matrices.subgroup)
+        b.dispatch(program, slots, push, gemm.macs(rows))
+
+    def _constants(self, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
+        """The specialization constants of a shader."""
+        group = {"GROUP": self.gemm.weight.group, "POINTS": self.points, "ZERO": self.zero}
+        return {**matrices.constants(variant), **self.gemm.constants, **group}
+
+    def way(self, rows: int) -> Way | None:
+        """The one for few rows, or the one that should be the fastest; None where the device runs none."""
+        few = next(self._few(rows), None)
+        sizes = (profile(self.gemm.device.capabilities), rows, self.gemm.n, self.gemm.k, 1)
+        return few or min(self._many(rows), key=lambda way: way.cycles(*sizes), default=None)
+
+    def _few(self, rows: int) -> Iterator[Way]:
+        """Those for so few rows, the preferred first."""
+        columns = self.gemm.n / profile(self.gemm.device.capabilities).multiprocessors
+        for tall, (wide, least) in itertools.product(FEW_ROWS, FEW_OUTPUTS):
+            axes = {"rows": str(tall), "outputs": str(wide)}
+            if rows <= tall and columns >= least and catalog().shaders[FEW].having(**axes):
+                yield from self._able(FEW, **axes)
+
+    def _many(self, rows: int) -> Iterator[Way]:
+        """Those of tiles that more rows share."""
+        y, n = "any" if self.gemm.n % 4 else "four", self.gemm.n
+        known = MANY.of(profile(self.gemm.device.capabilities))
+        for tile in catalog().shaders[MANY.product].axes["tile"]:
+            for parts in PARTS if tile in known else ():
+                shader = MANY.split if parts > 1 else MANY.product
+                for way in itertools.islice(self._able(shader, y=y, tile=tile), 1):
+                    if parts == 1 or way.may_split(rows, n, 1):
+                        yield dataclasses.replace(way, parts=parts)
+
+    def _able(self, shader: str, **axes: str) -> Iterator[Way]:
+        """A variant with each of the device's matrices with which it runs it: weights as they lie in memory,
+        and whole matrices of rows."""
+        facts = self.gemm.device.capabilities
+        variant = catalog().find(shader, bits=str(self.gemm.weight.bits), **axes)
+        for matrices in advertised_half(facts):
+            constants = variant.constants(self._constants(variant, matrices))
+            if (matrices.m, matrices.k) != (MATRIX, MATRIX) or refusals(variant, constants, facts):
+                continue
+            whole = int(variant.defines["BM"]) % matrices.n == 0 and matrices.subgroup == LANES
+            if whole if shader == FEW else fits(variant, matrices):
+                yield Way(variant, matrices, MANY)
