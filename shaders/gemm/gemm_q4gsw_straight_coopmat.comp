@@ -109,7 +109,7 @@ void multiply(uint slot, uint nth, uint stage, uint k16) {
       coopMatLoad(zeros[i], tile, stage * STAGE + ZEROS_AT + 2u * (output_ + i * MM), 2,
           gl_CooperativeMatrixLayoutRowMajor);
     }
-    halves_of_codes(codes[slot][i], nth, p.biased, zeros[i], halves[i])
+    halves_of_codes(codes[slot][i], nth, BIASED, zeros[i], halves[i])
   }
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) {

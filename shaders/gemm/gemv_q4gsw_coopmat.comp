@@ -109,7 +109,7 @@ void multiply_step(uint nth) {
       if (POINTS == 1u && begins(k)) {
         coopMatLoad(zeros[i], tile, mine + ZEROS_AT + 2u * output_, 2, gl_CooperativeMatrixLayoutRowMajor);
       }
-      halves_of_codes(codes, c, p.biased, zeros[i], halves)
+      halves_of_codes(codes, c, BIASED, zeros[i], halves)
       [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) {
         if (begins(k)) { sums[i][j] = matrix_of_zeros(); }
         sums[i][j] = coopMatMulAdd(halves, right[c][j], sums[i][j]);

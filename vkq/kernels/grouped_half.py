@@ -34,7 +34,6 @@ ALONE, ALONE_GROUP = 1 << 23, 128  # weights, and k of their groups, for a singl
 LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
-BIASED = 0x64006400  # 1024 twice: shaders/common/coopmat_half_types.glslh
 
 
 def packed_elements(weight: GroupedWeight) -> npt.NDArray[np.uint32]:
@@ -98,7 +97,7 @@ class GroupedMatrices:
         """Adds the dispatch."""
         gemm, way = self.gemm, self.way(rows)
         assert way is not None
-        push = {**gemm.push(rows), "biased": BIASED}
+        push = gemm.push(rows)
         slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
         if way.parts > 1:
             d = way.variant.defines
