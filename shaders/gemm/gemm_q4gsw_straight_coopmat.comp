@@ -147,8 +147,7 @@ void store_results() {
   uint lane = gl_SubgroupInvocationID, mine = gl_SubgroupID * ROUND * SCRATCH_ROW;
   uint column = n + subgroup_n + 4u * (lane % ACROSS);
   vec4 bias;
-  [[unroll]] for (uint c = 0u; c < 4u; c++)
-    bias[c] = bias_of(min(column + c, p.n - 1u), across * (p.k / GROUP));
+  [[unroll]] for (uint c = 0u; c < 4u; c++) bias[c] = span_bias(min(column + c, p.n - 1u), across);
   barrier();
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j += ROUND / MN) {
     subgroupBarrier();

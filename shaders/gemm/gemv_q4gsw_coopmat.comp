@@ -158,7 +158,7 @@ void main() {
   uint steps = ceil_div(blocks, SUBGROUPS * DEPTH) * DEPTH, column = n + gl_LocalInvocationIndex % BN;
   first_step = gl_SubgroupID * steps;
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) load_step(d, d);
-  float bias = bias_of(min(column, p.n - 1u), across * (p.k / GROUP));
+  float bias = span_bias(min(column, p.n - 1u), across);
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
     fill_halves(zeros[i], float(1024u + ZERO));
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) { acc[i][j] = matrix_of_zeros(); }

@@ -44,7 +44,8 @@ class GroupedGemm:
         bias: npt.NDArray[np.float32] | None,
         bounds: tuple[float, float],
     ):
-        self.device, self.weight, self.bias, self.bounds = device, weight, bias, bounds
+        self.device, self.weight, self.bounds = device, weight, bounds
+        self.added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
         self.n, self.k = weight.shape
         self.kernel = "auto"  # or "gemv", "tiled", "staged"
         self.matrices: Matrices | None = None  # the same product on matrix units
@@ -54,7 +55,9 @@ class GroupedGemm:
         self.codes = Resident(device, max(weight.packed.nbytes, 4), lambda: words(weight.packed))
         size = (weight.scale.size + self.n) * (1 if self.half else 2)
         self.parameters = Resident(
-            device, max(4 * size, 4), lambda: words(parameters(weight, bias, self.half))
+            device,
+            max(4 * size, 4),
+            lambda: words(parameters(weight.scales(), weight.zero_points(), self.added, self.half)),
         )
 
     def method(self, rows: int) -> tuple[str, str]:
@@ -206,18 +209,19 @@ def fits_half(weight: GroupedWeight) -> bool:
 
 
 def parameters(
-    weight: GroupedWeight, bias: npt.NDArray[np.float32] | None, half: bool, across: int | None = None
+    scales: npt.NDArray[np.float32],
+    points: npt.NDArray[np.float32] | None,
+    bias: npt.NDArray[np.float32],
+    half: bool,
 ) -> npt.NDArray[np.uint32]:
-    """Scale and zero point of every group and the biases, as shaders/common/grouped_weight.glslh says; or
-    with so many outputs *across*, of each group one after the other."""
-    added = np.zeros(weight.shape[0], np.float32) if bias is None else bias
-    pairs = np.stack([weight.scales(), weight.zero_points()], axis=-1)
-    if across is not None:
-        pairs = np.pad(pairs, ((0, across - len(pairs)), (0, 0), (0, 0))).swapaxes(0, 1)
-    pairs = pairs.reshape(-1, 2)
+    """Scales and zero points in their order, if there are any, and the biases, as
+    shaders/common/grouped_weight.glslh says; scales alone are float32."""
+    if points is None:
+        return np.concatenate([scales.reshape(-1), bias]).astype("<f4").view("<u4")
+    pairs = np.stack([scales.reshape(-1), points.reshape(-1)], axis=-1)
     if half:
-        return np.concatenate([pairs.astype("<f2").view("<u4").reshape(-1), added.astype("<f4").view("<u4")])
-    tail = np.stack([added, np.zeros_like(added)], axis=-1)
+        return np.concatenate([pairs.astype("<f2").view("<u4").reshape(-1), bias.astype("<f4").view("<u4")])
+    tail = np.stack([bias, np.zeros_like(bias)], axis=-1)
     return np.concatenate([pairs, tail]).astype("<f4").view("<u4").reshape(-1)
 
 

@@ -69,10 +69,8 @@ class GroupedMatrices:
         across = gemm.n + -gemm.n % MATRIX
         codes = across * -(-gemm.k * weight.bits // 8 // BLOCK_BYTES) * BLOCK_BYTES
         self.codes = Resident(device, codes, lambda: words(packed_elements(weight)))
-        size = (2 - gemm.half) * (weight.scale.shape[1] * across + gemm.n)
-        self.parameters = Resident(
-            device, 4 * size, lambda: words(parameters(weight, gemm.bias, gemm.half, across))
-        )
+        size = (1 + (self.points and not gemm.half)) * (weight.scale.shape[1] * across + gemm.n)
+        self.parameters = Resident(device, 4 * size, lambda: words(self._parameters()))
         # its own, so that layers need not wait for each other
         self.counters = Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
 
@@ -107,6 +105,17 @@ class GroupedMatrices:
         constants = self._constants(way.variant, way.matrices)
         program = gemm.device.program(way.variant, constants, way.matrices.subgroup)
         b.dispatch(program, slots, push, gemm.macs(rows))
+
+    def _parameters(self) -> npt.NDArray[np.uint32]:
+        """Scale and zero point of every group, of each one output after the other, and the biases, as
+        shaders/common/grouped_matrices.glslh says."""
+        gemm, weight = self.gemm, self.gemm.weight
+
+        def across(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+            return np.asarray(np.pad(values, ((0, -gemm.n % MATRIX), (0, 0))).T)
+
+        points = across(weight.zero_points()) if self.points else None
+        return parameters(across(weight.scales()), points, gemm.added, gemm.half)
 
     def _constants(self, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
         """The specialization constants of a shader."""
