@@ -102,7 +102,7 @@ def test_a_forced_method_is_the_one_that_runs(method: str, any_device: Device) -
     assert said.method == method
 
 
-@pytest.mark.parametrize("scheme", ["dq8ca_q8csw", "q8csw", "q8csw_f16", "q4gsw", "q8gsw"])
+@pytest.mark.parametrize("scheme", ["dq8ca_q8csw", *FLOAT])
 def test_schemes_of_float_activations(scheme: str, device: Device) -> None:
     paths, _ = compare.usable_paths(device)
     checks = [check for check in catalogue.catalogue() if check.scheme == scheme][:12]
@@ -142,3 +142,13 @@ def test_the_map_of_a_convolution_has_pixels_as_rows_and_shrinks_to_the_screen()
 def test_every_path_is_checked_unless_refused(any_device: Device) -> None:
     paths, refused = compare.usable_paths(any_device)
     assert set(paths) | set(refused) == set(PATHS) - {"auto", "dot"}
+
+
+def test_float16_results_are_float16_and_within_their_bound() -> None:
+    """Infinite where the sum is; a thousandth is not its rounding, and float32 not its type."""
+    y, size = np.array([1.0, -70000.0]), np.array([1.0, 70000.0])
+    want = Expected.of_half_rows(y, size, np.zeros(2), 32)
+    right = np.array([1.0, -np.inf], np.float16)
+    assert want.mismatch(right) is None
+    assert want.mismatch(np.array([1.002, -np.inf], np.float16)) is not None
+    assert want.mismatch(right.astype(np.float32)) is not None

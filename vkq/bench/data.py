@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vkq import reference
 from vkq.bench import movers
-from vkq.check.cases import CHANNELS, FLOAT, GROUPED, Case
+from vkq.check.cases import CHANNELS, FLOAT, GROUPED, GROUPED_HALF, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.numerics.grouped import GroupedWeight, largest_group
@@ -73,13 +73,14 @@ def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
 
 
 def activations(case: Case) -> Array:
-    """The input of a case: all of int8, or normally distributed float32. Fewer rows (images) are the first of
-    more."""
+    """The input of a case: all of int8, or normally distributed float32 or float16. Fewer rows (images) are
+    the first of more."""
     if isinstance(case.problem, Mover):
         return movers.activations(case.problem)
     rng = _rng("x", case.problem.x_shape[1:], case.scheme)
     if not case.scheme.startswith("q8ta"):
-        return rng.standard_normal(case.problem.x_shape, np.float32)
+        x = rng.standard_normal(case.problem.x_shape, np.float32)
+        return x.astype(np.float16) if case.scheme in GROUPED_HALF else x
     return rng.integers(-128, 128, case.problem.x_shape, dtype=np.int8)
 
 
@@ -138,10 +139,13 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))
     if data.groups is not None:
-        y, size = (
-            reference.linear_grouped(x, data.groups, data.bias, magnitude=bound) for bound in (False, True)
+        y = reference.linear_grouped(x, data.groups, data.bias)
+        size, ones = (
+            reference.linear_grouped(part, data.groups, data.bias, magnitude=True)
+            for part in (x, np.ones_like(x))
         )
-        return Expected.of_sum(y, size, case.layer.gemm_k)
+        half, k = case.scheme in GROUPED_HALF, case.layer.gemm_k
+        return Expected.of_half_rows(y, size, ones, k) if half else Expected.of_sum(y, size, k)
     if case.scheme not in FLOAT:
         return Expected(_by_image(case, x, lambda part: _exact(case, data, part)))
     y = _by_image(case, x, lambda part: _weight_only(case, data, part))

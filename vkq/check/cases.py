@@ -20,8 +20,9 @@ from ..problem.names import Problem, parse
 from ..problem.transposed import TransposedConv2dProblem
 
 Use = Literal["correctness", "performance"]
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", "q4gsw", "q8gsw")
-GROUPED = {"q4gsw": 4, "q8gsw": 8}  # bits of weights in groups along K; linear layers alone
+GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # of tensors of float16
+GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # bits of weights in groups along K; linear layers alone
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED)
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # what products of float activations are made of
 FLOAT = (*CHANNELS, *GROUPED)  # float sums: one path, compared within a bound
 SCALES = ("channel", "tensor")
@@ -77,9 +78,10 @@ class Case:
     def bytes(self) -> int:
         """Bytes of x, weight and y, each counted once, in the types of the scheme; of weights in groups the
         codes."""
-        p, x = self.problem, 1 if self.scheme.startswith("q8ta") else 4
+        p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
+        x = 1 if self.scheme.startswith("q8ta") else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
-        return p.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else 4) - spared
+        return p.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else number) - spared
 
     @property
     def operations(self) -> int:

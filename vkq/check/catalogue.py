@@ -30,6 +30,7 @@ from .cases import (
     CASES,
     CHANNELS,
     GROUPED,
+    GROUPED_HALF,
     ODD,
     SCHEMES,
     TRANSPOSED,
@@ -56,9 +57,9 @@ class Check:
 
     ``scheme``: one of `cases.SCHEMES`; all but q8ta take float32 x: dq8ca_q8csw (linear layers), and within a
     bound q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups, of the
-    real weight quantized anew). ``wz``: weight zero points, "none",
-    "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its type.
-    ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
+    real weight quantized anew; q4gsw_f16 and q8gsw_f16 the same of float16 x). ``wz``: weight zero points,
+    "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its
+    type. ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
     """
 
     problem: Problem
@@ -109,7 +110,8 @@ class Check:
             return data.x
         rng = np.random.default_rng(self.seed)
         noise = rng.uniform(-0.6, 0.6, data.x.shape) * data.x_q.scale
-        return (dequantize(data.x, data.x_q) + noise).astype(np.float32)
+        given = dequantize(data.x, data.x_q) + noise
+        return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
     def expected(self, data: Data, given: npt.NDArray[Any]) -> Expected:
         """The reference's answer to *given*."""
@@ -154,6 +156,8 @@ _IN_GROUPS: tuple[dict[str, Any], ...] = (
     {"scheme": "q4gsw", "act": "relu6"},
     {"scheme": "q4gsw", "wz": "channel", "method": "staged"},
     {"scheme": "q8gsw", "wz": "channel", "method": "gemv"},
+    {"scheme": "q4gsw_f16", "wz": "channel"},
+    {"scheme": "q8gsw_f16", "act": "relu"},
 )
 
 

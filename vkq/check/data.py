@@ -99,10 +99,14 @@ class Data:
         return Expected.of_half(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
-        """The reference's answer to float32 x with the weight in groups, with its bound."""
-        w, bias = self.grouped(bits), self.float_bias
+        """The reference's answer to float32 or float16 x with the weight in groups, with its bound."""
+        w, bias, k = self.grouped(bits), self.float_bias, self.problem.gemm_k
         size = reference.linear_grouped(x, w, bias, magnitude=True)
-        return Expected.of_sum(reference.linear_grouped(x, w, bias, activation), size, self.problem.gemm_k)
+        y = reference.linear_grouped(x, w, bias, activation)
+        if x.dtype == np.float32:
+            return Expected.of_sum(y, size, k)
+        ones = reference.linear_grouped(np.ones_like(x), w, bias, magnitude=True)
+        return Expected.of_half_rows(y, size, ones, k)
 
 
 def random_data(

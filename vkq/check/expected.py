@@ -13,6 +13,7 @@ Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 HALF_ROUNDOFF = 2.0**-10  # of float16, whichever way a device rounds
 HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush what is smaller
+HALF_LARGEST = 65504.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Expected:
 
     y: Array
     bound: Array | None = None
+    floats: str = "float32"  # what has a bound is of this type
 
     @classmethod
     def of_sum(cls, y: Array, size: Array, k: int) -> Expected:
@@ -36,16 +38,24 @@ class Expected:
         sums = (k + 4) * 4 * UNIT_ROUNDOFF
         return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
 
+    @classmethod
+    def of_half_rows(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
+        """float16 of float16 x and weights in groups (`vkq.reference.linear_grouped` says why); infinite
+        where it may be beyond the largest."""
+        sums = (k + 4) * 4 * UNIT_ROUNDOFF * size + HALF_NORMAL * (1 + ones)
+        bound = sums + HALF_ROUNDOFF * np.abs(y)
+        return cls(y, np.where(np.abs(y) + bound >= HALF_LARGEST, np.inf, bound), "float16")
+
     def wrong(self, got: Array) -> npt.NDArray[np.bool_]:
         """Which elements of a result of this shape are wrong; -0.0 is not 0.0, and a NaN is wrong."""
         if self.bound is not None:
             return np.asarray(~(np.abs(got - self.y) <= self.bound))
-        bits = {1: np.uint8, 4: np.uint32}[self.y.dtype.itemsize]
+        bits = {1: np.uint8, 2: np.uint16, 4: np.uint32}[self.y.dtype.itemsize]
         return np.asarray(np.ascontiguousarray(got).view(bits) != np.ascontiguousarray(self.y).view(bits))
 
     def unlike(self, got: Array) -> str | None:
         """What is wrong with a result's type or shape; None where they are right."""
-        dtype = np.dtype(np.float32) if self.bound is not None else self.y.dtype
+        dtype = np.dtype(self.floats) if self.bound is not None else self.y.dtype
         if got.shape == self.y.shape and got.dtype == dtype:
             return None
         return f"the result is {got.dtype} {got.shape}, it must be {dtype} {self.y.shape}"
@@ -63,7 +73,7 @@ class Expected:
 
     def first(self, rows: int) -> Expected:
         """The answer for the first rows of the input alone."""
-        return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows])
+        return Expected(self.y[:rows], None if self.bound is None else self.bound[:rows], self.floats)
 
     @property
     def how(self) -> str:
