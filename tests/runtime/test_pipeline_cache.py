@@ -42,7 +42,7 @@ FILES: dict[str, Callable[[bytes], bytes]] = {
     "no seal": lambda blob: b"something else",
 }
 DATA: dict[str, Callable[[bytes], bytes]] = {
-    "another vendor": lambda d: header(d, vendor=0x10DE),
+    "another vendor": lambda d: header(d, vendor=0x1234),
     "another device": lambda d: header(d, device=77),
     "another driver": lambda d: header(d, uuid=b"\x5a" * 16),
     "another header version": lambda d: header(d, version=2),
