@@ -46,8 +46,8 @@ def scheme_of(
         raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     if compute != COMPUTE[0] and kind is Q4gsw:
         raise ArgumentError(
-            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are float32; leave it out, or"
-            " give an int8 weight"
+            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are what x is, float32 or"
+            " float16; leave it out, or give an int8 weight"
         )
     if compute != COMPUTE[0] and kind is not Q8csw:
         raise ArgumentError(

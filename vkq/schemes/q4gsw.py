@@ -36,7 +36,7 @@ class Q4gsw(Scheme):
         if operands.x is not None or operands.y is not None:
             given = "x_qparams" if operands.x is not None else "y_qparams"
             raise ArgumentError(
-                f"{op}: {given} is given with a GroupedWeight, whose activations and results are float32;"
+                f"{op}: {given} is given with a GroupedWeight, whose activations and results are floats;"
                 " leave it out, or give an int8 weight"
             )
         if bias is not None and bias.dtype != np.float32:
