@@ -17,7 +17,8 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = INVOCATIONS) in;
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint INVOCATIONS = 256;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
 #include "float16.glslh"
@@ -33,7 +34,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "coopmat_half_types.glslh"
 
 #define LANES 32
-#define SUBGROUPS (INVOCATIONS / LANES)
+const uint SUBGROUPS = INVOCATIONS / LANES;
 #define BK (256 / BITS)  // of a step: a block
 #define STEPS DEPTH
 #include "grouped_matrices.glslh"

@@ -68,7 +68,7 @@ def assert_close(got: Any, x: Any, w: vkq.GroupedWeight, bias: Any = None, activ
 def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     m, k, n, *of_weight, outputs, shape = case
     device = units(strict_device, monkeypatch, shape)
-    monkeypatch.setattr(grouped_half, "FEW_OUTPUTS", ((outputs, 0),))
+    monkeypatch.setattr(grouped_half, "FEW_OUTPUTS", (outputs,))
     monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
     w, x, tall = weight(n, k, *of_weight), rows_of(m, k), next(r for r in grouped_half.FEW_ROWS if m <= r)
     bias = np.random.default_rng(n).standard_normal(n).astype(np.float32)
@@ -188,10 +188,10 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
 
 @pytest.mark.parametrize("lacks", ["storageBuffer16BitAccess", "shape", "subgroup"])
 def test_devices_without_what_it_takes(
-    lacks: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+    lacks: str, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """16-bit storage; matrices of 16 outputs and 16 k; subgroups of 32."""
-    device, w = strict_device, weight(36, 64, 4, 32, True, "float16")
+    device, w = software_device, weight(36, 64, 4, 32, True, "float16")
     shape = "16x8x8" if lacks == "shape" else "16x8x16"
     changes = {"subgroup": 64 if lacks == "subgroup" else 32}
     if lacks == "storageBuffer16BitAccess":
@@ -202,7 +202,8 @@ def test_devices_without_what_it_takes(
 
 
 @pytest.mark.parametrize(("rows", "n", "want"), [
-    (1, 4096, ("4.1.32", 1)), (8, 4096, ("4.8.32", 1)), (16, 16384, ("4.16.64", 1)),
+    (1, 4096, ("4.1.32", 1)), (8, 4096, ("4.8.32", 1)), (8, 8192, ("4.8.64", 1)), (8, 11008, ("4.8.32", 1)),
+    (16, 16384, ("4.16.64", 1)),
     (17, 4096, ("4.four.32x64", 4)), (64, 4096, ("4.four.64x64", 4)), (512, 4096, ("4.four.64x128", 1)),
     (4096, 4098, ("4.any.64x128", 1)),
 ])  # fmt: skip
@@ -219,3 +220,28 @@ def test_what_an_h200_takes(
     way = grouped_half.GroupedMatrices(gemm).way(rows)
     assert way is not None
     assert (way.variant.name.partition(":")[2], way.parts) == want
+
+
+def test_a_single_row_is_split_by_columns(
+    software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its weights are many; with small groups more of them, and without zero points."""
+    facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
+    facts = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
+    monkeypatch.setattr(software_device, "capabilities", facts)
+
+    def alone(n: int, k: int, group: int, points: bool = False) -> Any:
+        packed, scales = np.zeros((n, k // group, group // 2), np.uint8), np.ones((n, k // group), np.float16)
+        zero = np.zeros((n, -(-k // group // 2)), np.uint8)
+        zero[0, 0] = 1
+        w = vkq.GroupedWeight(packed, scales, zero if points else None)
+        one = grouped_half.GroupedMatrices(GroupedGemm(software_device, w, None, (-np.inf, np.inf)))
+        way = one.way(1)
+        assert way is not None
+        worth = one.worth(1, n, "float16")
+        return one._constants(way.variant, way.matrices)["INVOCATIONS"] if worth else None
+
+    assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [None, 256, 128]
+    assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [512, None, None]
+    assert [alone(8192, 8192, group) for group in (128, 64, 32)] == [256, 256, 256]
+    assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [256, None, None]

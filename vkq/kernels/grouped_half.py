@@ -29,8 +29,10 @@ MANY = Elements(
 )
 LANES = 32  # of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # of a workgroup of it
-FEW_OUTPUTS = ((64, 60), (32, 0))  # and its outputs, with the columns for each multiprocessor from which on
-ALONE, ALONE_GROUP = 1 << 23, 128  # weights, and k of their groups, for a single row
+FEW_OUTPUTS = (64, 32)  # and its outputs
+# Of a single row: by columns for each multiprocessor, invocations of a workgroup.
+ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
+ALONE = {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}  # weights by k of their groups, for a single row
 LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
@@ -54,6 +56,14 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
     if bits == 4:
         return np.asarray(whole & 15 | whole >> 4 << 16, np.uint32)
     return np.asarray(whole[..., ::2] | whole[..., 1::2] << 16, np.uint32)
+
+
+def fills(outputs: int, gemm: GroupedGemm) -> bool:
+    """Whether workgroups of so many outputs give every multiprocessor work, and none more columns than those
+    of the fewest outputs do."""
+    many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
+    busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
+    return outputs == fewest or (busiest <= least and gemm.n >= 0.9 * outputs * many)
 
 
 class GroupedMatrices:
@@ -81,11 +91,10 @@ class GroupedMatrices:
 
     @property
     def pays_alone(self) -> bool:
-        """Whether a single row should: of few weights, or where many spans or zero points go through shared
-        memory, one that adds in registers is faster."""
-        return (
-            self.gemm.n * self.gemm.k >= ALONE and self.gemm.weight.group >= ALONE_GROUP and not self.points
-        )
+        """Whether a single row should: of few weights, or where the zero points of many groups go through
+        shared memory, one that adds in registers is as fast."""
+        group = self.gemm.weight.group
+        return self.gemm.n * self.gemm.k >= ALONE[group] and (group == 128 or not self.points)
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
@@ -120,7 +129,13 @@ class GroupedMatrices:
     def _constants(self, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
         """The specialization constants of a shader."""
         group = {"GROUP": self.gemm.weight.group, "POINTS": self.points, "ZERO": self.zero}
-        return {**matrices.constants(variant), **self.gemm.constants, **group}
+        found = {**matrices.constants(variant), **self.gemm.constants, **group}
+        if variant.axes.get("rows") == "1":
+            facts = self.gemm.device.capabilities
+            columns = self.gemm.n / profile(facts).multiprocessors
+            wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
+            found["INVOCATIONS"] = min(wanted, int(facts.properties["maxComputeWorkGroupSize_x"]))
+        return found
 
     def way(self, rows: int) -> Way | None:
         """The one for few rows, or the one that should be the fastest; None where the device runs none."""
@@ -130,10 +145,9 @@ class GroupedMatrices:
 
     def _few(self, rows: int) -> Iterator[Way]:
         """Those for so few rows, the preferred first."""
-        columns = self.gemm.n / profile(self.gemm.device.capabilities).multiprocessors
-        for tall, (wide, least) in itertools.product(FEW_ROWS, FEW_OUTPUTS):
+        for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
             axes = {"rows": str(tall), "outputs": str(wide)}
-            if rows <= tall and columns >= least and catalog().shaders[FEW].having(**axes):
+            if rows <= tall and fills(wide, self.gemm) and catalog().shaders[FEW].having(**axes):
                 yield from self._able(FEW, **axes)
 
     def _many(self, rows: int) -> Iterator[Way]:
