@@ -1,13 +1,13 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] for few rows on matrix units of float16 with float32 sums:
-// gemm_q8csw_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has a part of k and a
-// piece of shared memory to itself, so that while some wait for memory others multiply.
+// gemm_q8csw_straight_coopmat.comp without a barrier of the workgroup in its loop. Each subgroup has a part
+// of k, and a piece of shared memory for x, to itself, so that while some wait for memory others multiply.
 //
-// Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as gemm_q8csw_coopmat.comp; y:
-//           rows of float16. In shared memory a row or an output is a run of BK halves and 16 bytes of
-//           padding, which keep neighbours in other banks.
-// Threads   a workgroup computes BM rows of BN outputs, one for each invocation of a subgroup. The subgroups'
+// Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
+//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row is a run of BK
+//           halves and 16 bytes of padding, which keep neighbours in other banks.
+// Threads   a workgroup of LOCAL_X invocations computes all rows, at most BM, of BN outputs. The subgroups'
 //           sums are added in the same order every time.
-// Needs     matrices of at most BM rows, whose subgroups have BN invocations.
+// Needs     matrices of 16 outputs x 16 k, of at most BM rows and 16; BN / 4 divides LOCAL_X.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -16,7 +16,8 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = INVOCATIONS) in;
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 256;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
@@ -29,96 +30,123 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "float_output.glslh"
 #include "coopmat_half.glslh"
 
-#define SUBGROUPS (INVOCATIONS / BN)
+#define PAIRS 32u     // k of a matrix of weights in memory
+#define K_PADDED 64u  // of weights
+#define SUBSTEPS (BK / PAIRS)
 #define RUNS (BK / RUN)
-#define W_ROW (RUNS + 1)
-#define STAGE ((BM + BN) * W_ROW)  // of a subgroup: outputs, then rows
-#define SUMS (BM * BN / 4)
-shared uvec4 tile[SUBGROUPS * (STAGE > SUMS ? STAGE : SUMS)];
+#define X_ROW (RUNS + 1u)
+const uint SUBGROUPS = LOCAL_X / SUBGROUP, STAGE = BM * X_ROW;
+const uint ADDED = min(BM, ROUND), ADDED_M = ADDED / MN, SUMS = ADDED * BN / 4u;  // rows added at once
+const uint LARGER = STAGE > SUMS ? STAGE : SUMS, NEEDED = SUBGROUPS * LARGER;
+shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the zero points are there first
 #define mine (gl_SubgroupID * STAGE)
 #define lane gl_SubgroupInvocationID
+#define me gl_LocalInvocationIndex
 
-#define W_ITEMS (BK / 16)
-#define X_ITEMS (BM * RUNS / BN)
-uvec4 next_w[DEPTH][W_ITEMS], next_x[DEPTH][X_ITEMS];
-uint first_step, first_row, column, across, zero;  // of the subgroup's part; of the workgroup; of the lane
+const uint X_ITEMS = (BM * RUNS + SUBGROUP - 1u) / SUBGROUP;
+uvec4 next_x[DEPTH][X_ITEMS];
+MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N];
+MatrixW low[SUBSTEPS][FRAGMENTS_N], high[SUBSTEPS][FRAGMENTS_N];
+uint n, first_step;  // of the workgroup; of the subgroup's part of k
+uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
 
-void load_step(uint slot, uint t) {
-  uint step_ = first_step + t, runs = p.k / RUN, last = ceil_div(p.k, BK) - 1u;
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
-    next_w[slot][i] = w[(min(step_, last) * W_ITEMS + i) * across + column];
+// Item i of x: where it lies in the piece of shared memory, and its run of k in a step.
+#define x_row(i) ((lane + (i) * SUBGROUP) / RUNS)
+#define x_run(i) ((lane + (i) * SUBGROUP) % RUNS)
+
+void load(uint slot, uint t) {
+  uint step_ = first_step + t, runs = p.k / RUN;
+  [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
+    uint block = min(step_ * SUBSTEPS + s, w_blocks - 1u);
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+      coopMatLoad(pairs[slot * SUBSTEPS + s][i], w, w_first[i] + block * 2u * MM, 2,
+          gl_CooperativeMatrixLayoutRowMajor);
+  }
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+    next_x[slot][i] = x[min(x_row(i), p.m - 1u) * runs + min(step_ * RUNS + x_run(i), runs - 1u)];
+}
+
+// What lies beyond k is made zero here, not where it is loaded, which would wait for it there.
+void store_x(uint slot, uint t) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    uint item = lane + i * BN, row = min(first_row + item / RUNS, p.m - 1u), run = step_ * RUNS + item % RUNS;
-    next_x[slot][i] = mix(uvec4(0u), x[row * runs + min(run, runs - 1u)], bvec4(run < runs));
+    bool inside = (first_step + t) * RUNS + x_run(i) < p.k / RUN;
+    if (BM * RUNS % SUBGROUP == 0u || x_row(i) < BM)
+      tile[mine + x_row(i) * X_ROW + x_run(i)] = mix(uvec4(0u), next_x[slot][i], bvec4(inside));
   }
 }
 
-void store_step(uint slot) {
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
-    uvec4 first, second;
-    half_weights(next_w[slot][i], zero, first, second);
-    tile[mine + lane * W_ROW + 2u * i] = first;
-    tile[mine + lane * W_ROW + 2u * i + 1u] = second;
+#define multiply(left, k)                                                          \
+  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) {                             \
+    MatrixX right;                                                                 \
+    coopMatLoad(right, tile, mine + j * MN * X_ROW + (k) / RUN, X_ROW,             \
+        gl_CooperativeMatrixLayoutColumnMajor);                                    \
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)                             \
+      acc[i][j] = coopMatMulAdd(left[i], right, acc[i][j]);                        \
   }
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    uint item = lane + i * BN;
-    tile[mine + (BN + item / RUNS) * W_ROW + item % RUNS] = next_x[slot][i];
+
+// DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
+// wait for each other.
+#define TURN(t, more)                                                              \
+  [[unroll]] for (uint d = 0u; d < DEPTH; d++) {                                   \
+    store_x(d, (t) + d);                                                           \
+    [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++)                                \
+      [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {                         \
+        halves_of_pairs(pairs[d * SUBSTEPS + s][i], zeros[i], low[s][i], high[s][i]); \
+      }                                                                            \
+    subgroupBarrier();                                                             \
+    if (more) load(d, (t) + d + DEPTH);                                            \
+    [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {                              \
+      multiply(low[s], s * PAIRS)                                                  \
+      multiply(high[s], s * PAIRS + PAIRS / 2u)                                    \
+    }                                                                              \
+    subgroupBarrier();                                                             \
   }
+
+// A matrix of zero points, a row for each output: subtracted as a whole.
+void load_zeros() {
+  for (uint i = me; i < BN; i += LOCAL_X) {
+    uint c = min(n + i, 4u * p.n4 - 1u);
+    uvec4 row = uvec4(half_zero(channel_block(c / 4u, ZERO)[c % 4u]));
+    tile[2u * i] = row;
+    tile[2u * i + 1u] = row;
+  }
+  barrier();
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    coopMatLoad(zeros[i], tile, i * MM * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
+  barrier();
 }
 
-void multiply_step() {
-  [[unroll]] for (uint k = 0u; k < RUNS; k += MK / RUN) {
-    MatrixX right[FRAGMENTS_M];
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-      coopMatLoad(right[j], tile, mine + (BN + j * MN) * W_ROW + k, W_ROW,
-          gl_CooperativeMatrixLayoutColumnMajor);
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      MatrixW left;
-      coopMatLoad(left, tile, mine + i * MM * W_ROW + k, W_ROW, gl_CooperativeMatrixLayoutRowMajor);
-      [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-        acc[i][j] = coopMatMulAdd(left, right[j], acc[i][j]);
+// The sums of all subgroups, as rows of BN outputs. An invocation has one block of four outputs in all rows.
+void add_subgroups(uint c4, vec4 scale, vec4 bias) {
+  [[unroll]] for (uint first = 0u; first < FRAGMENTS_M; first += ADDED_M) {
+    barrier();
+    [[unroll]] for (uint j = 0u; j < ADDED_M; j++)
+      [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+        coopMatStore(acc[i][first + j], tile, gl_SubgroupID * SUMS + j * MN * (BN / 4) + i * (MM / 4),
+            BN / 4, gl_CooperativeMatrixLayoutColumnMajor);
+    barrier();
+    for (uint e = me; e < SUMS; e += LOCAL_X) {
+      vec4 sums = vec4(0.0);
+      [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sums += uintBitsToFloat(tile[s * SUMS + e]);
+      uint row = first * MN + e / (BN / 4);
+      if (row < p.m && c4 < p.n4) store_row(row, c4, bounded(sums * scale + bias));
     }
   }
 }
 
-// DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
-// wait for each other.
-#define TURN(t, more)                                \
-  [[unroll]] for (uint d = 0u; d < DEPTH; d++) {     \
-    store_step(d);                                   \
-    if (more) load_step(d, t + d + DEPTH);           \
-    subgroupBarrier();                               \
-    multiply_step();                                 \
-    subgroupBarrier();                               \
-  }
-
-// The sums of all subgroups, as rows of BN outputs.
-void add_subgroups(uint n) {
-  barrier();
-  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      coopMatStore(acc[i][j], tile, gl_SubgroupID * SUMS + j * MN * (BN / 4) + i * (MM / 4), BN / 4,
-          gl_CooperativeMatrixLayoutColumnMajor);
-  barrier();
-  for (uint e = gl_LocalInvocationIndex; e < SUMS; e += INVOCATIONS) {
-    vec4 sums = vec4(0.0);
-    [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sums += uintBitsToFloat(tile[s * SUMS + e]);
-    uint row = first_row + e / (BN / 4), c4 = n / 4u + e % (BN / 4);
-    if (row < p.m && c4 < p.n4) store_row(row, c4, output_values(sums, c4));
-  }
-}
-
 void main() {
-  uint tiles_n = ceil_div(4u * p.n4, BN), index = workgroup_index(), n = index % tiles_n * BN;
-  uint steps = ceil_div(ceil_div(p.k, BK), SUBGROUPS * DEPTH) * DEPTH;
+  uint steps = ceil_div(ceil_div(p.k, BK), SUBGROUPS * DEPTH) * DEPTH, blocks_n = ceil_div(4u * p.n4, MM);
+  n = workgroup_index() * BN;
   first_step = gl_SubgroupID * steps;
-  first_row = index / tiles_n * BM;
-  column = min(n + lane, 4u * p.n4 - 1u);
-  across = ceil_div(4u * p.n4, 16u) * 16u;
-  [[unroll]] for (uint d = 0u; d < DEPTH; d++) load_step(d, d);
-  zero = half_zero(channel_block(column / 4u, ZERO)[column % 4u]);
+  w_blocks = ceil_div(p.k, K_PADDED) * (K_PADDED / PAIRS);
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+    w_first[i] = min(n / MM + i, blocks_n - 1u) * w_blocks * 2u * MM;
+  [[unroll]] for (uint d = 0u; d < DEPTH; d++) load(d, d);
+  uint c4 = n / 4u + me % (BN / 4), known = min(c4, p.n4 - 1u);
+  vec4 scale = channel_block(known, SCALE), bias = channel_block(known, BIAS);
+  load_zeros();
   clear_acc();
   [[dont_unroll]] for (uint t = DEPTH; t < steps; t += DEPTH) { TURN(t - DEPTH, true) }
-  TURN(0u, false)
-  add_subgroups(n);
+  TURN(steps - DEPTH, false)
+  add_subgroups(c4, scale, bias);
 }

@@ -61,7 +61,9 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
 
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
-    """The line of a device's list for ``MxNxK``."""
+    """The line of a device's list for ``MxNxK``, or ``MxNxK form``."""
+    shape, _, own = shape.partition(" ")
+    form = own or form
     m, n, k = map(int, shape.split("x"))
     element, total = {
         "s8s8": ("s8", "s32"),

@@ -8,9 +8,11 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import profile_says
 from tests.runtime.work import replayed
 from vkq.kernels import half, half_few
 from vkq.layout.extent import Spec
+from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 
@@ -19,7 +21,10 @@ from .test_half import layer_of
 
 # rows beyond whole workgroups and matrices, columns too; a k of which some subgroups have nothing, and one of
 # which all have several steps
-CASES = [(8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (3, 2056, "16x8x16")]
+CASES = [
+    (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
+    (29, 328, "16x16x16"),
+]  # fmt: skip
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
@@ -34,7 +39,8 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    rng, tall = np.random.default_rng(rows + k), "8" if rows <= 8 else "16"
+    profile_says(monkeypatch, half_few, multiprocessors=2)  # as many as workgroups
+    rng, tall = np.random.default_rng(rows + k), next(str(most) for most in half_few.ROWS if rows <= most)
     data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
     data = dataclasses.replace(data, w_scale=np.full(44, 1e-3, np.float32))
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float16)
@@ -45,6 +51,13 @@ def test_rows_as_they_are(
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
     allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be cut off; rounded once
     assert (np.abs(got - want.y) <= allowed).all()
+
+
+def test_how_many_rows_and_workgroups_are_worth_it() -> None:
+    """Of a device of 132 multiprocessors; 128 workgroups are of 4096 outputs."""
+    assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132)] == list(range(3, 17))
+    assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132)] == list(range(2, 33))
+    assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132)] == list(range(2, 17))
 
 
 def test_infinity_and_nan_stay_in_their_rows(
@@ -61,6 +74,20 @@ def test_infinity_and_nan_stay_in_their_rows(
     assert np.isneginf(got[5]).all()
     others = [0, 1, 3, 4, 6, 7]
     np.testing.assert_array_equal(got[others], clean[others])
+
+
+def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of float16 with int8 are exact in float16: compute='float32' takes the same kernel."""
+    sixteen_bits.provide(strict_device, monkeypatch)
+    if half_refusal(strict_device) or half_refusal(strict_device, BRAIN):
+        emulated.emulate(strict_device, monkeypatch, "16x8x16 f16", "16x16x16 bf16")
+    rng = np.random.default_rng(4)
+    w, x = rng.integers(-127, 128, (36, 264), np.int8), rng.normal(size=(5, 264)).astype(np.float16)
+    layers = [vkq.Linear(w, 0.01, compute=how, device=strict_device) for how in ("float32", "float16")]
+    for layer in layers:
+        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.SHADER}:8",)
+    np.testing.assert_array_equal(*(layer(x) for layer in layers))
+    assert not any(half_few.SHADER in name for name in layers[0].plan(Spec(x.shape, "float32")).variants)
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

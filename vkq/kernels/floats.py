@@ -80,8 +80,8 @@ class Matrices(Protocol):
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether it is for so many rows of that type, and columns."""
 
-    def writes(self, x: Value) -> str:
-        """The type of its results."""
+    def writes(self, x: Value, rows: int) -> str:
+        """The type of the results of so many rows."""
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """Adds its steps."""
@@ -196,7 +196,7 @@ class FloatGemm:
     def writes(self, x: Value, m: int) -> str:
         """The type of the results of so many rows."""
         if matrices := self._matrices(x, m):
-            return matrices.writes(x)
+            return matrices.writes(x, m)
         return kept(self.device, x) if self._few(m) else "float32"
 
     def slots(self, b: Builder, x: Value, y: Value) -> list[Value]:

@@ -77,7 +77,7 @@ class GroupedGemm:
     def writes(self, x: Value, rows: int) -> str:
         """The type of the results of so many rows."""
         if matrices := self._matrices(x, rows):
-            return matrices.writes(x)
+            return matrices.writes(x, rows)
         return "float32" if self._staged(rows) else kept(self.device, x)
 
     def _matrices(self, x: Value, rows: int) -> Matrices | None:

@@ -96,8 +96,8 @@ class GroupedMatrices:
         group = self.gemm.weight.group
         return self.gemm.n * self.gemm.k >= ALONE[group] and (group == 128 or not self.points)
 
-    def writes(self, x: Value) -> str:
-        """The type of its results."""
+    def writes(self, x: Value, rows: int) -> str:
+        """The type of the results of so many rows."""
         return x.spec.dtype
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:

@@ -90,20 +90,19 @@ class HalfMatrices:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
-        if half_few.LEAST_ROWS <= rows < LEAST_ROWS[form] and n >= LEAST_COLUMNS and self.elements == FLOAT16:
-            return half_few.fitting(self.gemm, rows, dtype) is not None
-        return worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
+        few = n >= LEAST_COLUMNS and half_few.fitting(self.gemm, rows, dtype) is not None
+        return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
-    def writes(self, x: Value) -> str:
+    def writes(self, x: Value, rows: int) -> str:
         """The type of a product's results."""
         whole = self.elements == FLOAT16 and self.gemm.channels % 4 == 0
-        return x.spec.dtype if whole else "float32"
+        return x.spec.dtype if whole or half_few.fitting(self.gemm, rows, x.spec.dtype) else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
-            b.dispatch(few, [x, *self.constants(b), y], push, gemm.macs(rows))
+            b.dispatch(few, [x, *self.constants(b, STRAIGHT), y], push, gemm.macs(rows))
             return
         way = self.way(rows)
         tile = way.variant.axes["tile"]
@@ -125,7 +124,7 @@ class HalfMatrices:
     def _few(self, x: Value, y: Value, rows: int) -> Program | None:
         """The pipeline of few rows, unless a tile or parts are asked for."""
         asked = self.tile or self.parts or x.spec.dtype != y.spec.dtype
-        return None if asked or self.elements != FLOAT16 else half_few.program(self.gemm, rows, x.spec.dtype)
+        return None if asked else half_few.program(self.gemm, rows, x.spec.dtype)
 
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights

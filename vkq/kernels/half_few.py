@@ -3,43 +3,58 @@ product of gemv_q8csw_coopmat.comp."""
 
 from __future__ import annotations
 
-from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..probe.matrices import Matrices, advertised_half
 from ..runtime.program import Program, refusals
+from ..select.path import half_refusal
 from ..shader.catalog import catalog
-from ..shader.spec import Variant
+from ..shader.spec import Value, Variant
 from .floats import FloatGemm
 from .half_operands import RUN
 
 SHADER = "gemv_q8csw__coopmat"
-ROWS = (8, 16)  # of a workgroup
-LEAST_ROWS = 3  # with fewer, gemv that adds in registers is faster
+ROWS = (8, 16, 32)  # at most
+# Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
+INVOCATIONS = (512, 256, 128)
 
 
-def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, Matrices] | None:
-    """The variant for so many rows in and out, and its matrices; None for other numbers or types of rows, for
-    rows that are not whole runs of 8 k or of 4 results, and on a device without fitting matrices."""
+def worth(rows: int, workgroups: int, multiprocessors: int) -> bool:
+    """Whether so many rows should be made by so many workgroups: 3 to 16 are, whatever there is; two, which
+    gemv adds up in registers, where most multiprocessors have a workgroup; more, whose x every workgroup
+    reads, where also none has two."""
+    most = 2 * workgroups >= multiprocessors
+    return 3 <= rows <= 16 or (most and (rows == 2 or (rows > 16 and workgroups <= multiprocessors)))
+
+
+def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, Value], int] | None:
+    """The variant for so many rows in and out, its constants, and the size of its subgroups; None for other
+    numbers or types of rows, for rows that are not whole runs of 8 k or of 4 results, and on a device without
+    fitting matrices."""
     tall = next((tall for tall in ROWS if rows <= tall), None)
     whole = gemm.groups == 1 and gemm.k % RUN == 0 and gemm.channels % 4 == 0
-    if tall is None or not whole or dtype != "float16":
+    if tall is None or not whole or dtype != "float16" or half_refusal(gemm.device):
         return None
     facts, variant = gemm.device.capabilities, catalog().find(SHADER, rows=str(tall))
-    return next(((variant, one) for one in advertised_half(facts) if _fits(variant, one, facts)), None)
+    workgroups, known = -(-4 * gemm.n4 // int(variant.defines["BN"])), profile(facts)
+    if not worth(rows, workgroups, known.multiprocessors):
+        return None
+    sizes = INVOCATIONS[workgroups > known.multiprocessors :]
+    for matrices in sorted(advertised_half(facts), key=lambda one: one.n):
+        for size in sizes:
+            values = {**matrices.shape_constants, "LOCAL_X": size}
+            if _fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
+                return variant, values, matrices.subgroup
+    return None
 
 
 def program(gemm: FloatGemm, rows: int, dtype: str) -> Program | None:
     """The pipeline; None where nothing is `fitting`."""
     if found := fitting(gemm, rows, dtype):
-        variant, matrices = found
-        values = {**matrices.constants(variant), **gemm.affine.constants}
-        return gemm.device.program(variant, values, matrices.subgroup)
+        variant, values, subgroup = found
+        return gemm.device.program(variant, {**values, **gemm.affine.constants}, subgroup)
     return None
 
 
-def _fits(variant: Variant, matrices: Matrices, facts: Capabilities) -> bool:
-    """Whether a workgroup's rows, outputs and steps are whole matrices, with an output for each invocation of
-    a subgroup, and the device runs it."""
-    rows, outputs, step = (int(variant.defines[name]) for name in ("BM", "BN", "BK"))
-    whole = not (rows % matrices.n or outputs % matrices.m or step % matrices.k)
-    able = not refusals(variant, variant.constants(matrices.constants(variant)), facts)
-    return whole and matrices.subgroup == outputs and able
+def _fits(variant: Variant, matrices: Matrices) -> bool:
+    """Whether weights lie in memory as the matrices have them, and rows are whole matrices."""
+    return (matrices.m, matrices.k) == (16, 16) and matrices.n <= min(int(variant.defines["BM"]), 16)
