@@ -14,6 +14,7 @@ layout(constant_id = 13) const uint SUBGROUP = 32;
 #define FLOAT_NUMBERS_GLSLH
 #define Number uint
 #define Stored uint
+#define StoredFour uvec2
 #define shift_of(at) (16u * ((at) % 2u))
 #define stored_at(array, at) (array[(at) / 2u] >> shift_of(at) & 0xffffu)
 #define store_number(array, at, value)                        \
@@ -60,6 +61,8 @@ struct MatrixAcc {
 #define element(i) (gl_LocalInvocationIndex % SUBGROUP + (i) * SUBGROUP)
 #define place_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) / MN)
 #define place_gl_CooperativeMatrixLayoutColumnMajor(i) (element(i) % MN)
+#define across_gl_CooperativeMatrixLayoutRowMajor(i) (element(i) % MN)
+#define across_gl_CooperativeMatrixLayoutColumnMajor(i) (element(i) / MN)
 
 #define coopMatLoad(matrix, array, at, stride, layout_) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * K_RUNS; i_++) \
@@ -76,8 +79,24 @@ struct MatrixAcc {
 
 #define coopMatStore(matrix, array, at, stride, layout_)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)                                       \
-  array[(at) + place_##layout_(i_) * (stride) + element(i_) / MN / 4u][element(i_) / MN % 4u] = \
+  array[(at) + place_##layout_(i_) * (stride) + across_##layout_(i_) / 4u][across_##layout_(i_) % 4u] = \
       stored_bits(matrix.e[i_])
+
+#define load_sums(matrix, at)                                     \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)         \
+  matrix.e[i_] = sum_of(tile[(at) + element(i_) / 4u][element(i_) % 4u])
+#define scale_sums(matrix, scales, biases)                                          \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) {                         \
+    matrix.e[i_] = matrix.e[i_] * scales.e[i_] + biases.e[i_];                      \
+    if (CLAMPED) matrix.e[i_] = clamp(matrix.e[i_], p.y_low, p.y_high);             \
+  }
+#define store_halves(matrix, at, stride)                                           \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) {                        \
+    uint line_ = (at) + element(i_) / MN * (stride), half_ = element(i_) % MN;     \
+    uint shift_ = 16u * (half_ % 2u);                                              \
+    atomicAnd(tile[line_ + half_ / 8u][half_ / 2u % 4u], ~(0xffffu << shift_));    \
+    atomicOr(tile[line_ + half_ / 8u][half_ / 2u % 4u], float16_bits(matrix.e[i_]) << shift_); \
+  }
 
 // In place of functions that take and return matrices, of which drivers make copies.
 #define clear(matrix) \

@@ -69,6 +69,7 @@ def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
         "s8s8": ("s8", "s32"),
         "u8u8": ("u8", "u32"),
         "f16": ("f16", "f32"),
+        "f16f16": ("f16", "f16"),
         "bf16": ("bf16", "f32"),
     }[form]
     return dataclasses.replace(ROW, m=m, n=n, k=k, a=element, b=element, c=total, d=total)
@@ -78,7 +79,8 @@ def capabilities(
     device: vkq.Device, *shapes: str, form: str = "s8s8", subgroup: int = 32, **changes: Any
 ) -> vkq.Capabilities:  # fmt: skip
     """The device's, as if it had matrix units of these shapes (MxNxK)."""
-    rows = tuple(row(shape, form) for shape in shapes or ("16x16x32", "16x8x32"))
+    forms = ("f16f16", "f16") if form == "f16" else (form,)
+    rows = tuple(row(shape, one) for one in forms for shape in shapes or ("16x16x32", "16x8x32"))
     sizes = {"minSubgroupSize": subgroup, "maxSubgroupSize": subgroup}
     has = dict.fromkeys(FEATURES, True)
     return doctored.capabilities(device, cooperative_matrices=rows, **{**has, **LIMITS, **sizes, **changes})

@@ -20,7 +20,11 @@ CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
-TILES = catalog().shaders[half_tiles.TILES].axes["tile"]
+STRAIGHT_CASES = (  # lines of whole vectors; the same, and halos that begin at any pixel of one
+    "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
+    "conv2d[N=2,IC=16,H=3,W=12,OC=136,KH=1,KW=3,padding=0x3x0x5,dilation=1x2,groups=2]",
+)
+TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in (half_tiles.TILES, half_tiles.STRAIGHT))
 
 
 @pytest.fixture
@@ -46,6 +50,50 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
     assert layer.explain(x.shape).variants == (f"{half_tiles.TILES}:float32.{tile}",)
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
     check_float16_images(layer, x.astype(np.float16))
+
+
+@pytest.mark.parametrize(("tile", "name"), list(zip(STRAIGHT, STRAIGHT_CASES, strict=True)))
+def test_weights_straight_from_memory(units: vkq.Device, tile: str, name: str) -> None:
+    """float16 images, against float32 ones with the same numbers; replays give the same bytes; what is too
+    large for float16 is infinite."""
+    p, rng = parse(name), np.random.default_rng(len(tile))
+    data = random_data(p, rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(scale=0.1, size=p.x_shape).astype(np.float16)
+    layer = vkq.Conv2d(
+        data.w, data.w_scale, w_zero_point=data.w_zero_point, bias=data.float_bias, device=units,
+        compute="float16", method="matrix", activation="relu", **data.options,
+    )  # fmt: skip
+    kernel = layer._kernel(*_method(layer, p))
+    assert isinstance(kernel, HalfConvolution)
+    want = layer(x.astype(np.float32))
+    kernel.tile = tile
+    given = vkq.Tensor.from_numpy(x, units)
+    assert layer.plan(given.spec).variants == (f"{half_tiles.STRAIGHT}:float16.{tile}",)
+    with units.record() as recording:
+        y = layer(given)
+    recording.run()
+    first = y.numpy()
+    assert first.dtype == np.float16
+    with np.errstate(over="ignore"):
+        rounded = want.astype(np.float16).astype(np.float32)
+    atol = 1e-5 * np.abs(want).max()
+    np.testing.assert_allclose(first.astype(np.float32), rounded, rtol=2**-10, atol=atol)
+    assert np.isinf(first).any() == (want.max() > 65520)
+    for _ in range(5):
+        recording.run()
+        assert y.numpy().tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize(("changed", "taken"), [
+    ("N=1", True), ("W=42", False), ("W=36", False), ("IC=12", False), ("KH=1,KW=1", False),
+    ("stride=2x1", False),
+])  # fmt: skip
+def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) -> None:
+    sizes = dict(one.split("=") for one in ["N=1", "IC=16", "H=8", "W=40", "OC=16", "KH=3", "KW=3"])
+    sizes |= dict(one.split("=") for one in changed.split(","))
+    pad = int(sizes["KW"]) // 2
+    name = ",".join(f"{key}={value}" for key, value in sizes.items())
+    assert half_tiles._straight(parse(f"conv2d[{name},padding={pad}]")) == taken
 
 
 def _method(layer: vkq.Conv2d, p):  # type: ignore[no-untyped-def]

@@ -10,7 +10,7 @@ from ..yamlfile import Node
 
 COSTS = {
     "matrix_conv_costs": {"step", "chunk", "strided"},
-    "half_pixel_costs": {"float32", "float16", "gathered", "once", "number"},
+    "half_pixel_costs": {"float32", "float16", "straight", "gathered", "once", "number"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},
 }
 

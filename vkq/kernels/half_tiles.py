@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
 from .floats import FloatGemm
-from .half import WEIGHT_LAYOUT, HalfMatrices, packed_halves
+from .half import PAIRS_LAYOUT, WEIGHT_LAYOUT, HalfMatrices, packed_halves, packed_pairs
 from .half_planes import Planes
 from .half_ways import STEP, fits
 from .matrix_conv import chunked, halo
@@ -28,7 +29,9 @@ from .pixels import window
 from .weights import Int8, Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-CHUNK = 64  # channels whose pixels are in shared memory at a time, of every tile
+STRAIGHT = "conv2d_q8csw__straight_coopmat"  # the same with weights straight from memory into matrices
+CHUNKS = {TILES: 64, STRAIGHT: 64}  # channels whose pixels are in shared memory at a time
+VECTOR, RUN = 4, 8  # pixels of x that STRAIGHT reads at once; channels of x, and pixels of y, the same
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,9 +51,10 @@ class PixelTile:
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
         share = math.ceil(count / known.multiprocessors)
-        pixels = self.size("TH") * self.size("TW") / 128
-        chunk = p.kh * p.kw * CHUNK / STEP + known.half_pixel_costs[dtype] * pixels
-        return -(-p.ic // (p.groups * CHUNK)) * chunk * max(alone, together * share)
+        pixels, channels = self.size("TH") * self.size("TW") / 128, self.size("CH")
+        cost = known.half_pixel_costs["straight" if self.variant.shader == STRAIGHT else dtype]
+        chunk = p.kh * p.kw * channels / STEP + cost * pixels
+        return -(-p.ic // (p.groups * channels)) * chunk * max(alone, together * share)
 
 
 class HalfConvolution:
@@ -64,23 +68,30 @@ class HalfConvolution:
         self.gathered = HalfMatrices(gemm, channels)
         self.planes = Planes(self.gathered)
         n = oc // groups
-        self.k = -(-channels // CHUNK) * CHUNK * kh * kw
-        shape = (groups, 4 * gemm.n4, self.k)
 
-        def packed() -> Int32:
-            w = chunked(weight, CHUNK, 1).reshape(groups, n, self.k)
-            return packed_halves(np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0))))
+        def resident(shader: str, name: str, packed: Callable[[Int8], Int32]) -> Resident:
+            shape = (groups, 4 * gemm.n4, -(-channels // CHUNKS[shader]) * CHUNKS[shader] * kh * kw)
 
-        self.weights = Resident(self.device, 4 * layout(WEIGHT_LAYOUT).words(shape), packed)
+            def words() -> Int32:
+                w = chunked(weight, CHUNKS[shader], 1).reshape(groups, n, shape[2])
+                return packed(np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0))))
+
+            return Resident(self.device, 4 * layout(name).words(shape), words)
+
+        self.weights = {
+            TILES: resident(TILES, WEIGHT_LAYOUT, packed_halves),
+            STRAIGHT: resident(STRAIGHT, PAIRS_LAYOUT, packed_pairs),
+        }
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
         """The tile that should be the fastest; None where a kernel without one should be."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         found = [
             PixelTile(variant, matrices)
-            for variant in catalog().shaders[TILES].variants
+            for shader in ((TILES, STRAIGHT) if _straight(p) else (TILES,))
+            for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
-            for matrices in advertised_half(facts)
+            for matrices in advertised_half(facts, sums=shader == STRAIGHT)
             if fits(variant, matrices)
             and int(variant.defines["TW"]) % matrices.n == 0
             and not refusals(variant, variant.constants(self._values(p, variant, matrices)), facts)
@@ -112,11 +123,20 @@ class HalfConvolution:
             return self._other(p)[1].convolve(b, p, x, y)
         x = converted(b, x, y.spec.dtype)
         push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
-            "k": self.k, "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
-            "steps": p.kh * p.kw * CHUNK // found.size("BK"), "tiles_h": -(-p.oh // found.size("TH")),
-            "tiles_w": -(-p.ow // found.size("TW")),
+            "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
+            "tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW")),
         }  # fmt: skip
+        if found.variant.shader == TILES:
+            push["steps"] = p.kh * p.kw * found.size("CH") // found.size("BK")
         values = self._values(p, found.variant, found.matrices)
         program = self.device.program(found.variant, values, found.matrices.subgroup)
-        slots = [x, b.constant(self.weights), b.constant(self.gemm.parameters), y]
+        slots = [x, b.constant(self.weights[found.variant.shader]), b.constant(self.gemm.parameters), y]
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
+
+
+def _straight(p: Conv2dProblem) -> bool:
+    """Whether lines and channels are as STRAIGHT reads and writes them, of a filter of more than one tap and
+    steps of one pixel: others have not been timed."""
+    channels = p.ic // p.groups
+    timed = p.kh * p.kw > 1 and p.stride == (1, 1)
+    return timed and channels > 0 == channels % RUN and not (p.w % VECTOR or p.ow % RUN)

@@ -54,7 +54,8 @@ FLOAT16 = Elements(
     HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat", "half_tile_cycles"
 )
 STRAIGHT = Elements(  # weights straight from memory into matrices
-    HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "", "straight_tile_cycles",
+    HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat",
+    "conv2d_q8csw__straight_coopmat", "straight_tile_cycles",
 )  # fmt: skip
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
@@ -108,9 +109,10 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):
         return False
-    if int(variant.defines["BK"]) % matrices.k:
+    if int(variant.defines.get("BK", matrices.k)) % matrices.k:
         return False
-    if variant.shader in (STRAIGHT.product, STRAIGHT.split) and (matrices.m, matrices.k) != (16, 16):
+    straight = variant.shader in (STRAIGHT.product, STRAIGHT.split, STRAIGHT.convolution)
+    if straight and (matrices.m, matrices.k) != (16, 16):
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across

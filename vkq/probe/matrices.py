@@ -115,12 +115,19 @@ def _listed(
                 yield matrices
 
 
-def advertised_half(capabilities: Capabilities, form: str = HALF) -> tuple[Matrices, ...]:
-    """As `advertised`, for float16 (or another form) times float16 into float32: 8 k are one uvec4 then."""
+def advertised_half(
+    capabilities: Capabilities, form: str = HALF, sums: bool = False
+) -> tuple[Matrices, ...]:  # fmt: skip
+    """As `advertised`, for float16 (or another form) times float16 into float32: 8 k are one uvec4 then.
+    sums: only where sums may be matrices of that form, too."""
+    narrow = {(c.m, c.n) for c in capabilities.cooperative_matrices if (c.c, c.d) == (form, form)}
     found = (
         Matrices(c.m, c.n, c.k, form, _subgroup(c, *_subgroups(capabilities)))
         for c in capabilities.cooperative_matrices
-        if (c.a, c.b, c.c, c.d) == (form, form, "f32", "f32") and c.scope == "subgroup" and not c.saturating
+        if (c.a, c.b, c.c, c.d) == (form, form, "f32", "f32")
+        and c.scope == "subgroup"
+        and not c.saturating
+        and (not sums or (c.m, c.n) in narrow)
     )
     return tuple(
         dict.fromkeys(
