@@ -43,7 +43,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#ifndef STEM  // whose push constants are full
+#define DIVISORS
+#endif
+#include "divided.glslh"
 #define NO_STORE_BLOCK
+#define NUMBERS_ALONE
 #include "gemm_output.glslh"
 #include "coopmat_matrices.glslh"
 
@@ -71,24 +76,27 @@ uint place_of_row(uint row) {
 #define TILE_STRIDE_W 1  // in `tile`, where the pixels under a column are beside those of the next
 #else
 #define TILE_STRIDE_W STRIDE_W
-#define BATCH (CH / 8 - CH / 128)  // enough loads under way at once that most tiles wait for memory once
+// An invocation has all runs of a pixel, two pixels at once: most tiles wait for memory once.
+#define PIXELS_AT_ONCE 2
 void load_halo() {
   int h0 = int(tile_h * STRIDE_H) - int(p.pad_t), w0 = int(tile_w * STRIDE_W) - int(p.pad_l);
-  const uint halo = HALO_H * HALO_W, items = halo * RUNS;
+  const uint halo = HALO_H * HALO_W, round_ = PIXELS_AT_ONCE * INVOCATIONS;
   uvec4 padding = uvec4(int8x4_broadcast(p.x_zero_point));
-  [[dont_unroll]] for (uint first = gl_LocalInvocationIndex; first < items; first += BATCH * INVOCATIONS) {
-    uvec4 runs[BATCH];
-    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-      uint item = first + b * INVOCATIONS, run = min(item / halo, RUNS - 1u),
-           pixel = item - item / halo * halo, line = pixel / HALO_W;
-      int h = h0 + int(line), column = w0 + int(pixel - line * HALO_W);
-      bool real = item < items && uint(h) < p.h && uint(column) < p.w;
-      uint at = min(x_run + run, x_last) * p.x_rows + (image * p.h + uint(h)) * p.w + uint(column);
-      runs[b] = real ? x[at] : padding;
+  [[dont_unroll]] for (uint first = 0u; first < halo; first += round_) {
+    uvec4 runs[PIXELS_AT_ONCE][RUNS];
+    [[unroll]] for (uint b = 0u; b < PIXELS_AT_ONCE; b++) {
+      uint pixel = first + b * INVOCATIONS + gl_LocalInvocationIndex, line = pixel / HALO_W;
+      uint h = uint(h0 + int(line)), column = uint(w0 + int(pixel - line * HALO_W));
+      bool real = pixel < halo && h < p.h && column < p.w;
+      uint at = (image * p.h + h) * p.w + column;
+      [[unroll]] for (uint r = 0u; r < RUNS; r++)
+        runs[b][r] = real ? x[min(x_run + r, x_last) * p.x_rows + at] : padding;
     }
-    [[unroll]] for (uint b = 0u; b < BATCH; b++) {
-      uint item = first + b * INVOCATIONS, run = item / halo;
-      if (item < items) tile[(item - run * halo) * X_ROW + run] = operand(runs[b]);
+    [[unroll]] for (uint b = 0u; b < PIXELS_AT_ONCE; b++) {
+      uint pixel = first + b * INVOCATIONS + gl_LocalInvocationIndex;
+      if (pixel < halo) {
+        [[unroll]] for (uint r = 0u; r < RUNS; r++) tile[pixel * X_ROW + r] = operand(runs[b][r]);
+      }
     }
   }
 }
@@ -112,6 +120,10 @@ void store_step(uint slot, uint stage) {
         next_w[slot][i];
 }
 
+#ifdef BURST
+void move_step(uint from, uint to) { next_w[to] = next_w[from]; }
+#endif
+
 // A subgroup has whole lines of the tile, or runs of one line. Steps beyond the last tap read the last one's
 // pixels.
 uint x_place(uint t, uint stage) {
@@ -132,14 +144,18 @@ void load_once() {
 #include "coopmat_pipeline.glslh"
 
 void main() {
-  uint tiles_n = ceil_div(p.n, BN), tiles = p.tiles_h * p.tiles_w, images = p.rows / p.pixels;
-  uint index = workgroup_index(), place = index / tiles_n;
-  n = index % tiles_n * BN;
-  group = place / (images * tiles);
-  place -= group * images * tiles;
-  image = place / tiles;
-  tile_h = place / p.tiles_w % p.tiles_h * TH;
-  tile_w = place % p.tiles_w * TW;
+  uint tiles_n = ceil_div(p.n, BN), index = workgroup_index();
+  uint place = DIVIDED(index, tiles_n, tiles_n), line = DIVIDED(place, p.tiles_w, tiles_w);
+  n = (index - place * tiles_n) * BN;
+  tile_w = (place - line * p.tiles_w) * TW;
+  image = DIVIDED(line, p.tiles_h, tiles_h);
+  tile_h = (line - image * p.tiles_h) * TH;
+  group = 0u;
+  if (p.groups > 1u) {
+    uint images = p.rows / p.pixels;
+    group = image / images;
+    image -= group * images;
+  }
   w_across = ceil_div(p.n, 16u) * 16u;
   uint chunks = ceil_div(p.k16, RUNS), t = gl_LocalInvocationIndex,
        output_ = min(n + t % W_ACROSS, w_across - 1u);

@@ -88,10 +88,8 @@ void begin_x(uint image, uint oh, uint ow) {
 }
 
 #ifdef WIDE
-uvec4 load_run(uint run) {
-  uvec4 found = x[(x_run + min(run, p.k16 - 1u)) * p.x_rows + x_first];
-  return run < p.steps * TURN_RUNS ? found : uvec4(0u);
-}
+uint loaded[SLOTS];  // which step a slot has
+uvec4 load_run(uint run) { return x[(x_run + min(run, p.k16 - 1u)) * p.x_rows + x_first]; }
 #else
 void load_x(uint slot, uint t) {
   uint run = t * RUNS + X_FIRST_RUN, last = p.k16 - 1u;
@@ -116,6 +114,7 @@ void begin_loads() {
 
 #ifdef WIDE
 void load_step(uint slot, uint t) {
+  loaded[slot] = t;
   uint mine = gl_LocalInvocationIndex, across = ceil_div(p.n, 16u) * 16u;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[slot][i] = load_run(t * RUNS + mine / X_ACROSS + i * (INVOCATIONS / X_ACROSS));
@@ -132,14 +131,31 @@ void load_step(uint slot, uint t) {
 }
 #endif
 
+// Of x, as it is stored: not before, as what is done to a load waits for it.
+#ifdef WIDE
+uvec4 stored_run(uint slot, uint i) {
+  uint run = loaded[slot] * RUNS + gl_LocalInvocationIndex / X_ACROSS + i * (INVOCATIONS / X_ACROSS);
+  return run < p.steps * TURN_RUNS ? next_x[slot][i] : uvec4(0u);
+}
+#else
+#define stored_run(slot, i) operand(next_x[slot][i])
+#endif
+
 void store_step(uint slot, uint stage) {
   uint t = gl_LocalInvocationIndex, base = stage * STAGE;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     tile[base + (BN + t % X_ACROSS) * W_ROW + t / X_ACROSS + i * (INVOCATIONS / X_ACROSS)] =
-        operand(next_x[slot][i]);
+        stored_run(slot, i);
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++)
     tile[base + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
 }
+
+#ifdef BURST
+void move_step(uint from, uint to) {
+  next_x[to] = next_x[from];
+  next_w[to] = next_w[from];
+}
+#endif
 
 uint x_place(uint t, uint stage) { return stage * STAGE + (BN + subgroup_m) * W_ROW; }
 uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }

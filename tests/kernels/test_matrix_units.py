@@ -123,15 +123,14 @@ def rows_of(variant: Variant) -> int:
 
 
 def test_tiles_keep_the_rules_of_the_shaders() -> None:
-    for shader in (coopmat.GEMM, coopmat.DYNAMIC, CONV):
+    for shader in (coopmat.GEMM, coopmat.SPLIT, coopmat.DYNAMIC, CONV):
         for variant in catalog().shaders[shader].variants:
             d = {name: int(value) for name, value in variant.defines.items()}
             assert d["TURNS"] % 2 == d["TURNS"] % d["DEPTH"] == d["BK"] % 32 == 0
+            assert "BURST" not in d or d["TURNS"] == d["DEPTH"]
             assert d["BN"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
             assert Matrices(16, 8, 32).fit(variant, rows_of(variant))
-            if shader == CONV:
-                assert d["CH"] // 8 - d["CH"] // 128 >= 1
-            else:
+            if shader != CONV:
                 assert d["BM"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
 
 

@@ -19,6 +19,7 @@ from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
+from .divisor import divisor
 from .matrix_units import MatrixWeights, centred
 from .weights import Arithmetic, Int8, zeros_behind
 
@@ -49,16 +50,17 @@ class MatrixConv:
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
         """The push constants."""
-        defines, w = {name: int(shader.defines[name]) for name in ("TH", "TW", "CH", "BK")}, self.packed
-        channels = p.ic // p.groups
+        defines, w = {name: int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH", "BK")}, self.packed
+        channels, tiles_h, tiles_w = p.ic // p.groups, -(-p.oh // defines["TH"]), -(-p.ow // defines["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow,
             "k16": -(-channels // 16),
             "steps": w.k_padded // -(-channels // defines["CH"]) // defines["BK"], "taps": p.kh * p.kw,
             "x_rows": p.n * p.h * p.w, "h": p.h, "w": p.w, "x_zero_point": w.arithmetic.x_zero_point,
             "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],
-            "dilation_w": p.dilation[1], "tiles_h": -(-p.oh // defines["TH"]),
-            "tiles_w": -(-p.ow // defines["TW"]),
+            "dilation_w": p.dilation[1], "tiles_h": tiles_h, "tiles_w": tiles_w,
+            **divisor("tiles_n", -(-w.n // defines["BN"])), **divisor("tiles_h", tiles_h),
+            **divisor("tiles_w", tiles_w),
         }  # fmt: skip
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
