@@ -5,8 +5,8 @@
 // Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row is a run of BK
 //           halves and 16 bytes of padding, which keep neighbours in other banks.
-// Threads   a workgroup of LOCAL_X invocations computes all rows, at most BM, of BN outputs. The subgroups'
-//           sums are added in the same order every time.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
+//           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k, of at most BM rows and 16; BN / 4 divides LOCAL_X.
 #version 450
 #pragma use_vulkan_memory_model
@@ -47,7 +47,7 @@ const uint X_ITEMS = (BM * RUNS + SUBGROUP - 1u) / SUBGROUP;
 uvec4 next_x[DEPTH][X_ITEMS];
 MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N];
 MatrixW low[SUBSTEPS][FRAGMENTS_N], high[SUBSTEPS][FRAGMENTS_N];
-uint n, first_step;  // of the workgroup; of the subgroup's part of k
+uint n, first_row, first_step;  // of the workgroup; of the subgroup's part of k
 uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
 
 // Item i of x: where it lies in the piece of shared memory, and its run of k in a step.
@@ -63,7 +63,8 @@ void load(uint slot, uint t) {
           gl_CooperativeMatrixLayoutRowMajor);
   }
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    next_x[slot][i] = x[min(x_row(i), p.m - 1u) * runs + min(step_ * RUNS + x_run(i), runs - 1u)];
+    next_x[slot][i] =
+        x[min(first_row + x_row(i), p.m - 1u) * runs + min(step_ * RUNS + x_run(i), runs - 1u)];
 }
 
 // What lies beyond k is made zero here, not where it is loaded, which would wait for it there.
@@ -128,7 +129,7 @@ void add_subgroups(uint c4, vec4 scale, vec4 bias) {
     for (uint e = me; e < SUMS; e += LOCAL_X) {
       vec4 sums = vec4(0.0);
       [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sums += uintBitsToFloat(tile[s * SUMS + e]);
-      uint row = first * MN + e / (BN / 4);
+      uint row = first_row + first * MN + e / (BN / 4);
       if (row < p.m && c4 < p.n4) store_row(row, c4, bounded(sums * scale + bias));
     }
   }
@@ -136,7 +137,8 @@ void add_subgroups(uint c4, vec4 scale, vec4 bias) {
 
 void main() {
   uint steps = ceil_div(ceil_div(p.k, BK), SUBGROUPS * DEPTH) * DEPTH, blocks_n = ceil_div(4u * p.n4, MM);
-  n = workgroup_index() * BN;
+  n = workgroup_index() / ROW_TILES * BN;
+  first_row = workgroup_index() % ROW_TILES * BM;
   first_step = gl_SubgroupID * steps;
   w_blocks = ceil_div(p.k, K_PADDED) * (K_PADDED / PAIRS);
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)

@@ -23,7 +23,7 @@ from .test_half import layer_of
 # which all have several steps
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
-    (29, 328, "16x16x16"),
+    (29, 328, "16x16x16"), (61, 584, "16x8x16"),
 ]  # fmt: skip
 
 

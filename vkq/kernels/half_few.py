@@ -13,7 +13,7 @@ from .floats import FloatGemm
 from .half_operands import RUN
 
 SHADER = "gemv_q8csw__coopmat"
-ROWS = (8, 16, 32)  # at most
+ROWS = (8, 16, 32, 64)  # at most
 # Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
 INVOCATIONS = (512, 256, 128)
 
@@ -35,7 +35,8 @@ def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, 
     if tall is None or not whole or dtype != "float16" or half_refusal(gemm.device):
         return None
     facts, variant = gemm.device.capabilities, catalog().find(SHADER, rows=str(tall))
-    workgroups, known = -(-4 * gemm.n4 // int(variant.defines["BN"])), profile(facts)
+    wide, tiles = (int(variant.defines[name]) for name in ("BN", "ROW_TILES"))
+    workgroups, known = tiles * -(-4 * gemm.n4 // wide), profile(facts)
     if not worth(rows, workgroups, known.multiprocessors):
         return None
     sizes = INVOCATIONS[workgroups > known.multiprocessors :]
