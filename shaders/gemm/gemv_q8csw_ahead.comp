@@ -1,8 +1,9 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] as gemv_q8csw_split.comp, for devices whose distance from
 // memory is the limit: the next blocks of weights are on their way while those before are multiplied, and x
-// is in shared memory, a slice of k at a time.
+// is in shared memory, a slice of k at a time. A few invocations bring it, so that the others ask for weights
+// at once: who asks for both waits for both, and x asked for after weights comes after them.
 //
-// Memory    as gemv_q8csw_split.comp.
+// Memory    as gemv_q8csw_split.comp; y: rows of channels.
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. Of a slice of
 //           SLICE blocks of k a part takes every LOCAL_Y-th, UNROLL at a time.
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
@@ -31,32 +32,47 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define NO_STORE_ROW
 #include "push.glslh"
 #include "workgroup.glslh"
+#define UNKNOWN_ZERO gl_WorkGroupID.z
 #include "float_weight.glslh"
 #include "float_output.glslh"
 #include "float_rows.glslh"
 
 #define me gl_LocalInvocationIndex
 #define part gl_LocalInvocationID.y
-const uint ALL = LOCAL_X * LOCAL_Y, STEP = UNROLL * LOCAL_Y, TAKEN = ROWS * SLICE / ALL;
+const uint ALL = LOCAL_X * LOCAL_Y, STEP = UNROLL * LOCAL_Y, TAKERS = ALL / TAKEN_BY;
 const uint X_SIZE = ROWS * SLICE, SUMS_SIZE = SUMMED * ALL;
 shared vec4 tile[X_SIZE > SUMS_SIZE ? X_SIZE : SUMS_SIZE];  // x [row][block], then sums [row][part][column]
 
 uint k4, m, row, weights;  // blocks of k; the first row, in its group and in x; the first block of weights
 ivec4 next[UNROLL];
-StoredRow taken[TAKEN];  // of the next slice of x, as read: nobody waits for it before it is used
 vec4 sums[ROWS];
+StoredRow taken[X_SIZE / TAKERS];
 
 void load(uint first) {
   [[unroll]] for (uint i = 0u; i < UNROLL; i++)
     next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
 }
 
-void take(uint first) {
-  [[unroll]] for (uint i = 0u; i < TAKEN; i++) {
-    uint r = (me + i * ALL) / SLICE, k = first + (me + i * ALL) % SLICE;
-    StoredRow found = stored_row(row + min(r, p.m - 1u - m), min(k, k4 - 1u));
-    taken[i] = k < k4 ? found : StoredRow(0);
+// Of a slice of x, which TAKERS invocations bring: nobody waits for it before it is stored, and only there
+// does what lies beyond k become zero.
+void take(uint slice) {
+  [[unroll]] for (uint i = 0u; i < X_SIZE / TAKERS; i++) {
+    uint r = (me + i * TAKERS) / SLICE, k = slice + (me + i * TAKERS) % SLICE;
+    taken[i] = stored_row(row + min(r, p.m - 1u - m), min(k, k4 - 1u));
   }
+}
+
+void store(uint slice) {
+  [[unroll]] for (uint i = 0u; i < X_SIZE / TAKERS; i++) {
+    uint k = slice + (me + i * TAKERS) % SLICE;
+    tile[me + i * TAKERS] = k < k4 ? floats_of(taken[i]) : vec4(0.0);
+  }
+}
+
+void bring(uint slice) {
+  if (me >= TAKERS) return;
+  take(slice);
+  store(slice);
 }
 
 void multiply(ivec4 block, vec4 zeros, uint at) {
@@ -97,36 +113,51 @@ float summed(uint r, uint i) {
 
 void main() {
   uint tiles_n = ceil_div(p.n4, LOCAL_X), tiles_m = ceil_div(p.m, ROWS), tile_index = workgroup_index();
-  uint group = tile_index / tiles_n / tiles_m, first = tile_index % tiles_n * LOCAL_X;
-  uint column = min(first + gl_LocalInvocationID.x, p.n4 - 1u);
+  uint group = 0u, tile_n = tile_index;
+  m = 0u;
+  if (p.groups * tiles_m > 1u) {  // seldom; weights would wait for the divisions
+    group = tile_index / tiles_n / tiles_m;
+    tile_n = tile_index % tiles_n;
+    m = tile_index / tiles_n % tiles_m * ROWS;
+  }
+  uint first = tile_n * LOCAL_X, column = min(first + gl_LocalInvocationID.x, p.n4 - 1u);
   k4 = ceil_div(p.k, 4u);
-  m = tile_index / tiles_n % tiles_m * ROWS;
   row = group * p.m + m;
   weights = group * k4 * p.n4 + column;
+  bring(0u);
   load(0u);
-  take(0u);
   vec4 zeros = channel_block(group * p.n4 + column, ZERO);
+  // Of the one column that this invocation stores.
+  uint block = first + me % WIDE / 4u, c = 4u * (group * p.n4 + block) + me % 4u;
+  uint c4 = group * p.n4 + min(block, p.n4 - 1u);
+  float scale = channel_block(c4, SCALE)[me % 4u], bias = channel_block(c4, BIAS)[me % 4u];
   [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] = vec4(0.0);
   for (uint slice = 0u; slice < k4; slice += SLICE) {
-    barrier();  // nobody reads the slice before any more
-    [[unroll]] for (uint i = 0u; i < TAKEN; i++) tile[me + i * ALL] = floats_of(taken[i]);
+    if (slice > 0u) {
+      barrier();  // nobody reads the slice before any more
+#if TAKEN_BY == 1
+      store(slice);
+#else
+      bring(slice);
+#endif
+    }
     barrier();
+#if TAKEN_BY == 1  // all wait for all of it, so it is asked for a slice ahead
+    if (slice + SLICE < k4) take(slice + SLICE);
+#endif
     [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
       ivec4 blocks[UNROLL] = next;
       load(slice + at + STEP);
       [[unroll]] for (uint i = 0u; i < UNROLL; i++) multiply(blocks[i], zeros, at + i * LOCAL_Y + part);
     }
-    take(slice + SLICE);
   }
   [[unroll]] for (uint some = 0u; some < ROWS; some += SUMMED) {
     sum_parts(some);
     for (uint i = me; i < SUMMED * WIDE; i += ALL) {
-      uint r = m + some + i / WIDE, block = first + i % WIDE / 4u;
-      uint c4 = group * p.n4 + block, c = 4u * c4 + i % 4u;
-      float value = output_values(vec4(summed(i / WIDE, i % WIDE)), c4)[i % 4u];
-      uint image = r / p.plane;
+      uint r = m + some + i / WIDE;
+      float value = bounded(vec4(summed(i / WIDE, i % WIDE) * scale + bias)).x;
       if (r < p.m && block < p.n4 && c < p.channels)
-        store_number(y, (image * p.channels + c) * p.plane + r - image * p.plane, value);
+        store_number(y, r * p.channels + c, value);
     }
   }
 }
