@@ -8,7 +8,7 @@
 //           element; channels and y: float_output.glslh. In shared memory a row is a run of BK halves, and 16
 //           bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
-//           step and weights of the next TURNS steps are on their way while a step is multiplied.
+//           step and weights of the next TURNS steps (LATE: of AHEAD x 32 k) are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
@@ -34,6 +34,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { vec4 y[]; };
 #include "workgroup.glslh"
 #include "float16.glslh"
 #include "float_output.glslh"
+#define BITS 8  // of a weight
+#define BIASED (0x64006400u + (p.m >> 31))  // 1024 twice: grouped_matrices.glslh
 #include "coopmat_half.glslh"
 
 #define PAIRS 32u     // k of a matrix of weights in memory
@@ -62,7 +64,10 @@ uint first_step;  // of the workgroup's part of k
 #include "half_runs.glslh"
 #endif
 
-MatrixW pairs[TURNS * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
+#ifndef AHEAD
+#define AHEAD (TURNS * SUBSTEPS)
+#endif
+MatrixW pairs[AHEAD][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
 MatrixX right[2][FRAGMENTS_M];
 uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
 
@@ -87,11 +92,13 @@ void load_zeros() {
   barrier();
 }
 
-// Those of the substep `ahead` after the first one of step t, into `slot`.
-void load_w(uint slot, uint t, uint ahead) {
+// Those of outputs i of the substep `ahead` after the first one of step t, into `slot`; and of all outputs.
+void load_w_of(uint i, uint slot, uint t, uint ahead) {
   uint block = min((first_step + t) * SUBSTEPS + ahead, w_blocks - 1u);
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    coopMatLoad(pairs[slot][i], w, w_first[i] + block * 2u * MM, 2, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatLoad(pairs[slot][i], w, w_first[i] + block * 2u * MM, 2, gl_CooperativeMatrixLayoutRowMajor);
+}
+void load_w(uint slot, uint t, uint ahead) {
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) load_w_of(i, slot, t, ahead);
 }
 
 void store_x(uint stage) {
@@ -104,11 +111,38 @@ void fetch(uint buffer_, uint stage, uint k16) {
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-#define multiply(left, buffer_)                             \
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)        \
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)      \
-      acc[i][j] = coopMatMulAdd(left[i], right[buffer_][j], acc[i][j]);
+#define multiply_row(left, buffer_)                       \
+  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)      \
+    acc[i][j] = coopMatMulAdd(left, right[buffer_][j], acc[i][j]);
+#define multiply(left, buffer_) \
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { multiply_row(left[i], buffer_) }
 
+#ifdef LATE
+// One step, t, as below, with fewer registers: a matrix becomes halves as it is multiplied, and the next
+// weights are asked for as soon as it has. The last products of a step hide its barrier and the reads after.
+void multiply_step(uint turn, uint t) {
+  uint stage = t % 2u;
+  [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
+    uint slot = (turn * SUBSTEPS + s) % AHEAD;
+    fetch(1u, stage, 2u * s + 1u);
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      halves_of_codes(pairs[slot][i], 0u, BIASED, zeros[i], low[i])
+      multiply_row(low[i], 0u)
+    }
+    if (s + 1u == SUBSTEPS) {
+      store_x(1u - stage);
+      load_x(0u, first_step + t + 2u);
+      barrier();
+    }
+    fetch(0u, s + 1u < SUBSTEPS ? stage : 1u - stage, (2u * s + 2u) % (2u * SUBSTEPS));
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      halves_of_codes(pairs[slot][i], 1u, BIASED, zeros[i], low[i])
+      load_w_of(i, slot, t, s + AHEAD);
+      multiply_row(low[i], 1u)
+    }
+  }
+}
+#else
 // One step, t, whose place in its turn the compiler knows: registers have no numbers in a loop.
 void multiply_step(uint turn, uint t) {
   uint stage = t % 2u;
@@ -128,6 +162,7 @@ void multiply_step(uint turn, uint t) {
   load_x(0u, first_step + t + 2u);
   barrier();
 }
+#endif
 
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), tiles_m = ceil_div(p.m, BM);
@@ -143,13 +178,16 @@ void main() {
   first_row = index / tiles_n % tiles_m * BM;
   begin_x();
   begin_w();
-  [[unroll]] for (uint s = 0u; s < TURNS * SUBSTEPS; s++) load_w(s, 0u, s);
+  [[unroll]] for (uint s = 0u; s < AHEAD; s++) load_w(s, 0u, s);
   load_x(0u, first_step);
   load_zeros();
   store_x(0u);
   load_x(0u, first_step + 1u);
   clear_acc();
   barrier();
+#ifdef LATE
+  fetch(0u, 0u, 0u);
+#endif
   // What lies beyond the end of k is multiplied by x of zero.
   [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);

@@ -27,7 +27,7 @@ def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
 
 
 @pytest.mark.parametrize(("tile", "parts", "k", "n"), [  # a tile or two, runs of k and columns left
-    ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
+    ("64x256", 1, 77, 284), ("64x128", 1, 77, 284), ("64x64", 2, 333, 67), ("32x64", 2, 333, 36),
     ("16x64", 1, 77, 66),
 ])  # fmt: skip
 def test_every_tile(
@@ -46,7 +46,7 @@ def test_every_tile(
 
 
 @pytest.mark.parametrize(("tile", "k", "parts"), [
-    ("64x128", 264, 2), ("64x64", 200, 1), ("32x64", 264, 2), ("16x64", 520, 2),
+    ("64x256", 200, 1), ("64x128", 264, 2), ("64x64", 200, 1), ("32x64", 264, 2), ("16x64", 520, 2),
     ("16x64", 77, 1),
 ])  # fmt: skip
 def test_float16_rows(
