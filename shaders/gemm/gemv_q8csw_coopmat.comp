@@ -17,7 +17,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
-layout(constant_id = 0) const uint LOCAL_X = 256;
+layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
