@@ -13,7 +13,6 @@
 #extension GL_EXT_null_initializer : require
 
 layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
-layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
@@ -23,6 +22,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "activation.glslh"
 #include "grouped_weight.glslh"
 
 #define STEP 32u  // of k: no group is shorter
@@ -107,10 +107,6 @@ void add_slices() {
   }
 #endif
 }
-
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
-// and max, which lose NaN.
-float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 void store_results(uint m, uint n) {
   [[unroll]] for (uint j = 0u; j < TILE_N; j++) {

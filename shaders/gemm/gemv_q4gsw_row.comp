@@ -21,7 +21,6 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 32;
 layout(constant_id = 1) const uint LOCAL_Y = 4;
-layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
 #include "float_numbers.glslh"
@@ -32,6 +31,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "activation.glslh"
 #include "grouped_weight.glslh"
 #include "grouped_pairs.glslh"
 
@@ -44,10 +44,6 @@ shared float parts[LOCAL_Y * COLUMNS * (LOCAL_X + 1)];
 uint w_at[COLUMNS], group_at[COLUMNS], per_group;  // of the columns; chunks of a group, as a power of two
 uvec4 next_words[COLUMNS];
 uvec2 next_groups[COLUMNS];  // words: nobody waits for them before they are used
-
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
-// and max, which lose NaN.
-float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 void load(uint chunk) {
   [[unroll]] for (uint c = 0u; c < COLUMNS; c++) next_words[c] = w[w_at[c] + chunk];

@@ -18,7 +18,6 @@
 
 layout(local_size_y_id = 1) in;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
-layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
 #include "float_numbers.glslh"
@@ -32,6 +31,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define PART vec4
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "activation.glslh"
 #include "grouped_weight.glslh"
 #include "grouped_pairs.glslh"
 #include "split_sum.glslh"
@@ -41,10 +41,6 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define lane gl_LocalInvocationID.y
 const uint X_ROW = LOCAL_Y * (CHUNK + 1);
 shared vec4 x_tile[TILE_M * X_ROW];  // [row][part][CHUNK and one]: neighbours go to other banks
-
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
-// and max, which lose NaN.
-float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 // Brings the chunks of all parts of the rows from m on, from chunk `first` on.
 void stage(uint m, uint first) {

@@ -18,7 +18,6 @@
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 1;
 layout(constant_id = 1) const uint LOCAL_Y = 64;
-layout(constant_id = 2) const bool CLAMPED = false;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 layout(constant_id = 4) const bool IN_TURN = false;  // one word of a chunk after the other: fewer registers
 
@@ -31,12 +30,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define PART vec4
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "activation.glslh"
 #include "grouped_weight.glslh"
 #include "split_sum.glslh"
-
-// The fused activation, where there is one: drivers turn even a comparison with an infinite bound into min
-// and max, which lose NaN.
-float bounded(float v) { return CLAMPED ? clamp(v, p.y_low, p.y_high) : v; }
 
 // Adds the products of a word of each of four columns, by row and column, in units of the columns' scales.
 // `word`: its number in a row of w.
