@@ -3,7 +3,7 @@
 // matrices, and x, scales and zero points go through shared memory.
 //
 // Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16,
-//           FOUR: a multiple of four long, in uvec2. In shared memory a row is a run of BK halves and 16
+//           ROWS_OF: of whole blocks of four, in uvec2. In shared memory a row is a run of BK halves and 16
 //           bytes of padding, which keep neighbours in other banks.
 // Threads   a workgroup of WGN subgroups, each with all rows of some outputs, computes BM x BN results,
 //           SPLIT: of one part of k. x of the next two steps and codes of the next TURNS are on their way
@@ -26,7 +26,7 @@ layout(constant_id = 3) const bool HALF_SCALES = false;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
-#if FOUR
+#ifdef ROWS_OF
 layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #else
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
@@ -49,6 +49,27 @@ uint n, first_row, blocks, across, first_step;  // of the workgroup; of all; of 
 #ifdef SPLIT
 #include "coopmat_split.glslh"
 #endif
+
+// The end of a product: sums have been scaled.
+#define LATE
+#define N4 ceil_div(p.n, 4u)
+const uint SCALE = 0u, BIAS = 1u, group = 0u;
+vec4 channel_block(uint c4, uint what) {
+  vec4 block = vec4(1.0);
+  if (what == BIAS) [[unroll]]
+    for (uint c = 0u; c < 4u; c++) block[c] = span_bias(min(4u * c4 + c, p.n - 1u), across);
+  return block;
+}
+void store_row(uint m, uint c4, vec4 values) {
+#ifdef ROWS_OF
+  y[m * (p.n / 4u) + c4] = float16_pair(values);
+#else
+  [[unroll]] for (uint c = 0u; c < 4u; c++)
+    if (4u * c4 + c < p.n) store_number(y, m * p.n + 4u * c4 + c, values[c]);
+#endif
+}
+#include "half_epilogue.glslh"
+uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
@@ -140,33 +161,6 @@ void multiply_step(uint turn, uint t) {
   store_x(1u - stage, t + 1u);
   load_x(t + 2u);
   barrier();
-}
-
-void store_results() {
-  const uint ACROSS = SN / 4u;
-  uint lane = gl_SubgroupInvocationID, mine = gl_SubgroupID * ROUND * SCRATCH_ROW;
-  uint column = n + subgroup_n + 4u * (lane % ACROSS);
-  vec4 bias;
-  [[unroll]] for (uint c = 0u; c < 4u; c++) bias[c] = span_bias(min(column + c, p.n - 1u), across);
-  barrier();
-  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j += ROUND / MN) {
-    subgroupBarrier();
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      [[unroll]] for (uint r = 0u; r < ROUND / MN; r++)
-        coopMatStore(acc[i][j + r], tile, mine + r * MN * SCRATCH_ROW + i * (MM / 4), SCRATCH_ROW,
-            gl_CooperativeMatrixLayoutColumnMajor);
-    subgroupBarrier();
-    [[unroll]] for (uint e = 0u; e < ROUND * ACROSS; e += SUBGROUP) {
-      uint row = (e + lane) / ACROSS, place = first_row + subgroup_m + j * MN + row;
-      vec4 values = bounded(uintBitsToFloat(tile[mine + row * SCRATCH_ROW + lane % ACROSS]) + bias);
-#if FOUR
-      if (place < p.m && column < p.n) y[(place * p.n + column) / 4u] = float16_pair(values);
-#else
-      [[unroll]] for (uint c = 0u; c < 4u; c++)
-        if (place < p.m && column + c < p.n) store_number(y, place * p.n + column + c, values[c]);
-#endif
-    }
-  }
 }
 
 void main() {
