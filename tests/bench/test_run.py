@@ -258,7 +258,7 @@ def test_peers_stand_beside_vkq_and_say_what_ran(any_device: vkq.Device) -> None
     assert (rows["right"].arm, rows["right"].variant) == ("peer", "right 1.0 int8, CPU")
     assert rows["right"].verified == "agrees bit for bit"
     assert rows["wrong"].verified.startswith("DIFFERS from the reference: ")
-    assert rows["right"].command.endswith("--peer right --device 1")
+    assert rows["right"].command.endswith(f"--peer right --device {any_device.capabilities.index}")
     assert [(f.path, f.reason) for f in found.failures] == [("unable", "this library has no such layer")]
     first = found.comparisons[0]
     assert (first.path, first.base, first.clock, first.verdict) == (
@@ -378,8 +378,9 @@ def test_warnings_name_the_remedy(any_device: vkq.Device) -> None:
 
 
 def test_command_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    software_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     profile_says(monkeypatch, ceilings, cache_bytes=1 << 18)  # the figures do not matter here
     monkeypatch.setattr(ceilings, "LASTING_US", 100.0)
     files = {option: tmp_path / f"run.{option}" for option in ("json", "csv", "md", "plot")}
@@ -441,7 +442,8 @@ def test_a_network_ends_with_what_its_layers_add_up_to(
         '  - {case: "linear[M=1,K=4,N=9]", reason: r, times: 2, methods: [nonesuch]}\n'
     )
     out = tmp_path / "run.json"
-    words = ["bench", str(file), "--device", "llvmpipe", "--path", "portable", *SHORT, "--json", str(out)]
+    words = ["bench", str(file), "--device", any_device.name, "--path", "portable"]
+    words += [*SHORT, "--json", str(out)]
     assert cli.main(words) == 0
     run = result.read(out)
     first, second = (row.median_us for row in run.rows)
@@ -479,7 +481,7 @@ def test_all_peers_are_those_that_are_installed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_command_line_refusals_and_json_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    any_device: vkq.Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert cli.main(["bench"]) == 0
     assert "seed " in capsys.readouterr().out
@@ -490,15 +492,15 @@ def test_command_line_refusals_and_json_alone(
         (["--vs", "nonesuch"], "it must be all or one of"),
         (["--peer", "nonesuch"], "all or one of ort"),
     ):
-        assert cli.main(["bench", case, "--device", "llvmpipe", *words]) == 2
+        assert cli.main(["bench", case, "--device", any_device.name, *words]) == 2
         assert message in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         cli.main(["bench", case, "--samples", "0"])
     assert "'0' is no whole number from 1 to" in capsys.readouterr().err
-    assert cli.main(["bench", case, "--device", "llvmpipe", *SHORT, "--json", "-"]) == 0
+    assert cli.main(["bench", case, "--device", any_device.name, *SHORT, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"][0]["case"] == case
     monkeypatch.setattr(Expected, "mismatch", lambda self, got: "7 of 8 differ")
-    assert cli.main(["bench", case, "--device", "llvmpipe", "--path", "portable", *SHORT]) == 1
+    assert cli.main(["bench", case, "--device", any_device.name, "--path", "portable", *SHORT]) == 1
     out = capsys.readouterr().out
     assert "MISMATCH portable: 7 of 8 differ" in out
     assert "1 MISMATCH: these give wrong numbers" in out

@@ -13,10 +13,11 @@ from vkq.check import compare
 from vkq.check.catalogue import check_of
 from vkq.check.expected import Expected
 from vkq.cli import main
+from vkq.runtime.device import Device
 
 
-def test_check_prints_json_with_a_summary(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "linear[M=9,K=9,N=9]", "--device", "llvmpipe", "--json"]) == 0
+def test_check_prints_json_with_a_summary(any_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "linear[M=9,K=9,N=9]", "--device", any_device.name, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["schema"], said["mismatches"]) == (1, [])
     assert said["summary"]["cases"] == 14
@@ -26,19 +27,21 @@ def test_check_prints_json_with_a_summary(capsys: pytest.CaptureFixture[str]) ->
     assert said["summary"]["refused_by_method"] == 0
 
 
-def test_check_of_random_cases_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "--count", "7", "--seed", "3", "--device", "llvmpipe", "--path", "portable"]) == 0
+def test_check_of_random_cases_alone(any_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["check", "--count", "7", "--seed", "3", "--device", any_device.name, "--path", "portable"]
+    assert main(words) == 0
     said = capsys.readouterr().out
     assert "7 cases on 1 path (portable), " in said
     assert ": 0 mismatches, " in said
 
 
 def test_a_mismatch_exits_1_and_says_how_to_see_it_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    any_device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = compare.Check.expected
     monkeypatch.setattr(compare.Check, "expected", lambda *arguments: Expected(true(*arguments).y ^ 1))
-    assert main(["check", "linear[M=9,K=9,N=9]/seed=2", "--device", "llvmpipe", "--path", "portable"]) == 1
+    words = ["check", "linear[M=9,K=9,N=9]/seed=2", "--device", any_device.name, "--path", "portable"]
+    assert main(words) == 1
     said = capsys.readouterr().out
     assert "MISMATCH linear[M=9,K=9,N=9]/seed=2 path=portable: 81 of 81 elements differ" in said
     assert "again: vkq check 'linear[M=9,K=9,N=9]/seed=2' --path portable" in said
@@ -61,7 +64,9 @@ def test_without_a_device_it_exits_3(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("driver", ["llvmpipe", "SwiftShader"])
-def test_debug_shows_what_the_shaders_print(driver: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_debug_shows_what_the_shaders_print(
+    driver: str, software_device: Device, capfd: pytest.CaptureFixture[str]
+) -> None:
     assert (
         main(["check", "linear[M=5,K=9,N=6]/seed=0", "--device", driver, "--path", "portable", "--debug"])
         == 0
@@ -127,13 +132,16 @@ def test_a_check_that_would_check_nothing_is_an_error(
     assert "no case is left to check" in capsys.readouterr().err
 
 
-def test_check_integer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert main(["check", "integer", "--count", "2", "--device", "llvmpipe", "--path", "transform"]) == 0
+def test_check_integer(
+    any_device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["check", "integer", "--device", any_device.name]
+    assert main([*words, "--count", "2", "--path", "transform"]) == 0
     assert "2 random integer correlations on transform: 0 mismatches" in capsys.readouterr().out
-    assert main(["check", "integer", "--device", "llvmpipe"]) == 2
+    assert main(words) == 2
     assert "--count is 0" in capsys.readouterr().err
     monkeypatch.setattr(reference.integer, "conv2d", lambda x, w, bias, p: np.zeros(p.y_shape))
-    assert main(["check", "integer", "--count", "1", "--device", "llvmpipe", "--json"]) == 1
+    assert main([*words, "--count", "1", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert said["summary"]["mismatches"] == 1
     assert "transform" in said["summary"]["paths"]
