@@ -3,6 +3,8 @@
 //
 // Memory    x and w: [case][step][row][k] and [case][step][output][k] halves, 8 k a uvec4; y:
 //           [case][row][output] float32.
+//           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
+//           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp).
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -18,6 +20,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 13) in;
+layout(constant_id = 16) const bool ALIKE = false;
 
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -33,6 +36,7 @@ layout(push_constant) uniform Push {
 #include "coopmat_half_types.glslh"
 const uint RUNS = MK / 8;
 shared uvec4 rows[MN * RUNS], outputs[MM * RUNS], results[MN * (MM / 4)];
+shared uvec4 tile[MM / 4];  // scales
 
 void main() {
   uint index = workgroup_index(), lane = gl_LocalInvocationIndex;
@@ -45,9 +49,19 @@ void main() {
     for (uint i = lane; i < MM * RUNS; i += SUBGROUP) outputs[i] = w[(index * p.steps + s) * MM * RUNS + i];
     barrier();
     coopMatLoad(left, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
-    coopMatLoad(right, rows, 0, RUNS, gl_CooperativeMatrixLayoutColumnMajor);
+    coopMatLoad(right, rows, 0, ALIKE ? 0u : RUNS, gl_CooperativeMatrixLayoutColumnMajor);
     acc = coopMatMulAdd(left, right, acc);
   }
+#ifndef BRAIN
+  if (ALIKE) {
+    MatrixAcc sums = acc, scales;
+    if (lane < MM / 4) tile[lane] = (4u * lane + uvec4(127, 128, 129, 130)) << 23;
+    barrier();
+    load_scales(scales, 0u);
+    acc = matrix_of_zeros();
+    add_scaled(acc, scales, sums);
+  }
+#endif
   coopMatStore(acc, results, 0, MM / 4, gl_CooperativeMatrixLayoutColumnMajor);
   barrier();
   for (uint i = lane; i < MN * (MM / 4); i += SUBGROUP) y[index * MN * (MM / 4) + i] = results[i];

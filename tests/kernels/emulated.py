@@ -59,6 +59,9 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
+Wrong = tuple[str, str] | None  # a pattern, and what is there in its place
+NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a driver's list
+
 
 def row(shape: str, form: str = "s8s8") -> CooperativeMatrix:
     """The line of a device's list for ``MxNxK``, or ``MxNxK form``."""
@@ -87,11 +90,12 @@ def capabilities(
 
 
 def emulate(
-    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, *shapes: str, computes: bool = True, **options: Any
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, *shapes: str, wrong: Wrong = None,
+    **options: Any,
 ) -> None:  # fmt: skip
     """From now on the device has matrix units: see `capabilities`.
 
-    computes: False for matrices whose products are nothing, as drivers' are that are not in the list.
+    wrong: what a driver makes of the shaders.
     """
     make, dispatch, build = device.program, Recording.dispatch, Builder.dispatch
     made: dict[Any, Program] = {}
@@ -106,7 +110,7 @@ def emulate(
         assert not refusals(variant, values, device.capabilities)
         key = variant, tuple(values.items())
         if key not in made:
-            made[key] = _program(device, variant, values, computes)
+            made[key] = _program(device, variant, values, wrong)
         return made[key]
 
     def dispatched(
@@ -139,9 +143,9 @@ def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
     return max(16 * _tile(program.variant, program.constants) * workgroups, 16)
 
 
-def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], computes: bool) -> Program:
+def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], wrong: Wrong) -> Program:
     number = len(variant.bindings)
-    code = _compiled(variant, tuple(values.items()), number, "llvmpipe" in device.name, computes)
+    code = _compiled(variant, tuple(values.items()), number, "llvmpipe" in device.name, wrong)
     packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
     pushed = 4 * len(variant.push_constants)
     native = device.context.program(variant.name, code, number + 1, pushed, packed, 0, 0)
@@ -156,7 +160,7 @@ def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
 
 @functools.cache
 def _compiled(
-    variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, computes: bool
+    variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
 ) -> bytes:
     """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so
     much shared memory."""
@@ -175,8 +179,6 @@ def _compiled(
     source = re.sub(r"\bbarrier\(\);", "{ memoryBarrierBuffer(); barrier(); }", source)
     for pattern, call in IN_PLACE:
         source = re.sub(pattern, call, source)
-    if not computes:
-        source = re.sub(r"add_product\(.*\);", ";", source)
     elements = int(v["MM"]) * int(v["MN"]) // int(v["SUBGROUP"])
     half = "COOPMAT_HALF_TYPES_GLSLH" in source
     runs = int(v["MK"]) // (8 if half else 16)
@@ -191,4 +193,7 @@ def _compiled(
     assert found
     old, new = ("[[dont_unroll]]", "[[unroll]]") if unroll else ("[[unroll]]", "[[dont_unroll]]")
     source = (before + defines + matrices + found + after).replace(old, new)
+    if wrong:
+        source, number = re.subn(*wrong, source)
+        assert number
     return find_compiler().compile(source, variant.source.name)

@@ -16,6 +16,7 @@ from vkq import reference
 from vkq.kernels import grouped_half
 from vkq.kernels.grouped import GroupedGemm
 from vkq.layout.extent import Spec
+from vkq.probe import selftest
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
 
@@ -161,6 +162,26 @@ def test_extremes(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) ->
         w = vkq.GroupedWeight(packed, scales, points, bits)
         x = (rng.choice([-1.0, 1.0], (3, 96)) * size).astype(np.float16)
         assert_close(vkq.Linear(w, device=device)(x), x, w)
+
+
+@pytest.mark.parametrize("wrong", [
+    (r"\* \(stride\) \+ i_ % K_RUNS", "* max(uint(stride), 1u) + i_ % K_RUNS"),  # of rows
+    (r"(element\(i_\) / MN)\) / 4u\]", r"\1 + element(i_) % 2u) / 4u]"),  # of scales
+], ids=["rows", "scales"])  # fmt: skip
+def test_a_stride_of_0_that_is_not_kept_is_seen(
+    wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then no matrices are taken."""
+    sixteen_bits.provide(strict_device, monkeypatch)
+    emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16", wrong=wrong)
+    w, x = weight(36, 288, 4, 32, False, "float16"), rows_of(3, 288)
+    said = selftest.stages(strict_device)["matrices_half"]()
+    assert "matrices of 16x8x16 f16, loaded with a stride of 0: " in said
+    found = dataclasses.replace(selftest.report(strict_device), failures={"matrices_half": said})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+    layer = vkq.Linear(w, device=strict_device)
+    assert not any("coopmat" in name for name in layer.plan(Spec(x.shape, "float16")).variants)
+    assert_close(layer(x), x, w)
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,7 @@ def test_units_that_compute_nothing_are_not_taken(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = strict_device
-    emulated.emulate(device, monkeypatch, "16x16x16", form="f16", computes=False)
+    emulated.emulate(device, monkeypatch, "16x16x16", form="f16", wrong=emulated.NOTHING)
     said = selftest.stages(device)["matrices_half"]()
     assert "matrices of 16x16x16 f16: " in said
     found = dataclasses.replace(selftest.report(device), failures={"matrices_half": said})

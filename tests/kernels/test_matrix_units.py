@@ -462,7 +462,7 @@ def test_what_matrices_compute(
 def test_matrices_that_compute_nothing_are_found(
     software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    matrix_units.emulate(software_device, monkeypatch, "16x8x32", computes=False)
+    matrix_units.emulate(software_device, monkeypatch, "16x8x32", wrong=matrix_units.NOTHING)
     assert "matrices of 16x8x32: " in selftest.stages(software_device)["matrices"]()
 
 

@@ -132,7 +132,7 @@ def test_units_that_compute_nothing_are_not_taken(
 ) -> None:
     device = strict_device
     monkeypatch.setattr(half, "LEAST_MACS", dict.fromkeys(half.LEAST_MACS, 0))
-    emulated.emulate(device, monkeypatch, "16x16x16", form="bf16", computes=False)
+    emulated.emulate(device, monkeypatch, "16x16x16", form="bf16", wrong=emulated.NOTHING)
     said = selftest.stages(device)["matrices_brain"]()
     assert "matrices of 16x16x16 bf16: " in said
     found = dataclasses.replace(selftest.report(device), failures={"matrices_brain": said})

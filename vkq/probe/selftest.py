@@ -135,19 +135,24 @@ def _test_shape(device: Device, matrices: Matrices) -> str | None:
 
 
 def _test_half_matrices(device: Device, form: str) -> str | None:
-    wrong = (_test_half_shape(device, matrices) for matrices in advertised_half(device.capabilities, form))
+    wrong = (
+        _test_half_shape(device, matrices, alike)
+        for matrices in advertised_half(device.capabilities, form)
+        for alike in ((False, True) if form == HALF else (False,))
+    )
     return next((said for said in wrong if said), None)
 
 
-def _test_half_shape(device: Device, matrices: Matrices) -> str | None:
+def _test_half_shape(device: Device, matrices: Matrices, alike: bool) -> str | None:
     """Whole numbers, whose sums float32 holds: every bit must be right, in any order. Those of bfloat16, of
-    which float32 is made, need all of its bits."""
+    which float32 is made, need all of its bits. alike: of a single row, and scaled by powers of two, both
+    loaded with a stride of 0."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
     cases, steps, rows, _ = x.shape
     variant = catalog().find("selftest__matrices_half", element=matrices.form)
-    program = device.program(variant, matrices.shape_constants, matrices.subgroup)
+    program = device.program(variant, {**matrices.shape_constants, "ALIKE": alike}, matrices.subgroup)
     halves = [
         v.astype("<f2") if matrices.form == HALF else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
         for v in (x, w)
@@ -156,10 +161,12 @@ def _test_half_shape(device: Device, matrices: Matrices) -> str | None:
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")
     with device.operation() as recording:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
-    want = np.einsum("csmk,csnk->cmn", x, w).astype(np.float32)
+    want = np.einsum("csmk,csnk->cmn", x[:, :, :1] if alike else x, w).astype(np.float32)
+    if alike:
+        want = np.ldexp(want, np.arange(matrices.m)).repeat(rows, axis=1)
     got = out.numpy().view(np.int32).reshape(-1, 1)
     said = _difference(got, want.view(np.int32).reshape(-1, 1), lambda i: f"sum {i} (bits of float32)")
-    return said and f"matrices of {matrices}: {said}"
+    return said and f"matrices of {matrices}{', loaded with a stride of 0' if alike else ''}: {said}"
 
 
 def _test_requantize(device: Device, soft_float: bool) -> str | None:
