@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 import vkq
@@ -92,7 +93,7 @@ def test_run_arrays_and_repeat(folder: Path, capsys: pytest.CaptureFixture[str])
         assert "dispatches" in out
     np.save(folder / "bad.npy", np.array([{}]))
     assert main(["run", str(folder / "int8.onnx"), "-i", str(folder / "bad.npy")]) == 2
-    assert "bad.npy: " in capsys.readouterr().err
+    assert "bad.npy holds no array of numbers" in capsys.readouterr().err
 
 
 def test_run_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,6 +114,83 @@ def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--shape names ['y']" in capsys.readouterr().err
     assert main(["run", str(folder / "partly.onnx"), "--random"]) == 2
     assert "cannot run on a device" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> str:
+    """A model whose inputs a and b share an open size."""
+    constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.1)), ("z", np.int8(0)))]
+    nodes = [helper.make_node("QuantizeLinear", [n, "s", "z"], [f"{n}q"]) for n in "abc"]
+    nodes += [helper.make_node("DequantizeLinear", [f"{n}q", "s", "z"], [f"{n}r"]) for n in "abc"]
+    order = [nodes[i] for i in (0, 3, 1, 4)] + [
+        helper.make_node("Add", ["ar", "br"], ["c"]),
+        nodes[2],
+        nodes[5],
+    ]
+    a, b, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", 3]) for n in ("a", "b", "cr"))
+    graph = helper.make_graph(order, "g", [a, b], [y], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    path = folder / "pair.onnx"
+    path.write_bytes(proto.SerializeToString())
+    for name, value in (("one", 1.0), ("two", 2.0)):
+        np.save(folder / f"{name}.npy", np.full((2, 3), value, np.float32))
+    np.savez(folder / "both.npz", a=np.ones((2, 3), np.float32), b=np.ones((2, 3), np.float32))
+    np.savez(folder / "others.npz", c=np.ones((2, 3), np.float32), d=np.ones((2, 3), np.float32))
+    np.save(folder / "list.npy", np.array([{}]))
+    (folder / "text.npz").write_text("no array")
+    (folder / "empty.npy").touch()
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["-i", "{}/one.npy", "-i", "{}/two.npy"], "y float32[2, 3] from 3 to 3"),  # one after the other
+        (["-i", "{}/two.npy", "-i", "b={}/two.npy"], "y float32[2, 3] from 4 to 4"),
+        (["-i", "{}/both.npz"], "y float32[2, 3] from 2 to 2"),
+        (["-i", "b={}/both.npz", "-i", "a={}/two.npy"], "y float32[2, 3] from 3 to 3"),
+        # a size that has a name is the same in every input
+        (["--random", "-i", "a={}/one.npy"], "y float32[2, 3] "),
+        (["--random", "--shape", "b=5x3"], "y float32[5, 3] "),
+        (["--random", "--shape", "b=4x3", "--shape", "b=5x3"], "y float32[5, 3] "),
+        (["--random", "--shape", "0x3"], "y float32[0, 3] empty"),
+    ],
+    ids=str,
+)
+def test_run_takes_each_input_by_its_name(
+    pair: str, folder: Path, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", pair, *(option.format(folder) for option in options)]) == 0
+    assert said in capsys.readouterr().out.replace("output  cr:", "y")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["-i", "typo={}/one.npy", "-i", "b={}/one.npy"], "-i names 'typo'; the model takes ['a', 'b']"),
+        (["-i", "a={}/one.npy"], "nothing is given for the inputs ['b']"),
+        (["-i", "{}/one.npy"] * 3 + ["--random"], "all inputs are given already"),
+        (["-i", "{}/others.npz", "--random"], "inputs are given for ['c', 'd']; the model takes ['a', 'b']"),
+        (["-i", "a={}/others.npz", "--random"], "has the arrays ['c', 'd']; one must be 'a'"),
+        (["-i", "{}/list.npy", "--random"], "list.npy holds no array of numbers"),
+        (["-i", "{}/text.npz", "--random"], "text.npz holds no array of numbers"),
+        (["-i", "{}/empty.npy", "--random"], "empty.npy holds no array of numbers"),
+        (["--random", "--shape", "a=-1x3"], "--shape is 'a=-1x3'; write it as NAME=1x3x224x224"),
+        (["--random", "--shape", "a=4x3", "--shape", "b=5x3"], "input 'b' has shape (5, 3)"),
+    ],
+    ids=str,
+)
+def test_run_refuses_inputs_that_are_not_clear(
+    pair: str, folder: Path, options: list[str], error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", pair, *(option.format(folder) for option in options)]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", pair, "--random", "--seed", "-1"])
+    assert "'-1' is no whole number from 0" in capsys.readouterr().err
 
 
 def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import re
+import zipfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vkq.cli.common import whole
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 from vkq.onnx.feed import trial_shapes
@@ -24,7 +27,7 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
         "-i", "--input", action="append", default=[], metavar="[NAME=]FILE",
         help="an input: a picture, .npy, or .npz with arrays by name; may be repeated",
     )  # fmt: skip
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, help="of the random numbers (default: 0)")
     shape_argument(parser)
     parser.add_argument(
         "--mean", default="0,0,0", metavar="R,G,B", help="taken off a picture in [0, 1] (default: 0,0,0)"
@@ -41,50 +44,97 @@ def shape_argument(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def shapes_of(model: Model, given: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """The inputs' shapes: those given, others as the model has them or likely ones."""
-    shapes = {} if len(given) == len(model.inputs) else trial_shapes(model)
+def shapes_of(
+    model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The inputs' shapes: those given and those of arrays; others as the model has them, of sizes that have a
+    name the same, or likely ones."""
+    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
     for text in given:
         name, _, sizes = text.rpartition("=")
-        name = name or model.inputs[0].name
-        try:
-            shapes[name] = tuple(int(size) for size in sizes.split("x"))
-        except ValueError:
-            raise ArgumentError(f"--shape is {text!r}; write it as NAME=1x3x224x224") from None
-    unknown = sorted(set(shapes) - {a.name for a in model.inputs})
-    if unknown:
-        raise ArgumentError(f"--shape names {unknown}; the model takes {[a.name for a in model.inputs]}")
+        if not re.fullmatch("[0-9]{1,10}(x[0-9]{1,10})*", sizes):
+            raise ArgumentError(f"--shape is {text!r}; write it as NAME=1x3x224x224")
+        shapes[name or model.inputs[0].name] = tuple(int(size) for size in sizes.split("x"))
+    if unknown := sorted(set(shapes) - set(_names(model))):
+        raise ArgumentError(f"--shape names {unknown}; the model takes {_names(model)}")
+    if len(shapes) == len(model.inputs):
+        return shapes
+    named: dict[int | str, int] = {
+        dim: size
+        for argument in model.inputs
+        for dim, size in zip(argument.shape, shapes.get(argument.name, ()), strict=False)
+        if isinstance(dim, str)
+    }
+    for name, likely in trial_shapes(model).items():
+        dims = next(a.shape for a in model.inputs if a.name == name)
+        shapes.setdefault(name, tuple(named.get(d, size) for d, size in zip(dims, likely, strict=True)))
     return shapes
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
-    """An array for each input: from the files given, random numbers for the others."""
-    shapes, feed = shapes_of(model, options.shape), {}
+    """An array for each input: from the files given, random numbers for the others where they are asked
+    for."""
+    shapes = shapes_of(model, options.shape)
+    feed: dict[str, Array] = {}
     for text in options.input:
-        name, _, file = text.rpartition("=")
-        path = Path(file)
-        if path.suffix == ".npz":
+        argument, path = _named(model, text)
+        if path.suffix == ".npz" and argument is None:
             feed.update(_arrays(path))
             continue
-        argument = next((a for a in model.inputs if a.name == name), model.inputs[0])
+        argument = argument or next((a for a in model.inputs if a.name not in feed), None)
+        if argument is None:
+            raise ArgumentError(f"-i {path}: all inputs are given already; the model takes {_names(model)}")
         if path.suffix.lower() in PICTURES:
             feed[argument.name] = picture(path, argument, shapes[argument.name], options)
         else:
-            feed[argument.name] = _arrays(path)[""]
+            feed[argument.name] = _array(path, argument.name)
+    if unknown := sorted(set(feed) - set(_names(model))):
+        raise ArgumentError(f"inputs are given for {unknown}; the model takes {_names(model)}")
+    missing = [argument for argument in model.inputs if argument.name not in feed]
+    if missing and not options.random:
+        names = [argument.name for argument in missing]
+        raise ArgumentError(f"nothing is given for the inputs {names}: use -i NAME=FILE, or --random")
+    if missing:
+        shapes = shapes_of(model, options.shape, feed)
     random = np.random.default_rng(options.seed)
-    for argument in model.inputs:
-        if argument.name not in feed:
-            feed[argument.name] = numbers(random, argument, shapes[argument.name])
+    for argument in missing:
+        feed[argument.name] = numbers(random, argument, shapes[argument.name])
     return feed
+
+
+def _names(model: Model) -> list[str]:
+    return [argument.name for argument in model.inputs]
+
+
+def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
+    """The input that ``NAME=FILE`` names, if it names one, and the file."""
+    for argument in model.inputs:
+        if text.startswith(f"{argument.name}="):
+            return argument, Path(text[len(argument.name) + 1 :])
+    if "=" in text and not Path(text).exists():
+        name = text.partition("=")[0]
+        raise ArgumentError(f"-i names {name!r}; the model takes {_names(model)}")
+    return None, Path(text)
+
+
+def _array(path: Path, name: str) -> Array:
+    """The array of an .npy file, or that of an .npz file with this name, or alone in it."""
+    found = _arrays(path)
+    if name not in found and len(found) != 1:
+        raise ArgumentError(f"{path} has the arrays {sorted(found)}; one must be {name!r}, or the only one")
+    return found.get(name, next(iter(found.values())))
 
 
 def _arrays(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file by name, or that of an .npy file by no name; nothing in them is executed."""
     try:
         found = np.load(path, allow_pickle=False)
-        return {name: found[name] for name in found} if path.suffix == ".npz" else {"": np.asarray(found)}
-    except ValueError as error:
-        raise ArgumentError(f"{path}: {error}") from error
+        return {"": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise ArgumentError(
+            f"{path} holds no array of numbers; an input is a picture ({', '.join(PICTURES)}), or what"
+            " numpy.save or numpy.savez wrote"
+        ) from error
 
 
 def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, ...]) -> Array:

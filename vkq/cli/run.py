@@ -61,10 +61,6 @@ def run(options: argparse.Namespace) -> int:
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
     """What the options ask for, with a session."""
-    given = {text.rpartition("=")[0] for text in options.input}
-    missing = [a.name for a in session.model.inputs if a.name not in given]
-    if missing and not options.random and not options.input:
-        raise ArgumentError(f"nothing is given for the inputs {missing}: use -i NAME=FILE, or --random")
     feed = feed_of(session.model, options)
     if options.explain:
         print(session.explain({name: array.shape for name, array in feed.items()}))
