@@ -42,8 +42,28 @@ def test_float16_scales_and_largest_values() -> None:
     np.testing.assert_array_equal(found.dequantize()[0], w[0])
     assert (found.scales()[1], found.dequantize()[1].max()) == (1, 0)  # float16 holds no such scale
     assert found.nbytes == 2 * 16 + 2 * 2
-    with pytest.raises(vkq.ArgumentError, match=r"scale\[0, 0\] is -?inf"):
+    with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 0:32\] spans .*: use scale_dtype='float32'"):
         vkq.quantize_weight(w * np.float32(1e9), bits=4, group=32, scale_dtype="float16")
+
+
+@pytest.mark.filterwarnings("error")
+def test_ranges_that_no_scale_spans() -> None:
+    """The width of the second group is above the largest float32."""
+    w = np.zeros((1, 64), np.float32)
+    w[0, 40:42] = -3e38, 3e38
+    with pytest.raises(vkq.ArgumentError, match=r"weight\[0, 32:64\] spans .*: make the weight smaller"):
+        vkq.quantize_weight(w, bits=4, group=32, symmetric=False)
+    assert np.isfinite(vkq.quantize_weight(w, bits=4, group=32).dequantize()).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 64), (3, 0), (0, 0)])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_no_channels_and_no_groups(bits: int, symmetric: bool, shape: tuple[int, int]) -> None:
+    w = np.zeros(shape, np.float32)
+    found = vkq.quantize_weight(w, bits=bits, group=32, symmetric=symmetric)
+    assert found.shape == found.codes().shape == found.dequantize().shape == shape
+    assert found.zero_points().shape == (shape[0], shape[1] // 32)
 
 
 @pytest.mark.parametrize(
@@ -52,6 +72,9 @@ def test_float16_scales_and_largest_values() -> None:
         ((3, 96), {"bits": 4, "group": 128}, r"\(3, 96\) and group is 128; .* use group=32"),
         ((3, 40), {"bits": 4, "group": 32}, "pad K with zeros to a multiple of 32"),
         ((96,), {"bits": 4, "group": 32}, r"it must be \(N, K\)"),
+        ((2, 3, 32), {"bits": 4, "group": 32}, "give each matrix by itself"),
+        ((3, 64), {"symmetric": False}, "symmetric=False, .* without group"),
+        ((3, 64), {"scale_dtype": "float16"}, "scale_dtype='float16' without group"),
         ((3, 64), {"bits": 3, "group": 32}, "bits=3"),
         ((3, 64), {"bits": 4, "group": 16}, "group=16"),
         ((3, 64), {"bits": 4, "group": 32, "scale_dtype": "int8"}, "scale_dtype='int8'"),

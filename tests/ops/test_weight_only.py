@@ -66,6 +66,8 @@ def test_what_does_not_go_with_float_activations(any_device: vkq.Device) -> None
         vkq.DTypeError, match="bias has dtype int32; with float activations it must be float32"
     ):
         vkq.Linear(w, 1.0, bias=np.zeros(3, np.int32), device=any_device)
+    with pytest.raises(vkq.DTypeError, match="bias has dtype float64; with float activations it must be fl"):
+        vkq.Linear(w, 1.0, bias=np.zeros(3), device=any_device)
     with pytest.raises(vkq.ArgumentError, match="path dot needs int8 activations"):
         vkq.Linear(w, 1.0, path="dot", device=any_device)
 

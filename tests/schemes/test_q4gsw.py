@@ -212,6 +212,10 @@ def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:
     for method in ("auto", "staged"):  # K = 0: the bias alone
         found = vkq.Linear(none, bias=bias, method=method, device=device)(np.zeros((40, 0), np.float32))
         np.testing.assert_array_equal(found, np.tile(bias, (40, 1)))
+    nothing = vkq.Linear(vkq.quantize_weight(np.zeros((0, 64)), bits=4, group=32), device=device)
+    for dtype in (np.float32, np.float16):  # N = 0
+        found = nothing(np.ones((2, 3, 64), dtype))
+        assert (found.shape, found.dtype) == ((2, 3, 0), dtype)
 
 
 def test_extremes(device: vkq.Device) -> None:
@@ -259,6 +263,7 @@ def test_replays_give_the_same_bytes(method: str, device: vkq.Device) -> None:
         ({"w_zero_point": 3}, "w_zero_point is given, and weight is a GroupedWeight"),
         ({"w_scale": 0.5}, "w_scale is given, and weight is a GroupedWeight"),
         ({"bias": np.zeros(3, np.int32)}, "bias has dtype int32"),
+        ({"bias": np.zeros(3)}, "bias has dtype float64; with a GroupedWeight it must be float32"),
         ({"bias": np.zeros(4, np.float32)}, r"bias has shape \(4,\)"),
         ({"path": "dot"}, "path dot needs int8 activations"),
         ({"compute": "float16"}, "compute is 'float16' with a GroupedWeight, whose products are what x is"),

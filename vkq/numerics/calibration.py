@@ -82,6 +82,11 @@ def quantize_weight(
         if axis != 0:
             raise ArgumentError(f"quantize_weight: axis is {axis} and groups lie along K; leave it out")
         return quantize_groups(values, bits, 128 if group is None else group, symmetric, scale_dtype)
+    if not symmetric or scale_dtype != "float32":
+        raise ArgumentError(
+            f"quantize_weight: symmetric={symmetric}, scale_dtype={scale_dtype!r} without group; scales of"
+            " channels are symmetric float32: give group=32, 64 or 128, or leave these out"
+        )
     others = tuple(i for i in range(w.ndim) if axis is None or i != axis % w.ndim)
     largest = np.abs(values).max(axis=others, keepdims=True, initial=0)
     scale = np.maximum(largest / np.float32(127), np.float32(SMALLEST_SCALE))

@@ -94,7 +94,8 @@ class GroupedWeight:
 
     def codes(self) -> npt.NDArray[np.uint8]:
         """(N, K), a code each."""
-        return _unpacked(self.packed.reshape(self.shape[0], -1), self.bits)
+        n, blocks, size = self.packed.shape
+        return _unpacked(self.packed.reshape(n, blocks * size), self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
         """(N, K / group) in float32; what a device may flush to 0 is 0."""
@@ -145,19 +146,27 @@ def quantize_groups(
     if given.ndim != 2 or given.shape[1] % group:
         fitting = largest_group(given.shape[1]) if given.ndim == 2 else None
         remedy = f"use group={fitting}" if fitting else "pad K with zeros to a multiple of 32"
+        if given.ndim != 2:
+            remedy = "give each matrix by itself"
         raise ArgumentError(
             f"quantize_weight: weight has shape {given.shape} and group is {group}; it must be (N, K) with K"
             f" a multiple of group: {remedy}."
         )
-    groups, dtype = given.reshape(given.shape[0], -1, group), np.dtype(scale_dtype)
+    n, k = given.shape
+    groups, dtype = given.reshape(n, k // group, group), np.dtype(scale_dtype)
     low, high = groups.min(-1, initial=0), groups.max(-1, initial=0)
     middle, most = 1 << bits - 1, (1 << bits) - 1
-    if symmetric:
-        exact = np.where(high > -low, high, low) / np.float32(-middle)
-    else:
-        exact = (high - low) / np.float32(most)
     with np.errstate(over="ignore"):
+        if symmetric:
+            exact = np.where(high > -low, high, low) / np.float32(-middle)
+        else:
+            exact = (high - low) / np.float32(most)
         stored = exact.astype(dtype)
+    if bad := np.argwhere(~np.isfinite(stored)).tolist():
+        row, at = bad[0]
+        span = f"weight[{row}, {at * group}:{(at + 1) * group}] spans {low[row, at]:g} to {high[row, at]:g}"
+        remedy = "use scale_dtype='float32'" if np.isfinite(exact).all() else "make the weight smaller"
+        raise ArgumentError(f"quantize_weight: {span}, a scale beyond {np.finfo(dtype).max:g}: {remedy}")
     scale = stored.astype(np.float32)
     stored = np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), 1, stored).astype(dtype)
     scale = stored.astype(np.float32)
@@ -179,7 +188,7 @@ def _unpacked(packed: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]
     """The inverse of `_packed`, with a code of padding where there is one."""
     if bits == 8:
         return packed
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], -1)
+    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
 
 
 def _sized(values: npt.NDArray[Any], shape: tuple[int, int], what: str) -> npt.NDArray[Any]:

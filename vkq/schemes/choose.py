@@ -69,7 +69,10 @@ def _bias(
     y: QParams | None,
     what: str,
 ) -> npt.NDArray[Any]:
-    """int32, or float32 where the result is; a float32 one is rounded to int32 for an 8-bit result."""
+    """int32, or float32 where the result is; a float32 one is rounded to int32 for an 8-bit result. What is
+    not float32 beside float activations, the scheme refuses in its own words."""
+    if not isinstance(x, QParams) and bias.dtype != np.float32:
+        return bias
     if y is None or bias.dtype != np.float32 or not isinstance(x, QParams):
         return check_bias(bias, len(scales), y is None or x is None, what)
     return rounded_bias(check_bias(bias, len(scales), True, what), x.scale, scales, what)
