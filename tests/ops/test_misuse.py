@@ -62,6 +62,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Tensor": (Tensor, {"device": vkq.Device, "shape": (2, 3), "dtype": "int8"}),
     "Tensor.from_numpy": (Tensor.from_numpy, {"array": ROWS, "device": vkq.Device}),
     "quantize_weight": (vkq.quantize_weight, {"weight": np.ones((2, 3), np.float32)}),
+    "quantize_weight in groups": (
+        vkq.quantize_weight, {"weight": np.ones((2, 64), np.float32), "bits": 4, "group": 32}
+    ),
+    "GroupedWeight": (
+        vkq.GroupedWeight, {"packed": np.ones((2, 3, 16), np.uint8), "scale": np.ones((2, 3), np.float32)}
+    ),
+    "lookup_axis": (vkq.lookup_axis, {"x": ROWS, "table": np.ones((4, 256), np.int8), "axis": 1}),
+    "lookup_pair": (vkq.lookup_pair, {"a": ROWS, "b": ROWS, "table": np.ones((256, 256), np.int8)}),
     "reduce_mean": (vkq.reduce_mean, {"x": IMAGE, "x_qparams": QParams(0.5)}),
     "empty_pinned": (vkq.empty_pinned, {"shape": (2, 3)}),
     "integer.conv2d": (vkq.integer.conv2d, {"x": IMAGE, "w": KERNEL}),
@@ -129,7 +137,7 @@ def given(name: str, device: vkq.Device) -> tuple[Callable[..., Any], dict[str, 
 
 def test_every_public_operator_is_here() -> None:
     public = {name for name in vkq.__all__ if callable(getattr(vkq, name)) and name[0].islower()}
-    assert public - {"devices", "default_device", "explain", "lookup_axis", "lookup_pair"} <= CALLS.keys()
+    assert public - {"devices", "default_device", "explain"} <= CALLS.keys()
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -194,6 +202,7 @@ def test_what_once_was_taken_silently(any_device: vkq.Device) -> None:
 
 def test_methods_name_what_they_cannot_take(any_device: vkq.Device) -> None:
     layer = vkq.Linear(np.ones((3, 4), np.int8), 0.5, x_qparams=Q, device=any_device)
+    grouped = vkq.Linear(vkq.quantize_weight(np.ones((2, 64)), bits=4, group=32), device=any_device)
     tensor = Tensor.from_numpy(ROWS, any_device)
     calls: dict[str, Callable[[Any], Any]] = {
         "x": layer,
@@ -202,9 +211,21 @@ def test_methods_name_what_they_cannot_take(any_device: vkq.Device) -> None:
         "timestamps": lambda timestamps: any_device.record(timestamps).__enter__(),
         "marks": lambda marks: any_device.record(0, marks).__enter__(),
         "scale": QParams.of,
+        "x_shape": layer.explain,
+        "x_shape of input_layout": layer.input_layout,
+        "x_shape of input_layouts": vkq.Conv2d(
+            KERNEL, 0.5, x_qparams=Q, y_qparams=Y, device=any_device
+        ).input_layouts,
+        "x_shape of Templates": vkq.integer.Templates(KERNEL, device=any_device).explain,
+        "shape": tensor.reshape,
+        "x of observe": vkq.Calibrator().observe,
+        "percentile": lambda percentile: seen.qparams(percentile=percentile),
+        "x of a grouped layer": grouped,
     }
+    seen = vkq.Calibrator()
+    seen.observe(np.float32([1, 2]))
     said = {
-        (name, what): outcome(lambda value, call=call: call(value), {"value": value}, name)
+        (name, what): outcome(lambda value, call=call: call(value), {"value": value}, name.split()[0])
         for name, call in calls.items()
         for what, value in WRONG.items()
     }

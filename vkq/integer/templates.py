@@ -165,6 +165,7 @@ class Templates:
             self._bias.any()
         )
 
+    @checked
     def explain(self, x_shape: Sequence[int]) -> str:
         """Which kernel takes images of this shape, and why; its memory."""
         p = self.problem(x_shape)

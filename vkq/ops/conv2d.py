@@ -125,6 +125,7 @@ class Conv2d(Layer[Conv2dProblem]):
         found = self._convolution.gemm
         return found if isinstance(found, Int8Gemm) else None
 
+    @checked
     def input_layouts(self, x_shape: Sequence[int]) -> tuple[str, ...]:
         """The packed layouts in which int8 inputs of this shape are taken as they are; where there are
         several, a result has that of its input."""

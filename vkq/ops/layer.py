@@ -9,6 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy.typing as npt
 
+from ..arguments import checked
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
@@ -165,6 +166,7 @@ class Layer(Generic[P]):
         """Adds the layer to a plan."""
         raise NotImplementedError
 
+    @checked
     def explain(self, x_shape: Sequence[int]) -> Explanation:
         """What the layer does with an input of this shape, as its kernels take it, without running it."""
         problem, layout = self._problem_of(tuple(x_shape))
@@ -181,6 +183,7 @@ class Layer(Generic[P]):
         """The path taken on the device, and why."""
         return self._choice
 
+    @checked
     def input_layout(self, x_shape: Sequence[int]) -> str:
         """The packed layout in which int8 inputs of this shape are taken as they are; others are repacked
         first."""
