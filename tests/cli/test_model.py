@@ -1,7 +1,10 @@
 """vkq inspect, run and quantize: what they print, write and return."""
 
 import json
+import sys
+import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -191,6 +194,22 @@ def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit, match="2"):
         main(["run", pair, "--random", "--seed", "-1"])
     assert "'-1' is no whole number from 0" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def shown(*warned: Any) -> None:  # as Python does it outside of pytest
+        sys.stderr.write(warnings.formatwarning(*warned[:4]))
+
+    monkeypatch.setattr(warnings, "showwarning", shown)
+    assert main(["run", str(folder / "partly.onnx"), "--random", "--fallback", "onnxruntime"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith(
+        "vkq: warning: 3 of 5 nodes run on the CPU through ONNX Runtime (Conv, Gemm, Sinh)"
+    )
 
 
 def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

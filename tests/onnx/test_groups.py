@@ -10,6 +10,7 @@ from onnx import helper
 import vkq
 import vkq.onnx
 from vkq import reference
+from vkq.onnx.fallback import FallbackWarning
 
 from .test_operators import MICROSOFT, model
 
@@ -89,8 +90,26 @@ def test_what_cannot_run_is_listed(
     given |= changes
     x = np.ones((2, k), np.float32)
     data = model([node(k, 3, 4, block, given)], {"x": x}, given, "float32")
-    with pytest.raises(vkq.UnsupportedModelError, match=error):
+    with pytest.raises(vkq.UnsupportedModelError, match=error) as caught:
         vkq.onnx.InferenceSession(data, any_device)
+    assert str(caught.value).count("MatMulNBits '") == 1
+
+
+@pytest.mark.parametrize(("k", "block"), [(40, 32), (64, 16)])
+def test_what_cannot_run_the_fallback_runs(k: int, block: int, any_device: vkq.Device) -> None:
+    rng = np.random.default_rng(k)
+    blocks = -(-k // block)
+    given = {
+        "b": rng.integers(0, 256, (3, blocks, block // 2), np.uint8),
+        "scales": rng.uniform(0.5, 1, 3 * blocks).astype(np.float32),
+    }
+    x = rng.standard_normal((2, k), np.float32)
+    data = model([node(k, 3, 4, block, given)], {"x": x}, given, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="MatMulNBits"):
+        (ours,) = session.run(None, {"x": x})
+    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_weights_that_are_no_constants_are_listed(any_device: vkq.Device) -> None:

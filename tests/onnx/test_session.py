@@ -290,8 +290,9 @@ def test_fallback(device: vkq.Device, folder: Path) -> None:
         r"2 of 10 nodes run on the CPU through ONNX Runtime \(LRN, Sinh\); 6144 bytes cross"
         " in each run"
     )
-    with pytest.warns(FallbackWarning, match=said):
+    with pytest.warns(FallbackWarning, match=said) as warned:
         got = session.run(None, feed)[0]
+    assert warned[0].filename == __file__  # who called, not where vkq warns
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         session.run(None, feed)

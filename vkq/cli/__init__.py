@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 
 from vkq._version import __version__
@@ -75,10 +76,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
     """
     try:
+        told = warnings.formatwarning
         try:
+            warnings.formatwarning = lambda message, *_, **__: f"vkq: warning: {message}\n"
             options = _parsed(argv)
             return int(options.run(options))
         finally:
+            warnings.formatwarning = told
             sys.stdout.flush()  # a reader that has left is noticed here, not at exit
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

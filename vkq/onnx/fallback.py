@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping
@@ -15,6 +16,7 @@ from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
 from ..runtime.programs import Progress
 from .foreign import in_onnx
+from .operators import MICROSOFT
 
 OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
 
@@ -46,7 +48,7 @@ class Mixed:
             f" ({', '.join(ops)});"
             f" {self.crossing_bytes} bytes cross in each run",
             FallbackWarning,
-            stacklevel=4,
+            stacklevel=_callers(),
         )
 
     def start(self, inputs: Mapping[str, Array]) -> None:
@@ -67,6 +69,14 @@ class Mixed:
         with self._lock:
             self.start(inputs)
             return self.finish()
+
+
+def _callers() -> int:
+    """The stacklevel of a warning at the line that called vkq, however deep this is."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def partitions(graph: Graph, refused: set[int]) -> list[tuple[bool, Graph]]:
@@ -146,6 +156,7 @@ def _proto(part: Graph) -> Any:
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
+MICROSOFTS = ("QuickGelu", "MatMulNBits")  # of the graph's operators, those of its domain
 LOGIC = ("And", "Or", "Xor", "Not")
 
 
@@ -173,8 +184,8 @@ def _node(node: Node, part: Graph) -> Any:
         op, domain, attributes = attributes["op"], attributes["domain"], attributes["attributes"]
     elif op in ("quantize", "dequantize") or op.islower():
         raise ModelError(f"{node}: it can run neither on the device nor in ONNX Runtime")
-    elif op in ("QuickGelu",):
-        domain = "com.microsoft"
+    elif op in MICROSOFTS:
+        domain = MICROSOFT
     if domain == "":
         known = defs.get_schema(op, OPSET, domain).attributes
         attributes = {key: value for key, value in attributes.items() if key in known}

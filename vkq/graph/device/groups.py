@@ -20,7 +20,7 @@ def _check(graph: Graph, node: Node) -> str | None:
     try:
         weight_of(node, graph.constants)
     except VkqError as error:
-        return str(error)
+        return str(error).removeprefix(f"{node}: ")
     return None
 
 
