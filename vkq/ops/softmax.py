@@ -24,6 +24,7 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 from .shape import transposed
+from .take import taken
 
 INVOCATIONS = 128
 LONG = 512  # elements of a row, twice as many as there may be results
@@ -59,8 +60,7 @@ def softmax(
     onnxruntime: the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit result: its
     table and its order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`).
 
-    Raises ArgumentError for missing qparams, for an axis out of range, and for float32 output along an axis
-    that is neither the last nor the channels of (N, C, H, W).
+    Raises ArgumentError for missing qparams and for an axis out of range.
 
     >>> import numpy as np
     >>> softmax(np.array([[20, 0, 20]], np.int8), y_qparams=QParams(1 / 256, -128), x_qparams=QParams(0.1))
@@ -99,15 +99,13 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onn
     elif axis == max(last, 0):
         ready = s.folded and layout(s.layout).lane.dim == COLUMNS
         y = rows(x if ready else repacked(b, x, MATRIX), COLUMNS)
-    elif yq is None:
-        raise ArgumentError(
-            f"softmax: axis is {axis} of shape {s.shape} with float32 output; give y_qparams, or transpose x"
-            " first"
-        )
     else:
         order = list(range(len(s.shape)))
         order[axis], order[last] = last, axis
-        y = transposed(b, _along(b, transposed(b, x, order), last, xq, yq, onnxruntime), order)
+        y = _along(b, transposed(b, x, order), last, xq, yq, onnxruntime)
+        if yq is None:
+            return taken(b, y, np.arange(s.size).reshape(y.spec.shape).transpose(order))
+        y = transposed(b, y, order)
     return y if yq is None else repacked(b, y, s.layout)
 
 

@@ -165,13 +165,6 @@ def _softmax(context: Context, node: Node) -> Value:
     return unnamed(context, y)
 
 
-def _softmax_check(graph: Graph, node: Node) -> str | None:
-    rank = len(graph.specs[node.inputs[0]].shape)
-    if node.attributes["y"] is None and node.attributes["axis"] not in (1 if rank == 4 else -1, rank - 1):
-        return f"softmax to float32 along axis {node.attributes['axis']} of {rank}; transpose first"
-    return same_type(graph, node)
-
-
 def _quantize(context: Context, node: Node) -> Value:
     layout = wanted(context, node.outputs[0])
     y = quantized(context.builder, context.value(node.inputs[0]), node.attributes["y"], layout)
@@ -205,7 +198,7 @@ ROWS: dict[str, DeviceOperator] = {
     "avg_pool2d": DeviceOperator(same_type, _avg_pool),
     "global_avg_pool2d": DeviceOperator(same_type, _global_avg_pool),
     "mean_lookup": DeviceOperator(first_is_bytes, _mean_lookup),
-    "softmax": DeviceOperator(_softmax_check, _softmax),
+    "softmax": DeviceOperator(same_type, _softmax),
     "MaxPool": DeviceOperator(_max_pool_check, _max_pool),
     "Reshape": DeviceOperator(anything, _reshape),
     **movement.ROWS,
