@@ -37,6 +37,14 @@ WINDOWS = {  # x shape, kernel, stride, padding, dilation, ceil_mode: reason
     ): "asymmetric padding and ceil mode: windows beyond the padding",
     ((1, 9, 5, 5), 2, 3, 0, 1, True): "pixels never read, an output that only ceil mode has",
     ((1, 5, 1, 1), 1, 1, 0, 1, False): "one pixel",
+    (
+        (1, 3, 2, 1),
+        (3, 2),
+        3,
+        (1, 0, 0, 0),
+        1,
+        True,
+    ): "one window, which ceil mode lets reach beyond the image",
     ((1, 8, 6, 33), 5, 1, 2, 1, False): "SPP: stride 1, width above a workgroup's",
 }
 DILATED = {

@@ -43,6 +43,15 @@ def test_refuses() -> None:
         Window.of(*good, 3, 1, 3, 1, False)
     with pytest.raises(ArgumentError, match="the kernel reaches over 9 but H with padding is 8"):
         Window.of(*good, 9, None, 0, 1, False)
+    # in ceil mode a last window may reach beyond the padding, and so may the only one
+    assert Window.of("max_pool2d", (1, 1, 8, 1), (1, 3), (1, 3), (0, 0, 0, 1), 1, True).y_shape == (
+        1,
+        1,
+        8,
+        1,
+    )
+    with pytest.raises(ArgumentError, match=r"the kernel reaches over 5 but W with padding is 1 \+ 0 \+ 0"):
+        Window.of("max_pool2d", (1, 1, 8, 1), (1, 5), (1, 3), 0, 1, True)
     with pytest.raises(
         ArgumentError, match=r"kernel is \(1, 2, 3\); give an int or \(vertical, horizontal\)"
     ):

@@ -85,7 +85,7 @@ class Window:
                     f"{self.op}: padding along {axis} is ({before}, {after}) and the kernel reaches over"
                     f" {self.reach[i]}; padding must be smaller, or a window would see padding alone"
                 )
-            if self.x_shape[2 + i] + before + after < self.reach[i]:
+            if self._out(i) < 1:
                 raise ArgumentError(
                     f"{self.op}: the kernel reaches over {self.reach[i]} but {axis} with padding is "
                     f"{self.x_shape[2 + i]} + {before} + {after}; use a smaller kernel, or pad more"
