@@ -283,6 +283,23 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
     assert "fallback='onnxruntime'" in str(caught.value)
 
 
+def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:
+    """An exporter may leave the batch open and write its size into a Reshape all the same."""
+    net = Net(seed=6, shape=(1, 2, 4, 4))
+    proto = net.model(net.op("Reshape", "x", net.constant(np.array([3, 8, 4], np.int64))))
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    session = vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
+    x = images(3, 2, 4, 4)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.reshape(3, 8, 4))
+    with pytest.raises(vkq.ModelError, match=r"\(2, 2, 4, 4\) has 64 elements and cannot become"):
+        session.run(None, {"x": x[:2]})
+    with pytest.raises(vkq.ModelError, match=r"\(1, 2, 4, 4\) has 32 elements and cannot become"):
+        session.explain()
+    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    with pytest.raises(vkq.ModelError, match="cannot become"):  # at once, where nothing is open
+        vkq.onnx.InferenceSession(proto.SerializeToString(), any_device)
+
+
 def test_fallback(device: vkq.Device, folder: Path) -> None:
     model, feed = partly(folder), {"x": images(1, 3, 16, 16)}
     session = vkq.onnx.InferenceSession(model, device, fallback="onnxruntime")

@@ -74,7 +74,6 @@ def shapes_of(
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
     """An array for each input: from the files given, random numbers for the others where they are asked
     for."""
-    shapes = shapes_of(model, options.shape)
     feed: dict[str, Array] = {}
     for text in options.input:
         argument, path = _named(model, text)
@@ -85,7 +84,8 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
         if argument is None:
             raise ArgumentError(f"-i {path}: all inputs are given already; the model takes {_names(model)}")
         if path.suffix.lower() in PICTURES:
-            feed[argument.name] = picture(path, argument, shapes[argument.name], options)
+            shape = shapes_of(model, options.shape, feed)[argument.name]
+            feed[argument.name] = picture(path, argument, shape, options)
         else:
             feed[argument.name] = _array(path, argument.name)
     if unknown := sorted(set(feed) - set(_names(model))):
@@ -94,8 +94,7 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
     if missing and not options.random:
         names = [argument.name for argument in missing]
         raise ArgumentError(f"nothing is given for the inputs {names}: use -i NAME=FILE, or --random")
-    if missing:
-        shapes = shapes_of(model, options.shape, feed)
+    shapes = shapes_of(model, options.shape, feed) if missing else {}
     random = np.random.default_rng(options.seed)
     for argument in missing:
         feed[argument.name] = numbers(random, argument, shapes[argument.name])

@@ -109,8 +109,6 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         try:
             model.at(shapes)
             return shapes
-        except ArgumentError:
-            continue
         except ValueError as error:
             last = error
     raise last

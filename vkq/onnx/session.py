@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..device.meanwhile import meanwhile
 from ..device.profiles import profiles
-from ..errors import ArgumentError, UnsupportedModelError
+from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
@@ -85,15 +85,23 @@ class InferenceSession:
         }
 
     def _try(self) -> None:
-        """Refuses now, not at the first run, what cannot run; its graph is kept until then."""
+        """Refuses now, not at the first run, what cannot run; its graph is kept until then. A model with open
+        sizes may want others than are tried: what is wrong with those is told where they are given."""
         self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
-        if not self._constant:
+        if self._constant:
+            return
+        try:
             shapes = self.trial_shapes()
             flags = {a.name for a in self.model.inputs if a.dtype == "bool"}
             if flags and refusals(lower(self.model.at(shapes))):
                 self._constant = flags
             else:
                 self._trial = shapes, self.lowered(shapes)
+        except UnsupportedModelError:
+            raise
+        except ModelError:
+            if all(isinstance(dim, int) for a in self.model.inputs for dim in a.shape):
+                raise
 
     def _prepare(self) -> None:
         """What the first run takes and no device is needed for."""
@@ -157,8 +165,8 @@ class InferenceSession:
 
     @checked
     def explain(self, shapes: Mapping[str, Sequence[int]] | None = None) -> Report:
-        """Every node of the model for these shapes (by default `trial_shapes`): vkq's operator, where it runs
-        and why, its shaders; memory. Nothing is run."""
+        """Every node of the model for these shapes (by default `trial_shapes`, which a model with open sizes
+        may refuse): vkq's operator, where it runs and why, its shaders; memory. Nothing is run."""
         chosen = checked_shapes(self.model.inputs, self.trial_shapes() if shapes is None else shapes)
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
