@@ -233,6 +233,53 @@ def test_older_opsets(any_device: vkq.Device, form: str) -> None:
     check(any_device, model(around(node), {"x": x}, constants, "uint8", opset), {"x": x})
 
 
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_a_margin_that_repeats_needs_no_value(any_device: vkq.Device, mode: str) -> None:
+    """A value that is given all the same need not be one of the 8-bit numbers."""
+    x = bytes_of((1, 3, 4, 5), "uint8")
+    node = helper.make_node("Pad", ["a", "pads", "value"], ["b"], mode=mode)
+    more = {"pads": np.array([0, 0, 1, 2, 0, 0, 0, 1], np.int64), "value": np.float32(0.37)}
+    constants = q("x", 0.05, 100, "uint8") | more
+    check(any_device, model(around(node), {"x": x}, constants, "uint8"), {"x": x})
+
+
+@pytest.mark.parametrize("include", [0, 1])
+def test_dilated_means(device: vkq.Device, include: int) -> None:
+    """ONNX Runtime makes a QLinearAveragePool of them, which has no dilations, where it optimizes."""
+    x = bytes_of((1, 2, 7, 8), "int8")
+    window = {"kernel_shape": [2, 3], "dilations": [2, 1], "pads": [1, 0, 1, 1]}
+    node = helper.make_node("AveragePool", ["a"], ["b"], **window, count_include_pad=include)
+    data = model(around(node), {"x": x}, q("x", 0.1, 3, "int8"), "int8", 19)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    (want,) = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_array_equal(vkq.onnx.InferenceSession(data, device).run(None, {"x": x})[0], want)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
+    """Along any axis, as the last step of a segmentation has it."""
+    x = bytes_of((3, 4, 5), "int8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("Softmax", ["a"], ["y"], axis=axis),
+    ]
+    data = model(nodes, {"x": x}, q("x", 0.05, 3, "int8"), "float32")
+    (want,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+
+
+def test_refusals_name_their_node_once(any_device: vkq.Device) -> None:
+    x = bytes_of((1, 3, 4, 5), "uint8")
+    node = helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[9, 9])
+    with pytest.raises(vkq.ModelError, match="the kernel reaches over 9 but H with padding is 4") as caught:
+        vkq.onnx.InferenceSession(
+            model(around(node), {"x": x}, q("x", 0.05, 100, "uint8"), "uint8"), any_device
+        )
+    assert str(caught.value).count("MaxPool '") == 1
+
+
 def test_split_of_opset_11(any_device: vkq.Device) -> None:
     x = bytes_of((1, 8, 6, 5), "uint8")
     split = helper.make_node("Split", ["a"], ["a0", "a1"], axis=1, split=[3, 5])

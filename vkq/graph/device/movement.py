@@ -125,7 +125,8 @@ def _places(graph: Graph, node: Node) -> tuple[Array, float]:
     ]
     fill = 0.0
     if node.op == "Pad" and len(arrays) > 2:
-        fill = float(there.reshape(())) if (there := arrays[2]) is not None else 0.0
+        constant = node.attributes.get("mode", "constant") == "constant"
+        fill = float(there.reshape(())) if constant and (there := arrays[2]) is not None else 0.0
         arrays[2] = np.array(-1, np.int64)
     elif node.op == "Pad":
         arrays += [np.array(-1, np.int64)]

@@ -28,7 +28,7 @@ def infer(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | Non
     except ModelError:
         raise
     except (VkqError, KeyError, ValueError, TypeError, IndexError, ArithmeticError) as error:
-        raise ModelError(f"{node}: {error}") from error
+        raise ModelError(f"{node}: {str(error).removeprefix(f'{node}: ')}") from error
 
 
 def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:

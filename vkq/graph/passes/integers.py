@@ -132,6 +132,8 @@ def _average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> b
     if x is None or x[1].dtype != q.dtype:
         return False
     how = window(made, sweep.specs[x[0]].shape)
+    if how.dilation != (1, 1):  # avg_pool2d has none
+        return False
     sweep.emit(
         "avg_pool2d", [x[0]], output, made.source, x=x[1], y=q, kernel=how.kernel, stride=how.stride,
         padding=how.padding, ceil_mode=how.ceil_mode,
