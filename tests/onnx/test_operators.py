@@ -270,6 +270,26 @@ def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
+@pytest.mark.parametrize(("given", "result"), [("int8", "uint8"), ("uint8", "int8")])
+def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
+    """As training for quantization makes them, with unsigned results of Relu: ONNX Runtime computes them in
+    floats."""
+    x = bytes_of((5, 6) if op in ("Gemm", "MatMul", "Softmax") else (1, 6, 5, 4), given)
+    shapes = {"Conv": (3, 6, 2, 2), "ConvTranspose": (6, 3, 2, 2), "Gemm": (6, 3), "MatMul": (6, 3)}
+    weighted = ["w"] if op in shapes else []
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node(op, ["a", *weighted], ["b"]),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    constants = q("x", 0.05, 3, given) | q("y", 0.01 if op == "Softmax" else 0.07, 100, result)
+    if weighted:
+        nodes.insert(1, helper.make_node("DequantizeLinear", ["v", "ws", "wz"], ["w"]))
+        constants |= q("w", 0.02, 0, "int8") | {"v": bytes_of(shapes[op], "int8")}
+    check(device, model(nodes, {"x": x}, constants, result), {"x": x})
+
+
 def test_refusals_name_their_node_once(any_device: vkq.Device) -> None:
     x = bytes_of((1, 3, 4, 5), "uint8")
     node = helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[9, 9])

@@ -58,7 +58,8 @@ def softmax(
     2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit result: its
-    table and its order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`).
+    order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`). Where a quotient lies at a tie,
+    as in rows of equal numbers, the two may differ by one.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 

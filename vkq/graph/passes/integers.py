@@ -103,8 +103,10 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """quantize(layer) in one step, with an int32 bias."""
+    """quantize(layer) in one step, with an int32 bias. A result of another type than x is float32 first."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
+    if made.op != "matmul" and attributes["x"].dtype != q.dtype:
+        return False
     if made.op in LAYERS and len(inputs) > 2:
         bias = sweep.constants[inputs[2]]
         if bias.dtype == np.float32:
@@ -144,7 +146,7 @@ def _average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> b
 
 def _global_average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> bool:
     x = parameters(sweep, made.inputs[0])
-    if x is None or len(sweep.specs[x[0]].shape) != 4:
+    if x is None or x[1].dtype != q.dtype or len(sweep.specs[x[0]].shape) != 4:
         return False
     sweep.emit("global_avg_pool2d", [x[0]], output, made.source, x=x[1], y=q)
     return True
