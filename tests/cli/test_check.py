@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import vkq
 from vkq import reference
 from vkq.check import compare
 from vkq.check.catalogue import check_of
@@ -78,6 +79,18 @@ def test_debug_shows_what_the_shaders_print(
         :4, :4
     ]  # the first block of the first invocation
     assert [line.split("-> acc ")[1].split() for line in lines[1:5]] == [[str(v) for v in row] for row in acc]
+
+
+def test_debug_without_a_compiler_is_an_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> None:
+        raise vkq.CompileError("no usable GLSL compiler")
+
+    monkeypatch.setattr("vkq.cli.check.find_compiler", none)
+    assert main(["check", "linear[M=5,K=9,N=6]/seed=0", "--debug"]) == 2
+    said = capsys.readouterr()
+    assert ("no usable GLSL compiler" in said.err, said.out) == (True, "")
 
 
 @pytest.mark.parametrize(

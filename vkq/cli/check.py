@@ -24,6 +24,7 @@ from vkq.integer.transform import TRANSFORM
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.shader import compile as shader_compile
+from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter that asks for exact integer correlations
 SHOWN = 5  # mismatches printed in full; of the others the names
@@ -171,6 +172,7 @@ def _debug(options: argparse.Namespace, checks: list[Check]) -> int:
     """Shows what the shaders print, in a process of its own: the validation layer is told so when the
     instance is made."""
     if os.environ.get(shader_compile.DEBUG_VARIABLE, "0") in ("", "0"):
+        find_compiler()  # refused here, not as a mismatch of every check
         again = ["check", options.filter, "--debug", f"--count={options.count}", f"--seed={options.seed}"]
         again += [f"--device={options.device}"] if options.device else []
         again += [f"--path={path}" for path in options.path or ()]
