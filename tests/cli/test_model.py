@@ -190,6 +190,26 @@ def test_run_refuses_inputs_that_are_not_clear(
     assert error in capsys.readouterr().err
 
 
+def test_nan_equals_nan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The root of what is below 0, in ONNX Runtime too."""
+    constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.int8(0)))]
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "s", "z"], ["r"]),
+        helper.make_node("Sqrt", ["r"], ["y"]),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.INT8, [5])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [5])
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "root.onnx").write_bytes(proto.SerializeToString())
+    np.save(folder / "signs.npy", np.int8([-8, 0, 2, 8, -1]))
+    options = ["-i", str(folder / "signs.npy"), "--compare", "onnxruntime"]
+    assert main(["run", str(folder / "root.onnx"), *options]) == 0
+    said = capsys.readouterr().out
+    assert "float32[5] from 0 to 2, 2 NaN" in said
+    assert "y: 5 of 5 equal" in said
+
+
 def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["run", pair, "--random", "--seed", "-1"])

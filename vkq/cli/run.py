@@ -90,7 +90,11 @@ def summary(array: Any) -> str:
     if array.ndim == 2 and array.shape[0] == 1 and array.size > 1:
         best = np.argsort(-array[0].astype(np.float64), kind="stable")[:SHOWN]
         return "largest " + ", ".join(f"[{i}] {array[0, i]:.6g}" for i in best)
-    return f"from {array.min():.6g} to {array.max():.6g}" if array.size else "empty"
+    known = array[array == array]
+    missing = f", {array.size - known.size} NaN" if known.size < array.size else ""
+    if not known.size:
+        return missing.removeprefix(", ") or "empty"
+    return f"from {known.min():.6g} to {known.max():.6g}{missing}"
 
 
 def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
@@ -126,11 +130,12 @@ def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
     )
     different = 0
     for name, want in zip(results, session.run(list(results), feed), strict=True):
-        wrong = int((results[name] != want).sum())
+        got = results[name]
+        unequal = (got != want) & ((got == got) | (want == want))  # NaN equals NaN
+        wrong = int(unequal.sum())
         different += wrong
-        worst = (
-            float(np.abs(results[name].astype(np.float64) - want.astype(np.float64)).max()) if wrong else 0.0
-        )
+        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))[unequal]
+        worst = float(apart.max(initial=0))
         print(
             f"  {name}: {want.size - wrong} of {want.size} equal"
             + (f", largest difference {worst:.6g}" if wrong else "")
