@@ -240,5 +240,13 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "dB signal to noise" in out
     assert float(out.split("pictures: ")[1].split(" dB")[0]) > 10
     assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
+    assert (
+        main(["quantize", str(target), "-c", str(folder / "pictures"), "-o", str(folder / "twice.onnx")]) == 2
+    )
+    assert "made.onnx is quantized already (" in capsys.readouterr().err
+    assert not (folder / "twice.onnx").exists()
+    for wrong, said in (("0.5,0,1", "--std is '0.5,0,1'"), ("nan", "'nan' must be 3 numbers")):
+        assert main(["quantize", str(folder / "float.onnx"), *options[:4], "--std", wrong]) == 2
+        assert said in capsys.readouterr().err
     assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder)]) == 2
     assert "has 0 pictures" in capsys.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from vkq.cli.common import whole
+from vkq.cli.common import counted, whole
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 from vkq.onnx.feed import trial_shapes
@@ -163,6 +163,8 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
     array: Array = pixels
     if argument.dtype == "float32":
         mean, std = (_three(text, channels) for text in (options.mean, options.std))
+        if not std.all():
+            raise ArgumentError(f"--std is {options.std!r}; pixels are divided by it, so none may be 0")
         array = ((pixels.astype(np.float32) / 255 - mean) / std).astype(np.float32)
     elif argument.dtype == "int8":
         array = (pixels ^ np.uint8(0x80)).view(np.int8)
@@ -175,6 +177,6 @@ def _three(text: str, channels: int) -> Any:
         values = [float(v) for v in text.split(",")]
     except ValueError:
         values = []
-    if len(values) not in (1, channels, 3):
-        raise ArgumentError(f"{text!r} must be {channels} numbers with commas between them")
+    if len(values) not in (1, channels, 3) or not np.isfinite(values).all():
+        raise ArgumentError(f"{text[:60]!r} must be {counted(channels, 'number')} with commas between them")
     return np.asarray(values[:channels] if len(values) >= channels else values, np.float32)

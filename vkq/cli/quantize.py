@@ -47,6 +47,8 @@ def run(options: argparse.Namespace) -> int:
     from vkq.onnx.reader import read
 
     model = read(options.model)
+    if done := [node for node in model.nodes if "QuantizeLinear" in node.op or node.op.endswith("Integer")]:
+        raise ArgumentError(f"{options.model} is quantized already ({done[0]}); give the float model")
     files = sorted(f for f in Path(options.calibrate).iterdir() if f.suffix.lower() in PICTURES)
     if not files or len(model.inputs) != 1:
         raise ArgumentError(

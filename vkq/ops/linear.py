@@ -47,7 +47,8 @@ class Linear(Layer[LinearProblem]):
             is added to a float32 result and rounded to int32 (``round_half_even(bias / (x_scale *
             w_scale))``) for an 8-bit one of quantized activations.
         w_zero_point: integer or (N,), of the weight's dtype; 0 on the symmetric path.
-        activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result.
+        activation: None, "relu", "relu6" or (low, high), fused: a clamp of the result. Of a float result that
+            is NaN a device makes a bound.
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits. With float activations "auto", or "portable", which makes float32 products
             without matrix units.
