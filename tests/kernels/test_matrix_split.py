@@ -11,8 +11,9 @@ from tests.cases import random_data
 from tests.device.reported import reported
 from vkq.device.profiles import profile
 from vkq.kernels.matrix_implicit import IMPLICIT, by_taps
-from vkq.kernels.matrix_tiles import MOST_TILES, SPLIT_TILES, Tiling, tilings
+from vkq.kernels.matrix_tiles import SPLIT_TILES, Tiling, tilings
 from vkq.kernels.matrix_units import SPLIT, WIDE
+from vkq.kernels.split import MOST_TILES
 from vkq.layout.extent import BLOCKED
 from vkq.probe.matrices import Matrices
 from vkq.problem.names import parse

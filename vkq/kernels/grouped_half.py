@@ -21,7 +21,8 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .grouped import GroupedGemm, parameters, words
-from .half_ways import MOST_TILES, PARTS, Elements, Way, fits
+from .half_ways import LEAST_COLUMNS, PARTS, Elements, Way, fits
+from .split import counters
 
 FEW = "gemv_q4gsw__coopmat"
 MANY = Elements(
@@ -33,7 +34,6 @@ FEW_OUTPUTS = (64, 32)  # and its outputs
 # Of a single row: by columns for each multiprocessor, invocations of a workgroup.
 ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
 ALONE = {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}  # weights by k of their groups, for a single row
-LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
 
@@ -81,8 +81,7 @@ class GroupedMatrices:
         self.codes = Resident(device, codes, lambda: words(packed_elements(weight)))
         size = (1 + (self.points and not gemm.half)) * (weight.scale.shape[1] * across + gemm.n)
         self.parameters = Resident(device, 4 * size, lambda: words(self._parameters()))
-        # its own, so that layers need not wait for each other
-        self.counters = Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
+        self.counters = counters(device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made so."""
@@ -104,16 +103,11 @@ class GroupedMatrices:
         """Adds the dispatch."""
         gemm, way = self.gemm, self.way(rows)
         assert way is not None
-        push = gemm.push(rows)
-        slots = [x, b.constant(self.codes), b.constant(self.parameters), y]
-        if way.parts > 1:
-            d = way.variant.defines
-            push["part_steps"] = way.steps(gemm.k)
-            sums = way.parts * way.tiles(rows, gemm.n, 1) * int(d["BM"]) * int(d["BN"])
-            slots += [b.words(sums), b.constant(self.counters)]
+        shared, steps = way.sharing(b, self.counters, rows, gemm.n, gemm.k, 1)
+        slots = [x, b.constant(self.codes), b.constant(self.parameters), y, *shared]
         constants = self._constants(way.variant, way.matrices)
         program = gemm.device.program(way.variant, constants, way.matrices.subgroup)
-        b.dispatch(program, slots, push, gemm.macs(rows))
+        b.dispatch(program, slots, gemm.push(rows) | steps, gemm.macs(rows))
 
     def _parameters(self) -> npt.NDArray[np.uint32]:
         """Scale and zero point of every group, of each one output after the other, and the biases, as

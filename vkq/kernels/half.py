@@ -26,8 +26,9 @@ from . import half_few
 from .cast import converted
 from .floats import FloatGemm
 from .half_operands import RUN, X_PARTS, halves, parts_of
-from .half_ways import FLOAT16, MOST_TILES, PARTS, STRAIGHT, Elements, Way
+from .half_ways import FLOAT16, LEAST_COLUMNS, PARTS, STRAIGHT, Elements, Way
 from .pixels import window
+from .split import counters
 from .weights import Int8, Int32, block_weights
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
@@ -36,7 +37,6 @@ K_PADDED = 64  # of weights: whole steps of every tile
 ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
-LEAST_COLUMNS = 17  # with fewer, most of a matrix would be padding
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
 
@@ -83,8 +83,7 @@ class HalfMatrices:
 
         self.weights = resident(WEIGHT_LAYOUT, packed_halves)
         self.pairs = resident(PAIRS_LAYOUT, packed_pairs)
-        # each layer has its own, so that layers need not wait for each other
-        self.counters = Resident(gemm.device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
+        self.counters = counters(gemm.device)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
@@ -114,12 +113,10 @@ class HalfMatrices:
             whole = "any" if gemm.channels % 4 else "half" if y.spec.dtype == "float16" else "four"
             shader = way.of.split if way.parts > 1 else way.of.product
             variant = catalog().find(shader, tile=tile, y=whole)
-        slots, way = [operand, *self.constants(b, way.of), y], dataclasses.replace(way, variant=variant)
-        if way.parts > 1:
-            d, tiles = variant.defines, way.tiles(rows, 4 * gemm.n4, gemm.groups)
-            push["part_steps"] = way.steps(self.k)
-            slots += [b.words(way.parts * tiles * int(d["BM"]) * int(d["BN"])), b.constant(self.counters)]
-        b.dispatch(self.program(variant, way.matrices), slots, push, gemm.macs(rows))
+        way = dataclasses.replace(way, variant=variant)
+        shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
+        slots = [operand, *self.constants(b, way.of), y, *shared]
+        b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> Program | None:
         """The pipeline of few rows, unless a tile or parts are asked for."""

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
 from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
+from ..runtime.builder import Builder, Value
+from ..runtime.plan import Resident
 from ..runtime.program import refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
+from .split import MOST_TILES
 
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
-MOST_TILES = 1024  # of a product that is split: each has a counter
+LEAST_COLUMNS = 17  # of a product: with fewer, most of a matrix would be padding
 STEP = 32  # of k: what a profile's cycles are for
 
 
@@ -90,6 +93,16 @@ class Way:
             tile in catalog().shaders[self.of.split].axes["tile"]
             and self.tiles(rows, n, groups) <= MOST_TILES
         )
+
+    def sharing(
+        self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
+    ) -> tuple[list[Value], dict[str, int]]:
+        """What a kernel is bound to, and told, where workgroups share k."""
+        if self.parts == 1:
+            return [], {}
+        d, tiles = self.variant.defines, self.tiles(rows, n, groups)
+        sums = b.words(self.parts * tiles * int(d["BM"]) * int(d["BN"]))
+        return [sums, b.constant(counters)], {"part_steps": self.steps(k)}
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
         """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""

@@ -8,6 +8,7 @@ import functools
 import math
 
 from ..device.profiles import Profile
+from .split import MOST_TILES
 
 DEEP = "64x64_deep"  # loads further ahead, for products of a long k
 LONG, LONG_LEAST = "128x256_long", 2048  # its end unrolled, and the least k for which that wins
@@ -21,7 +22,6 @@ TURN = 128
 DEEP_TURN, DEEP_LEAST = 256, 512  # of the deep one, and the least k for which it is taken
 PARTS = (2, 3, 4, 6, 8, 12, 16)
 SPLIT_TILES = ("128x128", "128x64", "64x64", DEEP)
-MOST_TILES = 1024  # of a product that is split: each has a counter
 
 
 @dataclasses.dataclass(frozen=True)

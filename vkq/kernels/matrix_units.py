@@ -27,7 +27,8 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .after import ADD
-from .matrix_tiles import MOST_TILES, TURN, Tiling, tilings
+from .matrix_tiles import TURN, Tiling, tilings
+from .split import counters
 from .weights import PARAMETER_BYTES, Arithmetic, Int8, Int32, block_weights, ceil4, zeros_behind
 
 GEMM = "gemm_q8ta_q8csw__coopmat"
@@ -113,8 +114,7 @@ class MatrixWeights:
             self.groups * self.n // 4 * PARAMETER_BYTES,
             lambda: arithmetic.channel_parameters(blocked(), form, zero_point),
         )
-        # of a product that is split: each layer has its own, so that layers need not wait for each other
-        self.counters = Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
+        self.counters = counters(device)
 
     @property
     def push(self) -> dict[str, int | float]:

@@ -1,0 +1,15 @@
+"""Products whose k several workgroups share (shaders/common/coopmat_split.glslh)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+
+MOST_TILES = 1024  # of such a product: each has a counter
+
+
+def counters(device: Device) -> Resident:
+    """A layer's, all zero: each has its own, so that layers need not wait for each other."""
+    return Resident(device, 4 * MOST_TILES, lambda: np.zeros(MOST_TILES, np.uint32))
