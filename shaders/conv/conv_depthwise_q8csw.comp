@@ -89,6 +89,6 @@ void main() {
     uint y_at = (plane * p.oh + oh + r) * p.ow + ow;
     [[unroll]] for (uint k = 0u; k < PIXELS; k++)
       if (i < all && oh + r < p.oh && ow + k < p.ow)
-        store_number(y, y_at + k, bounded(vec4(sums[r][k] * scale + bias)).x);
+        store_number(y, y_at + k, bounded(sums[r][k] * scale + bias));
   }
 }

@@ -155,7 +155,7 @@ void main() {
     sum_parts(some);
     for (uint i = me; i < SUMMED * WIDE; i += ALL) {
       uint r = m + some + i / WIDE;
-      float value = bounded(vec4(summed(i / WIDE, i % WIDE) * scale + bias)).x;
+      float value = bounded(summed(i / WIDE, i % WIDE) * scale + bias);
       if (r < p.m && block < p.n4 && c < p.channels)
         store_number(y, r * p.channels + c, value);
     }
