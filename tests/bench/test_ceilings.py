@@ -21,7 +21,8 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
     monkeypatch.setattr(ceilings, "LASTING_US", 500.0)
     seen: list[str] = []
     found = ceilings.measure(device, seen.append)
-    assert list(found) == seen == [*ceilings.DOTS, "fp32_fma", "copy"]
+    matrices = ["coopmat"] * device.capabilities.features["cooperativeMatrix"]
+    assert list(found) == seen == [*ceilings.DOTS, "fp32_fma", *matrices, "copy"]
     assert all(value is not None and 0.01 < value < 1e6 for value in found.values())
 
 

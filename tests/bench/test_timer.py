@@ -14,15 +14,14 @@ from vkq.problem.names import parse
 from vkq.runtime.tensor import Tensor
 
 CASE = Case(parse("linear[M=5,K=70,N=9]"))  # nothing is a multiple of four
-CONV = Case(
-    parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]")
-)  # two dispatches: im2col and the product
+# two dispatches: im2col and the product
+CONV = Case(parse("conv2d[N=1,IC=3,H=7,W=9,OC=6,KH=3,KW=3,padding=1]"), method="im2col")
 QUICK = timer.Settings(samples=4, submission_us=2000, time_s=1.0, enough_s=0.0)
 
 
 def work(device: vkq.Device, case: Case, rotate: bool) -> tuple[arms.CapturedWork, Expected]:
     weights, x = data.weights(case), data.activations(case)
-    layer = data.layer(case, weights, "auto", device)
+    layer = data.layer(case, weights, "portable", device)
     tensor = Tensor.from_numpy(x, device)
     return arms.CapturedWork(device, lambda: layer(tensor), case.bytes, rotate), data.expected(
         case, weights, x

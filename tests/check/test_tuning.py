@@ -92,6 +92,6 @@ def test_a_dry_run_stores_nothing_and_prints_a_table(
     fresh: Path,  # noqa: F811
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["tune", NAME, "--device", any_device.name, "--dry-run"]) == 0
+    assert main(["tune", NAME, "--device", any_device.name, "--path", "portable", "--dry-run"]) == 0
     assert "(default)" in capsys.readouterr().out
     assert not (fresh / "tune").exists()
