@@ -23,7 +23,7 @@ def test_rates_are_measured_on_both_drivers(device: vkq.Device, monkeypatch: pyt
     found = ceilings.measure(device, seen.append)
     matrices = ["coopmat"] * device.capabilities.features["cooperativeMatrix"]
     assert list(found) == seen == [*ceilings.DOTS, "fp32_fma", *matrices, "copy"]
-    assert all(value is not None and 0.01 < value < 1e6 for value in found.values())
+    assert all(value is not None and 0.01 < value < 1e7 for value in found.values())
 
 
 def test_a_longer_loop_takes_longer_in_proportion(device: vkq.Device) -> None:
