@@ -270,8 +270,24 @@ def test_softmax_that_stays_float32(device: vkq.Device, axis: int) -> None:
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
 
 
+MIXED = [("int8", "uint8"), ("uint8", "int8")]
+
+
+@pytest.mark.parametrize(("given", "result"), MIXED)
+def test_products_of_activations_of_another_type(device: vkq.Device, given: str, result: str) -> None:
+    x = bytes_of((5, 6), given)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"]),
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+    ]
+    constants = q("x", 0.05, 3, given) | q("y", 0.7, 100, result)
+    check(device, model(nodes, {"x": x}, constants, result), {"x": x})
+
+
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose", "Gemm", "MatMul", "Softmax", "GlobalAveragePool"])
-@pytest.mark.parametrize(("given", "result"), [("int8", "uint8"), ("uint8", "int8")])
+@pytest.mark.parametrize(("given", "result"), MIXED)
 def test_results_of_another_type(device: vkq.Device, op: str, given: str, result: str) -> None:
     """As training for quantization makes them, with unsigned results of Relu: ONNX Runtime computes them in
     floats."""

@@ -103,9 +103,9 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 
 
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
-    """quantize(layer) in one step, with an int32 bias. A result of another type than x is float32 first."""
+    """quantize(layer) in one step, with an int32 bias. A result of another type is float32 first."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
-    if made.op != "matmul" and attributes["x"].dtype != q.dtype:
+    if attributes["a" if made.op == "matmul" else "x"].dtype != q.dtype:
         return False
     if made.op in LAYERS and len(inputs) > 2:
         bias = sweep.constants[inputs[2]]
