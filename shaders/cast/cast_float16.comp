@@ -31,7 +31,8 @@ void main() {
     y[at] = values.x;
     if (at + 1u < p.elements) y[at + 1u] = values.y;
 #else
-    y[word] = float16_word(vec2(x[at], at + 1u < p.elements ? x[at + 1u] : 0.0));
+    // one by one: of a pair, a driver's packHalf2x16 may put bits of an infinite half into its neighbour
+    y[word] = float16_bits(x[at]) | float16_bits(at + 1u < p.elements ? x[at + 1u] : 0.0) << 16;
 #endif
   }
 }

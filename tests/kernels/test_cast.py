@@ -35,6 +35,16 @@ def test_float32_as_float16(device: vkq.Device, count: int) -> None:
     assert vkq.Tensor.from_numpy(got, device).nbytes == -(-count // 2) * 4
 
 
+@pytest.mark.parametrize("special", [np.nan, -np.inf, 65520.0, 1e30, -3e38])
+def test_what_is_beyond_float16_leaves_its_neighbour_alone(device: vkq.Device, special: float) -> None:
+    """SwiftShader's packHalf2x16 sets bits of the other half."""
+    x = np.float32([special, -758.0625, 3.0, special, special, 0.1])
+    got = convert(device, x, "float16")
+    assert (np.isnan(got) == np.isnan(x)).all()
+    np.testing.assert_allclose(got[[1, 2, 5]], [-758.0625, 3.0, 0.1], rtol=2**-10)
+    assert (~np.isfinite(got[[0, 3, 4]])).all()
+
+
 def test_layers_take_and_give_float16(device: vkq.Device) -> None:
     """The float32 result of the same numbers, rounded."""
     rng = np.random.default_rng(2)
