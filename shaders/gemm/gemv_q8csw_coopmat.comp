@@ -3,8 +3,8 @@
 // of k, and a piece of shared memory for x, to itself, so that while some wait for memory others multiply.
 //
 // Memory    x: rows of k, a multiple of 8, of float16 in uvec4; w and channels as
-//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row is a run of BK
-//           halves and 16 bytes of padding, which keep neighbours in other banks.
+//           gemm_q8csw_straight_coopmat.comp; y: rows of float16. In shared memory a row of x is a run of
+//           BK halves, one of sums BN floats, and 16 bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
 //           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k, of at most BM rows and 16; BN / 4 divides LOCAL_X.
@@ -28,6 +28,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "workgroup.glslh"
 #include "float16.glslh"
 #include "float_output.glslh"
+#define BITS 8  // of a weight
+#define BIASED (0x64006400u + (p.m >> 31))  // 1024 twice: grouped_matrices.glslh
 #include "coopmat_half.glslh"
 
 #define PAIRS 32u     // k of a matrix of weights in memory
@@ -36,7 +38,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1u)
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, STAGE = BM * X_ROW;
-const uint ADDED = min(BM, ROUND), ADDED_M = ADDED / MN, SUMS = ADDED * BN / 4u;  // rows added at once
+const uint ADDED = min(BM, ROUND), ADDED_M = ADDED / MN;  // rows added at once
+const uint SUMS_ROW = BN / 4u + 1u, SUMS = ADDED * SUMS_ROW;
 const uint LARGER = STAGE > SUMS ? STAGE : SUMS, NEEDED = SUBGROUPS * LARGER;
 shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the zero points are there first
 #define mine (gl_SubgroupID * STAGE)
@@ -45,8 +48,8 @@ shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the ze
 
 const uint X_ITEMS = (BM * RUNS + SUBGROUP - 1u) / SUBGROUP;
 uvec4 next_x[DEPTH][X_ITEMS];
-MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N];
-MatrixW low[SUBSTEPS][FRAGMENTS_N], high[SUBSTEPS][FRAGMENTS_N];
+MatrixW pairs[DEPTH * SUBSTEPS][FRAGMENTS_N], zeros[FRAGMENTS_N], left;
+MatrixX right[FRAGMENTS_M];
 uint n, first_row, first_step;  // of the workgroup; of the subgroup's part of k
 uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, and how many PAIRS k have
 
@@ -54,52 +57,50 @@ uint w_first[FRAGMENTS_N], w_blocks;  // where the outputs of a matrix begin, an
 #define x_row(i) ((lane + (i) * SUBGROUP) / RUNS)
 #define x_run(i) ((lane + (i) * SUBGROUP) % RUNS)
 
-void load(uint slot, uint t) {
-  uint step_ = first_step + t, runs = p.k / RUN;
+void load_w(uint i, uint slot, uint t) {
   [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {
-    uint block = min(step_ * SUBSTEPS + s, w_blocks - 1u);
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      coopMatLoad(pairs[slot * SUBSTEPS + s][i], w, w_first[i] + block * 2u * MM, 2,
-          gl_CooperativeMatrixLayoutRowMajor);
+    uint block = min((first_step + t) * SUBSTEPS + s, w_blocks - 1u);
+    coopMatLoad(pairs[slot * SUBSTEPS + s][i], w, w_first[i] + block * 2u * MM, 2,
+        gl_CooperativeMatrixLayoutRowMajor);
   }
+}
+void load_x(uint slot, uint t) {
+  uint runs = p.k / RUN;
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
-    next_x[slot][i] =
-        x[min(first_row + x_row(i), p.m - 1u) * runs + min(step_ * RUNS + x_run(i), runs - 1u)];
+    next_x[slot][i] = x[min(first_row + x_row(i), p.m - 1u) * runs +
+        min((first_step + t) * RUNS + x_run(i), runs - 1u)];
 }
 
-// What lies beyond k is made zero here, not where it is loaded, which would wait for it there.
+// What lies beyond k, which few steps have, becomes zero afterwards: a choice for each number takes longer.
 void store_x(uint slot, uint t) {
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    bool inside = (first_step + t) * RUNS + x_run(i) < p.k / RUN;
+  uint first = (first_step + t) * RUNS, runs = p.k / RUN;
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     if (BM * RUNS % SUBGROUP == 0u || x_row(i) < BM)
-      tile[mine + x_row(i) * X_ROW + x_run(i)] = mix(uvec4(0u), next_x[slot][i], bvec4(inside));
-  }
+      tile[mine + x_row(i) * X_ROW + x_run(i)] = next_x[slot][i];
+  if (first + RUNS > runs)
+    [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
+      if (first + x_run(i) >= runs && x_row(i) < BM) tile[mine + x_row(i) * X_ROW + x_run(i)] = uvec4(0u);
 }
-
-#define multiply(left, k)                                                          \
-  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) {                             \
-    MatrixX right;                                                                 \
-    coopMatLoad(right, tile, mine + j * MN * X_ROW + (k) / RUN, X_ROW,             \
-        gl_CooperativeMatrixLayoutColumnMajor);                                    \
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)                             \
-      acc[i][j] = coopMatMulAdd(left[i], right, acc[i][j]);                        \
-  }
 
 // DEPTH steps from t on. more: whether those after them are asked for; a constant, as loads behind a branch
-// wait for each other.
+// wait for each other. A matrix becomes halves as it is multiplied, so that they need few registers.
 #define TURN(t, more)                                                              \
   [[unroll]] for (uint d = 0u; d < DEPTH; d++) {                                   \
     store_x(d, (t) + d);                                                           \
-    [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++)                                \
-      [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {                         \
-        halves_of_pairs(pairs[d * SUBSTEPS + s][i], zeros[i], low[s][i], high[s][i]); \
-      }                                                                            \
     subgroupBarrier();                                                             \
-    if (more) load(d, (t) + d + DEPTH);                                            \
-    [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++) {                              \
-      multiply(low[s], s * PAIRS)                                                  \
-      multiply(high[s], s * PAIRS + PAIRS / 2u)                                    \
-    }                                                                              \
+    if (more) load_x(d, (t) + d + DEPTH);                                          \
+    [[unroll]] for (uint s = 0u; s < SUBSTEPS; s++)                                \
+      [[unroll]] for (uint h = 0u; h < 2u; h++) {                                  \
+        [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)                         \
+          coopMatLoad(right[j], tile, mine + j * MN * X_ROW + s * 4u + h * 2u, X_ROW, \
+              gl_CooperativeMatrixLayoutColumnMajor);                              \
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {                       \
+          halves_of_codes(pairs[d * SUBSTEPS + s][i], h, BIASED, zeros[i], left)   \
+          if (more && s + 1u == SUBSTEPS && h == 1u) load_w(i, d, (t) + d + DEPTH); \
+          [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)                       \
+            acc[i][j] = coopMatMulAdd(left, right[j], acc[i][j]);                  \
+        }                                                                          \
+      }                                                                            \
     subgroupBarrier();                                                             \
   }
 
@@ -123,14 +124,15 @@ void add_subgroups(uint c4, vec4 scale, vec4 bias) {
     barrier();
     [[unroll]] for (uint j = 0u; j < ADDED_M; j++)
       [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-        coopMatStore(acc[i][first + j], tile, gl_SubgroupID * SUMS + j * MN * (BN / 4) + i * (MM / 4),
-            BN / 4, gl_CooperativeMatrixLayoutColumnMajor);
+        coopMatStore(acc[i][first + j], tile, gl_SubgroupID * SUMS + j * MN * SUMS_ROW + i * (MM / 4),
+            SUMS_ROW, gl_CooperativeMatrixLayoutColumnMajor);
     barrier();
-    for (uint e = me; e < SUMS; e += LOCAL_X) {
+    for (uint e = me; e < ADDED * (BN / 4); e += LOCAL_X) {
+      uint row = e / (BN / 4), place = first_row + first * MN + row;
       vec4 sums = vec4(0.0);
-      [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sums += uintBitsToFloat(tile[s * SUMS + e]);
-      uint row = first_row + first * MN + e / (BN / 4);
-      if (row < p.m && c4 < p.n4) store_row(row, c4, bounded(sums * scale + bias));
+      [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++)
+        sums += uintBitsToFloat(tile[s * SUMS + row * SUMS_ROW + e % (BN / 4)]);
+      if (place < p.m && c4 < p.n4) store_row(place, c4, bounded(sums * scale + bias));
     }
   }
 }
@@ -143,7 +145,10 @@ void main() {
   w_blocks = ceil_div(p.k, K_PADDED) * (K_PADDED / PAIRS);
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
     w_first[i] = min(n / MM + i, blocks_n - 1u) * w_blocks * 2u * MM;
-  [[unroll]] for (uint d = 0u; d < DEPTH; d++) load(d, d);
+  [[unroll]] for (uint d = 0u; d < DEPTH; d++) {
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) load_w(i, d, d);
+    load_x(d, d);
+  }
   uint c4 = n / 4u + me % (BN / 4), known = min(c4, p.n4 - 1u);
   vec4 scale = channel_block(known, SCALE), bias = channel_block(known, BIAS);
   load_zeros();

@@ -60,6 +60,18 @@ def test_how_many_rows_and_workgroups_are_worth_it() -> None:
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132)] == list(range(2, 17))
 
 
+def test_matrices_are_as_wide_as_rows_fill(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of those that a device lists, whichever comes first."""
+    profile_says(monkeypatch, half_few, multiprocessors=2)
+    for shapes in (("16x8x16", "16x16x16"), ("16x16x16", "16x8x16")):
+        emulated.emulate(strict_device, monkeypatch, *shapes, form="f16")
+        layer = vkq.Linear(np.ones((44, 264), np.int8), 1.0, compute="float16", device=strict_device)
+        found = [half_few.fitting(layer._gemm, rows, "float16") for rows in half_few.ROWS]
+        assert [fit and fit[1]["MN"] for fit in found] == [8, 16, 16, 16]
+
+
 def test_infinity_and_nan_stay_in_their_rows(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,7 +40,7 @@ def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, 
     if not worth(rows, workgroups, known.multiprocessors):
         return None
     sizes = INVOCATIONS[workgroups > known.multiprocessors :]
-    for matrices in sorted(advertised_half(facts), key=lambda one: one.n):
+    for matrices in sorted(advertised_half(facts), key=lambda one: -one.n):  # of few instructions
         for size in sizes:
             values = {**matrices.shape_constants, "LOCAL_X": size}
             if _fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
