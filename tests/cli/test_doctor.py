@@ -30,7 +30,7 @@ def test_doctor_reports_versions_probe_path_and_replays(
     assert said["healthy"]
     assert {"vkq", "python", "numpy", "kompute", "vulkan loader"} <= said["versions"].keys()
     assert said["probe"]["isolated"]
-    assert said["path"] in select.FORMS
+    assert said["path"] in (*select.FORMS, select.COOPMAT)
     replayed = {(r["case"], r["path"]) for r in said["replays"]}
     assert {check_of(case).scheme for case in replay.REPLAYED} == set(SCHEMES)
     for case in replay.REPLAYED:
