@@ -11,6 +11,8 @@
 //           kh, kw, channel). channels: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
 //           RUN channels of four pixels at a time, and takes eight pixels of a channel away.
+// Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
+//           shared memory is multiplied by all of them.
 // Needs     the matrix shape 16 x MN x 16 in the device's list, with sums of float32 and of float16, a
 //           required subgroup size of SUBGROUP, and shared memory for the input pixels of a tile.
 #version 450
@@ -29,6 +31,8 @@ layout(constant_id = 4) const uint STRIDE_W = 1;
 layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
+layout(constant_id = 8) const uint LINES = 3;  // of taps that are multiplied together: all, or one
+layout(constant_id = 9) const uint DILATION_H = 1;
 
 layout(set = 0, binding = 0) readonly buffer X { uvec2 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -57,24 +61,29 @@ uint image, tile_h, tile_w;  // of the tile's first output
 #include "half_pixels.glslh"
 #include "half_runs_epilogue.glslh"
 
-MatrixW pairs[BLOCKS][FRAGMENTS_N], zeros[FRAGMENTS_N], low[FRAGMENTS_N], high[FRAGMENTS_N];
-MatrixX right[2][FRAGMENTS_M];
-uint w_first[FRAGMENTS_N], w_taps;  // where the outputs of a matrix begin, and the taps of all chunks
+#define RUNS_N (TW / MN)  // matrices of pixels of a line
+// Of a subgroup, lines of outputs, and of pixels under them for the taps of a step.
+const uint OUT_LINES = SM / TW, IN_LINES = (OUT_LINES - 1) * STRIDE_H + (LINES - 1) * DILATION_H + 1;
+
+MatrixW pairs[LINES][FRAGMENTS_N], zeros[FRAGMENTS_N], halves[LINES][FRAGMENTS_N], others;
+MatrixX right[2][RUNS_N];
+uint w_first[FRAGMENTS_N];  // where the outputs of a matrix begin
 
 void begin_w(uint chunks) {
   uint blocks_n = ceil_div(4u * p.n4, MM);
-  w_taps = chunks * p.taps;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    w_first[i] =
-        (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * w_taps * BLOCKS * 2u * MM;
+    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * chunks * p.taps *
+                 BLOCKS * 2u * MM;
 }
 
-// The weights of tap t of all chunks' taps, two blocks of channels or more at once: their loads share a
-// counter, so that to wait for the first is to wait for the last.
-void load_w(uint t) {
-  [[unroll]] for (uint s = 0u; s < BLOCKS; s++)
+// The weights of a step, all at once: their loads share a counter, so that to wait for the first is to wait
+// for the last.
+void load_w(uint chunk, uint step_) {
+  uint column = step_ / BLOCKS, tap = column / KW * LINES * KW + column % KW;
+  [[unroll]] for (uint t = 0u; t < LINES; t++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      coopMatLoad(pairs[s][i], w, w_first[i] + (t * BLOCKS + s) * 2u * MM, 2,
+      coopMatLoad(pairs[t][i], w,
+          w_first[i] + ((chunk * p.taps + tap + t * KW) * BLOCKS + step_ % BLOCKS) * 2u * MM, 2,
           gl_CooperativeMatrixLayoutRowMajor);
 }
 
@@ -96,45 +105,54 @@ void load_zeros() {
     coopMatLoad(zeros[i], tile, HALO + (subgroup_n + i * MM) * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
 }
 
-uint x_place(uint tap) {
-  uint kh = tap / KW, kw = tap - kh * KW;
-  uint line = subgroup_m / TW * STRIDE_H + kh * p.dilation_h,
-       column = subgroup_m % TW * STRIDE_W + kw * p.dilation_w;
-  return (line * HALO_W + column) * X_ROW;
+// The first pixels under a step's first tap.
+uint x_place(uint step_) {
+  uint column = step_ / BLOCKS, line = subgroup_m / TW * STRIDE_H + column / KW * LINES * p.dilation_h;
+  return (line * HALO_W + column % KW * p.dilation_w) * X_ROW + step_ % BLOCKS * (RUNS / BLOCKS);
 }
-#define X_RUN(j) (((j) * MN / TW * STRIDE_H * HALO_W + (j) * MN % TW * STRIDE_W) * X_ROW)
 
-void fetch(uint buffer_, uint at, uint k16) {
-  [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-    coopMatLoad(right[buffer_][j], tile, at + X_RUN(j) + k16 * 2u, STRIDE_W * X_ROW,
+void fetch(uint buffer_, uint at) {
+  [[unroll]] for (uint j = 0u; j < RUNS_N; j++)
+    coopMatLoad(right[buffer_][j], tile, at + j * MN * STRIDE_W * X_ROW, STRIDE_W * X_ROW,
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
-#define multiply(left_, buffer_)                            \
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)        \
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)      \
-      acc[i][j] = coopMatMulAdd(left_[i], right[buffer_][j], acc[i][j]);
-
-// Tap `tap` of a chunk, t of all chunks. The next one's first matrices of pixels are loaded, too: after a
-// chunk's last tap again its own, in vain.
-void multiply_tap(uint tap, uint t) {
-  uint at = x_place(tap), next = x_place(min(tap + 1u, p.taps - 1u));
-  [[unroll]] for (uint s = 0u; s < BLOCKS; s++) {
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_pairs(pairs[s][i], zeros[i], low[i], high[i]);
-    }
-    if (s == BLOCKS - 1u) load_w(min(t + 1u, w_taps - 1u));
-    fetch(1u, at, 2u * s + 1u);
-    multiply(low, 0u)
-    if (s + 1u < BLOCKS) fetch(0u, at, 2u * s + 2u);
-    else fetch(0u, next, 0u);
-    multiply(high, 1u)
+// A line of 16 channels of pixels comes from shared memory once: each tap multiplies it for another line of
+// outputs. Meanwhile the next line comes. first: the buffer of the first one.
+#define multiply_lines(first, at, next)                                                        \
+  [[unroll]] for (uint l = 0u; l < IN_LINES; l++) {                                            \
+    uint b = (first + l) % 2u;                                                                 \
+    fetch(1u - b, l + 1u < IN_LINES ? at + (l + 1u) * HALO_W * X_ROW : next);                  \
+    [[unroll]] for (uint t = 0u; t < LINES; t++) {                                             \
+      uint below = l - t * DILATION_H, o = below / STRIDE_H * RUNS_N;                          \
+      if (l >= t * DILATION_H && below % STRIDE_H == 0u && below / STRIDE_H < OUT_LINES)       \
+        [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)                                     \
+          [[unroll]] for (uint j = 0u; j < RUNS_N; j++)                                        \
+            acc[i][o+j] = coopMatMulAdd(halves[t][i], right[b][j], acc[i][o+j]);               \
+    }                                                                                          \
   }
+
+// A step: a column of LINES taps, and 32 channels. The next one's weights are asked for as soon as there is
+// room for them.
+void multiply_step(uint step_, uint next_chunk, uint next_step) {
+  uint at = x_place(step_);
+  [[unroll]] for (uint t = 0u; t < LINES; t++)
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      halves_of_pairs(pairs[t][i], zeros[i], halves[t][i], others);
+    }
+  multiply_lines(0u, at, at + 2u)
+  [[unroll]] for (uint t = 0u; t < LINES; t++)
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      halves_of_pairs(pairs[t][i], zeros[i], others, halves[t][i]);
+    }
+  load_w(next_chunk, next_step);
+  multiply_lines(IN_LINES, at + 2u, x_place(next_step))
 }
 
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), tiles = p.tiles_h * p.tiles_w;
-  uint index = workgroup_index(), place = index / tiles_n, chunks = ceil_div(p.group_channels, CH);
+  uint index = workgroup_index(), place = index / tiles_n, chunks = ceil_div(p.group_channels, CH),
+       steps = p.taps / LINES * BLOCKS;
   n = index % tiles_n * BN;
   group = place / (p.images * tiles);
   place -= group * p.images * tiles;
@@ -142,7 +160,7 @@ void main() {
   tile_h = place / p.tiles_w % p.tiles_h * TH;
   tile_w = place % p.tiles_w * TW;
   begin_w(chunks);
-  load_w(0u);
+  load_w(0u, 0u);
   float scale = of_channel(thread, SCALE), bias = of_channel(thread, BIAS);
   clear_acc();
   [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; chunk++) {
@@ -157,8 +175,11 @@ void main() {
     }
     barrier();
     if (chunk == 0u) load_zeros();
-    fetch(0u, x_place(0u), 0u);
-    [[dont_unroll]] for (uint tap = 0u; tap < p.taps; tap++) multiply_tap(tap, chunk * p.taps + tap);
+    fetch(0u, x_place(0u));
+    [[dont_unroll]] for (uint step_ = 0u; step_ < steps; step_++) {
+      bool end = step_ + 1u == steps;
+      multiply_step(step_, end ? min(chunk + 1u, chunks - 1u) : chunk, end ? 0u : step_ + 1u);
+    }
   }
   store_results(scale, bias);
 }

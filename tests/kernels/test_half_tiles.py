@@ -20,11 +20,23 @@ CASES = (
     "conv2d[N=2,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]",
     "conv2d[N=1,IC=140,H=7,W=19,OC=40,KH=2,KW=3,stride=2x1,padding=1x0x2x1,dilation=1x2,groups=2]",
 )
-STRAIGHT_CASES = (  # lines of whole vectors; the same, and halos that begin at any pixel of one
-    "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
-    "conv2d[N=2,IC=16,H=3,W=12,OC=136,KH=1,KW=3,padding=0x3x0x5,dilation=1x2,groups=2]",
-)
 TILES, STRAIGHT = (catalog().shaders[name].axes["tile"] for name in (half_tiles.TILES, half_tiles.STRAIGHT))
+STRAIGHT_CASES = {  # of each tile, filters whose lines are multiplied together, and
+    # lines of whole vectors; a filter of too many lines
+    "4x32x128_straight": (
+        "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=9,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
+    ),
+    # lines of tiles and of outputs beyond the image; lines of taps apart
+    "4x24x128_straight": (
+        "conv2d[N=1,IC=72,H=8,W=40,OC=136,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
+    ),
+    # halos that begin at any pixel of a vector, a filter of one line
+    "8x8x64_straight": (
+        "conv2d[N=2,IC=16,H=3,W=12,OC=136,KH=1,KW=3,padding=0x3x0x5,dilation=1x2,groups=2]",
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -52,7 +64,9 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
     check_float16_images(layer, x.astype(np.float16))
 
 
-@pytest.mark.parametrize(("tile", "name"), list(zip(STRAIGHT, STRAIGHT_CASES, strict=True)))
+@pytest.mark.parametrize(
+    ("tile", "name"), [(tile, name) for tile in STRAIGHT for name in STRAIGHT_CASES[tile]]
+)
 def test_weights_straight_from_memory(units: vkq.Device, tile: str, name: str) -> None:
     """float16 images, against float32 ones with the same numbers; replays give the same bytes; what is too
     large for float16 is infinite."""

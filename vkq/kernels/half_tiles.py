@@ -31,6 +31,7 @@ from .weights import Int8, Int32
 TILES = "conv2d_q8csw__tiles_coopmat"
 STRAIGHT = "conv2d_q8csw__straight_coopmat"  # the same with weights straight from memory into matrices
 CHUNKS = {TILES: 64, STRAIGHT: 64}  # channels whose pixels are in shared memory at a time
+LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
 VECTOR, RUN = 4, 8  # pixels of x that STRAIGHT reads at once; channels of x, and pixels of y, the same
 
 
@@ -111,7 +112,13 @@ class HalfConvolution:
     def _values(self, p: Conv2dProblem, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
         h, w = halo(p, variant)
         size = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
-        return {**matrices.constants(variant), **self.gemm.affine.constants, **size}
+        units = matrices.constants(variant)
+        if variant.shader == STRAIGHT:
+            d = {name: int(variant.defines[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
+            sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
+            together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
+            size |= {"LINES": together, "DILATION_H": p.dilation[0]}
+        return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
         """The type of its results."""

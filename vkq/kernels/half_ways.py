@@ -117,7 +117,7 @@ class Way:
 
 
 def fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether a tile is whole matrices for each subgroup, and rounds of 16 rows."""
+    """Whether a tile is whole matrices for each subgroup, and rounds of 16 rows, or lines of pixels."""
     values = matrices.constants(variant)
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):
@@ -129,4 +129,5 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
-    return rows % 16 == 0 and columns >= matrices.m and columns % matrices.m == 0
+    whole = d["TW"] if variant.shader == STRAIGHT.convolution else 16
+    return rows % whole == 0 and columns >= matrices.m and columns % matrices.m == 0
