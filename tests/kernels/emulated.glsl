@@ -122,6 +122,17 @@ struct MatrixAcc {
     high.k[r_][c_] = halved(pairs.k[r_] >> 8, zeros.k[r_], c_);                  \
   }
 
+// Words of two elements that an invocation has.
+#define WORDS_W (4u * ELEMENTS * K_RUNS)
+#define WORDS_X WORDS_W
+#define MOST_WORDS_W WORDS_W
+#define MOST_WORDS_X WORDS_W
+#define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
+#define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
+#define subtract_matrix(m, zeros)                                              \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
+    m.k[i_ / 4u][i_ % 4u] = subtract_halves(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
+
 // Codes in 16-bit elements become a matrix; scales of outputs are one of sums.
 #define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \

@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from tests.device.reported import profile_says
+from tests.device.reported import profile_says, reported
 from tests.runtime.work import replayed
 from vkq.kernels import half, half_few
 from vkq.layout.extent import Spec
@@ -24,7 +24,11 @@ from .test_half import layer_of
 CASES = [
     (8, 264, "16x8x16"), (13, 264, "16x16x16"), (16, 1608, "16x8x16"), (2, 2056, "16x8x16"),
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
+    # whole chunks: fewer than subgroups, and of which some have one, some none and all several
+    (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
 ]  # fmt: skip
+
+FEW = (half_few.STEPS, half_few.WORDS)
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
@@ -39,13 +43,15 @@ def test_rows_as_they_are(
     rows: int, k: int, shape: str, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, shape)
-    profile_says(monkeypatch, half_few, multiprocessors=2)  # as many as workgroups
-    rng, tall = np.random.default_rng(rows + k), next(str(most) for most in half_few.ROWS if rows <= most)
+    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)  # as many as workgroups
+    rng, tall = np.random.default_rng(rows + k), next(most for most in half_few.ROWS if rows <= most)
     data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
     data = dataclasses.replace(data, w_scale=np.full(44, 1e-3, np.float32))
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float16)
     layer = layer_of(device, data)
-    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.SHADER}:{tall}",)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (
+        f"{half_few.STEPS if k % 128 else half_few.WORDS}:{tall}",
+    )
     got = replayed(layer, x, device) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
@@ -72,15 +78,35 @@ def test_matrices_are_as_wide_as_rows_fill(
         assert [fit and fit[1]["MN"] for fit in found] == [8, 16, 16, 16]
 
 
+def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
+    assert [half_few.worth(1, workgroups, 132, True) for workgroups in (65, 66, 344)] == [False, True, True]
+    assert not half_few.worth(1, 128, 132)
+
+
+def test_invocations_by_chunks_and_multiprocessors() -> None:
+    """Of an H200: 4096^2, N=8192, N=11008, K=1024 and 128; 16 rows; k that is not whole chunks; more rows."""
+    facts = reported("nvidia-h200")
+    words = [half_few.invocations(facts, half_few.WORDS, tall, w, k) for tall, w, k in (
+        (8, 128, 4096), (8, 256, 8192), (8, 344, 4096), (8, 32, 1024), (8, 8, 128),
+        (16, 128, 4096), (16, 256, 8192), (16, 344, 4096), (8, 128, 4160),
+    )]  # fmt: skip
+    assert [sizes[:1] for sizes in words] == [(512,), (256,), (128,), (256,), (128,), (256,), (), (128,), ()]
+    steps = [half_few.invocations(facts, half_few.STEPS, 32, w, 4096) for w in (132, 133)]
+    assert steps == [(512, 256, 128), (256, 128)]
+    assert not half_few.invocations(reported("radv-gfx1100"), half_few.WORDS, 8, 128, 4096)
+
+
+@pytest.mark.parametrize("k", [264, 256])
 def test_infinity_and_nan_stay_in_their_rows(
-    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+    k: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = units(strict_device, monkeypatch, "16x8x16")
+    profile_says(monkeypatch, half_few, matrix_pairs=True)
     rng = np.random.default_rng(3)
-    w, x = rng.integers(1, 128, (36, 264), np.int8), rng.normal(size=(8, 264)).astype(np.float16)
+    w, x = rng.integers(1, 128, (36, k), np.int8), rng.normal(size=(8, k)).astype(np.float16)
     layer = vkq.Linear(w, 0.01, compute="float16", device=device)
     clean = layer(x)
-    x[2, 263], x[5, 0] = np.nan, -np.inf
+    x[2, k - 1], x[5, 0] = np.nan, -np.inf
     got = layer(x)
     assert np.isnan(got[2]).all()
     assert np.isneginf(got[5]).all()
@@ -97,9 +123,9 @@ def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: py
     w, x = rng.integers(-127, 128, (36, 264), np.int8), rng.normal(size=(5, 264)).astype(np.float16)
     layers = [vkq.Linear(w, 0.01, compute=how, device=strict_device) for how in ("float32", "float16")]
     for layer in layers:
-        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.SHADER}:8",)
+        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.STEPS}:8",)
     np.testing.assert_array_equal(*(layer(x) for layer in layers))
-    assert not any(half_few.SHADER in name for name in layers[0].plan(Spec(x.shape, "float32")).variants)
+    assert not any(name.startswith(FEW) for name in layers[0].plan(Spec(x.shape, "float32")).variants)
 
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,9 +138,9 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
         (few, 38), (Spec((8, 64), "float32"), 36), (few, 16),
     ):  # fmt: skip
         layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute="float16", device=device)
-        assert not any(half_few.SHADER in name for name in layer.plan(x).variants)
+        assert not any(name.startswith(FEW) for name in layer.plan(x).variants)
     for options in ({}, {"y_qparams": vkq.QParams(0.5)}):
         layer = vkq.Linear(np.ones((36, 64), np.int8), 1.0, compute="float16", device=device, **options)
         assert isinstance(layer._gemm.matrices, half.HalfMatrices)
         layer._gemm.matrices.tile = None if options else "16x64"
-        assert not any(half_few.SHADER in name for name in layer.plan(few).variants)
+        assert not any(name.startswith(FEW) for name in layer.plan(few).variants)

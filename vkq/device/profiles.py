@@ -78,6 +78,7 @@ class Profile:
     half_tile_cycles: Mapping[str, tuple[int, int]]
     straight_tile_cycles: Mapping[str, tuple[int, int]]
     half_part_cycles: tuple[int, int, int]
+    matrix_pairs: bool
     parts_tile_cycles: Mapping[str, tuple[int, int]]
     half_plane_cycles: Mapping[str, tuple[int, int, int]]
     parts_plane_cycles: Mapping[str, tuple[int, int, int]]
