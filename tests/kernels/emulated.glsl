@@ -146,6 +146,12 @@ struct MatrixAcc {
 #define load_scales(matrix, at)                                                     \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] =            \
       sum_of(tile[((at) + element(i_) / MN) / 4u][element(i_) / MN % 4u])
+#define load_points(matrix, at)                                                                  \
+  [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
+    uint half_ = (at) + element(i_ / (4u * K_RUNS)) / MN;                                        \
+    uint one_ = tile[half_ / 8u][half_ / 2u % 4u] >> 16u * (half_ % 2u) & 0xffffu;               \
+    matrix.k[i_ / 4u][i_ % 4u] = one_ | one_ << 16u;                                             \
+  }
 #define add_scaled(total, scales, sums) \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) total.e[i_] += scales.e[i_] * sums.e[i_]
 
