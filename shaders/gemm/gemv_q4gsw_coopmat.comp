@@ -36,6 +36,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #define LANES 32
 const uint SUBGROUPS = INVOCATIONS / LANES;
 #define BK (256 / BITS)  // of a step: a block
+#define DEPTH (BITS / 2 * TIMES)  // steps of a turn
 #define STEPS DEPTH
 #include "grouped_matrices.glslh"
 

@@ -78,6 +78,18 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
     assert_close(layer(x), x, w, bias, (-3.0, 40.0))
 
 
+def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for most subgroups, and nothing for the last; k ends within a turn."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
+    monkeypatch.setattr(grouped_half, "ALONE_SPLITS", ((0, 128),))
+    for k in (640, 2176):
+        w, x = weight(35, k, 4, 128, True, "float16"), rows_of(1, k)
+        layer = vkq.Linear(w, device=device)
+        assert layer.plan(Spec(x.shape, "float16")).variants == (f"{grouped_half.FEW}:4.1_long.32",)
+        assert_close(layer(x), x, w)
+
+
 MANY = [
     v
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
@@ -258,9 +270,12 @@ def test_a_single_row_is_split_by_columns(
         way = one.way(1)
         assert way is not None
         worth = one.worth(1, n, "float16")
-        return one._constants(way.variant, way.matrices)["INVOCATIONS"] if worth else None
+        size = one._constants(way.variant, way.matrices)["INVOCATIONS"]
+        return (way.variant.axes["rows"], size) if worth else None
 
-    assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [None, 256, 128]
-    assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [512, None, None]
-    assert [alone(8192, 8192, group) for group in (128, 64, 32)] == [256, 256, 256]
-    assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [256, None, None]
+    assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [None, ("1", 256), ("1_long", 128)]
+    assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [("1", 512), None, None]
+    assert [alone(8192, 8192, group) for group in (128, 64, 32)] == [("1", 256)] * 3
+    assert [alone(16384, 8192, group) for group in (128, 64)] == [("1_long", 128), ("1", 128)]
+    assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [("1", 256), None, None]
+    assert alone(16384, 4096, 128, points=True) == ("1", 128)

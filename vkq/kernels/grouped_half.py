@@ -31,9 +31,11 @@ MANY = Elements(
 LANES = 32  # of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # of a workgroup of it
 FEW_OUTPUTS = (64, 32)  # and its outputs
+ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is asked for at once
 # Of a single row: by columns for each multiprocessor, invocations of a workgroup.
 ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
-ALONE = {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}  # weights by k of their groups, for a single row
+LONG_TURNS = 128  # up to so many invocations have registers for them
+WORTH_ALONE = {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}  # weights by k of their groups, for a single row
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
 
@@ -93,7 +95,7 @@ class GroupedMatrices:
         """Whether a single row should: of few weights, or where the zero points of many groups go through
         shared memory, one that adds in registers is as fast."""
         group = self.gemm.weight.group
-        return self.gemm.n * self.gemm.k >= ALONE[group] and (group == 128 or not self.points)
+        return self.gemm.n * self.gemm.k >= WORTH_ALONE[group] and (group == 128 or not self.points)
 
     def writes(self, x: Value, rows: int) -> str:
         """The type of the results of so many rows."""
@@ -124,12 +126,24 @@ class GroupedMatrices:
         """The specialization constants of a shader."""
         group = {"GROUP": self.gemm.weight.group, "POINTS": self.points, "ZERO": self.zero}
         found = {**matrices.constants(variant), **self.gemm.constants, **group}
-        if variant.axes.get("rows") == "1":
-            facts = self.gemm.device.capabilities
-            columns = self.gemm.n / profile(facts).multiprocessors
-            wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
-            found["INVOCATIONS"] = min(wanted, int(facts.properties["maxComputeWorkGroupSize_x"]))
+        if variant.axes.get("rows") in ALONE:
+            found["INVOCATIONS"] = self._invocations_alone
         return found
+
+    @property
+    def _invocations_alone(self) -> int:
+        """Of a workgroup for a single row."""
+        facts = self.gemm.device.capabilities
+        columns = self.gemm.n / profile(facts).multiprocessors
+        wanted = next(size for least, size in ALONE_SPLITS if columns >= least)
+        return min(wanted, int(facts.properties["maxComputeWorkGroupSize_x"]))
+
+    @property
+    def _long_turns(self) -> bool:
+        """Whether those are few enough for turns of twice as many steps, and no more scales or zero points
+        take their registers."""
+        weight, few = self.gemm.weight, self._invocations_alone <= LONG_TURNS
+        return few and (weight.bits, weight.group, self.points) == (4, 128, 0)
 
     def way(self, rows: int) -> Way | None:
         """The one for few rows, or the one that should be the fastest; None where the device runs none."""
@@ -140,7 +154,7 @@ class GroupedMatrices:
     def _few(self, rows: int) -> Iterator[Way]:
         """Those for so few rows, the preferred first."""
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
-            axes = {"rows": str(tall), "outputs": str(wide)}
+            axes = {"rows": ALONE[self._long_turns] if tall == 1 else str(tall), "outputs": str(wide)}
             if rows <= tall and fills(wide, self.gemm) and catalog().shaders[FEW].having(**axes):
                 yield from self._able(FEW, **axes)
 
