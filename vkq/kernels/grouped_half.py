@@ -35,7 +35,8 @@ ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is 
 # Of a single row: by columns for each multiprocessor, invocations of a workgroup.
 ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
 LONG_TURNS = 128  # up to so many invocations have registers for them
-WORTH_ALONE = {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}  # weights by k of their groups, for a single row
+# Weights from which on a single row pays, by their bits and the k of their groups.
+WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
 
@@ -60,12 +61,13 @@ def _element_pairs(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.ui
     return np.asarray(whole[..., ::2] | whole[..., 1::2] << 16, np.uint32)
 
 
-def fills(outputs: int, gemm: GroupedGemm) -> bool:
-    """Whether workgroups of so many outputs give every multiprocessor work, and none more columns than those
-    of the fewest outputs do."""
+def fills(outputs: int, rows: int, gemm: GroupedGemm) -> bool:
+    """Whether workgroups of so many outputs and rows give every multiprocessor work (of few rows two of them,
+    as one alone waits), and none more columns than those of the fewest outputs do."""
     many, fewest = profile(gemm.device.capabilities).multiprocessors, FEW_OUTPUTS[-1]
     busiest, least = (-(-gemm.n // (each * many)) * each for each in (outputs, fewest))
-    return outputs == fewest or (busiest <= least and gemm.n >= 0.9 * outputs * many)
+    wanted = outputs if rows > FEW_ROWS[1] else 2 * outputs
+    return outputs == fewest or (busiest <= least and gemm.n >= 0.9 * wanted * many)
 
 
 class GroupedMatrices:
@@ -94,8 +96,8 @@ class GroupedMatrices:
     def pays_alone(self) -> bool:
         """Whether a single row should: of few weights, or where the zero points of many groups go through
         shared memory, one that adds in registers is as fast."""
-        group = self.gemm.weight.group
-        return self.gemm.n * self.gemm.k >= WORTH_ALONE[group] and (group == 128 or not self.points)
+        group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
+        return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
 
     def writes(self, x: Value, rows: int) -> str:
         """The type of the results of so many rows."""
@@ -155,7 +157,7 @@ class GroupedMatrices:
         """Those for so few rows, the preferred first."""
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
             axes = {"rows": ALONE[self._long_turns] if tall == 1 else str(tall), "outputs": str(wide)}
-            if rows <= tall and fills(wide, self.gemm) and catalog().shaders[FEW].having(**axes):
+            if rows <= tall and fills(wide, tall, self.gemm) and catalog().shaders[FEW].having(**axes):
                 yield from self._able(FEW, **axes)
 
     def _many(self, rows: int) -> Iterator[Way]:
