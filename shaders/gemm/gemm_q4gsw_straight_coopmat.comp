@@ -38,11 +38,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "coopmat_half.glslh"
 #define STEPS 1
 #include "grouped_matrices.glslh"
+#include "grouped_items.glslh"
 
 #define BLOCKS (BK / BLOCK)
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1)
-const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + POINTS * SPANS * BN / 8;
+const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZERO_HALVES;
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
 uint n, first_row, blocks, across, first_step;  // of the workgroup; of all; of its part of k
@@ -73,8 +74,7 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
-const uint EACH_ITEM = 1 + POINTS;  // outputs of an item of scales: two halves of zero points are a word
-const uint ITEMS = SPANS * BN / EACH_ITEM, SPAN_ITEMS = (ITEMS + INVOCATIONS - 1u) / INVOCATIONS;
+const uint SPAN_ITEMS = (ITEMS + INVOCATIONS - 1u) / INVOCATIONS;
 uvec4 next_x[X_ITEMS];
 uvec4 next_spans[SPAN_ITEMS];
 uint x_first[X_ITEMS], w_first[FRAGMENTS_N];  // of rows; of matrices
@@ -91,31 +91,12 @@ void begin() {
   }
 }
 
-// Of an item of those of the step at k, as words: as span_words and store_span, but for the zero points, of
-// which each output has one half, so that there is room for those of many groups.
-uvec4 words_of_item(uint k, uint item) {
-  uint output_ = item * EACH_ITEM, group = min((k + output_ / BN * SPAN) / GROUP, p.k / GROUP - 1u);
-  uint at = group * across + min(n + output_ % BN, across - EACH_ITEM);
-  return POINTS == 1u ? uvec4(group_words(at), group_words(at + 1u)) : uvec4(w_groups[at], 0u, 0u, 0u);
-}
-#define store_item(stage_at, item, words)                                                            \
-  if (POINTS == 1u) {                                                                                \
-    vec2 one_ = scale_and_zero(words.xy), other_ = scale_and_zero(words.zw);                         \
-    uint at_ = (stage_at) + SCALES_AT + (item) / 2u, first_ = 2u * ((item) % 2u);                    \
-    tile[at_][first_] = floatBitsToUint(one_.x);                                                     \
-    tile[at_][first_ + 1u] = floatBitsToUint(other_.x);                                              \
-    tile[(stage_at) + ZEROS_AT + (item) / 4u][(item) % 4u] =                                         \
-        packHalf2x16(vec2(one_.y, other_.y) + 1024.0);                                               \
-  } else {                                                                                           \
-    tile[(stage_at) + SCALES_AT + (item) / 4u][(item) % 4u] = words.x;                               \
-  }
-
 // x, scales and zero points of step t of the part.
 void load_x(uint t) {
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     next_x[i] = x[x_first[i] + min((first_step + t) * RUNS + thread % RUNS, p.k / RUN - 1u)];
   [[unroll]] for (uint i = 0u; i < SPAN_ITEMS; i++)
-    next_spans[i] = words_of_item((first_step + t) * BK, thread + i * INVOCATIONS);
+    next_spans[i] = words_of_item((first_step + t) * BK, n, across, thread + i * INVOCATIONS);
 }
 
 void store_x(uint stage, uint t) {
@@ -125,7 +106,7 @@ void store_x(uint stage, uint t) {
         inside ? next_x[i] : uvec4(0u);
   [[unroll]] for (uint i = 0u; i < SPAN_ITEMS; i++) {
     uint item = thread + i * INVOCATIONS, first = stage * STAGE;
-    if (item < ITEMS) { store_item(first, item, next_spans[i]) }
+    if (item < ITEMS) { store_item(first + SCALES_AT, first + ZEROS_AT, item, next_spans[i]) }
   }
 }
 
