@@ -4,7 +4,9 @@
 // Memory    x and w: [case][step][row][k] and [case][step][output][k] halves, 8 k a uvec4; y:
 //           [case][row][output] float32.
 //           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
-//           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp).
+//           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
+//           which words of two elements an invocation has, and these are put together
+//           (gemv_q8csw_words_coopmat.comp).
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -21,6 +23,7 @@
 
 layout(local_size_x_id = 13) in;
 layout(constant_id = 16) const bool ALIKE = false;
+layout(constant_id = 17) const bool PAIRED = false;
 
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -40,17 +43,39 @@ shared uvec4 tile[MM / 4];  // scales
 
 void main() {
   uint index = workgroup_index(), lane = gl_LocalInvocationIndex;
-  MatrixW left;
-  MatrixX right;
+  MatrixW low;
+  MatrixX lower;
   MatrixAcc acc = matrix_of_zeros();
+#ifndef BRAIN
+  uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
+  if (PAIRED) {
+    for (uint i = lane; i < MM * RUNS; i += SUBGROUP) outputs[i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
+    for (uint i = lane; i < MN * RUNS; i += SUBGROUP) rows[i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
+    barrier();
+    coopMatLoad(low, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(lower, rows, 0, RUNS, gl_CooperativeMatrixLayoutColumnMajor);
+    [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
+      w_place[q] = min(word_of_matrix(low, q), MM * RUNS * 4u - 1u);
+    [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
+      x_place[q] = min(word_of_matrix(lower, q), MN * RUNS * 4u - 1u);
+  }
+#endif
   [[dont_unroll]] for (uint s = 0u; s < p.steps; s++) {
     barrier();
     for (uint i = lane; i < MN * RUNS; i += SUBGROUP) rows[i] = x[(index * p.steps + s) * MN * RUNS + i];
     for (uint i = lane; i < MM * RUNS; i += SUBGROUP) outputs[i] = w[(index * p.steps + s) * MM * RUNS + i];
     barrier();
-    coopMatLoad(left, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
-    coopMatLoad(right, rows, 0, ALIKE ? 0u : RUNS, gl_CooperativeMatrixLayoutColumnMajor);
-    acc = coopMatMulAdd(left, right, acc);
+    coopMatLoad(low, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatLoad(lower, rows, 0, ALIKE ? 0u : RUNS, gl_CooperativeMatrixLayoutColumnMajor);
+#ifndef BRAIN
+    if (PAIRED) {
+      [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
+        set_word(low, q, outputs[w_place[q] / 4u][w_place[q] % 4u]);
+      [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
+        set_word(lower, q, rows[x_place[q] / 4u][x_place[q] % 4u]);
+    }
+#endif
+    acc = coopMatMulAdd(low, lower, acc);
   }
 #ifndef BRAIN
   if (ALIKE) {

@@ -12,6 +12,7 @@ from tests.device.reported import profile_says, reported
 from tests.runtime.work import replayed
 from vkq.kernels import half, half_few
 from vkq.layout.extent import Spec
+from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
@@ -112,6 +113,39 @@ def test_infinity_and_nan_stay_in_their_rows(
     assert np.isneginf(got[5]).all()
     others = [0, 1, 3, 4, 6, 7]
     np.testing.assert_array_equal(got[others], clean[others])
+
+
+@pytest.mark.parametrize("wrong", [
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # of other outputs and rows
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # elements that are no neighbours
+], ids=["places", "pairs"])  # fmt: skip
+def test_elements_that_are_no_pairs_are_seen(
+    wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the profile says; few rows then take the kernel that only loads matrices."""
+    for module in (half_few, selftest):
+        profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
+    sixteen_bits.provide(strict_device, monkeypatch)
+    emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16", wrong=wrong)
+    stages = selftest.stages(strict_device)
+    said = stages[selftest.PAIRS]()
+    assert "matrices of 16x16x16 f16, put together from words of two elements: " in said
+    assert stages["matrices_half"]() is None
+    found = dataclasses.replace(selftest.report(strict_device), failures={selftest.PAIRS: said})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+    w = np.random.default_rng(5).integers(-127, 128, (36, 256), np.int8)
+    layer = vkq.Linear(w, 0.01, compute="float16", device=strict_device)
+    assert layer.plan(Spec((8, 256), "float16")).variants == (f"{half_few.STEPS}:8",)
+
+
+def test_pairs_are_asked_for_where_a_profile_says_so(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sixteen_bits.provide(strict_device, monkeypatch)
+    emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16")
+    assert selftest.PAIRS not in selftest.stages(strict_device)
+    profile_says(monkeypatch, selftest, matrix_pairs=True)
+    assert selftest.stages(strict_device)[selftest.PAIRS]() is None
 
 
 def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..probe.matrices import Matrices, advertised_half
 from ..runtime.program import Program, refusals
-from ..select.path import half_refusal
+from ..select.path import half_refusal, pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .floats import FloatGemm
@@ -40,7 +40,8 @@ def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, 
     if tall is None or not whole or dtype != "float16" or half_refusal(gemm.device):
         return None
     facts = gemm.device.capabilities
-    for shader in (WORDS, STEPS) if tall in WORDS_INVOCATIONS else (STEPS,):
+    words = tall in WORDS_INVOCATIONS and not pairs_refusal(gemm.device)
+    for shader in (WORDS, STEPS) if words else (STEPS,):
         variant = catalog().find(shader, rows=str(tall))
         workgroups = variant.workgroups({"n4": gemm.n4})
         sizes = invocations(facts, shader, tall, workgroups, gemm.k)

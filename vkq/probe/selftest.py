@@ -11,7 +11,7 @@ another way than to nearest even gets the integer form of the same steps (SOFT_F
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from ..device import verdict
 from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..device.verdict import FORMS, OPENING, Verdict
 from ..errors import DeviceLostError, VkqError
 from ..numerics.qparams import QParams
@@ -35,6 +36,9 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # tests of matrices of floats, and their form
+ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
+WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements"}
+PAIRS = "matrix_pairs"  # the test of what a profile says of matrices of float16, and of nothing else
 
 runtime_device.rounds_otherwise = lambda device: report(device).soft_float
 
@@ -85,7 +89,10 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
         tests["matrices"] = partial(_test_matrices, device)
     for name, form in HALVES.items():
         if lacking_half(device.capabilities, form) is None:
-            tests[name] = partial(_test_half_matrices, device, form)
+            ways = ("", ALIKE) if form == HALF else ("",)
+            tests[name] = partial(_test_half_matrices, device, form, ways)
+    if profile(device.capabilities).matrix_pairs and lacking_half(device.capabilities) is None:
+        tests[PAIRS] = partial(_test_half_matrices, device, HALF, (PAIRED,))
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -134,25 +141,26 @@ def _test_shape(device: Device, matrices: Matrices) -> str | None:
     return said and f"matrices of {matrices}: {said}"
 
 
-def _test_half_matrices(device: Device, form: str) -> str | None:
+def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str | None:
     wrong = (
-        _test_half_shape(device, matrices, alike)
+        _test_half_shape(device, matrices, way)
         for matrices in advertised_half(device.capabilities, form)
-        for alike in ((False, True) if form == HALF else (False,))
+        for way in ways
     )
     return next((said for said in wrong if said), None)
 
 
-def _test_half_shape(device: Device, matrices: Matrices, alike: bool) -> str | None:
+def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Whole numbers, whose sums float32 holds: every bit must be right, in any order. Those of bfloat16, of
-    which float32 is made, need all of its bits. alike: of a single row, and scaled by powers of two, both
-    loaded with a stride of 0."""
+    which float32 is made, need all of its bits. way: how matrices are loaded, a specialization constant;
+    those ALIKE are of a single row, and scaled by powers of two."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
     cases, steps, rows, _ = x.shape
     variant = catalog().find("selftest__matrices_half", element=matrices.form)
-    program = device.program(variant, {**matrices.shape_constants, "ALIKE": alike}, matrices.subgroup)
+    constants = matrices.shape_constants | ({way: True} if way else {})
+    program = device.program(variant, constants, matrices.subgroup)
     halves = [
         v.astype("<f2") if matrices.form == HALF else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
         for v in (x, w)
@@ -161,12 +169,12 @@ def _test_half_shape(device: Device, matrices: Matrices, alike: bool) -> str | N
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")
     with device.operation() as recording:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": cases, "steps": steps})
-    want = np.einsum("csmk,csnk->cmn", x[:, :, :1] if alike else x, w).astype(np.float32)
-    if alike:
+    want = np.einsum("csmk,csnk->cmn", x[:, :, :1] if way == ALIKE else x, w).astype(np.float32)
+    if way == ALIKE:
         want = np.ldexp(want, np.arange(matrices.m)).repeat(rows, axis=1)
     got = out.numpy().view(np.int32).reshape(-1, 1)
     said = _difference(got, want.view(np.int32).reshape(-1, 1), lambda i: f"sum {i} (bits of float32)")
-    return said and f"matrices of {matrices}{', loaded with a stride of 0' if alike else ''}: {said}"
+    return said and f"matrices of {matrices}{WAYS[way]}: {said}"
 
 
 def _test_requantize(device: Device, soft_float: bool) -> str | None:

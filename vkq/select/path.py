@@ -86,6 +86,11 @@ def half_refusal(device: Device, form: str = HALF) -> str | None:
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
+def pairs_refusal(device: Device) -> str | None:
+    """What the self-test found wrong in matrices of float16 put together from pairs of elements, or None."""
+    return _failed(device, selftest.PAIRS)
+
+
 def _failed(device: Device, *tests: str) -> str | None:
     """What the self-test found wrong in the first of the tests that failed."""
     failures = selftest.report(device).failures
