@@ -56,9 +56,7 @@ def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, 
     return None
 
 
-def invocations(
-    facts: Capabilities, shader: str, tall: int, workgroups: int, k: int
-) -> tuple[int, ...]:  # fmt: skip
+def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
     """Of a workgroup of the shader, the best first. WORDS is for whole chunks, of which each subgroup has one
     at least, and for devices that are known to hold matrices as it takes them."""
     known = profile(facts)

@@ -24,13 +24,14 @@ from .floats import FloatGemm
 from .half import PAIRS_LAYOUT, WEIGHT_LAYOUT, HalfMatrices, packed_halves, packed_pairs
 from .half_planes import Planes
 from .half_ways import STEP, fits
+from .half_ways import STRAIGHT as PAIRED
 from .matrix_conv import chunked, halo
 from .pixels import window
 from .weights import Int8, Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-STRAIGHT = "conv2d_q8csw__straight_coopmat"  # the same with weights straight from memory into matrices
-CHUNKS = {TILES: 64, STRAIGHT: 64}  # channels whose pixels are in shared memory at a time
+STRAIGHT = PAIRED.convolution  # the same with weights straight from memory into matrices
+CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
 LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
 VECTOR, RUN = 4, 8  # pixels of x that STRAIGHT reads at once; channels of x, and pixels of y, the same
 
@@ -70,18 +71,18 @@ class HalfConvolution:
         self.planes = Planes(self.gathered)
         n = oc // groups
 
-        def resident(shader: str, name: str, packed: Callable[[Int8], Int32]) -> Resident:
-            shape = (groups, 4 * gemm.n4, -(-channels // CHUNKS[shader]) * CHUNKS[shader] * kh * kw)
+        def resident(name: str, packed: Callable[[Int8], Int32]) -> Resident:
+            shape = (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
 
             def words() -> Int32:
-                w = chunked(weight, CHUNKS[shader], 1).reshape(groups, n, shape[2])
+                w = chunked(weight, CHUNK, 1).reshape(groups, n, shape[2])
                 return packed(np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0))))
 
             return Resident(self.device, 4 * layout(name).words(shape), words)
 
         self.weights = {
-            TILES: resident(TILES, WEIGHT_LAYOUT, packed_halves),
-            STRAIGHT: resident(STRAIGHT, PAIRS_LAYOUT, packed_pairs),
+            TILES: resident(WEIGHT_LAYOUT, packed_halves),
+            STRAIGHT: resident(PAIRS_LAYOUT, packed_pairs),
         }
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
