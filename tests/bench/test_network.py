@@ -1,6 +1,7 @@
 """``vkq bench model.onnx``: verified, timed as a whole and by nodes, each node beside its floor."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from tests.bench.test_run import SHORT
 from tests.onnx.networks import KINDS, Net, quantized
 from vkq import cli
 from vkq.bench import ceilings, network, result
+from vkq.onnx import protobuf, reader
 
 QUICK = [*SHORT, "--clock", "gpu,submit,call,host"]
 
@@ -115,3 +117,71 @@ def test_refusals(
     onnx.save(proto, broken)
     assert bench(broken, tmp_path / "run.json") == 2
     assert bench(tmp_path / "none.onnx", tmp_path / "run.json") == 2
+
+
+def refusal(message: str) -> Callable[..., object]:
+    """A function that raises a ModelError."""
+
+    def refuse(*_: object) -> object:
+        raise vkq.ModelError(message)
+
+    return refuse
+
+
+@pytest.mark.parametrize("batch", [[], ["--batch", "2"]], ids=["as it is", "another batch"])
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (None, "there is no such file"),
+        (b"no model", "not an ONNX model"),
+        (onnx.ModelProto(), "the model has opset 0"),
+        ("package", "pip install 'vkq[onnx]'"),
+    ],
+    ids=["missing", "broken", "empty", "no package"],
+)
+def test_refused_before_anything_is_measured(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], made: object, said: str, batch: list[str],
+) -> None:  # fmt: skip
+    path = tmp_path / "broken.onnx"
+    if made == "package":
+        path = model
+        monkeypatch.setattr(reader, "messages", refusal(protobuf._MISSING))
+    elif made is not None:
+        path.write_bytes(made if isinstance(made, bytes) else made.SerializeToString())
+    monkeypatch.setattr(ceilings, "measure", lambda *_: pytest.fail("measures before it reads"))
+    assert cli.main(["bench", str(path), "linear[M=4,K=4,N=4]", "--device", "llvmpipe", *batch]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err
+    assert not captured.out
+
+
+def test_external_data_and_results_without_shapes(
+    model: Path, tmp_path: Path, software_device: vkq.Device
+) -> None:
+    """Weights that are inputs, too, have no batch, and neither has a result whose shape the model does not
+    say."""
+    proto = onnx.load(model)
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
+    weights = proto.graph.initializer
+    proto.graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
+    path, kept = tmp_path / "external.onnx", tmp_path / "run.json"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    for batch in ([], ["--batch", "2"]):
+        assert bench(path, kept, "--clock", "submit", *batch) == 0
+        assert "outputs are ONNX Runtime" in result.read(kept).rows[0].verified
+    assert cli.main(["plot", str(kept), "-o", str(tmp_path / "roofline.svg")]) == 0
+
+
+def test_what_was_measured_stays(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model that fails when it is measured takes no other's times along."""
+
+    monkeypatch.setattr(network, "cpu_session", refusal("ONNX Runtime refuses the model: why"))
+    kept = tmp_path / "run.json"
+    words = ["bench", "linear[M=4,K=4,N=4]", str(model), "--json", str(kept), "--device", "llvmpipe"]
+    assert cli.main([*words, *SHORT, "--clock", "submit"]) == 0
+    run = result.read(kept)
+    assert [row.case for row in run.rows] == ["linear[M=4,K=4,N=4]"]
+    assert [failure.reason for failure in run.failures] == ["ONNX Runtime refuses the model: why"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
@@ -208,6 +209,54 @@ def test_nan_equals_nan(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     said = capsys.readouterr().out
     assert "float32[5] from 0 to 2, 2 NaN" in said
     assert "y: 5 of 5 equal" in said
+
+
+def test_run_keeps_results_of_any_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names that are arguments of numpy.savez, too; and a file without a suffix."""
+    names = ["file", "allow_pickle", "a/b"]
+    constants = [numpy_helper.from_array(v, n) for n, v in (("s", np.float32(0.5)), ("z", np.int8(0)))]
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], [names[0]]),
+        helper.make_node("Greater", [names[0], "s"], [names[1]]),
+        helper.make_node("ArgMax", [names[0]], [names[2]], axis=0),
+    ]
+    kinds = (TensorProto.FLOAT, TensorProto.BOOL, TensorProto.INT64)
+    outputs = [
+        helper.make_tensor_value_info(name, kind, [5 if i < 2 else 1])
+        for i, (name, kind) in enumerate(zip(names, kinds, strict=True))
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [5])
+    graph = helper.make_graph(nodes, "g", [x], outputs, constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (folder / "names.onnx").write_bytes(proto.SerializeToString())
+    np.save(folder / "five.npy", np.float32([-1, 0.5, 3, 1, 1]))
+    model, kept = str(folder / "names.onnx"), folder / "kept"
+    options = ["-i", str(folder / "five.npy"), "-o", str(kept), "--compare", "onnxruntime"]
+    assert main(["run", model, *options]) == 0
+    with np.load(kept) as found:
+        assert {name: found[name].tolist() for name in found} == {
+            "file": [-1, 0.5, 3, 1, 1],
+            "allow_pickle": [False, False, True, True, True],
+            "a/b": [2],
+        }
+
+
+def test_what_is_no_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """No command but bench writes its file there, and none makes a file of the name "-"."""
+    model = str(folder / "int8.onnx")
+    for words in (["run", model, "--random", "-o"], ["run", model, "--random", "--trace"], ["report", "-o"]):
+        with pytest.raises(SystemExit, match="2"):
+            main([*words, "-"])
+        assert "'-': this is not written to standard output" in capsys.readouterr().err
+
+
+def test_run_says_what_onnx_runtime_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = onnx.load(folder / "int8.onnx")
+    proto.ir_version = 99
+    onnx.save(proto, folder / "newer.onnx")
+    assert main(["run", str(folder / "newer.onnx"), "--random", "--compare", "onnxruntime"]) == 2
+    assert "vkq: error: ONNX Runtime refuses the model: " in capsys.readouterr().err
 
 
 def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,10 +16,12 @@ from vkq.bench.ceilings import of_path, put_beside
 from vkq.bench.result import Failure, NodeTime, Result, Row
 from vkq.bench.run import Progress, Request
 from vkq.check import graph as oracle
-from vkq.errors import ArgumentError
+from vkq.errors import ArgumentError, VkqError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
+from vkq.onnx.cpu import cpu_session
 from vkq.onnx.protobuf import package
+from vkq.onnx.reader import read
 from vkq.onnx.session import InferenceSession
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
@@ -28,21 +31,24 @@ MOST_DISPATCHES = 4096  # whose times are taken one by one
 NODE_RUNS = 20
 
 
-def at_batch(path: str, batch: int | None) -> bytes:
-    """A model's file, with another first axis of all inputs and outputs."""
+def at_batch(path: str, batch: int | None) -> str | bytes:
+    """A model's path, or its bytes with another first axis of all inputs and outputs."""
     if batch is None:
-        return Path(path).read_bytes()
+        return path
+    inputs = [argument.name for argument in read(path).inputs]  # refuses what is no model, in words
     model = package().load(path)
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_value = batch
+    for value in (*(v for v in model.graph.input if v.name in inputs), *model.graph.output):
+        for dim in value.type.tensor_type.shape.dim[:1]:
+            dim.dim_value = batch
     del model.graph.value_info[:]  # which says the old batch
     return bytes(model.SerializeToString())
 
 
 class Network:
-    """A model with inputs on a device; random images and numbers, always the same."""
+    """A model that a device can run, and what it is given: random images and numbers, always the same. It
+    takes no memory there before it runs."""
 
-    def __init__(self, path: str, batch: int | None, device: Device):
+    def __init__(self, path: str, batch: int | None, device: Device, device_option: str | None = None):
         self.model = at_batch(path, batch)
         session = InferenceSession(self.model, device)
         random = np.random.default_rng(0)
@@ -58,8 +64,14 @@ class Network:
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"
         self.graph: Graph = session.lowered({name: x.shape for name, x in self.feed.items()})
-        self.executable = Executable(self.graph, device, {})
         self.path = choose_path(device).path
+        words = ["vkq", "bench", path, *(["--batch", str(batch)] if batch else [])]
+        self.command = shlex.join(words + (["--device", device_option] if device_option else []))
+        self._device = device
+
+    @functools.cached_property
+    def executable(self) -> Executable:
+        return Executable(self.graph, self._device, {})
 
     def run(self) -> Tensor:
         """Records the whole network; one of its results."""
@@ -75,29 +87,31 @@ class Network:
             import onnxruntime
         except ImportError:
             return oracle.run(self.graph, self.feed), "the NumPy reference's"
-        options = onnxruntime.SessionOptions()
-        options.add_session_config_entry("session.qdqisint8allowed", "1")  # in integers on x86 too
-        session = onnxruntime.InferenceSession(self.model, options, providers=["CPUExecutionProvider"])
+        session = cpu_session(self.model, "bench")
         found = session.run(list(self.graph.outputs), self.feed)
         return dict(zip(self.graph.outputs, found, strict=True)), f"ONNX Runtime {onnxruntime.__version__}'s"
 
 
-def measure(
-    path: str, batch: int | None, device: Device, request: Request, result: Result, progress: Progress
-) -> None:
+def measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
     """Adds a model's rows, and the times of its nodes, to a result; or why there are none."""
-    progress(f"{path}: preparing")
-    network = Network(path, batch, device)
-    words = ["vkq", "bench", path, *(["--batch", str(batch)] if batch else [])]
-    command = shlex.join(words + (["--device", request.device_option] if request.device_option else []))
+    try:
+        _measure(network, device, request, result, progress)
+    except VkqError as error:  # what was measured before it stays
+        _fail(network, result, "skipped", str(error))
+
+
+def _fail(network: Network, result: Result, kind: str, reason: str) -> None:
+    result.failures.append(Failure(network.name, "model", "", network.path, kind, reason, network.command))
+
+
+def _measure(network: Network, device: Device, request: Request, result: Result, progress: Progress) -> None:
     progress(f"{network.name}: verifying")
     wanted, whose = network.expected()
     got = network.executable.run(network.feed)
     wrong = sum(int(np.sum(got[name] != want)) for name, want in wanted.items())
     size = sum(want.size for want in wanted.values())
     if wrong:
-        reason = f"{wrong} of {size} outputs are not {whose}"
-        result.failures.append(Failure(network.name, "model", "", network.path, "mismatch", reason, command))
+        _fail(network, result, "mismatch", f"{wrong} of {size} outputs are not {whose}")
         return
     work = CapturedWork(device, network.run, 0, rotate=False)
     arm = WorkArm(work, request.settings, lambda: network.executable.run(network.feed))
@@ -106,7 +120,7 @@ def measure(
         progress(f"{network.name}: {clock}")
         samples = timer.measure([arm], clock, request.settings).times[0]
         row = _row(network, clock, samples, arm, floors, result)
-        row.verified, row.command = f"{size} of {size} outputs are {whose}", command
+        row.verified, row.command = f"{size} of {size} outputs are {whose}", network.command
         result.rows.append(row)
     if device.capabilities.timestamp_valid_bits:
         progress(f"{network.name}: node by node")

@@ -21,7 +21,17 @@ from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
 from vkq.check.cases import SCALES, SCHEMES, Case
-from vkq.cli.common import Parsers, add_command, columns, folded, number, output_file, status_line, whole
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    columns,
+    folded,
+    number,
+    output,
+    output_file,
+    status_line,
+    whole,
+)
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
@@ -93,7 +103,7 @@ def _output(add: Callable[..., object]) -> None:
     files = {"json": "everything, with raw samples", "csv": "a line for each row", "md": "a Markdown table"}
     for option, text in files.items():
         said = f"write {text} (- for standard output, without the table)"
-        add(f"--{option}", type=output_file, metavar="FILE", help=said)
+        add(f"--{option}", type=output, metavar="FILE", help=said)
     drawn = "draw GOP/s and latency over the swept size, or a roofline (.svg, .png, .pdf; needs matplotlib)"
     add("--plot", type=output_file, metavar="FILE", help=drawn)
     add("--theme", choices=list(plot.THEMES), default="light", help="of the plot (default: light)")
@@ -125,7 +135,10 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        result = _measure(options, device, request, chosen, models)
+        batches = options.batch or [None]
+        # Read before anything is measured: what is refused is refused at once.
+        networks = [network.Network(m, batch, device, options.device) for m in models for batch in batches]
+        result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
         if target := getattr(options, option):
             _write(target, text(result))
@@ -155,8 +168,9 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
 
 
 def _measure(
-    options: argparse.Namespace, device: Device, request: Request, chosen: list[Case], models: list[str]
-) -> Result:
+    options: argparse.Namespace, device: Device, request: Request, chosen: list[Case],
+    networks: list[network.Network],
+) -> Result:  # fmt: skip
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
     say: Callable[[list[str]], None] = (
@@ -167,7 +181,8 @@ def _measure(
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
         result = empty(device, request, command, status, not options.no_ceilings)
-        table = report.Table([*(case.name for case in chosen), *models], columns(), options.wide)
+        names = [*(case.name for case in chosen), *(one.name for one in networks)]
+        table = report.Table(names, columns(), options.wide)
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
         runner = Runner(device, request, result, status)
         for number, case in enumerate(chosen, 1):
@@ -176,13 +191,13 @@ def _measure(
             runner.run(case)
             status("")
             say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
-        for model, batch in ((model, batch) for model in models for batch in options.batch or [None]):
+        for one in networks:
             rows, failures, known = len(result.rows), len(result.failures), len(result.nodes)
-            network.measure(model, batch, device, request, result, status)
+            network.measure(one, device, request, result, status)
             status("")
             say(table.lines(result.rows[rows:], [], result.failures[failures:]))
             say(nodes.tables(result.nodes[known:], columns(), options.wide))
-    words = [word for word in options.cases if word not in models]
+    words = [word for word in options.cases if not word.endswith(".onnx")]
     result.totals = totals(cases.networks(words), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
     say([folded(line, 9) for line in [*table.totals(result.totals), *report.footer(result)]])

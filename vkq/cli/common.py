@@ -87,11 +87,10 @@ def number(least: float, most: float = 1e6, above: bool = False) -> Callable[[st
 
 
 def output_file(text: str) -> Path:
-    """The type of an option that names a file to write (``-``: standard output): refused before the work, not
-    after it."""
+    """The type of an option that names a file to write: refused before the work, not after it."""
     path = Path(text)
     if text == "-":
-        return path
+        raise argparse.ArgumentTypeError("'-': this is not written to standard output; name a file")
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; name a file in it")
     if not path.parent.is_dir():
@@ -99,6 +98,11 @@ def output_file(text: str) -> Path:
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text!r} cannot be written; choose another place")
     return path
+
+
+def output(text: str) -> Path:
+    """The type of an option that names a file to write, or ``-`` for standard output."""
+    return Path(text) if text == "-" else output_file(text)
 
 
 def counted(count: int, what: str, plural: str = "") -> str:

@@ -6,6 +6,7 @@ import argparse
 import json
 import statistics
 import time
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import numpy as np
 
 from vkq.cli.common import Parsers, add_command, device_argument, folded, output_file, status_line, whole
 from vkq.cli.inputs import feed_of, input_arguments
-from vkq.errors import ArgumentError
 
 SHOWN = 5
 
@@ -78,11 +78,18 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
             f" {options.repeat} runs"
         )
     if options.output:
-        arrays: Any = results
-        np.savez(options.output, **arrays)
+        save(options.output, results)
     if options.profile or options.trace:
         profile(session, feed, options.trace)
     return compare(options.model, feed, results) if options.compare else 0
+
+
+def save(path: Path, arrays: dict[str, Any]) -> None:
+    """An .npz file, as numpy.savez writes it, which takes no array named "file" and adds a suffix."""
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, array in arrays.items():
+            with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
 
 
 def summary(array: Any) -> str:
@@ -116,14 +123,9 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
 
 def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
     """The same inputs through ONNX Runtime's CPU provider."""
-    try:
-        import onnxruntime
-    except ImportError:
-        raise ArgumentError("--compare onnxruntime needs the package onnxruntime: pip install it") from None
-    options = onnxruntime.SessionOptions()
-    # Without it ONNX Runtime runs int8 activations as floats on x86-64, and in integers elsewhere.
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    from vkq.onnx.cpu import cpu_session
+
+    session = cpu_session(path, "--compare onnxruntime")
     print(
         "compare ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in"
         " integers on x86 too)"

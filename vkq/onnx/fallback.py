@@ -15,6 +15,7 @@ from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
 from ..runtime.programs import Progress
+from .cpu import cpu_session
 from .foreign import in_onnx
 from .operators import MICROSOFT
 
@@ -119,17 +120,8 @@ class _CpuPart:
     """Nodes in ONNX's words, in a session of ONNX Runtime."""
 
     def __init__(self, part: Graph):
-        try:
-            import onnxruntime
-        except ImportError as error:
-            raise ModelError(
-                "fallback='onnxruntime' needs the package onnxruntime: pip install it"
-            ) from error
         self.outputs = part.outputs
-        options = onnxruntime.SessionOptions()
-        options.add_session_config_entry("session.qdqisint8allowed", "1")
-        model = _proto(part).SerializeToString()
-        self.session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        self.session = cpu_session(_proto(part).SerializeToString(), "fallback='onnxruntime'")
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         results: list[Array] = self.session.run(self.outputs, dict(inputs))

@@ -1,0 +1,28 @@
+"""ONNX Runtime's CPU provider: what vkq is compared with, and what runs nodes that a device cannot."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..errors import ModelError
+
+
+def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
+    """A session of ONNX Runtime that computes int8 activations in integers on every machine: on x86-64 it
+    takes floats without the option.
+
+    Raises ModelError where the package is missing, with what it was *needed* for, and where it refuses the
+    model.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(f"{needed} needs the package onnxruntime: pip install onnxruntime") from error
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.qdqisint8allowed", "1")
+    source = model if isinstance(model, bytes) else os.fspath(model)
+    try:
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # a class of its own for each kind of failure
+        raise ModelError(f"ONNX Runtime refuses the model: {str(error)[:500]}") from error
