@@ -299,3 +299,76 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert said in capsys.readouterr().err
     assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder)]) == 2
     assert "has 0 pictures" in capsys.readouterr().err
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> onnx.ModelProto:
+    """A float model with an open batch, and a folder "pictures" with two of them."""
+    rng = np.random.default_rng(5)
+    weight, bias = rng.normal(0, 0.2, (4, 3, 3, 3)), rng.normal(0, 0.1, 4)
+    constants = [numpy_helper.from_array(v.astype(np.float32), n) for n, v in (("w", weight), ("b", bias))]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", channels, 8, 8])
+        for name, channels in (("x", 3), ("y", 4))
+    )
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w", "b"], ["y"], pads=[1] * 4)], "g", [x], [y], constants
+    )
+    (tmp_path / "pictures").mkdir()
+    for i in range(2):
+        Image.fromarray(rng.integers(0, 256, (9, 7, 3), np.uint8)).save(tmp_path / "pictures" / f"{i}.png")
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("opset", [10, 12, 13])
+def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Path, opset: int) -> None:
+    """Before opset 13 a scale for each channel is no valid ONNX: the model is converted."""
+    small.opset_import[0].version = opset
+    small.ir_version = 6
+    onnx.save(small, tmp_path / "old.onnx")
+    target = tmp_path / "new.onnx"
+    assert (
+        main(["quantize", str(tmp_path / "old.onnx"), "-c", str(tmp_path / "pictures"), "-o", str(target)])
+        == 0
+    )
+    onnx.checker.check_model(onnx.load(target), full_check=True)
+    assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
+
+
+def test_quantize_with_external_data(small: onnx.ModelProto, tmp_path: Path) -> None:
+    float_model = tmp_path / "float.onnx"
+    onnx.save(small, float_model, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    assert main(["quantize", str(float_model), "-c", str(tmp_path / "pictures")]) == 0
+    assert main(["run", str(tmp_path / "float.int8.onnx"), "--random", "--compare", "onnxruntime"]) == 0
+
+
+def test_quantize_writes_nothing_it_should_not(
+    small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Over the float model, and where the shapes or the device are refused."""
+    model = tmp_path / "float.onnx"
+    onnx.save(small, model)
+    before = model.read_bytes()
+    words = ["quantize", str(model), "-c", str(tmp_path / "pictures"), "-o"]
+    assert main([*words, str(model)]) == 2
+    assert "is the float model itself; name another file" in capsys.readouterr().err
+    assert model.read_bytes() == before
+    target = str(tmp_path / "int8.onnx")
+    assert main([*words, target, "--shape", "x=1x3x9x9"]) == 2
+    assert "it must be ['N', 3, 8, 8]" in capsys.readouterr().err
+    assert main([*words, target, "--shape", "x=0x3x8x8"]) == 2
+    assert "a picture needs (N, 3, H, W)" in capsys.readouterr().err
+    assert main([*words, target, "--device", "none such"]) == 3
+    assert not Path(target).exists()
+    (tmp_path / "float.int8.onnx").mkdir()
+    assert main(words[:-1]) == 2
+    assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_quantize_says_what_onnx_runtime_refuses(
+    small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small.ir_version = 99
+    onnx.save(small, tmp_path / "float.onnx")
+    assert main(["quantize", str(tmp_path / "float.onnx"), "-c", str(tmp_path / "pictures")]) == 2
+    assert "onnxruntime.quantization cannot take the model: " in capsys.readouterr().err

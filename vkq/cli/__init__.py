@@ -87,6 +87,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (VkqError, OSError, MemoryError) as error:
+    except (VkqError, OSError, MemoryError, argparse.ArgumentTypeError) as error:
         print(f"vkq: error: {error or 'out of memory; use smaller sizes'}", file=sys.stderr)
         return 3 if isinstance(error, NoDeviceError) else 2

@@ -151,7 +151,7 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
         from PIL import Image
     except ImportError:
         raise ArgumentError("reading pictures needs the package pillow: pip install pillow") from None
-    if len(shape) != 4 or not {1, 3} & {shape[1], shape[3]}:
+    if len(shape) != 4 or 0 in shape or not {1, 3} & {shape[1], shape[3]}:
         raise ArgumentError(f"input {argument.name!r} has shape {list(shape)}; a picture needs (N, 3, H, W)")
     first = shape[1] in (1, 3)
     channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])

@@ -10,6 +10,7 @@ from vkq.cli.common import Parsers, add_command, device_argument, output_file
 from vkq.cli.inputs import PICTURES, picture, shape_argument, shapes_of
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
+from vkq.runtime.device import Device
 
 
 def register(commands: Parsers) -> None:
@@ -43,6 +44,7 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx import InferenceSession
+    from vkq.onnx.feed import checked_shapes
     from vkq.onnx.quantize import agreement, quantize, run_float
     from vkq.onnx.reader import read
 
@@ -56,19 +58,24 @@ def run(options: argparse.Namespace) -> int:
             " there must be"
             " pictures, and one input"
         )
-    argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
+    argument = model.inputs[0]
+    shape = checked_shapes(model.inputs, shapes_of(model, options.shape))[argument.name]
+    target = options.output or output_file(str(Path(options.model).with_suffix(".int8.onnx")))
+    if target.exists() and target.samefile(options.model):
+        raise ArgumentError(f"-o {target} is the float model itself; name another file")
 
     def samples() -> Iterator[dict[str, Array]]:
         for file in files:
             yield {argument.name: picture(file, argument, shape, options)}
 
-    target = str(options.output or Path(options.model).with_suffix(".int8.onnx"))
-    quantize(options.model, target, samples(), options.activations, not options.per_tensor)
-    session = InferenceSession(target, options.device)
-    real = run_float(options.model, samples())
-    found = agreement(real, [session.run(None, feed)[0] for feed in samples()])
-    sizes = [Path(name).stat().st_size for name in (options.model, target)]
-    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {session.device.name}")
+    with Device(options.device) as device:
+        quantize(options.model, target, samples(), options.activations, not options.per_tensor)
+        session = InferenceSession(target, device)
+        real = run_float(options.model, samples())
+        found = agreement(real, [session.run(None, feed)[0] for feed in samples()])
+        name = device.name
+    sizes = [Path(file).stat().st_size for file in (options.model, target)]
+    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {name}")
     print(f"against the float model on {len(files)} pictures: {found['snr_db']:.1f} dB signal to noise,")
     print(f"the same largest element in {100 * found['top1']:.1f} %")
     return 0

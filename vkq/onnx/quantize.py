@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError
+from ..errors import ModelError, VkqError
 from ..graph.graph import Array
+from .cpu import cpu_session
+from .protobuf import package
+from .reader import read
+
+CHANNELS = 13  # the first opset with an axis of QuantizeLinear
 
 
 def quantize(
@@ -41,14 +46,30 @@ def quantize(
         def get_next(self) -> Any:
             return next(self.left, None)
 
+    read(model)  # refuses what is no model, in words
     kind = quantization.QuantType.QInt8 if activations == "int8" else quantization.QuantType.QUInt8
     with tempfile.TemporaryDirectory() as folder:
-        prepared = Path(folder) / "prepared.onnx"
-        quant_pre_process(os.fspath(model), os.fspath(prepared), skip_symbolic_shape=True)
-        quantization.quantize_static(
-            os.fspath(prepared), os.fspath(target), Samples(), quant_format=quantization.QuantFormat.QDQ,
-            activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
-        )  # fmt: skip
+        whole, prepared = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
+        try:
+            _save_whole(model, whole)
+            quant_pre_process(whole, prepared, skip_symbolic_shape=True)
+            quantization.quantize_static(
+                prepared, os.fspath(target), Samples(), quant_format=quantization.QuantFormat.QDQ,
+                activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
+            )  # fmt: skip
+        except (VkqError, OSError):
+            raise
+        except Exception as error:  # onnx, its converter and ONNX Runtime have classes of their own
+            raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
+
+
+def _save_whole(model: str | os.PathLike[str], path: str) -> None:
+    """The model with its external data in one file, and of an opset whose DequantizeLinear has channels."""
+    onnx = package()
+    proto = onnx.load(os.fspath(model))
+    if any(o.domain in ("", "ai.onnx") and o.version < CHANNELS for o in proto.opset_import):
+        proto = importlib.import_module("onnx.version_converter").convert_version(proto, CHANNELS)
+    onnx.save(proto, path)
 
 
 def agreement(real: list[Array], quantized: list[Array]) -> dict[str, float]:
@@ -65,7 +86,5 @@ def agreement(real: list[Array], quantized: list[Array]) -> dict[str, float]:
 
 def run_float(model: str | os.PathLike[str], samples: Iterable[Mapping[str, Array]]) -> list[Array]:
     """The first output of the float model for each sample, through ONNX Runtime."""
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(os.fspath(model), providers=["CPUExecutionProvider"])
+    session = cpu_session(model, "quantizing")
     return [np.asarray(session.run(None, dict(sample))[0]) for sample in samples]
