@@ -123,3 +123,12 @@ def test_a_report_holds_everything_as_json(
     assert any(one["capabilities"]["name"] == any_device.name for one in found["devices"]["devices"])
     assert "<svg" in text
     assert not re.search(r'(src|href)="[^#]', text), "nothing is fetched from elsewhere"
+
+
+def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.devices, "run", interrupted)
+    assert cli.main(["devices"]) == 130
+    assert capsys.readouterr().err == "vkq: interrupted\n"

@@ -1,6 +1,7 @@
 """The compiler providers: the library with real shaders, commands by stand-ins."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -120,6 +121,26 @@ def test_no_provider_names_the_remedy(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_probe_needs_both_extensions() -> None:
     assert {6018, 6022} <= reflect(find_compiler().compile("".join(PROBE), "probe")).capabilities
+
+
+def test_a_signal_is_not_lost() -> None:
+    """The library calls Python back, and what a signal's handler raises in a callback goes nowhere: it would
+    be the result that is lost."""
+    lines = "".join(f"data[{i}] += data[{i + 1}] / 3;" for i in range(200))  # longer than until the signal
+    source = f"#version 450\nlayout(binding = 0) buffer D {{ int data[]; }};void main() {{ {lines} }}"
+    compiler = find_compiler()
+
+    def interrupted() -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+        compiler.compile(source, "long.comp")
+
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            interrupted()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert compiler.compile(SOURCE, "a.comp") == compiler.compile(SOURCE, "a.comp")
 
 
 def test_the_interpreter_ends_while_a_daemon_thread_compiles() -> None:

@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line *argv* (by default the process's own) and return the exit code.
 
     0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
+    130: interrupted.
     """
     try:
         told = warnings.formatwarning
@@ -87,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        print("vkq: interrupted", file=sys.stderr)
+        return 130
     except (VkqError, OSError, MemoryError, argparse.ArgumentTypeError) as error:
         print(f"vkq: error: {error or 'out of memory; use smaller sizes'}", file=sys.stderr)
         return 3 if isinstance(error, NoDeviceError) else 2

@@ -105,9 +105,21 @@ class LibraryCompiler:
             spirv_version=(ctypes.c_int * 3)(1, 3, 0),
             entry_point=b"main",
         )
-        with self._lock:
-            failed = self._compile(ctypes.byref(request))
-        if failed or not output:
+        request.text = buffer  # which lives as long as the request, also where nobody waits for it any more
+        codes: list[int] = []
+
+        def call() -> None:
+            with self._lock:
+                codes.append(self._compile(ctypes.byref(request)))
+
+        if threading.current_thread() is threading.main_thread():
+            # Here Ctrl-C would be raised in a callback, where it is lost, and what was compiled with it.
+            worker = threading.Thread(target=call, daemon=True)
+            worker.start()
+            worker.join()
+        else:
+            call()
+        if codes != [0] or not output:
             raise CompileError(_messages(messages.decode(errors="replace"), path))
         return bytes(output)
 
