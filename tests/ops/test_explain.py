@@ -31,6 +31,8 @@ def test_a_layer_and_numpy_arrays(any_device: vkq.Device) -> None:
     variants = vkq.explain(layer, np.ones((2, 8), np.float32), device=any_device).variants
     assert variants[0] == "quantize_q8ta__word"
     assert len(variants) == 2
+    named = vkq.explain(vkq.max_pool2d, np.ones((1, 4, 8, 8), np.int8), 2, device=any_device.name)
+    assert named.device == any_device.name
 
 
 def test_nothing_is_submitted(any_device: vkq.Device) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.runtime.test_transfer import Capsule
 from vkq import QParams, Tensor
 from vkq.runtime.opened import named_device
 
@@ -179,6 +180,26 @@ def test_a_device_may_be_given_by_index_or_name(name: str, any_device: vkq.Devic
             assert made.device is again.device is device
     with pytest.raises(vkq.NoDeviceError, match="no device matches 99"):
         call(**{**arguments, "device": 99})
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in CALLS if "device" in inspect.signature(CALLS[name][0]).parameters]
+)
+def test_a_type_checker_knows_what_a_device_may_be(name: str) -> None:
+    said = str(inspect.signature(CALLS[name][0]).parameters["device"].annotation)
+    assert said.removesuffix(" | None") == "Device | int | str"
+
+
+@pytest.mark.parametrize("name", [name for name in CALLS if {"x", "a", "image"} & CALLS[name][1].keys()])
+def test_operands_behind_dlpack_alone(name: str, any_device: vkq.Device) -> None:
+    call, arguments = given(name, any_device)
+    held = {
+        key: Capsule(value) if key in ("x", "a", "b", "image") and isinstance(value, np.ndarray) else value
+        for key, value in arguments.items()
+    }
+    want, got = call(**arguments), call(**held)
+    for one, other in zip(want, got, strict=True) if isinstance(want, (list, tuple)) else [(want, got)]:
+        np.testing.assert_array_equal(one, other)
 
 
 def test_what_once_was_taken_silently(any_device: vkq.Device) -> None:

@@ -33,7 +33,7 @@ from ..errors import ArgumentError
 from ..problem.conv2d import Conv2dProblem
 from ..problem.options import Padding
 from ..runtime.device import Device
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from . import correlation as op
 from .checks import Accumulate, Array, accumulator, bias_of, integers, range_of
 from .chunks import correlate
@@ -52,7 +52,7 @@ def conv2d(
     accumulate: Accumulate = "int32",
     *,
     path: str = "auto",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
 ) -> Array:
     """Integer 2-D convolution (cross-correlation, as PyTorch's conv2d and ONNX ConvInteger), exactly.
 
@@ -103,7 +103,7 @@ def correlate2d(
     accumulate: Accumulate = "auto",
     *,
     path: str = "auto",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
 ) -> Array:
     """`scipy.signal.correlate2d` of one image with one or many templates, in exact integers; the border is
     filled with 0.
@@ -146,7 +146,7 @@ def matmul(
     accumulate: Accumulate = "int32",
     *,
     path: str = "auto",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
 ) -> Array:
     """``a @ b + bias`` in exact integers: a (..., M, K) or (K,), b (K, N), bias None or (N,); any sizes, 0
     included.
@@ -163,11 +163,11 @@ def matmul(
             f"matmul: a {x.shape}, b {w.shape}; they must be (..., M, K) and (K, N) with equal K"
         )
     k, n = w.shape
-    m = math.prod(x.shape[:-1])
+    lead = x.shape[:-1]
+    m = math.prod(lead)
     offsets = bias_of("matmul", bias, n)
     if k == 0:  # one column of zeros has the same product
         x, w, k = np.zeros((m, 1), np.int8), np.zeros((1, n), np.int8), 1
-    lead = np.shape(a)[:-1]
     # The rows are an image of width K, and every column of b is a template as wide: one result per image row.
     problem = Conv2dProblem(1, 1, m, k, n, 1, k) if m else None
     if problem is None:
@@ -188,7 +188,7 @@ def explain(
     accumulate: Accumulate = "auto",
     *,
     path: str = "auto",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
 ) -> str:
     """How `conv2d` computes these operands, and why: digits, kernel, shaders and memory, in words. Nothing is
     computed."""
@@ -207,13 +207,13 @@ def explain(
 
 def _correlate(
     name: str, p: Conv2dProblem, x: Array, w: Array, bias: npt.NDArray[np.int64], accumulate: Accumulate,
-    path: str, device: Device | None
+    path: str, device: Device | int | str | None
 ) -> Array:  # fmt: skip
     """Checks the accumulator, and runs."""
     x_range = range_of(x)
     dtype = accumulator(name, x_range, w, bias, accumulate)
-    device = device or default_device()
+    where = opened(device)
     if p.gemm_k == 0 or 0 in p.y_shape:
-        op.choice_of(device, path)  # refuses here what it refuses elsewhere
+        op.choice_of(where, path)  # refuses here what it refuses elsewhere
         return np.array(np.broadcast_to(bias.astype(dtype).reshape(1, -1, 1, 1), p.y_shape))
-    return correlate(device, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)
+    return correlate(where, path, op.Sums.of(x_range, w, dtype == np.int64), p, x, w, bias)

@@ -25,7 +25,7 @@ def match_template(
     best: bool = False,
     *,
     path: str = "auto",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
 ) -> Any:
     """How well each template fits at every place of the image, from exact integer sums.
 
@@ -85,7 +85,7 @@ def match_template(
 
 
 def _templates(
-    a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | None
+    a: Array | Tensor, templates: npt.ArrayLike | Templates, path: str, device: Device | int | str | None
 ) -> tuple[Templates, bool]:
     """As `Templates`, and whether there is one alone."""
     if isinstance(templates, Templates):

@@ -16,7 +16,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
 from . import correlation as op
 from .best import Best, Reduction, tensor_range
@@ -67,7 +67,7 @@ class Templates:
         x_dtype: str = "uint8",
         x_range: Sequence[int] | None = None,
         path: str = "auto",
-        device: Device | None = None,
+        device: Device | int | str | None = None,
     ):
         if x_dtype not in DTYPES:
             raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
@@ -80,7 +80,7 @@ class Templates:
         info = np.iinfo(x_dtype)
         low, high = (info.min, info.max) if x_range is None else _pair(x_range)
         self.x_dtype, self.x_range = x_dtype, (min(low, 0), max(high, 0))
-        self.device = device or default_device()
+        self.device = opened(device)
         self._options = (stride, padding, dilation, groups)
         offsets = bias_of("Templates", bias, len(self.w))
         self._bias = offsets

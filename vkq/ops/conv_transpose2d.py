@@ -74,7 +74,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         activation: Activation = None,
         path: str = "auto",
         compute: str = "float32",
-        device: Device | None = None,
+        device: Device | int | str | None = None,
     ):
         given = np.asarray(weight)
         self._given_shape = given.shape

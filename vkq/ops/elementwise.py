@@ -40,7 +40,7 @@ def add(
     a_qparams: QParams | None = None,
     b_qparams: QParams | None = None,
     activation: Activation = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``a + b`` in 8 bits: ``saturate(round_half_even(fma(a_q, ra, fma(b_q, rb, offset))))``.
@@ -70,7 +70,7 @@ def sub(
     a_qparams: QParams | None = None,
     b_qparams: QParams | None = None,
     activation: Activation = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``a - b`` in 8 bits: `add` with ``rb = -b_scale / y_scale``, and operands that never swap. Arguments as
@@ -92,7 +92,7 @@ def mul(
     a_qparams: QParams | None = None,
     b_qparams: QParams | None = None,
     activation: Activation = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``a * b`` in 8 bits: ``saturate(round_half_even(float32((a_q - a_zp) * (b_q - b_zp)) * r + y_zp))``.
@@ -191,7 +191,7 @@ def _binary(
     bq: QParams | None,
     yq: QParams,
     activation: Activation,
-    device: Device | None,
+    device: Device | int | str | None,
     out: Tensor | None,
 ) -> Any:
     return operand.apply(op, combined, {"a": a, "b": b}, (op, aq, bq, yq, activation), device, out)

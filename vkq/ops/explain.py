@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..runtime.device import Device
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
 
 
@@ -28,7 +28,7 @@ class Steps:
 
 
 def explain(
-    operator: Callable[..., Any], *arguments: Any, device: Device | None = None, **options: Any
+    operator: Callable[..., Any], *arguments: Any, device: Device | int | str | None = None, **options: Any
 ) -> Steps:
     """What ``operator(*arguments, **options)`` would dispatch: recorded, not run.
 
@@ -39,7 +39,7 @@ def explain(
     >>> explain(max_pool2d, np.zeros((1, 4, 8, 8), np.int8), 2).variants
     ('max_pool_q8__pixels:4w4c',)
     """
-    chosen = next((a.device for a in arguments if isinstance(a, Tensor)), None) or device or default_device()
+    chosen = next((a.device for a in arguments if isinstance(a, Tensor)), None) or opened(device)
     first = [Tensor.from_numpy(a, chosen) if isinstance(a, np.ndarray) else a for a in arguments[:1]]
     with chosen.record() as recording:
         operator(*first, *arguments[1:], **options)

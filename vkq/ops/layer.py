@@ -17,7 +17,7 @@ from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
@@ -99,7 +99,7 @@ class Layer(Generic[P]):
         w_zero_point: npt.ArrayLike | None,
         activation: Activation,
         path: str,
-        device: Device | None,
+        device: Device | int | str | None,
         compute: str = COMPUTE[0],
     ):
         op = self._op
@@ -114,7 +114,7 @@ class Layer(Generic[P]):
         self.x_qparams = x_qparams if isinstance(x_qparams, QParams) else None
         self.y_qparams = y_qparams
         self.path = path
-        self.device = device or default_device()
+        self.device = opened(device)
         self._choice = self._scheme.choice(self.device)
         self._plans: dict[tuple[Spec, bool], Plan] = {}
         self._problems: dict[tuple[tuple[int, ...], bool], tuple[P, str]] = {}

@@ -106,7 +106,7 @@ class Linear(Layer[LinearProblem]):
         path: str = "auto",
         compute: str = "float32",
         method: str = "auto",
-        device: Device | None = None,
+        device: Device | int | str | None = None,
     ):
         super().__init__(
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,

@@ -36,7 +36,7 @@ def matmul(
     *,
     a_qparams: QParams | None = None,
     b_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``a @ b`` of two 8-bit arrays, exactly; as ONNX QLinearMatMul, byte for byte.

@@ -27,7 +27,7 @@ def reduce_mean(
     keepdims: bool = True,
     y_qparams: QParams | None = None,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The mean over some axes, by the formula of `global_avg_pool2d`: the sum of integers is exact, and

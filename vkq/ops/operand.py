@@ -15,9 +15,10 @@ from ..numerics.qparams import QParams
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.eager import run
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
+from ..runtime.transfer import as_array
 
 Operand = npt.ArrayLike | Tensor
 Build = Callable[..., Value]  # (builder, inputs as values, options) -> the result
@@ -28,7 +29,7 @@ def apply(
     build: Build,
     operands: Mapping[str, Operand],
     options: tuple[Any, ...],
-    device: Device | None,
+    device: Device | int | str | None,
     out: Tensor | None = None,
     dtypes: tuple[str, ...] = BYTES,
 ) -> Any:
@@ -63,18 +64,18 @@ def hashable(value: Any) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def device_of(op: str, operands: Sequence[Operand], device: Device | None) -> Device:
+def device_of(op: str, operands: Sequence[Operand], device: Device | int | str | None) -> Device:
     """The device of the tensors among the operands, which must be one; else the one given, else the
     default."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]
     if device is not None:
-        devices.insert(0, device)
+        devices.insert(0, opened(device))
     for other in devices[1:]:
         if other is not devices[0]:
             raise ArgumentError(
                 f"{op}: the operands are on {devices[0]!r} and {other!r}; they must be on one device"
             )
-    return devices[0] if devices else default_device()
+    return devices[0] if devices else opened(None)
 
 
 def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...] = BYTES) -> Tensor:
@@ -83,7 +84,7 @@ def take(op: str, name: str, x: Operand, device: Device, dtypes: tuple[str, ...]
         if x.dtype not in dtypes:
             raise DTypeError(f"{op}: {name} has dtype {x.dtype}; it must be {_words(dtypes)}")
         return x
-    array = np.asarray(x)
+    array = as_array(x, f"{op}: {name}")
     if array.dtype.name not in dtypes:
         raise DTypeError(f"{op}: {name} has dtype {array.dtype}; it must be {_words(dtypes)}")
     return Tensor.from_numpy(array, device)

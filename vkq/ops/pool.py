@@ -52,7 +52,7 @@ def max_pool2d(
     dilation: Ints = 1,
     *,
     ceil_mode: bool = False,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The maximum under a sliding window.
@@ -98,7 +98,7 @@ def avg_pool2d(
     count_include_pad: bool = True,
     y_qparams: QParams | None = None,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The mean under a sliding window, as ONNX Runtime's com.microsoft.QLinearAveragePool, byte for byte.
@@ -160,7 +160,7 @@ def global_avg_pool2d(
     *,
     y_qparams: QParams | None = None,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The mean of each channel: (N, C, H, W) to (N, C, 1, 1), as ONNX Runtime's

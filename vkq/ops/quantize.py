@@ -22,7 +22,7 @@ def quantize(
     x: npt.ArrayLike | Tensor,
     qparams: QParams,
     *,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
     layout: str | None = None,
 ) -> Any:
@@ -47,7 +47,7 @@ def dequantize(
     x: npt.ArrayLike | Tensor,
     qparams: QParams | None = None,
     *,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``(x - zero_point) * scale`` in float32.

@@ -34,7 +34,7 @@ def resize(
     coordinates: Coordinates = "half_pixel",
     nearest_mode: NearestMode = "round_prefer_floor",
     rounding: Rounding = "truncate",
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """An image of another size, of the type and the qparams of x.

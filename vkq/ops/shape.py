@@ -28,7 +28,7 @@ def concat(
     y_qparams: QParams | None = None,
     *,
     x_qparams: Sequence[QParams | None] | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The inputs one after the other along an axis, each requantized to y_qparams where its own differ.
@@ -90,7 +90,7 @@ def pad(
     value: int | None = None,
     *,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """Elements of one value around x.
@@ -130,7 +130,11 @@ def padded(
 
 @checked
 def transpose(
-    x: Operand, axes: Sequence[int] | None = None, *, device: Device | None = None, out: Tensor | None = None
+    x: Operand,
+    axes: Sequence[int] | None = None,
+    *,
+    device: Device | int | str | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """The axes in another order: axis i of the result is axis ``axes[i]`` of x; by default they are reversed.
 

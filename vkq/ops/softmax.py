@@ -43,7 +43,7 @@ def softmax(
     *,
     x_qparams: QParams | None = None,
     onnxruntime: bool = False,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``exp(x) / sum(exp(x))`` along an axis.

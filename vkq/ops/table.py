@@ -47,7 +47,7 @@ def lookup(
     table: npt.ArrayLike,
     *,
     y_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``table[x - qmin]``, element by element.
@@ -92,7 +92,7 @@ def unary(
     y_qparams: QParams | None = None,
     *,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``function(x)`` in 8 bits, through a table: see `table_of` for the functions and the rounding.
@@ -133,7 +133,7 @@ def requantize(
     y_qparams: QParams,
     *,
     x_qparams: QParams | None = None,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """The same real numbers with other parameters: DequantizeLinear, then QuantizeLinear.

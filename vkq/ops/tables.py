@@ -27,7 +27,7 @@ def lookup_axis(
     table: npt.ArrayLike,
     axis: int = 1,
     *,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``table[c, x - qmin]`` for each element x of slice c along an axis: a function for each channel.
@@ -75,7 +75,12 @@ def looked_up_along(b: Builder, x: Value, entries: npt.NDArray[Any], axis: int =
 
 @checked
 def lookup_pair(
-    a: Operand, b: Operand, table: npt.ArrayLike, *, device: Device | None = None, out: Tensor | None = None
+    a: Operand,
+    b: Operand,
+    table: npt.ArrayLike,
+    *,
+    device: Device | int | str | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``table[a - qmin, b - qmin]``: any function of two 8-bit numbers, with NumPy's broadcasting.
 

@@ -33,7 +33,7 @@ def take(
     places: npt.ArrayLike,
     fill: int | float = 0,
     *,
-    device: Device | None = None,
+    device: Device | int | str | None = None,
     out: Tensor | None = None,
 ) -> Any:
     """``x.ravel()[places]``: each element of the result is the element of x at that place in row-major order,
@@ -90,7 +90,11 @@ def _list(b: Builder, name: str, places: Places) -> Resident:
 
 @checked
 def slice_(
-    x: Operand, slices: Sequence[slice], *, device: Device | None = None, out: Tensor | None = None
+    x: Operand,
+    slices: Sequence[slice],
+    *,
+    device: Device | int | str | None = None,
+    out: Tensor | None = None,
 ) -> Any:
     """``x[slices]``: a part of x, with any steps.
 
@@ -137,7 +141,9 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
 
 
 @checked
-def split(x: Operand, sizes: Sequence[int], axis: int, *, device: Device | None = None) -> list[Any]:
+def split(
+    x: Operand, sizes: Sequence[int], axis: int, *, device: Device | int | str | None = None
+) -> list[Any]:
     """x cut along an axis into parts of these sizes, which must add up to its length. As ONNX Split.
 
     >>> [part.tolist() for part in split(np.array([[1, 2, 3]], np.int8), [1, 2], 1)]

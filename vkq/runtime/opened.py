@@ -37,12 +37,15 @@ def named_device(which: int | str) -> Device:
         return found
 
 
-def _opened(given: Device | int | str | None) -> Device | None:
-    return given if given is None or isinstance(given, Device) else named_device(given)
+def opened(given: Device | int | str | None) -> Device:
+    """What an operator's *device* means: the default where none is given."""
+    if isinstance(given, Device):
+        return given
+    return default_device() if given is None else named_device(given)
 
 
-_forms = "a vkq.Device, an index or a part of a device's name"
+_known, _forms = either(of(Device, str), integer), "a vkq.Device, an index or a part of a device's name"
 RULES |= {
-    "Device": Rule(either(of(Device, str), integer), _forms, _opened),
-    "Device | None": Rule(optional(either(of(Device, str), integer)), f"{_forms}, or None", _opened),
+    "Device | int | str": Rule(_known, _forms),
+    "Device | int | str | None": Rule(optional(_known), f"{_forms}, or None"),
 }

@@ -18,7 +18,7 @@ from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
 from .device import Device
-from .opened import default_device, named_device
+from .opened import opened
 from .transfer import CPU, as_array, check_dtype, get, put, snapshot
 
 
@@ -49,16 +49,16 @@ class Tensor:
     @checked
     def __init__(
         self,
-        device: Device,
+        device: Device | int | str,
         shape: Sequence[int],
         dtype: str,
         layout: str | None = None,
         qparams: QParams | None = None,
         buffer: Buffer | None = None,
     ):
-        self.device = device
+        self.device = opened(device)
         self.spec = Spec(shape, dtype, layout, qparams)
-        self.buffer = buffer or device.allocate(self.spec.nbytes)
+        self.buffer = buffer or self.device.allocate(self.spec.nbytes)
 
     @classmethod
     def of(cls, device: Device, spec: Spec, buffer: Buffer | None = None) -> Tensor:
@@ -201,12 +201,10 @@ class Tensor:
 
 
 def _device(given: Device | int | str | None) -> Device:
-    if isinstance(given, Device):
-        return given
-    rule = RULES["Device | None"]
+    rule = RULES["Device | int | str | None"]
     if not rule.check(given):
         raise DTypeError(f"Tensor.from_numpy: device is {shown(given)}; it must be {rule.must}.")
-    return default_device() if given is None else named_device(given)
+    return opened(given)
 
 
 @functools.cache

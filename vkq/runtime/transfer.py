@@ -20,7 +20,7 @@ from ..shader.catalog import catalog
 from .buffer import Buffer
 from .builder import Builder
 from .device import Device
-from .opened import default_device
+from .opened import opened
 from .packing import UINT8, pack, packing, unpack
 from .plan import Plan
 
@@ -153,7 +153,7 @@ def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:
 
 @checked
 def empty_pinned(
-    shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | None = None
+    shape: Sequence[int], dtype: npt.DTypeLike = np.float32, device: Device | int | str | None = None
 ) -> Any:
     """An array in host memory that the device copies from and to by itself.
 
@@ -166,4 +166,4 @@ def empty_pinned(
     >>> x.shape, x.dtype
     ((2, 3), dtype('int8'))
     """
-    return (device or default_device()).empty_pinned(shape, dtype)
+    return opened(device).empty_pinned(shape, dtype)
