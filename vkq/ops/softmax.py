@@ -58,8 +58,9 @@ def softmax(
     2**-31 + 4 * 2**-24 * y``.
 
     onnxruntime: the bytes of ONNX Runtime's com.microsoft.QLinearSoftmax instead, for an 8-bit result: its
-    order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`). Where a quotient lies at a tie,
-    as in rows of equal numbers, the two may differ by one.
+    order of float32 additions (`vkq.reference.softmax.softmax_onnxruntime`), which is that of its plain
+    kernel. Its kernels for AVX2 and AVX-512 have others, and multiply by a reciprocal: where a quotient lies
+    at a tie, as in rows of equal numbers, they may differ by one from it and from each other.
 
     Raises ArgumentError for missing qparams and for an axis out of range.
 

@@ -34,7 +34,7 @@ def softmax(x: Array, xq: QParams, axis: int = -1, yq: QParams | None = None) ->
 
 
 def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
-    """Softmax as ONNX Runtime's com.microsoft.QLinearSoftmax on its CPU provider, byte for byte.
+    """Softmax as ONNX Runtime's com.microsoft.QLinearSoftmax by its plain kernel, byte for byte.
 
     ``e = exponentials_onnxruntime(x_scale, n)[255 - max + x_q]``, ``s`` their float32 sum from the first to
     the last, ``y_q = saturate(round_half_even((e * floor(1 / y_scale)) / s) + y_zp)``, each step rounded to
