@@ -1,10 +1,16 @@
 """Values that are made once, and how many are kept."""
 
+import gc
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
+import vkq
+from vkq.runtime import kept
 from vkq.runtime.kept import Kept
+from vkq.runtime.plan import Plan
 
 
 def test_the_least_recently_used_goes() -> None:
@@ -48,3 +54,32 @@ def test_of_two_threads_the_first_one_counts() -> None:
     go_on.set()
     thread.join(10)
     assert found == ["fast"]
+
+
+def test_images_that_all_have_sizes_of_their_own(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What layers and templates keep for each has an end, and what was forgotten is made again."""
+    monkeypatch.setattr(kept, "PLANS_KEPT", 4)
+    q = vkq.QParams(1.0)
+    conv = vkq.Conv2d(np.ones((1, 1, 2, 2), np.int8), 1.0, x_qparams=q, y_qparams=q, device=any_device)
+    templates = vkq.integer.Templates(np.ones((1, 1, 2, 2), np.int8), x_dtype="int8", device=any_device)
+    plans: list[weakref.ref[Plan]] = []
+    images = [np.ones((1, 1, 3, w), np.int8) for w in range(2, 12)]
+    for x in [*images, *images]:
+        want = np.full((1, 1, 2, x.shape[3] - 1), 4)
+        assert np.array_equal(conv(x), want)
+        assert np.array_equal(templates(x), want)
+        assert templates.best(x).score == 4
+        plans.append(weakref.ref(conv.plan(vkq.Tensor.from_numpy(x, any_device).spec)))
+    any_device.synchronize()
+    gc.collect()
+    assert 0 < sum(plan() is not None for plan in plans) <= 4
+    for values in (
+        conv._plans,
+        conv._problems,
+        conv._methods,
+        templates._owner._plans,
+        templates._reductions,
+    ):
+        assert 0 < len(values) <= 4  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.eager import run
+from ..runtime.kept import keep
 from ..runtime.plan import Plan, Resident
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, Choice, choose_path
@@ -172,10 +173,12 @@ class Correlation:
     def plan(self, images: Images, rows: Axis, columns: Axis) -> Plan:
         """All steps for images of this kind; made once."""
         key = images, rows, columns
-        if key not in self._plans:
+        found = self._plans.get(key)
+        if found is None:
             b = Builder(self.device)
-            self._plans[key] = b.plan(self.build(b, b.input(images.spec), images, rows, columns))
-        return self._plans[key]
+            y = self.build(b, b.input(images.spec), images, rows, columns)
+            found = keep(self._plans, key, b.plan(y))
+        return found
 
     def build(self, b: Builder, x: Value, images: Images, rows: Axis, columns: Axis) -> Value:
         """Adds the correlation to a plan, in bands of images and rows."""

@@ -16,6 +16,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.device import Device
 from ..runtime.eager import run
+from ..runtime.kept import keep
 from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
 from . import correlation as op
@@ -148,9 +149,7 @@ class Templates:
             self._check_ssd(p)
         rows, columns = op.axes(p)
         key = images, rows, columns, ssd
-        if key not in self._reductions:
-            self._reductions[key] = Reduction(self._owner, *key)
-        reduction = self._reductions[key]
+        reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
         found = reduction.read(run(reduction.plan, [x]).numpy())
         if not ssd:
             return found

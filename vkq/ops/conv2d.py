@@ -22,6 +22,7 @@ from ..problem.conv2d import Conv2dProblem
 from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..runtime.kept import keep
 from ..select import kernels, tune
 from .applied import applied
 from .layer import Layer, as_tuned
@@ -98,10 +99,11 @@ class Conv2d(Layer[Conv2dProblem]):
 
     def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
         key = problem, tune.is_forced()
-        if key not in self._methods:
+        found = self._methods.get(key)
+        if found is None:
             with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
-                self._methods[key] = methods.method_for(self._convolution, problem, self.method)
-        return self._methods[key]
+                found = keep(self._methods, key, methods.method_for(self._convolution, problem, self.method))
+        return found
 
     def _kernel(self, method: Method, problem: Conv2dProblem) -> Kernel:
         key = method.name, method.layout, method.packing(self._convolution, problem)

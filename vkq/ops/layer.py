@@ -17,6 +17,7 @@ from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.eager import run
+from ..runtime.kept import keep
 from ..runtime.opened import opened
 from ..runtime.plan import Plan
 from ..runtime.tensor import Tensor
@@ -159,7 +160,7 @@ class Layer(Generic[P]):
         if found is None:
             b = Builder(self.device)
             y = self.build(b, b.input(x))
-            found = self._plans[key] = b.plan(y)
+            found = keep(self._plans, key, b.plan(y))
         return found
 
     def build(self, b: Builder, x: Value) -> Value:
@@ -201,7 +202,7 @@ class Layer(Generic[P]):
         if found is None:
             problem = self._problem(x_shape)
             with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
-                found = self._problems[key] = problem, self._layout_for(problem)
+                found = keep(self._problems, key, (problem, self._layout_for(problem)))
         return found
 
     def _problem(self, x_shape: Sequence[int]) -> P:

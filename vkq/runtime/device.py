@@ -19,7 +19,7 @@ from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
 from .context import close_at_exit, open_context
-from .kept import Kept
+from .kept import PLANS_KEPT, Kept
 from .memory import DeviceMemory
 from .plan import Plan, Resident
 from .program import Program
@@ -28,7 +28,6 @@ from .recording import Recording
 
 MOST_MARKS = 1 << 20  # timestamps of a recording, and marks
 CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
-PLANS_KEPT = 1024  # of operators without weights; layers keep their own
 
 P = TypeVar("P")
 

@@ -7,7 +7,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+PLANS_KEPT = 1024  # of operators without weights on a device, and of each layer
+
+
+def keep(values: dict[K, V], key: K, value: V) -> V:
+    """Keeps the value of a key, and forgets the others where there are `PLANS_KEPT`, as for images that all
+    have sizes of their own. For what is read more often than a lock should be taken."""
+    if len(values) >= PLANS_KEPT:
+        values.clear()
+    values[key] = value
+    return value
 
 
 class Kept(Generic[V]):
