@@ -168,13 +168,13 @@ void main() {
     [[dont_unroll]] for (uint first = 0u; first < ITEMS; first += BATCH) {
       load_items(first);
       if (first == 0u) {  // what is there is no longer needed
-        if (chunk == 0u) store_zeros();
+        if (chunk == 0u && !SIGNED) store_zeros();
         barrier();
       }
       store_items(first);
     }
     barrier();
-    if (chunk == 0u) load_zeros();
+    if (chunk == 0u && !SIGNED) load_zeros();
     fetch(0u, x_place(0u));
     [[dont_unroll]] for (uint step_ = 0u; step_ < steps; step_++) {
       bool end = step_ + 1u == steps;

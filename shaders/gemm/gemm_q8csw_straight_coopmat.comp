@@ -5,8 +5,8 @@
 //
 // Memory    x: halves_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
 //           two that are 16 apart side by side, so that 32 bytes are a row of a matrix of two k in each
-//           element; channels and y: float_output.glslh. In shared memory a row is a run of BK halves, and 16
-//           bytes of padding keep neighbours in other banks.
+//           element (SIGNED: coopmat_half_types.glslh); channels and y: float_output.glslh. In shared memory
+//           a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
 //           step and weights of the next TURNS steps (LATE: of AHEAD x 32 k) are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -52,7 +52,6 @@ uint group, n, first_row;  // of the workgroup
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
 #ifdef SPLIT
 #include "coopmat_split.glslh"
-layout(constant_id = 3) const bool CENTRED = false;  // half_zeros.glslh
 uint first_step;  // of the workgroup's part of k
 #else
 #define first_step 0u
@@ -169,11 +168,7 @@ void main() {
   begin_w();
   [[unroll]] for (uint s = 0u; s < AHEAD; s++) load_w(s, 0u, s);
   load_x(0u, first_step);
-#ifdef SPLIT  // else it takes longer: benchmarks/float-log.md
-  if (CENTRED) fill_zeros();
-  else
-#endif
-    load_zeros();
+  if (!SIGNED) load_zeros();
   store_x(0u);
   load_x(0u, first_step + 1u);
   clear_acc();

@@ -151,7 +151,7 @@ void main() {
   }
   uint c4 = n / 4u + me % (BN / 4), known = min(c4, p.n4 - 1u);
   vec4 scale = channel_block(known, SCALE), bias = channel_block(known, BIAS);
-  load_zeros();
+  if (!SIGNED) load_zeros();
   clear_acc();
   [[dont_unroll]] for (uint t = DEPTH; t < steps; t += DEPTH) { TURN(t - DEPTH, true) }
   TURN(steps - DEPTH, false)

@@ -75,8 +75,8 @@ void multiply(uint t) {
   [[unroll]] for (uint c = 0u; c < 4u; c++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
       [[unroll]] for (uint q = 0u; q < WORDS_W; q++) {
-        set_word(low, q, next_w[i][q][c] & 0x00ff00ffu | biased);
-        set_word(high, q, next_w[i][q][c] >> 8 & 0x00ff00ffu | biased);
+        set_word(low, q, pair_word(next_w[i][q][c], 0u, biased));
+        set_word(high, q, pair_word(next_w[i][q][c], 1u, biased));
       }
       subtract_matrix(low, zeros[i]);
       subtract_matrix(high, zeros[i]);
@@ -116,21 +116,24 @@ void main() {
   first_chunk = gl_SubgroupID * steps;
   biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
   float zero[OWN];
-  [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
+  if (!SIGNED)
+    [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
   float parameter = numbers[min(3u * n + me % PARAMETERS, 3u * last + 2u)];
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) w_first[i] = min(n / MM + i, last / MM) * chunks * LINES;
   find_places();
   load(0u);
   clear_acc();
-  subgroupBarrier();
-  [[unroll]] for (uint i = 0u; i < OWN; i++) {
-    uint row = lane + i * SUBGROUP;
-    if (BN % SUBGROUP == 0u || row < BN)
-      tile[mine + 2u * row] = tile[mine + 2u * row + 1u] = uvec4(half_zero(zero[i]));
+  if (!SIGNED) {
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0u; i < OWN; i++) {
+      uint row = lane + i * SUBGROUP;
+      if (BN % SUBGROUP == 0u || row < BN)
+        tile[mine + 2u * row] = tile[mine + 2u * row + 1u] = uvec4(half_zero(zero[i]));
+    }
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+      coopMatLoad(zeros[i], tile, mine + i * MM * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
   }
-  subgroupBarrier();
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    coopMatLoad(zeros[i], tile, mine + i * MM * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
   [[dont_unroll]] for (uint t = 1u; t < steps; t++) {
     multiply(t - 1u);
     load(t);

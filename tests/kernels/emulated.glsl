@@ -9,6 +9,11 @@ layout(constant_id = 10) const uint MM = 16;
 layout(constant_id = 11) const uint MN = 16;
 layout(constant_id = 12) const uint MK = 32;
 layout(constant_id = 13) const uint SUBGROUP = 32;
+#ifdef SIGNS
+layout(constant_id = 16) const bool SIGNED = false;
+#else
+const bool SIGNED = false;
+#endif
 
 #if FLOAT16_IMAGES  // float_numbers.glslh without 16-bit storage
 #define FLOAT_NUMBERS_GLSLH
@@ -114,12 +119,16 @@ struct MatrixAcc {
     matrix.e[i_ / TERMS] += element_of(word_of(x_, i_), i_ % PER_WORD)
 
 // Pairs of bytes in 16-bit elements become two matrices.
-#define halved(words, zeros, c) subtract_halves((words)[c] & 0x00ff00ffu | 0x64006400u, (zeros)[c])
+#define pair_word(word, nth, biased)                                                    \
+  (SIGNED ? ((nth) == 0u ? (word) : (word) >> 8 | (word) << 24) & 0x807f807fu            \
+          : (word) >> 8u * (nth) & 0x00ff00ffu | (biased))
+#define less_zeros(word, zeros) (SIGNED ? (word) : subtract_halves(word, zeros))
 #define halves_of_pairs(pairs, zeros, low, high)                                 \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {        \
     uint r_ = i_ / 4u, c_ = i_ % 4u;                                             \
-    low.k[r_][c_] = halved(pairs.k[r_], zeros.k[r_], c_);                        \
-    high.k[r_][c_] = halved(pairs.k[r_] >> 8, zeros.k[r_], c_);                  \
+    uint word_ = pairs.k[r_][c_], zero_ = zeros.k[r_][c_];                       \
+    low.k[r_][c_] = less_zeros(pair_word(word_, 0u, 0x64006400u), zero_);        \
+    high.k[r_][c_] = less_zeros(pair_word(word_, 1u, 0x64006400u), zero_);       \
   }
 
 // Words of two elements that an invocation has.
@@ -131,14 +140,15 @@ struct MatrixAcc {
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
 #define subtract_matrix(m, zeros)                                              \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
-    m.k[i_ / 4u][i_ % 4u] = subtract_halves(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
+    m.k[i_ / 4u][i_ % 4u] = less_zeros(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])
 
 // Codes in 16-bit elements become a matrix; scales of outputs are one of sums.
 #define halves_of_codes(codes, nth, biased, zeros, halves)                                       \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++) {                        \
-    uint r_ = i_ / 4u, c_ = i_ % 4u,                                                              \
-         code_ = codes.k[r_][c_] >> BITS * (nth) & (BITS == 4 ? 0x000f000fu : 0x00ff00ffu);       \
-    halves.k[r_][c_] = subtract_halves(code_ | (biased), zeros.k[r_][c_]);                       \
+    uint r_ = i_ / 4u, c_ = i_ % 4u, word_ = codes.k[r_][c_];                                    \
+    if (BITS == 4) word_ = word_ >> BITS * (nth) & 0x000f000fu | (biased);                       \
+    else word_ = pair_word(word_, nth, biased);                                                  \
+    halves.k[r_][c_] = less_zeros(word_, zeros.k[r_][c_]);                                       \
   }
 #define fill_halves(matrix, value)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)   \

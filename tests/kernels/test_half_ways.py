@@ -1,7 +1,5 @@
 """Weights that come straight from memory into matrices of float16; see test_half.py."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -81,28 +79,6 @@ def test_float16_rows(
     in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
     assert in_place == (tile in ("32x64", "16x64") and parts > 1)
     np.testing.assert_array_equal(wide.astype(np.float16), got)
-
-
-@pytest.mark.parametrize("points", [0, 3])
-def test_zero_points_are_read_where_there_are_any(
-    straight: vkq.Device, points: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where workgroups share k; one weight with a zero point is enough."""
-    only(monkeypatch, "64x64", 2)
-    asked, make = [], straight.program
-
-    def program(variant: Any, constants: Any = None, subgroup: int = 0) -> Any:
-        asked.append((variant.shader, (constants or {}).get("CENTRED")))
-        return make(variant, constants, subgroup)
-
-    monkeypatch.setattr(straight, "program", program)
-    rng, zero_points = np.random.default_rng(7), np.zeros(36, np.int8)
-    zero_points[35] = points
-    w, x = rng.integers(-128, 128, (36, 200), np.int8), rng.normal(size=(70, 200)).astype(np.float16)
-    layer = vkq.Linear(w, 1e-3, w_zero_point=zero_points, compute="float16", device=straight)
-    want = 1e-3 * x.astype(np.float64) @ (w - zero_points[:, None].astype(np.float64)).T
-    np.testing.assert_allclose(layer(x), want, rtol=2**-10, atol=1e-3)
-    assert asked[-1] == (STRAIGHT.split, points == 0)
 
 
 def test_the_first_matrices_of_16_outputs_are_taken(

@@ -4,11 +4,13 @@ of bfloat16, x in three parts whose sum it is, exactly."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
@@ -20,6 +22,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
+from ..select.path import signs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import half_few
@@ -38,6 +41,8 @@ ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
+SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
+LARGEST_SCALE = 2.0**103  # of those that may be
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
 
 
@@ -51,10 +56,28 @@ def packed_halves(w: Int8) -> Int32:
 def packed_pairs(w: Int8) -> Int32:
     """The same as they come straight into matrices: of each 32 k the two that are 16 apart side by side,
     moved by 128 (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
+    moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
+    return moved
+
+
+def packed_signs(w: Int8) -> Int32:
+    """The same of weights less their zero points, from -127 to 127, as a sign and 7 bits: the sign of a byte
+    lies in the next one of its word (SIGNED of shaders/common/coopmat_half_types.glslh)."""
+    words = _paired(w).view(np.int8).reshape(-1, 4)
+    signs = np.roll(words & np.int8(-128), 1, axis=1)
+    signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
+    return signed
+
+
+def _paired(w: Int8) -> Int32:
     paired = w.reshape(*w.shape[:2], -1, 2, PAIRS // 2).swapaxes(-1, -2).reshape(w.shape)
     words: Int32 = pack(layout(PAIRS_LAYOUT), np.ascontiguousarray(paired))
-    moved: Int32 = (words.view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
-    return moved
+    return words
+
+
+def less_zeros(w: Int8, zero_point: Int32) -> Int8:
+    """Weights (channels, numbers) less their zero points, where that is what `packed_signs` holds."""
+    return w - zero_point.astype(np.int8).reshape(*zero_point.shape, *(1,) * (w.ndim - zero_point.ndim))
 
 
 class HalfMatrices:
@@ -71,19 +94,41 @@ class HalfMatrices:
         self.k = self.taps * self.runs * RUN
         shape = (gemm.groups, 4 * gemm.n4, self.k + -self.k % K_PADDED)
 
-        def padded() -> Int8:
-            w = block_weights(gemm.weight(), gemm.zero_point)[:, :, : gemm.k]
+        def padded(signed: bool = False) -> Int8:
+            w, zero_point = gemm.weight(), gemm.zero_point
+            if signed:
+                w, zero_point = less_zeros(w, zero_point), np.zeros_like(zero_point)
+            w = block_weights(w, zero_point)[:, :, : gemm.k]
             w = w.reshape(*w.shape[:2], self.taps, channels)
             w = np.pad(w, ((0, 0), (0, 0), (0, 0), (0, self.runs * RUN - channels)))
             w = w.reshape(*w.shape[:2], self.k)
             return np.pad(w, ((0, 0), (0, 0), (0, shape[2] - self.k)))
 
-        def resident(name: str, packed: Callable[[Int8], Int32]) -> Resident:
-            return Resident(gemm.device, 4 * layout(name).words(shape), lambda: packed(padded()))
+        def resident(name: str, packed: Callable[[], Int32]) -> Resident:
+            return Resident(gemm.device, 4 * layout(name).words(shape), packed)
 
-        self.weights = resident(WEIGHT_LAYOUT, packed_halves)
-        self.pairs = resident(PAIRS_LAYOUT, packed_pairs)
+        self.weights = resident(WEIGHT_LAYOUT, lambda: packed_halves(padded()))
+        self.pairs = resident(
+            PAIRS_LAYOUT,
+            lambda: packed_signs(padded(True)) if self.signed else packed_pairs(padded()),
+        )
+
+        def scales() -> npt.NDArray[np.float32]:
+            more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
+            return more.blocks(gemm.zero_point)
+
+        self.scales = Resident(gemm.device, gemm.parameters.bytes, scales)
         self.counters = counters(gemm.device)
+
+    @functools.cached_property
+    def signed(self) -> bool:
+        """Whether weights that come straight from memory are `packed_signs`, which the device multiplies."""
+        gemm = self.gemm
+        if signs_refusal(gemm.device) or not np.abs(gemm.affine.scale).max(initial=0.0) < LARGEST_SCALE:
+            return False
+        w = gemm.weight()
+        least, most = w.min(axis=2).astype(np.int32), w.max(axis=2).astype(np.int32)
+        return bool((most - gemm.zero_point).max() <= 127 and (least - gemm.zero_point).min() >= -127)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
@@ -120,8 +165,13 @@ class HalfMatrices:
 
     def _few(self, x: Value, y: Value, rows: int) -> Program | None:
         """The pipeline of few rows, unless a tile or parts are asked for."""
-        asked = self.tile or self.parts or x.spec.dtype != y.spec.dtype
-        return None if asked else half_few.program(self.gemm, rows, x.spec.dtype)
+        if self.tile or self.parts or x.spec.dtype != y.spec.dtype:
+            return None
+        if found := half_few.fitting(self.gemm, rows, x.spec.dtype):
+            variant, values, subgroup = found
+            values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
+            return self.gemm.device.program(variant, values, subgroup)
+        return None
 
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
@@ -173,15 +223,17 @@ class HalfMatrices:
 
     def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
         """The weights, as they are read, and what becomes of sums."""
-        weights = self.pairs if of == STRAIGHT else self.weights
-        return [b.constant(weights), b.constant(self.gemm.parameters)]
+        return [b.constant(self.pairs if of == STRAIGHT else self.weights), b.constant(self.parameters(of))]
+
+    def parameters(self, of: Elements) -> Resident:
+        """What becomes of sums."""
+        return self.scales if of == STRAIGHT and self.signed else self.gemm.parameters
 
     def program(self, variant: Variant, matrices: Matrices) -> Program:
         """The pipeline of a shader."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
-        if "CENTRED" in variant.specialization:  # measured with rows as they are alone
-            rows = variant.axes["y"] == "float16_rows"
-            values["CENTRED"] = rows and not self.gemm.zero_point.any()
+        if "SIGNED" in variant.specialization:
+            values["SIGNED"] = self.signed
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
     def way(self, rows: int, shader: str | None = None) -> Way:

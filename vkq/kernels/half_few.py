@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..probe.matrices import Matrices, advertised_half
-from ..runtime.program import Program, refusals
+from ..runtime.program import refusals
 from ..select.path import half_refusal, pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
@@ -67,14 +67,6 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
     several = min(workgroups // (known.multiprocessors + 1), 2)
     most = min(WORDS_INVOCATIONS[tall][several], max(32 * (k // CHUNK), INVOCATIONS[-1]))
     return tuple(size for size in INVOCATIONS if size <= most)
-
-
-def program(gemm: FloatGemm, rows: int, dtype: str) -> Program | None:
-    """The pipeline; None where nothing is `fitting`."""
-    if found := fitting(gemm, rows, dtype):
-        variant, values, subgroup = found
-        return gemm.device.program(variant, {**values, **gemm.affine.constants}, subgroup)
-    return None
 
 
 def _fits(variant: Variant, matrices: Matrices) -> bool:

@@ -21,9 +21,17 @@ from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
 from .floats import FloatGemm
-from .half import PAIRS_LAYOUT, WEIGHT_LAYOUT, HalfMatrices, packed_halves, packed_pairs
+from .half import (
+    PAIRS_LAYOUT,
+    WEIGHT_LAYOUT,
+    HalfMatrices,
+    less_zeros,
+    packed_halves,
+    packed_pairs,
+    packed_signs,
+)
 from .half_planes import Planes
-from .half_ways import STEP, fits
+from .half_ways import FLOAT16, STEP, fits
 from .half_ways import STRAIGHT as PAIRED
 from .matrix_conv import chunked, halo
 from .pixels import window
@@ -71,18 +79,23 @@ class HalfConvolution:
         self.planes = Planes(self.gathered)
         n = oc // groups
 
-        def resident(name: str, packed: Callable[[Int8], Int32]) -> Resident:
-            shape = (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
+        shape = (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
 
-            def words() -> Int32:
-                w = chunked(weight, CHUNK, 1).reshape(groups, n, shape[2])
-                return packed(np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0))))
+        def padded(w: Int8) -> Int8:
+            w = chunked(w, CHUNK, 1).reshape(groups, n, shape[2])
+            return np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0)))
 
-            return Resident(self.device, 4 * layout(name).words(shape), words)
+        def straight() -> Int32:
+            if self.gathered.signed:
+                return packed_signs(padded(less_zeros(weight, zero_points)))
+            return packed_pairs(padded(weight))
+
+        def resident(name: str, packed: Callable[[], Int32]) -> Resident:
+            return Resident(self.device, 4 * layout(name).words(shape), packed)
 
         self.weights = {
-            TILES: resident(WEIGHT_LAYOUT, packed_halves),
-            STRAIGHT: resident(PAIRS_LAYOUT, packed_pairs),
+            TILES: resident(WEIGHT_LAYOUT, lambda: packed_halves(padded(weight))),
+            STRAIGHT: resident(PAIRS_LAYOUT, straight),
         }
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
@@ -118,7 +131,7 @@ class HalfConvolution:
             d = {name: int(variant.defines[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
-            size |= {"LINES": together, "DILATION_H": p.dilation[0]}
+            size |= {"LINES": together, "DILATION_H": p.dilation[0], "SIGNED": self.gathered.signed}
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
@@ -138,7 +151,8 @@ class HalfConvolution:
             push["steps"] = p.kh * p.kw * found.size("CH") // found.size("BK")
         values = self._values(p, found.variant, found.matrices)
         program = self.device.program(found.variant, values, found.matrices.subgroup)
-        slots = [x, b.constant(self.weights[found.variant.shader]), b.constant(self.gemm.parameters), y]
+        scales = self.gathered.parameters(PAIRED if found.variant.shader == STRAIGHT else FLOAT16)
+        slots = [x, b.constant(self.weights[found.variant.shader]), b.constant(scales), y]
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
 
 

@@ -36,8 +36,10 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # tests of matrices of floats, and their form
+SMALL = "matrix_small"  # the test of matrices whose numbers are less than float16's least normal one
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
-WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements"}
+WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
+        SMALL: ", of 2^-24 as much"}  # fmt: skip
 PAIRS = "matrix_pairs"  # the test of what a profile says of matrices of float16, and of nothing else
 
 runtime_device.rounds_otherwise = lambda device: report(device).soft_float
@@ -91,8 +93,10 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
         if lacking_half(device.capabilities, form) is None:
             ways = ("", ALIKE) if form == HALF else ("",)
             tests[name] = partial(_test_half_matrices, device, form, ways)
-    if profile(device.capabilities).matrix_pairs and lacking_half(device.capabilities) is None:
-        tests[PAIRS] = partial(_test_half_matrices, device, HALF, (PAIRED,))
+    if lacking_half(device.capabilities) is None:
+        tests[SMALL] = partial(_test_half_matrices, device, HALF, (SMALL,))
+        if profile(device.capabilities).matrix_pairs:
+            tests[PAIRS] = partial(_test_half_matrices, device, HALF, (PAIRED,))
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -153,13 +157,14 @@ def _test_half_matrices(device: Device, form: str, ways: Sequence[str]) -> str |
 def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None:
     """Whole numbers, whose sums float32 holds: every bit must be right, in any order. Those of bfloat16, of
     which float32 is made, need all of its bits. way: how matrices are loaded, a specialization constant;
-    those ALIKE are of a single row, and scaled by powers of two."""
+    those ALIKE are of a single row, and scaled by powers of two; SMALL ones need no constant."""
     x, w = (v.astype(np.int32) for v in matrix_cases(matrices))
     if matrices.form == BRAIN:
         x[:, 0] *= 32
     cases, steps, rows, _ = x.shape
     variant = catalog().find("selftest__matrices_half", element=matrices.form)
-    constants = matrices.shape_constants | ({way: True} if way else {})
+    constants = matrices.shape_constants | ({way: True} if way in (ALIKE, PAIRED) else {})
+    w = np.ldexp(w, -24) if way == SMALL else w
     program = device.program(variant, constants, matrices.subgroup)
     halves = [
         v.astype("<f2") if matrices.form == HALF else (v.astype("<f4").view("<u4") >> 16).astype("<u2")

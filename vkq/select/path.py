@@ -91,6 +91,11 @@ def pairs_refusal(device: Device) -> str | None:
     return _failed(device, selftest.PAIRS)
 
 
+def signs_refusal(device: Device) -> str | None:
+    """What the self-test found wrong in products of float16's smallest numbers, or None."""
+    return _failed(device, selftest.SMALL)
+
+
 def _failed(device: Device, *tests: str) -> str | None:
     """What the self-test found wrong in the first of the tests that failed."""
     failures = selftest.report(device).failures

@@ -1,0 +1,145 @@
+"""Weights of 7 bits and a sign that come straight from memory into matrices of float16; see test_half.py."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.device.reported import profile_says
+from vkq.kernels import half, half_few, half_tiles, half_ways
+from vkq.layout.extent import Spec
+from vkq.layout.pack import layout
+from vkq.probe import selftest
+from vkq.runtime.packing import pack
+from vkq.select.path import half_refusal
+
+from . import emulated, sixteen_bits
+from .matrix_layers import known, only
+
+# float16 rows and k, the tile and the parts that are asked for, and who takes them
+PRODUCTS = [
+    (3, 256, None, None, f"{half_few.WORDS}:8"),
+    (13, 264, None, None, f"{half_few.STEPS}:16"),
+    (66, 264, "64x256", None, f"{half_ways.STRAIGHT.product}:float16_rows.64x256"),
+    (66, 264, "64x128", None, f"{half_ways.STRAIGHT.product}:float16_rows.64x128"),
+    (66, 264, "64x64", 2, f"{half_ways.STRAIGHT.split}:float16_rows.64x64"),
+]
+TILES = dict.fromkeys(("64x256", "64x128", "64x64"), (1, 1))
+
+
+@pytest.fixture
+def straight(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """Weights come straight from memory."""
+    sixteen_bits.provide(strict_device, monkeypatch)
+    known(monkeypatch, half_tile_cycles={}, straight_tile_cycles=TILES)
+    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
+    if half_refusal(strict_device):
+        emulated.emulate(strict_device, monkeypatch, "16x8x16", form="f16")
+    return strict_device
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str) -> None:
+    """From now on the self-test found something wrong."""
+    found = dataclasses.replace(selftest.report(device), failures={test: "something"})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+
+
+@pytest.mark.parametrize(("rows", "k", "tile", "parts", "variant"), PRODUCTS)
+def test_products_have_the_bits_of_others(
+    rows: int, k: int, tile: str | None, parts: int | None, variant: str, straight: vkq.Device,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of weights that differ from their zero points by up to 127, in every kernel: those that a device makes
+    whose matrices lose small numbers."""
+    if tile:
+        only(monkeypatch, tile, parts)
+    rng = np.random.default_rng(k)
+    apart, points = rng.integers(-127, 128, (36, k)), rng.integers(-3, 4, 36).astype(np.int8)
+    apart[:, 7] = 0
+    w = np.clip(apart + points[:, None], -128, 127).astype(np.int8)
+    x = rng.normal(size=(rows, k)).astype(np.float16)
+
+    def made() -> tuple[bool, Any]:
+        layer = vkq.Linear(w, 1e-3, w_zero_point=points, compute="float16", device=straight)
+        assert layer.plan(Spec(x.shape, "float16")).variants == (variant,)
+        return layer._gemm.matrices.signed, layer(x)
+
+    signed, got = made()
+    refuse(monkeypatch, straight, selftest.SMALL)
+    otherwise, want = made()
+    assert (signed, otherwise) == (True, False)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolutions_have_the_bits_of_others(
+    groups: int, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same, with channels beyond a chunk."""
+    rng = np.random.default_rng(groups)
+    w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)
+    x = rng.normal(size=(1, 72 * groups, 3, 8)).astype(np.float16)
+    points = rng.integers(-3, 4, 24).astype(np.int8)
+
+    def made() -> tuple[bool, Any]:
+        layer = vkq.Conv2d(
+            w, 1e-3, w_zero_point=points, padding=1, groups=groups, compute="float16", method="matrix",
+            device=straight,
+        )  # fmt: skip
+        gemm = layer._convolution.gemm
+        kernel = half_tiles.HalfConvolution(
+            gemm, layer._convolution.weight, layer._convolution.zero_points, groups
+        )
+        kernel.tile = "8x8x64_straight"
+        layer._kernel = lambda m, q: kernel
+        assert layer.plan(Spec(x.shape, "float16")).variants == (
+            f"{half_tiles.STRAIGHT}:float16.8x8x64_straight",
+        )
+        return kernel.gathered.signed, layer(x)
+
+    signed, got = made()
+    refuse(monkeypatch, straight, selftest.SMALL)
+    otherwise, want = made()
+    assert (signed, otherwise) == (True, False)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("weight", "point", "scale", "signed"), [
+    (-127, 0, 1.0, True), (-128, 0, 1.0, False), (127, -1, 1.0, False), (127, 0, 2.0**103, False),
+    (-128, -1, 2.0**102, True),
+])  # fmt: skip
+def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, straight: vkq.Device) -> None:
+    """A single one that has no 7 bits is enough, or a scale that would be infinite."""
+    w = np.zeros((36, 40), np.int8)
+    w[35, 39] = weight
+    points = np.zeros(36, np.int8)
+    points[35] = point
+    layer = vkq.Linear(w, scale, w_zero_point=points, compute="float16", device=straight)
+    assert layer._gemm.matrices.signed is signed
+
+
+def test_the_sign_of_a_byte_lies_in_the_next() -> None:
+    w = np.random.default_rng(1).integers(-127, 128, (1, 16, 64), np.int8)
+    bytes_ = half.packed_signs(w).view(np.uint8).reshape(-1, 4)
+    sign = np.roll(bytes_ >> 7, -1, axis=1)
+    numbers = np.where(sign == 1, -(bytes_ & 127).astype(np.int8), (bytes_ & 127).astype(np.int8))
+    pairs = pack(layout(half.PAIRS_LAYOUT), w.reshape(1, 16, 2, 2, 16).swapaxes(-1, -2).reshape(w.shape))
+    np.testing.assert_array_equal(numbers.reshape(-1), pairs.view(np.int8))
+
+
+def test_matrices_that_lose_small_numbers_are_seen(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    element = r"unpackHalf2x16(word)[i]"
+    flushed = (r"(#define element_of\(word, i\)) unpackHalf2x16\(word\)\[i\]",
+               rf"\1 (abs({element}) < 6.1e-5 ? 0.0 : {element})")  # fmt: skip
+    sixteen_bits.provide(strict_device, monkeypatch)
+    for wrong, seen in ((flushed, True), (None, False)):
+        with monkeypatch.context() as inner:
+            emulated.emulate(strict_device, inner, "16x16x16", "16x8x16", form="f16", wrong=wrong)
+            stages = selftest.stages(strict_device)
+            said = stages[selftest.SMALL]()
+            assert ("matrices of 16x16x16 f16, of 2^-24 as much: " in str(said)) == seen
+            assert stages["matrices_half"]() is None
