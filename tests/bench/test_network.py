@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import vkq
@@ -171,6 +172,16 @@ def test_external_data_and_results_without_shapes(
         assert bench(path, kept, "--clock", "submit", *batch) == 0
         assert "outputs are ONNX Runtime" in result.read(kept).rows[0].verified
     assert cli.main(["plot", str(kept), "-o", str(tmp_path / "roofline.svg")]) == 0
+
+
+def test_nothing_to_run(tmp_path: Path, software_device: vkq.Device) -> None:
+    """Its result is known when it is read."""
+    text = """<ir_version: 8, opset_import: ["" : 17]> g () => (float[2] y)
+      <float s = {0.5}, int8 z = {0}, float[2] c = {1, 2}>
+      { q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "known.onnx")
+    assert bench(tmp_path / "known.onnx", tmp_path / "run.json") == 1
+    assert "nothing of it runs on a device" in result.read(tmp_path / "run.json").failures[0].reason
 
 
 def test_what_was_measured_stays(

@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx.parser
 import onnxruntime as ort
 import pytest
 from onnx import helper
@@ -274,6 +275,29 @@ def test_arguments_are_told_as_by_onnxruntime(any_device: vkq.Device) -> None:
     ours, theirs = vkq.onnx.InferenceSession(data, any_device), ort.InferenceSession(data)
     for got, want in ((ours.get_inputs(), theirs.get_inputs()), (ours.get_outputs(), theirs.get_outputs())):
         assert [(x.name, x.type, x.shape) for x in got] == [(x.name, x.type, x.shape) for x in want]
+
+
+def steps(inputs: str, outputs: str, given: str = "x") -> bytes:
+    """A model that quantizes and dequantizes with the scale 1/2."""
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g ({inputs}) => ({outputs})
+      <float s = {{0.5}}, int8 z = {{0}}, float[3] c = {{1, 2, 3}}>
+      {{ q = QuantizeLinear({given}, s, z) y = DequantizeLinear(q, s, z) }}"""
+    return bytes(onnx.parser.parse_model(text).SerializeToString())
+
+
+def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
+    model, x = steps("float[3] x", "float[3] y, float[3] y"), np.float32([0.3, 1, 9])
+    session = vkq.onnx.InferenceSession(model, any_device)
+    for found, want in zip(session.run(None, {"x": x}), onnxruntime_results(model, {"x": x}), strict=True):
+        np.testing.assert_array_equal(found, want)
+    assert [y.name for y in session.get_outputs()] == ["y", "y"]
+
+
+def test_results_that_depend_on_no_input(any_device: vkq.Device) -> None:
+    """There is nothing to run, and no time of it."""
+    session = vkq.onnx.InferenceSession(steps("", "float[3] y", "c"), any_device)
+    assert session.run(None, {})[0].tolist() == [1, 2, 3]
+    assert session.profile({}) == []
 
 
 def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> None:

@@ -62,7 +62,8 @@ class Executable:
             values = self._add_nodes(builder, layers)
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
-            self.results = [name for name in graph.outputs if name not in constants]  # what the plan gives
+            # What the plan gives, each once: a model may name a result twice.
+            self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
             # Not while planning, which would wait for the interpreter at each turn of theirs.
@@ -118,7 +119,7 @@ class Executable:
 
     def times_us(self) -> list[float]:
         """The time of each node on the device in the last run, in microseconds (with timestamps)."""
-        times = self.recording.gpu_times_us()
+        times = self.recording.gpu_times_us() if self.plan.steps else []
         return [sum(times[first:end]) for _, first, end in self.steps]
 
     def memory(self) -> str:
