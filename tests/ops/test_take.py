@@ -88,6 +88,18 @@ def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     np.testing.assert_array_equal(run(plan, tensors).numpy(), np.concatenate(arrays, axis))
 
 
+def test_every_fill_of_a_type(any_device: vkq.Device) -> None:
+    """The plan of one is not that of another that is equal to it: 0.0 and -0.0."""
+    places = np.array([-1, 0])
+    for fill in (0.0, -0.0, 0, np.inf, -np.inf, np.nan, np.finfo(np.float32).max):
+        got = vkq.take(np.float32([1]), places, fill, device=any_device)
+        assert got.tobytes() == np.float32([fill, 1]).tobytes(), fill
+    for dtype in ("int8", "uint8", "int32"):
+        for fill in (int(np.iinfo(dtype).min), float(np.iinfo(dtype).max)):
+            got = vkq.take(np.ones(1, dtype), places, fill, device=any_device)
+            assert got.tolist() == [fill, 1]
+
+
 def test_refused(any_device: vkq.Device) -> None:
     x = np.zeros((2, 3), np.int8)
     with pytest.raises(vkq.ArgumentError, match="places go from 0 to 6; x has 6 elements"):
@@ -96,8 +108,13 @@ def test_refused(any_device: vkq.Device) -> None:
         vkq.take(x, [-2], device=any_device)
     with pytest.raises(vkq.DTypeError, match="must be integers"):
         vkq.take(x, [0.5], device=any_device)
-    with pytest.raises(vkq.ArgumentError, match="fill is 200"):
-        vkq.take(x, [0], 200, device=any_device)
+    for dtype, fill in (("int8", 200), ("int32", 2**31), ("int32", np.float32(2**31)), ("float32", 1e39)):
+        for given in {fill, fill if dtype == "float32" else np.inf}:
+            with pytest.raises(vkq.ArgumentError, match=rf"fill is .*; {dtype} cannot hold it"):
+                vkq.take(x.astype(dtype), [0], given, device=any_device)
+    for wrong in (slice(None, None, 0), slice(0.5, None), slice("a", None)):
+        with pytest.raises(vkq.ArgumentError, match="bounds are integers or None, and no step is 0"):
+            vkq.slice(x, [wrong], device=any_device)
     with pytest.raises(vkq.ArgumentError, match="do not fit 2 axes"):
         vkq.slice(x, [slice(None)] * 3, device=any_device)
     with pytest.raises(vkq.ArgumentError, match="do not add up to axis 1"):

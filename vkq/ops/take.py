@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arguments import checked
+from ..arguments import checked, integer
 from ..errors import ArgumentError, DTypeError
 from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
@@ -49,10 +49,10 @@ def take(
     >>> take(np.array([[1, 2], [3, 4]], np.int8), [[3, 0, -1]], 9)
     array([[4, 1, 9]], dtype=int8)
     """
-    return operand.apply("take", taken, {"x": x}, (np.asarray(places), fill), device, out, ANY)
+    return operand.apply("take", taken, {"x": x}, (np.asarray(places), np.asarray(fill)), device, out, ANY)
 
 
-def taken(b: Builder, x: Value, places: Places, fill: int | float = 0) -> Value:
+def taken(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Value:
     """Adds `take` to a plan."""
     s = x.spec
     if places.dtype.kind not in "iu":
@@ -61,25 +61,31 @@ def taken(b: Builder, x: Value, places: Places, fill: int | float = 0) -> Value:
         raise ArgumentError(
             f"take: places go from {places.min()} to {places.max()}; x has {s.size} elements (-1 is the fill)"
         )
-    if s.dtype != "float32" and fill != np.rint(fill):  # NaN too
-        raise DTypeError(f"take: fill is {fill}; x holds {s.dtype}, so it must be a whole number")
+    held = _held(s.dtype, np.asarray(fill))
     y = b.new(Spec(places.shape, s.dtype, None, s.qparams))
     if not y.spec.size:
         return y
     index = b.constant(_list(b, "take", places))
     if y.spec.layout == CONTIGUOUS:
-        bits = int(np.asarray(fill, s.dtype).view(np.int32))
         program = b.device.program(catalog().find("take_32__element", how="take"))
-        b.dispatch(program, [x, index, y], {"elements": y.spec.size, "fill": bits})
+        b.dispatch(program, [x, index, y], {"elements": y.spec.size, "fill": int(held.view(np.int32))})
         return y
-    stored = int(fill) - shift(s.dtype)
-    if not -128 <= stored <= 127:
-        raise ArgumentError(f"take: fill is {fill}; {s.dtype} cannot hold it")
     constants = {"X_LAYOUT": layout_number(s.layout), "Y_LAYOUT": layout_number(y.spec.layout)}
-    push: dict[str, int | float] = {"words": y.spec.nbytes // 4, "fill": stored}
+    push: dict[str, int | float] = {"words": y.spec.nbytes // 4, "fill": int(held) - shift(s.dtype)}
     push |= operand.named("y", y.spec.extent) | operand.named("x", s.extent)
     b.dispatch(b.device.program(catalog().find("take_q8__word"), constants), [x, index, y], push)
     return y
+
+
+def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A number as x's type has it; its plan is kept by it, and 0.0 is not -0.0."""
+    real, value = dtype == "float32", fill.item()
+    if not real and fill != np.rint(fill):  # NaN too
+        raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
+    info = np.finfo(np.float32) if real else np.iinfo(dtype)
+    if not (float(info.min) <= value <= float(info.max) or (real and not np.isfinite(fill))):
+        raise ArgumentError(f"take: fill is {fill}; {dtype} cannot hold it")
+    return fill.astype(dtype)
 
 
 def _list(b: Builder, name: str, places: Places) -> Resident:
@@ -108,6 +114,8 @@ def slice_(
     if not all(isinstance(s, slice) for s in slices):
         raise ArgumentError(f"slice: {list(slices)} are not all slices; give at most one slice for each axis")
     bounds = tuple((s.start, s.stop, s.step) for s in slices)
+    if not all(n is None or integer(n) for one in bounds for n in one) or any(one[2] == 0 for one in bounds):
+        raise ArgumentError(f"slice: {list(slices)}; bounds are integers or None, and no step is 0")
     return operand.apply("slice", _sliced, {"x": x}, (bounds,), device, out, ANY)
 
 
