@@ -15,6 +15,7 @@ from PIL import Image
 import vkq
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from vkq.cli import main
+from vkq.onnx.fallback import FallbackWarning
 
 
 @pytest.fixture(scope="module")
@@ -333,6 +334,18 @@ def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Pa
     )
     onnx.checker.check_model(onnx.load(target), full_check=True)
     assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
+
+
+def test_quantize_what_cannot_run_whole(
+    small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is written, and its accuracy told, with a warning that names what stays on the CPU."""
+    small.graph.node.append(helper.make_node("Sinh", ["y"], ["z"]))
+    small.graph.output[0].name = "z"
+    onnx.save(small, tmp_path / "float.onnx")
+    with pytest.warns(FallbackWarning, match=r"run on the CPU through ONNX Runtime \(Sinh\)"):
+        assert main(["quantize", str(tmp_path / "float.onnx"), "-c", str(tmp_path / "pictures")]) == 0
+    assert "dB signal to noise" in capsys.readouterr().out
 
 
 def test_quantize_with_external_data(small: onnx.ModelProto, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
 
     with Device(options.device) as device:
         quantize(options.model, target, samples(), options.activations, not options.per_tensor)
-        session = InferenceSession(target, device)
+        session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
         real = run_float(options.model, samples())
         found = agreement(real, [session.run(None, feed)[0] for feed in samples()])
         name = device.name
