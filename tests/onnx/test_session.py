@@ -293,6 +293,18 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
     assert [y.name for y in session.get_outputs()] == ["y", "y"]
 
 
+def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
+    """What was made of the numbers of a first run is kept by them, not by the array."""
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (int64[2] k) => (int64[2, 1] y)
+        <int64[1] axis = {1}> { y = Unsqueeze(k, axis) }"""
+    )
+    session, k = vkq.onnx.InferenceSession(model, any_device), np.array([1, 2])
+    assert session.run(None, {"k": k})[0].tolist() == [[1], [2]]
+    k[:] = 9
+    assert session.run(None, {"k": np.array([1, 2])})[0].tolist() == [[1], [2]]
+
+
 def test_results_that_depend_on_no_input(any_device: vkq.Device) -> None:
     """There is nothing to run, and no time of it."""
     session = vkq.onnx.InferenceSession(steps("", "float[3] y", "c"), any_device)

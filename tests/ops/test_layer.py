@@ -364,3 +364,57 @@ def test_reprs_fit_a_line(device: vkq.Device) -> None:
     image = vkq.Tensor.from_numpy(np.zeros((1, 3, 224, 224), np.float32), device)
     for one in (layer, image, device):
         assert len(repr(one)) <= 80, repr(one)
+
+
+def zeroed(call: Callable[..., Any], arrays: dict[str, np.ndarray], x: np.ndarray) -> Any:
+    """What a layer gives whose arrays were all changed when it was made, and before it ran."""
+    given = {name: array.copy() for name, array in arrays.items()}
+    layer = call(**given)
+    for array in given.values():
+        array[...] = 0
+    return layer(x)
+
+
+@pytest.mark.parametrize("scheme", ["int8", "dynamic", "weight-only", "uint8"])
+def test_arrays_may_be_changed_when_a_layer_is_made(any_device: vkq.Device, scheme: str) -> None:
+    """Though weights are packed and uploaded when they are first used."""
+    rng = np.random.default_rng(6)
+    dtype = np.uint8 if scheme == "uint8" else np.int8
+    q = {"int8": Q, "uint8": Q, "dynamic": "dynamic"}.get(scheme)
+    bias = rng.normal(size=6).astype(np.float32)
+    for kind, shape, x_shape in (
+        (vkq.Linear, (6, 8), (3, 8)),
+        (vkq.Conv2d, (6, 4, 3, 3), (1, 4, 5, 5)),
+        (vkq.ConvTranspose2d, (1, 6, 3, 3), (1, 1, 5, 5)),
+    ):
+        if scheme == "dynamic" and kind is not vkq.Linear:
+            continue
+        arrays = {
+            "weight": rng.integers(1, 127, shape).astype(dtype),
+            "w_scale": rng.uniform(0.01, 0.02, 6).astype(np.float32),
+            "w_zero_point": rng.integers(1, 9, 6).astype(dtype),
+            "bias": bias,
+        }
+        x = rng.normal(size=x_shape).astype(np.float32)
+
+        def call(kind: Any = kind, **given: np.ndarray) -> Any:
+            return kind(x_qparams=q, device=any_device, **given)
+
+        np.testing.assert_array_equal(zeroed(call, arrays, x), call(**arrays)(x))
+
+
+def test_grouped_arrays_may_be_changed(any_device: vkq.Device) -> None:
+    rng = np.random.default_rng(7)
+    arrays = {
+        "packed": rng.integers(1, 255, (6, 2, 16)).astype(np.uint8),
+        "scale": rng.uniform(0.01, 0.02, (6, 2)).astype(np.float32),
+        "zero_point": rng.uniform(1, 9, (6, 2)).astype(np.float32),
+    }
+    x = rng.normal(size=(3, 64)).astype(np.float32)
+
+    def call(**given: np.ndarray) -> vkq.Linear:
+        return vkq.Linear(vkq.GroupedWeight(**given), device=any_device)
+
+    np.testing.assert_array_equal(zeroed(call, arrays, x), call(**arrays)(x))
+    with pytest.raises(ValueError, match="read-only"):
+        vkq.GroupedWeight(**arrays).packed[0] = 0

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from vkq.arguments import RULES, Rule, checked
 from vkq.errors import ArgumentError, DTypeError
 from vkq.numerics.qparams import SMALLEST_SCALE
+from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 GROUPS = (32, 64, 128)  # sizes of a group
@@ -27,7 +28,7 @@ def largest_group(k: int) -> int | None:
 
 
 class GroupedWeight:
-    """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which are never changed.
+    """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which cannot be changed.
 
     Args:
         packed: (N, K / group, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
@@ -68,7 +69,7 @@ class GroupedWeight:
         self.bits, self.group = int(bits), codes.shape[2] * 8 // bits
         n, blocks = codes.shape[:2]
         self.shape = (n, blocks * self.group)
-        self.packed = np.ascontiguousarray(codes)
+        self.packed = owned(np.ascontiguousarray(codes))
         self.scale = _sized(scales, (n, blocks), "scale")
         self.zero_point = None if zero_point is None else self._zero_points(np.asarray(zero_point))
         for name, values in (("scale", self.scale), ("zero_point", self.zero_point)):
@@ -196,4 +197,4 @@ def _sized(values: npt.NDArray[Any], shape: tuple[int, int], what: str) -> npt.N
         raise ArgumentError(
             f"GroupedWeight: {what} has shape {values.shape}; by packed it must be {shape}, or flat."
         )
-    return np.ascontiguousarray(values.reshape(shape))
+    return owned(np.ascontiguousarray(values.reshape(shape)))

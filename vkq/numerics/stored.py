@@ -1,4 +1,5 @@
-"""How 8-bit numbers lie in memory: always as int8; uint8 is moved by 128, and its zero point with it."""
+"""How 8-bit numbers lie in memory: always as int8; uint8 is moved by 128, and its zero point with it. Whose
+memory it is."""
 
 from __future__ import annotations
 
@@ -10,6 +11,15 @@ import numpy.typing as npt
 from vkq.numerics.qparams import QParams
 
 Int8 = npt.NDArray[np.int8]
+
+
+def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, or a copy where somebody can still write to it; nobody can to the result. So what is packed
+    later is what was given."""
+    if values.flags.writeable:
+        values = values.copy()
+        values.flags.writeable = False
+    return values
 
 
 def signed(values: npt.NDArray[Any]) -> Int8:

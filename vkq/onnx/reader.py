@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import fold_constants
+from ..numerics.stored import owned
 from .foreign import unknown
 from .inline import inlined
 from .operators import read_node
@@ -52,8 +53,8 @@ class Model:
 
 
 def fixed(model: Model, given: Mapping[str, Array]) -> Model:
-    """The model with some of its inputs as constants."""
-    chosen = {a.name: np.asarray(given[a.name]) for a in model.inputs if a.name in given}
+    """The model with some of its inputs as constants, whatever becomes of the arrays."""
+    chosen = {a.name: owned(np.asarray(given[a.name])) for a in model.inputs if a.name in given}
     inputs = tuple(a for a in model.inputs if a.name not in chosen)
     return dataclasses.replace(model, inputs=inputs, constants={**model.constants, **chosen})
 

@@ -21,6 +21,7 @@ from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_scales, check_zero_points
 from ..numerics.requantize import Activation
+from ..numerics.stored import owned
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..select.path import Choice
@@ -138,7 +139,7 @@ class ChannelScheme(Scheme):
         scale: npt.ArrayLike | None,
         zero_point: npt.ArrayLike | None,
     ) -> Checked:
-        w = np.asarray(weight)
+        w = owned(np.asarray(weight))
         if w.dtype not in (np.int8, np.uint8):
             raise DTypeError(
                 f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (vkq.quantize_weight makes it)"
