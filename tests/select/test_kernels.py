@@ -50,6 +50,20 @@ def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Devic
         assert taken(device) == usual
 
 
+def test_choices_of_another_process_are_kept(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which tuned for minutes, too, and ended first."""
+    c = any_device.capabilities
+    kernels.store(c, "first", "q8csw", STAGED)
+    with monkeypatch.context() as other:
+        other.setattr(kernels, "_tuned", {})
+        kernels.store(c, "second", "q8csw", STAGED)
+    kernels.store(c, "third", "q8csw", STAGED)
+    want = {f"{name} q8csw": STAGED for name in ("first", "second", "third")}
+    assert kernels.stored(c) == want
+    kernels._tuned.clear()
+    assert kernels.stored(c) == want
+
+
 def test_every_family_is_measured_and_right(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each choice that makes another plan: of a product, of a convolution, of a weight in groups."""
     monkeypatch.setattr(tuning, "SAMPLE_US", 1.0)

@@ -109,6 +109,23 @@ def test_settings_tuned_before_are_kept(any_device: Device, fresh: Path) -> None
     }
 
 
+def test_settings_of_another_process_are_kept(
+    any_device: Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which tuned for minutes, too, and ended first."""
+    shapes = [ProductShape("s8s8", "q8to", 1 << i, 4, 4) for i in range(3)]
+    setting, c = Setting("4x4", 64, 1), any_device.capabilities
+    tune.store(c, {shapes[0]: setting})
+    with monkeypatch.context() as other:
+        other.setattr(tune, "_tuned", {})
+        tune.store(c, {shapes[1]: setting})
+    tune.store(c, {shapes[2]: setting})
+    want = {shape.bucket: setting for shape in shapes}
+    assert tune.stored(c) == want
+    tune._tuned.clear()
+    assert tune.stored(c) == want
+
+
 def test_a_stored_setting_that_the_device_cannot_run_is_ignored_with_a_warning(
     any_device: Device, fresh: Path
 ) -> None:

@@ -52,10 +52,10 @@ def stored(capabilities: Capabilities) -> Mapping[str, Candidates]:
 
 
 def store(capabilities: Capabilities, problem: str, scheme: str, choice: Candidates) -> None:
-    """Keeps a choice for this device, driver and version of vkq, beside those tuned before; an empty
-    one, the default, forgets what was."""
-    before = stored(capabilities)
-    found = {**before, subject(problem, scheme): dict(choice)}
+    """Keeps a choice for this device, driver and version of vkq, beside those tuned before, and meanwhile by
+    other processes; an empty one, the default, forgets what was."""
+    before, kept = stored(capabilities), cache.read_json(_path(capabilities), _parse) or {}
+    found = {**before, **kept, subject(problem, scheme): dict(choice)}
     found = {name: one for name, one in found.items() if one}
     if found == before:
         return

@@ -161,10 +161,11 @@ def stored(capabilities: Capabilities) -> Mapping[str, Setting]:
 
 
 def store(capabilities: Capabilities, settings: Mapping[ProductShape, Setting]) -> None:
-    """Keeps settings for this device, driver and version of vkq, beside those that were tuned before."""
-    found = {**stored(capabilities), **{shape.bucket: setting for shape, setting in settings.items()}}
+    """Keeps settings for this device, driver and version of vkq, beside those that were tuned before, and
+    meanwhile by other processes."""
+    before, tuned = stored(capabilities), {shape.bucket: setting for shape, setting in settings.items()}
     with _lock:
-        _tuned[capabilities.key] = found
+        found = _tuned[capabilities.key] = {**before, **_load(capabilities), **tuned}
     text = json.dumps({bucket: dataclasses.asdict(setting) for bucket, setting in found.items()}, indent=1)
     cache.write(_path(capabilities), text.encode())
 
