@@ -117,6 +117,12 @@ def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", model, "--random", "--shape", "x=1x3"]) == 2
     assert main(["run", model, "--random", "--shape", "y=1x3x16x16"]) == 2
     assert "--shape names ['y']" in capsys.readouterr().err
+    assert main(["inspect", model, "--shape", "x=1x3x8x8"]) == 2
+    assert "input 'x' has shape (1, 3, 8, 8); it must be [1, 3, 16, 16]" in capsys.readouterr().err
+    np.save(folder / "zeros.npy", np.zeros((1, 3, 16, 16), np.float32))
+    given = ["-i", str(folder / "zeros.npy"), "-i", f"x={folder / 'zeros.npy'}"]
+    assert main(["run", model, *given]) == 2
+    assert "the input 'x' is given already" in capsys.readouterr().err
     assert main(["run", str(folder / "partly.onnx"), "--random"]) == 2
     assert "cannot run on a device" in capsys.readouterr().err
 

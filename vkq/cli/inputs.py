@@ -14,7 +14,7 @@ import numpy as np
 from vkq.cli.common import counted, whole
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
-from vkq.onnx.feed import trial_shapes
+from vkq.onnx.feed import checked_shapes, trial_shapes
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
@@ -58,7 +58,7 @@ def shapes_of(
     if unknown := sorted(set(shapes) - set(_names(model))):
         raise ArgumentError(f"--shape names {unknown}; the model takes {_names(model)}")
     if len(shapes) == len(model.inputs):
-        return shapes
+        return checked_shapes(model.inputs, shapes)
     named: dict[int | str, int] = {
         dim: size
         for argument in model.inputs
@@ -68,7 +68,7 @@ def shapes_of(
     for name, likely in trial_shapes(model).items():
         dims = next(a.shape for a in model.inputs if a.name == name)
         shapes.setdefault(name, tuple(named.get(d, size) for d, size in zip(dims, likely, strict=True)))
-    return shapes
+    return checked_shapes(model.inputs, shapes)
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
@@ -83,6 +83,8 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
         argument = argument or next((a for a in model.inputs if a.name not in feed), None)
         if argument is None:
             raise ArgumentError(f"-i {path}: all inputs are given already; the model takes {_names(model)}")
+        if argument.name in feed:
+            raise ArgumentError(f"-i {text}: the input {argument.name!r} is given already")
         if path.suffix.lower() in PICTURES:
             shape = shapes_of(model, options.shape, feed)[argument.name]
             feed[argument.name] = picture(path, argument, shape, options)

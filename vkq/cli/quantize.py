@@ -44,7 +44,6 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx import InferenceSession
-    from vkq.onnx.feed import checked_shapes
     from vkq.onnx.quantize import agreement, quantize, run_float
     from vkq.onnx.reader import read
 
@@ -58,8 +57,7 @@ def run(options: argparse.Namespace) -> int:
             " there must be"
             " pictures, and one input"
         )
-    argument = model.inputs[0]
-    shape = checked_shapes(model.inputs, shapes_of(model, options.shape))[argument.name]
+    argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
     target = options.output or output_file(str(Path(options.model).with_suffix(".int8.onnx")))
     if target.exists() and target.samefile(options.model):
         raise ArgumentError(f"-o {target} is the float model itself; name another file")
