@@ -1,5 +1,6 @@
 """vkq inspect, run and quantize: what they print, write and return."""
 
+import io
 import json
 import sys
 import warnings
@@ -382,6 +383,17 @@ def test_quantize_writes_nothing_it_should_not(
     (tmp_path / "float.int8.onnx").mkdir()
     assert main(words[:-1]) == 2
     assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_names_that_the_terminal_cannot_show(
+    small: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.graph.node[0].name = "Größe"
+    onnx.save(small, tmp_path / "float.onnx")
+    shown = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", shown)
+    assert main(["inspect", str(tmp_path / "float.onnx")]) == 1
+    assert b"Gr\\xf6\\xdfe" in shown.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_quantize_says_what_onnx_runtime_refuses(

@@ -4,6 +4,7 @@ print."""
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 import warnings
@@ -76,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
     130: interrupted.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and nodes may be what it cannot show
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         told = warnings.formatwarning
         try:
