@@ -14,6 +14,7 @@ from tests.device.reported import profile_says
 from tests.integer import cases as integer_cases
 from tests.integer.cases import PATHS
 from tests.referees import ort
+from tests.runtime.work import doctored
 from vkq.integer import api as integer
 from vkq.integer import chunks, tiles, work
 from vkq.integer import correlation as op
@@ -192,6 +193,17 @@ def test_chunks(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         assert device.memory_peak_bytes - before < 3 * 20_000 + 4_000 + 20 * 512
     assert len(steps) > 10
     assert max(steps) > 3  # bands within a chunk
+
+
+def test_chunks_of_a_device_with_small_buffers(any_device: vkq.Device) -> None:
+    """A result of six times, and an image of 1.5 times what a shader may see of a buffer there."""
+    x, w = data(9, "uint8", (1, 1, 240, 1000)), data(10, "int8", (1, 1, 3, 3))
+    limit = doctored(any_device.capabilities, maxStorageBufferRange=160_000)
+    with vkq.Device(capabilities=limit) as small:
+        got = integer.conv2d(x, w, device=small)
+    np.testing.assert_array_equal(
+        got, reference_integer.conv2d(x, w, None, Conv2dProblem.of(x.shape, w.shape))
+    )
 
 
 @pytest.mark.parametrize("x_dtype", ["uint8", "int8"])

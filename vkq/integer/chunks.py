@@ -25,7 +25,7 @@ def correlate(
     """The whole correlation of arrays, in chunks that fit `CHUNK_BYTES`; int64 where the sums are wide, else
     int32."""
     y = np.empty(p.y_shape, np.int64 if sums.wide else np.int32)
-    for first, last, groups in _template_chunks(p, sums):
+    for first, last, groups in _template_chunks(p, sums, _most_bytes(device)):
         one_group = p.oc // p.groups
         channels = slice(first // one_group * w.shape[1], (last - 1) // one_group * w.shape[1] + w.shape[1])
         part = dataclasses.replace(p, groups=groups, oc=last - first, ic=channels.stop - channels.start)
@@ -37,7 +37,7 @@ def correlate(
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
     """The correlation of an array with templates that are on the device, into *y*, in chunks."""
     rows, columns = axes(p)
-    images, lines = _image_chunk(p, owner.sums, x.itemsize)
+    images, lines = _image_chunk(p, owner.sums, x.itemsize, _most_bytes(owner.device))
     for n in range(0, p.n, images):
         for top in range(0, p.oh, lines):
             seen, axis = rows.part(top, min(top + lines, p.oh))
@@ -53,12 +53,17 @@ def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
     return raw.view("<i8")[..., 0] if wide else raw
 
 
-def _template_chunks(p: Conv2dProblem, sums: Sums) -> Iterator[tuple[int, int, int]]:
+def _most_bytes(device: Device) -> int:
+    """`CHUNK_BYTES`, or what a shader may see of a buffer: many devices have 128 MiB there."""
+    return min(CHUNK_BYTES, int(device.capabilities.properties["maxStorageBufferRange"]))
+
+
+def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[tuple[int, int, int]]:
     """(first, last, groups) of the templates that are worked on together: whole groups, or a part of the only
     one."""
     template = max(1, p.gemm_k // p.kw * (p.kw + 16) * 4)
     result = p.ow * min(p.oh, 64) * (8 if sums.wide else 4)
-    most = max(8, CHUNK_BYTES // max(template, result) // 8 * 8)
+    most = max(8, most_bytes // max(template, result) // 8 * 8)
     unit = p.oc // p.groups if p.groups > 1 else 1
     step = max(unit, most // unit * unit)
     for first in range(0, p.oc, step):
@@ -66,7 +71,7 @@ def _template_chunks(p: Conv2dProblem, sums: Sums) -> Iterator[tuple[int, int, i
         yield first, last, (last - first) // unit if p.groups > 1 else 1
 
 
-def _image_chunk(p: Conv2dProblem, sums: Sums, itemsize: int) -> tuple[int, int]:
+def _image_chunk(p: Conv2dProblem, sums: Sums, itemsize: int, most_bytes: int) -> tuple[int, int]:
     """(images, result rows) that are worked on together."""
     images, lines = p.n, p.oh
 
@@ -74,7 +79,7 @@ def _image_chunk(p: Conv2dProblem, sums: Sums, itemsize: int) -> tuple[int, int]
         reach = min(p.h, (lines - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1)
         raw = images * p.ic * reach * p.w * itemsize
         result = images * p.oc * lines * p.ow * (8 if sums.wide else 4)
-        return max(raw, result) <= CHUNK_BYTES
+        return max(raw, result) <= most_bytes
 
     while not fits() and images > 1:
         images = -(-images // 2)
