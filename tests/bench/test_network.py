@@ -1,6 +1,8 @@
 """``vkq bench model.onnx``: verified, timed as a whole and by nodes, each node beside its floor."""
 
+import gc
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from tests.bench.test_run import SHORT
 from tests.onnx.networks import KINDS, Net, quantized
 from vkq import cli
 from vkq.bench import ceilings, network, result
+from vkq.graph.executable import Executable
 from vkq.onnx import protobuf, reader
 
 QUICK = [*SHORT, "--clock", "gpu,submit,call,host"]
@@ -172,6 +175,24 @@ def test_external_data_and_results_without_shapes(
         assert bench(path, kept, "--clock", "submit", *batch) == 0
         assert "outputs are ONNX Runtime" in result.read(kept).rows[0].verified
     assert cli.main(["plot", str(kept), "-o", str(tmp_path / "roofline.svg")]) == 0
+
+
+def test_one_model_at_a_time_is_on_the_device(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[weakref.ref[Executable]] = []
+
+    def alone(*given: object) -> Executable:
+        gc.collect()
+        assert not any(one() for one in made)
+        found = Executable(*given)  # type: ignore[arg-type]
+        made.append(weakref.ref(found))
+        return found
+
+    monkeypatch.setattr(network, "Executable", alone)
+    words = ["--batch", "1", "--batch", "2", "--clock", "submit"]
+    assert bench(model, tmp_path / "run.json", *words) == 0
+    assert len(made) == 2
 
 
 def test_nothing_to_run(tmp_path: Path, software_device: vkq.Device) -> None:

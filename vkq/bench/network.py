@@ -97,6 +97,8 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
         _measure(network, device, request, result, progress)
     except VkqError as error:  # what was measured before it stays
         _fail(network, result, "skipped", str(error))
+    finally:
+        vars(network).pop("executable", None)  # with its memory, which the next one may need
 
 
 def _fail(network: Network, result: Result, kind: str, reason: str) -> None:
