@@ -151,6 +151,14 @@ def test_run_node(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> No
     np.testing.assert_array_equal(y, x)
     assert backend.supports_device("CPU")
     assert not backend.supports_device("no such device")
+    for d in vkq.devices():  # what is there can be used, by any of its names
+        for name in (f"VULKAN:{d.index}", d.name):
+            assert backend.supports_device(name)
+            assert backend.prepare(_identity(), name).session.device.capabilities.index == d.index
+    assert not backend.supports_device("VULKAN:99")
+    assert not backend.supports_device("VULKAN:x")
+    with pytest.raises(vkq.ArgumentError, match=r"2 inputs are given; the model takes \['x'\]"):
+        backend.prepare(_identity()).run([x, x])
 
 
 def _identity() -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..device.query import devices
-from ..errors import ModelError
+from ..errors import ArgumentError, ModelError
 from ..graph.graph import Array
 from .reader import read
 from .session import InferenceSession
@@ -20,7 +20,7 @@ class Prepared:
     """A model that is ready to run."""
 
     def __init__(self, model: Any, device: str | None = None, **options: Any):
-        self._given = model, None if device in (None, "CPU", "VULKAN") else device, options
+        self._given = model, _which(device), options
         self._bound = False
         try:
             self.session = InferenceSession(*self._given[:2], **options)
@@ -40,6 +40,8 @@ class Prepared:
         names = [argument.name for argument in self.session.model.inputs]
         if not isinstance(inputs, Mapping):
             given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            if len(given) != len(names):
+                raise ArgumentError(f"{len(given)} inputs are given; the model takes {names}")
             inputs = dict(zip(names, given, strict=True))
         try:
             return tuple(self.session.run(None, inputs))
@@ -51,7 +53,8 @@ class Prepared:
 
 
 def prepare(model: Any, device: str | None = None, **options: Any) -> Prepared:
-    """A model on a device: "VULKAN" or "CPU" (ONNX's default) is the default device, else part of a name."""
+    """A model on a device: "VULKAN" or "CPU" (ONNX's default) is the default device, "VULKAN:1" that with the
+    index 1, and anything else part of a name."""
     return Prepared(model, device, **options)
 
 
@@ -83,5 +86,15 @@ def run_node(
 
 def supports_device(device: str) -> bool:
     """Whether there is such a device."""
-    kind = device.split(":")[0]
-    return bool(devices()) if kind in ("VULKAN", "CPU") else any(kind in d.name for d in devices())
+    which = _which(device)
+    if isinstance(which, str):
+        return any(which.lower() in d.name.lower() for d in devices())
+    return any(which in (None, d.index) for d in devices())
+
+
+def _which(device: Any) -> Any:
+    """A device in ONNX's words ("VULKAN:1") as a session takes it."""
+    kind, _, index = str(device or "CPU").partition(":")
+    if kind not in ("CPU", "VULKAN") or not (index == "" or index.isdecimal()):
+        return device
+    return int(index) if index else None
