@@ -190,6 +190,17 @@ def test_a_type_checker_knows_what_a_device_may_be(name: str) -> None:
     assert said.removesuffix(" | None") == "Device | int | str"
 
 
+def test_a_tensor_to_write_into_says_where(device: vkq.Device) -> None:
+    """Also where all operands are arrays, whichever device is the default."""
+    out = Tensor(device, (4, 2), "int8")
+    assert vkq.transpose(ROWS, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), ROWS.T)
+    vkq.concat([ROWS.T[:1], ROWS.T[1:]], 0, out=out)
+    np.testing.assert_array_equal(out.numpy(), ROWS.T)
+    vkq.unary(lambda x: x, ROWS.T, Q, x_qparams=Q, out=Tensor(device, (4, 2), "int8", None, Q))
+    vkq.linear(ROWS, np.ones((3, 4), np.int8), 1.0, x_qparams=Q, out=Tensor(device, (2, 3), "float32"))
+
+
 @pytest.mark.parametrize("name", [name for name in CALLS if {"x", "a", "image"} & CALLS[name][1].keys()])
 def test_operands_behind_dlpack_alone(name: str, any_device: vkq.Device) -> None:
     call, arguments = given(name, any_device)

@@ -31,13 +31,15 @@ def applied(layer: Callable[P, Layer[Any]]) -> Callable[[Callable[..., Any]], Ap
     """Makes the functional form of a layer of a function that has its name and docstring.
 
     Its signature is ``(x, <the parameters of the layer>, out=None)``, for `inspect`, help() and the manual
-    too; they are checked as the layer's are. x decides about the device where none is given.
+    too; they are checked as the layer's are. x, or what is written into, decides about the device where none
+    is given.
     """
 
     def form(named: Callable[..., Any]) -> Applied[P]:
         def call(x: Any, *operands: Any, out: Tensor | None = None, **options: Any) -> Any:
-            if isinstance(x, Tensor) and options.get("device") is None:
-                options["device"] = x.device
+            for one in (x, out):
+                if isinstance(one, Tensor) and options.get("device") is None:
+                    options["device"] = one.device
             return layer(*operands, **options)(x, out=out)
 
         own = inspect.signature(layer)

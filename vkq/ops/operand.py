@@ -35,7 +35,7 @@ def apply(
 ) -> Any:
     """What ``build(builder, *inputs, *options)`` makes of the operands: a Tensor where one of them is (or
     *out* is given), else a NumPy array. The plan is kept by the inputs' specs and the options."""
-    chosen = device_of(op, list(operands.values()), device)
+    chosen = device_of(op, [*operands.values(), out], device)
     inputs = [take(op, name, x, chosen, dtypes) for name, x in operands.items()]
     y = run(planned(chosen, build, [x.spec for x in inputs], options), inputs, out, op)
     return y if out is not None or any(isinstance(x, Tensor) for x in operands.values()) else y.numpy()
@@ -64,7 +64,7 @@ def hashable(value: Any) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
-def device_of(op: str, operands: Sequence[Operand], device: Device | int | str | None) -> Device:
+def device_of(op: str, operands: Sequence[Operand | None], device: Device | int | str | None) -> Device:
     """The device of the tensors among the operands, which must be one; else the one given, else the
     default."""
     devices = [x.device for x in operands if isinstance(x, Tensor)]

@@ -47,10 +47,9 @@ def concat(
     """
     if not xs:
         raise ArgumentError("concat: there are no inputs; give at least one")
-    chosen = operand.device_of("concat", xs, device)
     given = None if x_qparams is None else tuple(x_qparams)
     operands = {f"x[{i}]": x for i, x in enumerate(xs)}
-    return operand.apply("concat", _concatenate, operands, (axis, y_qparams, given), chosen, out)
+    return operand.apply("concat", _concatenate, operands, (axis, y_qparams, given), device, out)
 
 
 def _concatenate(b: Builder, *values: Any) -> Value:

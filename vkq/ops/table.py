@@ -106,7 +106,7 @@ def unary(
     """
     if isinstance(function, str):
         return operand.apply("unary", mapped, {"x": x}, (function, y_qparams, x_qparams), device, out)
-    tensor = operand.take("unary", "x", x, operand.device_of("unary", [x], device))
+    tensor = operand.take("unary", "x", x, operand.device_of("unary", [x, out], device))
     xq = operand.meaning("unary", "x", tensor.spec, x_qparams)
     yq = y_qparams or xq  # a callable may change its mind: its table is asked for each time
     y = operand.apply("unary", looked_up, {"x": tensor}, (table_of(function, xq, yq), yq), None, out)
