@@ -177,6 +177,15 @@ def test_external_data_and_results_without_shapes(
     assert cli.main(["plot", str(kept), "-o", str(tmp_path / "roofline.svg")]) == 0
 
 
+def test_no_number_is_no_wrong_number(tmp_path: Path, software_device: vkq.Device) -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[9] x) => (float[9] y)
+      <float s = {0.5}, int8 z = {0}>
+      { q = QuantizeLinear(x, s, z) r = DequantizeLinear(q, s, z) y = Sqrt(r) }"""
+    onnx.save(onnx.parser.parse_model(text), tmp_path / "root.onnx")
+    assert bench(tmp_path / "root.onnx", tmp_path / "run.json", "--clock", "submit") == 0
+    assert result.read(tmp_path / "run.json").rows[0].verified.startswith("9 of 9 outputs are ONNX Runtime")
+
+
 def test_one_model_at_a_time_is_on_the_device(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

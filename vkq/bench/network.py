@@ -19,7 +19,7 @@ from vkq.check import graph as oracle
 from vkq.errors import ArgumentError, VkqError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
-from vkq.onnx.cpu import cpu_session
+from vkq.onnx.cpu import cpu_session, unequal
 from vkq.onnx.protobuf import package
 from vkq.onnx.reader import read
 from vkq.onnx.session import InferenceSession
@@ -111,7 +111,7 @@ def _measure(network: Network, device: Device, request: Request, result: Result,
     if not network.executable.plan.steps:
         raise ArgumentError("nothing of it runs on a device: its results do not depend on its inputs")
     got = network.executable.run(network.feed)
-    wrong = sum(int(np.sum(got[name] != want)) for name, want in wanted.items())
+    wrong = sum(int(unequal(got[name], want).sum()) for name, want in wanted.items())
     size = sum(want.size for want in wanted.values())
     if wrong:
         _fail(network, result, "mismatch", f"{wrong} of {size} outputs are not {whose}")

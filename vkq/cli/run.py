@@ -123,7 +123,7 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
 
 def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
     """The same inputs through ONNX Runtime's CPU provider."""
-    from vkq.onnx.cpu import cpu_session
+    from vkq.onnx.cpu import cpu_session, unequal
 
     session = cpu_session(path, "--compare onnxruntime")
     print(
@@ -133,10 +133,10 @@ def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
     different = 0
     for name, want in zip(results, session.run(list(results), feed), strict=True):
         got = results[name]
-        unequal = (got != want) & ((got == got) | (want == want))  # NaN equals NaN
-        wrong = int(unequal.sum())
+        where = unequal(got, want)
+        wrong = int(where.sum())
         different += wrong
-        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))[unequal]
+        apart = np.abs(got.astype(np.float64) - want.astype(np.float64))[where]
         worst = float(apart.max(initial=0))
         print(
             f"  {name}: {want.size - wrong} of {want.size} equal"

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import ModelError
+from ..graph.graph import Array
 
 
 def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
@@ -26,3 +30,8 @@ def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # a class of its own for each kind of failure
         raise ModelError(f"ONNX Runtime refuses the model: {str(error)[:500]}") from error
+
+
+def unequal(got: Array, want: Array) -> npt.NDArray[np.bool_]:
+    """Where two results differ; NaN is NaN."""
+    return np.asarray((got != want) & ((got == got) | (want == want)))
