@@ -293,6 +293,24 @@ def test_a_result_that_is_named_twice(any_device: vkq.Device) -> None:
     assert [y.name for y in session.get_outputs()] == ["y", "y"]
 
 
+@pytest.mark.parametrize("op", ["Relu", "Sinh"], ids=["device", "fallback"])
+@pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
+def test_results_may_be_changed(any_device: vkq.Device, op: str) -> None:
+    """Those that are constants and inputs of the model, too."""
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g (float[3] x) => (float[3] y, int64[1] k, float[2] c, float[3] x) <float[2] c = {{1, 2}}>
+        {{ y = {op}(x) k = Shape(x) }}"""
+    )
+    session = vkq.onnx.InferenceSession(model, any_device, "onnxruntime")
+    x = np.ones(3, np.float32)
+    want = [y.tolist() for y in session.run(None, {"x": x})]
+    for y in session.run(None, {"x": x}):
+        y[...] = 7
+    assert x.tolist() == [1, 1, 1]
+    assert [y.tolist() for y in session.run(None, {"x": x})] == want
+
+
 def test_constant_inputs_may_be_changed(any_device: vkq.Device) -> None:
     """What was made of the numbers of a first run is kept by them, not by the array."""
     model = onnx.parser.parse_model(

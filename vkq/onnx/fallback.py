@@ -54,12 +54,14 @@ class Mixed:
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Runs everything: parts wait for each other."""
-        values: dict[str, Array] = {name: self.graph.constants[name] for name in self.graph.constants} | dict(
-            inputs
-        )
+        given = {**self.graph.constants, **inputs}
+        values = dict(given)
         for _, part, run in self.parts:
             values.update(run({name: values[name] for name in part.inputs}))
-        self._results = {name: values[name] for name in self.graph.outputs}
+        # Results are the caller's to change: neither constants nor inputs themselves.
+        self._results = {
+            name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
+        }
 
     def finish(self) -> dict[str, Array]:
         """The results of the last `start`."""
