@@ -343,6 +343,25 @@ def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Pa
     assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
 
 
+def test_quantize_what_cannot_be_converted(
+    small: onnx.ModelProto,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RuntimeError("no adapter")
+
+    monkeypatch.setattr("onnx.version_converter.convert_version", refuse)
+    small.opset_import[0].version = 12
+    onnx.save(small, tmp_path / "old.onnx")
+    words = ["quantize", str(tmp_path / "old.onnx"), "-c", str(tmp_path / "pictures")]
+    assert main(words) == 2
+    assert "onnx cannot convert the model (no adapter); export it so, or" in capsys.readouterr().err
+    assert main([*words, "--per-tensor"]) == 0
+    assert main(["run", str(tmp_path / "old.int8.onnx"), "--random", "--compare", "onnxruntime"]) == 0
+
+
 def test_quantize_what_cannot_run_whole(
     small: onnx.ModelProto, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,7 +51,7 @@ def quantize(
     with tempfile.TemporaryDirectory() as folder:
         whole, prepared = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
         try:
-            _save_whole(model, whole)
+            _save_whole(model, whole, CHANNELS if per_channel else 0)
             quant_pre_process(whole, prepared, skip_symbolic_shape=True)
             quantization.quantize_static(
                 prepared, os.fspath(target), Samples(), quant_format=quantization.QuantFormat.QDQ,
@@ -63,12 +63,18 @@ def quantize(
             raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
 
 
-def _save_whole(model: str | os.PathLike[str], path: str) -> None:
-    """The model with its external data in one file, and of an opset whose DequantizeLinear has channels."""
+def _save_whole(model: str | os.PathLike[str], path: str, least: int) -> None:
+    """The model with its external data in one file, and of the opset *least* at least."""
     onnx = package()
     proto = onnx.load(os.fspath(model))
-    if any(o.domain in ("", "ai.onnx") and o.version < CHANNELS for o in proto.opset_import):
-        proto = importlib.import_module("onnx.version_converter").convert_version(proto, CHANNELS)
+    if any(o.domain in ("", "ai.onnx") and o.version < least for o in proto.opset_import):
+        try:
+            proto = importlib.import_module("onnx.version_converter").convert_version(proto, least)
+        except Exception as error:  # its converter has classes of its own
+            raise ModelError(
+                f"scales of channels need opset {least}, to which onnx cannot convert the model"
+                f" ({str(error)[:300]}); export it so, or take one scale for a weight (--per-tensor)"
+            ) from error
     onnx.save(proto, path)
 
 
