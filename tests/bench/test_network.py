@@ -177,6 +177,13 @@ def test_external_data_and_results_without_shapes(
     assert cli.main(["plot", str(kept), "-o", str(tmp_path / "roofline.svg")]) == 0
 
 
+def test_files_of_their_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Standard output, too, holds one of them alone."""
+    for name in (str(tmp_path / "run"), "-"):
+        assert cli.main(["bench", "linear[M=4,K=4,N=4]", "--json", name, "--csv", name]) == 2
+        assert "name the same file" in capsys.readouterr().err
+
+
 def test_no_number_is_no_wrong_number(tmp_path: Path, software_device: vkq.Device) -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[9] x) => (float[9] y)
       <float s = {0.5}, int8 z = {0}>

@@ -119,6 +119,9 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if options.plot:
         plot.check(options.plot)  # refuses before an hour of measuring
+    targets = [file for file in (options.json, options.csv, options.md, options.plot) if file]
+    if len({file.absolute() for file in targets}) < len(targets):
+        raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
     models = [word for word in options.cases if word.endswith(".onnx")]
     if models and (options.peer or options.vs or options.path != "auto"):
         raise ArgumentError(
