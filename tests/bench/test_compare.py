@@ -12,6 +12,7 @@ import vkq
 from vkq import cli
 from vkq.bench.compare import compare
 from vkq.bench.result import Failure, Result, Row, read
+from vkq.errors import ArgumentError
 
 DEVICE = {
     "name": "a GPU",
@@ -57,6 +58,15 @@ def test_slower_beyond_the_limit_and_the_noise() -> None:
     assert found["b gpu"].ratio.value == pytest.approx(1.2)
     assert not found["b gpu"].regressed(0.25)
     assert len(compare(OLD, NEW, ["call"]).changes) == 1
+
+
+def test_inputs_that_take_turns_in_one_run_alone() -> None:
+    turns = [dataclasses.replace(one, sets=9 if one.case == "b" else one.sets) for one in NEW.rows]
+    with pytest.raises(ArgumentError, match=r"in 1 of 5 measurements .* without --no-ceilings"):
+        compare(OLD, dataclasses.replace(NEW, rows=turns))
+    more = [dataclasses.replace(one, sets=2 * one.sets) for one in turns if one.case == "b"]
+    both = compare(dataclasses.replace(NEW, rows=more), dataclasses.replace(NEW, rows=turns))
+    assert [change.new.case for change in both.changes] == ["b"]
 
 
 def test_two_devices_are_refused_unless_told() -> None:

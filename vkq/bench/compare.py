@@ -50,7 +50,8 @@ def compare(
 
     *clocks*: only these; all where empty. *ignore_path*: whatever path was taken; of several, the fastest of
     each run. Raises ArgumentError where the runs are of two devices (by UUID and
-    name), unless *any_device*, and where they have no measurement in common.
+    name), unless *any_device*, where they have no measurement in common, and where inputs take turns in one
+    run alone.
     """
     ids = [(run.device["uuid"], run.device["name"]) for run in (old, new)]
     if ids[0] != ids[1] and not any_device:
@@ -59,8 +60,15 @@ def compare(
             " of two devices say nothing about a change of vkq: measure both on one, or give --any-device"
         )
     before, after = (_by_key(run, clocks, ignore_path) for run in (old, new))
-    if not before.keys() & after.keys():
+    common = before.keys() & after.keys()
+    if not common:
         raise ArgumentError(_nothing_common(old, new))
+    apart = sum((before[key].sets == 1) != (after[key].sets == 1) for key in common)
+    if apart:
+        raise ArgumentError(
+            f"in {apart} of {len(common)} measurements one run's inputs take turns and the other's stay in"
+            " the device's cache: measure both with or both without --no-ceilings"
+        )
     changes = [
         Change(before[key], after[key], median_ratio(after[key].samples_us, before[key].samples_us))
         for key in before

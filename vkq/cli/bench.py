@@ -91,7 +91,8 @@ def _how(add: Callable[..., object]) -> None:
         "--submission-ms", type=number(0, 10_000), default=Settings.submission_us / 1000, metavar="MS",
         help=stacked,
     )  # fmt: skip
-    add("--no-ceilings", action="store_true", help="do not measure the device's ceilings first")
+    unmeasured = "do not measure the device's ceilings first; inputs then stay in its cache"
+    add("--no-ceilings", action="store_true", help=unmeasured)
     tested = "check that equal arms are called equal and 10 %% more work is found; exit code 1 if not"
     add("--self-test", action="store_true", help=tested)
 
