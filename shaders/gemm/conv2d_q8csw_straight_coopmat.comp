@@ -8,7 +8,10 @@
 //           outputs, all taps of them, are loaded into shared memory once for CH channels; a run of MN
 //           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
 //           bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH channels,
-//           kh, kw, channel). channels: float_output.glslh.
+//           kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end. WORDS: a
+//           matrix in the order in which invocations have its words, 16 bytes of each invocation beside
+//           each other (vkq.probe.words), so that they put it together in registers. channels:
+//           float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
 //           RUN channels of four pixels at a time, and takes eight pixels of a channel away.
 // Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
@@ -33,6 +36,7 @@ layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint LINES = 3;  // of taps that are multiplied together: all, or one
 layout(constant_id = 9) const uint DILATION_H = 1;
+layout(constant_id = 17) const uint TIMES = 1;  // so many are all lines of taps
 
 layout(set = 0, binding = 0) readonly buffer X { uvec2 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -41,6 +45,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#include "divided.glslh"
 #include "float16.glslh"
 #define NO_STORE_ROW
 #include "float_output.glslh"
@@ -50,14 +55,14 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
 #define RUNS (CH / RUN)
 #define X_ROW (RUNS + 1)
 #define BLOCKS (CH / 32)  // of weights, of a tap
-const uint HALO = HALO_H * HALO_W * X_ROW;
-#define Y_ROW (BM / RUN + 1)
-// Pixels and zero points; then scales and biases; then results.
-const uint FIRST = HALO + 2 * BN, LAST = BN * (MN / 2 > Y_ROW ? MN / 2 : Y_ROW);
-shared uvec4 tile[FIRST > LAST ? FIRST : LAST];
 #define thread gl_LocalInvocationIndex
 uint group, n;               // of the workgroup
 uint image, tile_h, tile_w;  // of the tile's first output
+// Pixels, then results; behind both what becomes of sums.
+const uint HALO = HALO_H * ((HALO_W + 6) / 4 * 4) * X_ROW;
+#define Y_ROW (BM / RUN + 1)
+const uint PARAMETERS = HALO > BN * Y_ROW ? HALO : BN * Y_ROW;
+shared uvec4 tile[PARAMETERS + 5 * BN / 8];
 #include "half_pixels.glslh"
 #include "half_runs_epilogue.glslh"
 
@@ -65,50 +70,52 @@ uint image, tile_h, tile_w;  // of the tile's first output
 // Of a subgroup, lines of outputs, and of pixels under them for the taps of a step.
 const uint OUT_LINES = SM / TW, IN_LINES = (OUT_LINES - 1) * STRIDE_H + (LINES - 1) * DILATION_H + 1;
 
-MatrixW pairs[LINES][FRAGMENTS_N], zeros[FRAGMENTS_N], halves[LINES][FRAGMENTS_N], others;
+MatrixW zeros[FRAGMENTS_N], halves[LINES][FRAGMENTS_N];
 MatrixX right[2][RUNS_N];
-uint w_first[FRAGMENTS_N];  // where the outputs of a matrix begin
+uint w_first[FRAGMENTS_N];  // where the weights of the outputs of a matrix begin, in uvec4
+uint last_step;
+
+#if WORDS
+#include "half_words.glslh"
+MatrixW low;  // for WORDS_W
+uvec4 words[LINES][FRAGMENTS_N][MOST_WORDS_W / 4u];
+uint biased;
+#define load_pairs(t, i, at) load_words(words[t][i], at)
+#define become_halves(t, i, nth) words_become_halves(words[t][i], nth, biased, zeros[i], halves[t][i])
+#else
+#define MATRIX_LINES (2u * MM)
+#define own_words 0u
+MatrixW pairs[LINES][FRAGMENTS_N], others;
+#define load_pairs(t, i, at) coopMatLoad(pairs[t][i], w, at, 2, gl_CooperativeMatrixLayoutRowMajor)
+#define become_halves(t, i, nth)                                                    \
+  if (nth == 0u) { halves_of_pairs(pairs[t][i], zeros[i], halves[t][i], others); }  \
+  else { halves_of_pairs(pairs[t][i], zeros[i], others, halves[t][i]); }
+#endif
 
 void begin_w(uint chunks) {
-  uint blocks_n = ceil_div(4u * p.n4, MM);
+  uint blocks_n = ceil_div(4u * p.n4, MM), matrices = chunks * p.taps * BLOCKS;
+  last_step = matrices / LINES - 1u;
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * chunks * p.taps *
-                 BLOCKS * 2u * MM;
+    w_first[i] = (group * blocks_n + min((n + subgroup_n) / MM + i, blocks_n - 1u)) * matrices *
+                     MATRIX_LINES + own_words;
+#if WORDS
+  biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
+#endif
 }
 
 // The weights of a step, all at once: their loads share a counter, so that to wait for the first is to wait
 // for the last.
-void load_w(uint chunk, uint step_) {
-  uint column = step_ / BLOCKS, tap = column / KW * LINES * KW + column % KW;
+void load_w(uint step_) {
+  uint at = min(step_, last_step) * LINES * MATRIX_LINES;
   [[unroll]] for (uint t = 0u; t < LINES; t++)
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      coopMatLoad(pairs[t][i], w,
-          w_first[i] + ((chunk * p.taps + tap + t * KW) * BLOCKS + step_ % BLOCKS) * 2u * MM, 2,
-          gl_CooperativeMatrixLayoutRowMajor);
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) load_pairs(t, i, w_first[i] + at + t * MATRIX_LINES);
 }
 
-float of_channel(uint output_, uint what) {
-  uint mine = min(n + output_, 4u * p.n4 - 1u);
-  return channels[3u * (group * p.n4 + mine / 4u) + what][mine % 4u];
-}
-
-// Rows of zero points, a row for each output: subtracted as a whole.
-void store_zeros() {
-  for (uint i = thread; i < BN; i += INVOCATIONS) {
-    uvec4 row = uvec4(half_zero(of_channel(i, ZERO)));
-    tile[HALO + 2u * i] = row;
-    tile[HALO + 2u * i + 1u] = row;
-  }
-}
 void load_zeros() {
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    coopMatLoad(zeros[i], tile, HALO + (subgroup_n + i * MM) * 2u, 2, gl_CooperativeMatrixLayoutRowMajor);
-}
-
-// The first pixels under a step's first tap.
-uint x_place(uint step_) {
-  uint column = step_ / BLOCKS, line = subgroup_m / TW * STRIDE_H + column / KW * LINES * p.dilation_h;
-  return (line * HALO_W + column % KW * p.dilation_w) * X_ROW + step_ % BLOCKS * (RUNS / BLOCKS);
+  if (!SIGNED) [[unroll]]
+    for (uint i = 0u; i < FRAGMENTS_N; i++) {
+      load_points(zeros[i], 8u * PARAMETERS + 2u * POINTS + subgroup_n + i * MM);
+    }
 }
 
 void fetch(uint buffer_, uint at) {
@@ -122,7 +129,7 @@ void fetch(uint buffer_, uint at) {
 #define multiply_lines(first, at, next)                                                        \
   [[unroll]] for (uint l = 0u; l < IN_LINES; l++) {                                            \
     uint b = (first + l) % 2u;                                                                 \
-    fetch(1u - b, l + 1u < IN_LINES ? at + (l + 1u) * HALO_W * X_ROW : next);                  \
+    fetch(1u - b, l + 1u < IN_LINES ? at + (l + 1u) * WIDE * X_ROW : next);                    \
     [[unroll]] for (uint t = 0u; t < LINES; t++) {                                             \
       uint below = l - t * DILATION_H, o = below / STRIDE_H * RUNS_N;                          \
       if (l >= t * DILATION_H && below % STRIDE_H == 0u && below / STRIDE_H < OUT_LINES)       \
@@ -132,54 +139,62 @@ void fetch(uint buffer_, uint at) {
     }                                                                                          \
   }
 
-// A step: a column of LINES taps, and 32 channels. The next one's weights are asked for as soon as there is
-// room for them.
-void multiply_step(uint step_, uint next_chunk, uint next_step) {
-  uint at = x_place(step_);
+// A step, whose pixels begin at `at`, and those of the next at `next`. Its weights are asked for as soon as
+// there is room for them.
+void multiply_step(uint step_, uint at, uint next) {
   [[unroll]] for (uint t = 0u; t < LINES; t++)
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_pairs(pairs[t][i], zeros[i], halves[t][i], others);
-    }
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { become_halves(t, i, 0u); }
   multiply_lines(0u, at, at + 2u)
   [[unroll]] for (uint t = 0u; t < LINES; t++)
-    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      halves_of_pairs(pairs[t][i], zeros[i], others, halves[t][i]);
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) { become_halves(t, i, 1u); }
+  load_w(step_ + 1u);
+  multiply_lines(IN_LINES, at + 2u, next)
+}
+
+// All taps of a chunk. Pixels of blocks of channels lie beside each other.
+void multiply_chunk(uint chunk) {
+  const uint BLOCK = RUNS / BLOCKS;
+  uint begin = x_shift + subgroup_m / TW * STRIDE_H * WIDE * X_ROW, down = p.dilation_h * WIDE * X_ROW,
+       step_ = chunk * KW * BLOCKS * TIMES, at = begin;
+  fetch(0u, at);
+  [[dont_unroll]] for (uint column = 1u; column <= KW; column++) {
+    uint right_ = column < KW ? begin + column * p.dilation_w * X_ROW : begin;
+    [[unroll]] for (uint block = 0u; block < BLOCKS; block++) {
+      uint top = at + block * BLOCK, after = block + 1u < BLOCKS ? top + BLOCK : right_;
+      for (uint line = 0u; line < TIMES; line++, step_++)
+        multiply_step(step_, top + line * down, line + 1u < TIMES ? top + (line + 1u) * down : after);
     }
-  load_w(next_chunk, next_step);
-  multiply_lines(IN_LINES, at + 2u, x_place(next_step))
+    at = right_;
+  }
 }
 
 void main() {
-  uint tiles_n = ceil_div(4u * p.n4, BN), tiles = p.tiles_h * p.tiles_w;
-  uint index = workgroup_index(), place = index / tiles_n, chunks = ceil_div(p.group_channels, CH),
-       steps = p.taps / LINES * BLOCKS;
-  n = index % tiles_n * BN;
-  group = place / (p.images * tiles);
-  place -= group * p.images * tiles;
-  image = place / tiles;
-  tile_h = place / p.tiles_w % p.tiles_h * TH;
-  tile_w = place % p.tiles_w * TW;
+  uint tiles_n = ceil_div(4u * p.n4, BN), chunks = ceil_div(p.group_channels, CH), index = workgroup_index(),
+       across = divided(index, p.tiles_n_multiplier, p.tiles_n_shift),
+       down = divided(across, p.tiles_w_multiplier, p.tiles_w_shift);
+  n = (index - across * tiles_n) * BN;
+  tile_w = (across - down * p.tiles_w) * TW;
+  image = divided(down, p.tiles_h_multiplier, p.tiles_h_shift);
+  tile_h = (down - image * p.tiles_h) * TH;
+  group = 0u;
+  if (p.groups > 1u) {
+    group = image / p.images;
+    image -= group * p.images;
+  }
   begin_w(chunks);
-  load_w(0u, 0u);
-  float scale = of_channel(thread, SCALE), bias = of_channel(thread, BIAS);
+  load_w(0u);
+  store_parameters();
   clear_acc();
   [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; chunk++) {
     begin_chunk(chunk);
     [[dont_unroll]] for (uint first = 0u; first < ITEMS; first += BATCH) {
       load_items(first);
-      if (first == 0u) {  // what is there is no longer needed
-        if (chunk == 0u && !SIGNED) store_zeros();
-        barrier();
-      }
+      if (first == 0u) barrier();  // what is there is no longer needed
       store_items(first);
     }
     barrier();
-    if (chunk == 0u && !SIGNED) load_zeros();
-    fetch(0u, x_place(0u));
-    [[dont_unroll]] for (uint step_ = 0u; step_ < steps; step_++) {
-      bool end = step_ + 1u == steps;
-      multiply_step(step_, end ? min(chunk + 1u, chunks - 1u) : chunk, end ? 0u : step_ + 1u);
-    }
+    load_zeros();
+    multiply_chunk(chunk);
   }
-  store_results(scale, bias);
+  store_results();
 }

@@ -118,6 +118,9 @@ struct MatrixAcc {
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS * TERMS; i_++)  \
     matrix.e[i_ / TERMS] += element_of(word_of(x_, i_), i_ % PER_WORD)
 
+#define lower_halves(a, b) ((a) & 0xffffu | (b) << 16)
+#define upper_halves(a, b) ((a) >> 16 | (b) & 0xffff0000u)
+
 // Pairs of bytes in 16-bit elements become two matrices.
 #define pair_word(word, nth, biased)                                                    \
   (SIGNED ? ((nth) == 0u ? (word) : (word) >> 8 | (word) << 24) & 0x807f807fu            \

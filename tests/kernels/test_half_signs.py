@@ -73,11 +73,12 @@ def test_products_have_the_bits_of_others(
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("groups", "way"), [(1, "words"), (2, "matrices")])
 def test_convolutions_have_the_bits_of_others(
-    groups: int, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
+    groups: int, way: str, straight: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same, with channels beyond a chunk."""
+    profile_says(monkeypatch, half_tiles, matrix_pairs=way == "words")
     rng = np.random.default_rng(groups)
     w = rng.integers(-120, 121, (24, 72, 3, 3), np.int8)
     x = rng.normal(size=(1, 72 * groups, 3, 8)).astype(np.float16)
@@ -95,7 +96,7 @@ def test_convolutions_have_the_bits_of_others(
         kernel.tile = "8x8x64_straight"
         layer._kernel = lambda m, q: kernel
         assert layer.plan(Spec(x.shape, "float16")).variants == (
-            f"{half_tiles.STRAIGHT}:float16.8x8x64_straight",
+            f"{half_tiles.STRAIGHT}:float16.{way}.8x8x64_straight",
         )
         return kernel.gathered.signed, layer(x)
 

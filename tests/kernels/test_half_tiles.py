@@ -1,13 +1,17 @@
 """Convolutions on matrix units of float16 in tiles of pixels, and products whose k workgroups share; see
 test_half.py."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import vkq
 from tests.cases import random_data
+from tests.device.reported import profile_says
 from vkq.kernels import half, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
+from vkq.probe import selftest
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
@@ -64,10 +68,13 @@ def test_every_tile_of_pixels(units: vkq.Device, tile: str, name: str) -> None:
     check_float16_images(layer, x.astype(np.float16))
 
 
+@pytest.mark.parametrize("words", [False, True])
 @pytest.mark.parametrize(
     ("tile", "name"), [(tile, name) for tile in STRAIGHT for name in STRAIGHT_CASES[tile]]
 )
-def test_weights_straight_from_memory(units: vkq.Device, tile: str, name: str) -> None:
+def test_weights_straight_from_memory(
+    units: vkq.Device, tile: str, name: str, words: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """float16 images, against float32 ones with the same numbers; replays give the same bytes; what is too
     large for float16 is infinite."""
     p, rng = parse(name), np.random.default_rng(len(tile))
@@ -80,9 +87,10 @@ def test_weights_straight_from_memory(units: vkq.Device, tile: str, name: str) -
     kernel = layer._kernel(*_method(layer, p))
     assert isinstance(kernel, HalfConvolution)
     want = layer(x.astype(np.float32))
+    profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     kernel.tile = tile
-    given = vkq.Tensor.from_numpy(x, units)
-    assert layer.plan(given.spec).variants == (f"{half_tiles.STRAIGHT}:float16.{tile}",)
+    given, way = vkq.Tensor.from_numpy(x, units), "words" if words else "matrices"
+    assert layer.plan(given.spec).variants == (f"{half_tiles.STRAIGHT}:float16.{way}.{tile}",)
     with units.record() as recording:
         y = layer(given)
     recording.run()
@@ -96,6 +104,28 @@ def test_weights_straight_from_memory(units: vkq.Device, tile: str, name: str) -
     for _ in range(5):
         recording.run()
         assert y.numpy().tobytes() == first.tobytes()
+
+
+@pytest.mark.parametrize(("says", "failures", "way"), [
+    (True, {}, "words"), (True, {selftest.PAIRS: "something"}, "matrices"), (False, {}, "matrices"),
+])  # fmt: skip
+def test_weights_come_in_words_where_elements_are_pairs(
+    says: bool, failures: dict[str, str], way: str, units: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a profile says so and the self-test found nothing else."""
+    p = parse("conv2d[N=1,IC=16,H=8,W=40,OC=16,KH=3,KW=3,padding=1]")
+    layer = vkq.Conv2d(
+        np.ones((16, 16, 3, 3), np.int8), 0.1, padding=1, device=units, compute="float16", method="matrix"
+    )
+    kernel = layer._kernel(*_method(layer, p))
+    assert isinstance(kernel, HalfConvolution)
+    kernel.tile = "8x8x64_straight"
+    profile_says(monkeypatch, half_tiles, matrix_pairs=says)
+    found = dataclasses.replace(selftest.report(units), failures=failures)
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+    tile = kernel.chosen(p, "float16")
+    assert tile is not None
+    assert tile.variant.axes["w"] == way
 
 
 @pytest.mark.parametrize(("changed", "taken"), [

@@ -5,21 +5,23 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 
 import numpy as np
 
 from ..device.profiles import Profile, profile
 from ..layout.pack import layout
+from ..probe import words
 from ..probe.matrices import Matrices, advertised_half
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
 from ..runtime.program import refusals
+from ..select.path import pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .cast import converted, kept
+from .divisor import divisor
 from .floats import FloatGemm
 from .half import (
     PAIRS_LAYOUT,
@@ -40,6 +42,7 @@ from .weights import Int8, Int32
 TILES = "conv2d_q8csw__tiles_coopmat"
 STRAIGHT = PAIRED.convolution  # the same with weights straight from memory into matrices
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
+BLOCK = 32  # of them, whose weights STRAIGHT reads at once
 LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
 VECTOR, RUN = 4, 8  # pixels of x that STRAIGHT reads at once; channels of x, and pixels of y, the same
 
@@ -77,35 +80,46 @@ class HalfConvolution:
         oc, channels, kh, kw = weight.shape
         self.gathered = HalfMatrices(gemm, channels)
         self.planes = Planes(self.gathered)
-        n = oc // groups
-
-        shape = (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
+        n, shape = oc // groups, (groups, 4 * gemm.n4, -(-channels // CHUNK) * CHUNK * kh * kw)
 
         def padded(w: Int8) -> Int8:
-            w = chunked(w, CHUNK, 1).reshape(groups, n, shape[2])
-            return np.pad(w, ((0, 0), (0, shape[1] - n), (0, 0)))
+            return np.pad(w.reshape(groups, n, shape[2]), ((0, 0), (0, shape[1] - n), (0, 0)))
+
+        def halves() -> Int32:
+            return packed_halves(padded(chunked(weight, CHUNK, 1)))
 
         def straight() -> Int32:
-            if self.gathered.signed:
-                return packed_signs(padded(less_zeros(weight, zero_points)))
-            return packed_pairs(padded(weight))
+            signed = self.gathered.signed
+            w = chunked(less_zeros(weight, zero_points) if signed else weight, CHUNK, 1)
+            return (packed_signs if signed else packed_pairs)(padded(by_columns(w, kh, kw)))
 
-        def resident(name: str, packed: Callable[[], Int32]) -> Resident:
-            return Resident(self.device, 4 * layout(name).words(shape), packed)
+        size = 4 * layout(WEIGHT_LAYOUT).words(shape), 4 * layout(PAIRS_LAYOUT).words(shape)
+        self.halves = Resident(self.device, size[0], halves)
+        self.pairs = Resident(self.device, size[1], straight)
+        self._straight, self._in_order = straight, dict[bytes, Resident]()
 
-        self.weights = {
-            TILES: resident(WEIGHT_LAYOUT, lambda: packed_halves(padded(weight))),
-            STRAIGHT: resident(PAIRS_LAYOUT, straight),
-        }
+    def weights(self, tile: PixelTile) -> Resident:
+        """The weights, as a tile reads them."""
+        if tile.variant.shader == TILES:
+            return self.halves
+        if tile.variant.axes["w"] == "matrices":
+            return self.pairs
+        found = words.order(self.device, tile.matrices)
+        key, size = found.tobytes(), self.pairs.bytes // words.WORDS * found.size
+        if key not in self._in_order:
+            self._in_order[key] = Resident(self.device, size, lambda: words.in_order(self._straight(), found))
+        return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
         """The tile that should be the fastest; None where a kernel without one should be."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
+        way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
         found = [
             PixelTile(variant, matrices)
             for shader in ((TILES, STRAIGHT) if _straight(p) else (TILES,))
             for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
+            if variant.axes.get("w", way) == way
             for matrices in advertised_half(facts, sums=shader == STRAIGHT)
             if fits(variant, matrices)
             and int(variant.defines["TW"]) % matrices.n == 0
@@ -131,7 +145,8 @@ class HalfConvolution:
             d = {name: int(variant.defines[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
-            size |= {"LINES": together, "DILATION_H": p.dilation[0], "SIGNED": self.gathered.signed}
+            size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}
+            size["SIGNED"] = self.gathered.signed
         return {**units, **self.gemm.affine.constants, **size}
 
     def writes(self, x: Value) -> str:
@@ -147,13 +162,24 @@ class HalfConvolution:
             "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
             "tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW")),
         }  # fmt: skip
-        if found.variant.shader == TILES:
+        if found.variant.shader == STRAIGHT:
+            push |= divisor("tiles_n", -(-4 * self.gemm.n4 // found.size("BN")))
+            for name, size in (("tiles_h", "TH"), ("tiles_w", "TW")):
+                push |= divisor(name, -(-(p.oh if size == "TH" else p.ow) // found.size(size)))
+        else:
             push["steps"] = p.kh * p.kw * found.size("CH") // found.size("BK")
         values = self._values(p, found.variant, found.matrices)
         program = self.device.program(found.variant, values, found.matrices.subgroup)
         scales = self.gathered.parameters(PAIRED if found.variant.shader == STRAIGHT else FLOAT16)
-        slots = [x, b.constant(self.weights[found.variant.shader]), b.constant(scales), y]
+        slots = [x, b.constant(self.weights(found)), b.constant(scales), y]
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
+
+
+def by_columns(w: Int8, kh: int, kw: int) -> Int8:
+    """Weights (OC, K) with k = (chunk of channels, kh, kw, channel) as STRAIGHT reads them: k = (chunk, kw,
+    block of 32 channels, kh, channel)."""
+    blocks = w.reshape(len(w), -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
+    return np.ascontiguousarray(blocks).reshape(w.shape)
 
 
 def _straight(p: Conv2dProblem) -> bool:

@@ -1,0 +1,33 @@
+// Which words of a matrix of weights of float16 (or of pairs of them) each invocation of a subgroup has, each
+// two elements: vkq.probe.words asks, and lays weights down in that order.
+//
+// Memory    w: the elements of a matrix of 16 x 16, row by row, two in a word. y: for each invocation its
+//           words as they are there.
+// Threads   one workgroup of one subgroup.
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 13) in;  // SUBGROUP
+layout(set = 0, binding = 0) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { uint y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "coopmat_half_types.glslh"
+
+shared uvec4 tile[32];
+MatrixW low;
+
+void main() {
+  uint me = gl_LocalInvocationIndex;
+  for (uint i = me; i < 32u; i += SUBGROUP) tile[i] = w[i];
+  barrier();
+  coopMatLoad(low, tile, 0u, 2, gl_CooperativeMatrixLayoutRowMajor);
+  [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
+    if (me * WORDS_W + q < p.count) y[me * WORDS_W + q] = word_of_matrix(low, q);
+}

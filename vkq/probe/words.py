@@ -1,0 +1,51 @@
+"""Which words of a matrix of float16 weights each invocation of a subgroup has: weights that lie in memory in
+that order are put together in registers without asking where they belong."""
+
+from __future__ import annotations
+
+import weakref
+
+import numpy as np
+import numpy.typing as npt
+
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
+from .matrices import Matrices
+
+Words = npt.NDArray[np.int32]
+ROWS, COLUMNS = 16, 16  # of such a matrix, whose elements two by two are a word
+WORDS = ROWS * COLUMNS // 2
+_MOST = 64 * ROWS * COLUMNS  # words of all invocations: each may have all of it
+
+_found: weakref.WeakKeyDictionary[Device, dict[Matrices, Words]] = weakref.WeakKeyDictionary()
+
+
+def order(device: Device, matrices: Matrices) -> Words:
+    """(invocation, word): the number of each word of each invocation, in whole fours of them, among the 128
+    of a matrix of weights, whose rows are 8 each. Asked once for a device, which must have its elements in
+    pairs (`pairs_refusal`)."""
+    known = _found.setdefault(device, {})
+    if matrices not in known:
+        known[matrices] = _asked(device, matrices)
+    return known[matrices]
+
+
+def _asked(device: Device, matrices: Matrices) -> Words:
+    assert (matrices.m, matrices.k) == (ROWS, COLUMNS)
+    program = device.program(
+        catalog().find("selftest__matrix_words"), matrices.shape_constants, matrices.subgroup
+    )
+    with device.immediate():  # also while something is recorded
+        places = Tensor.from_numpy(np.arange(ROWS * COLUMNS, dtype="<u2").view(np.int32), device)
+        out = Tensor.from_numpy(np.full(_MOST, -1, np.int32), device)
+        with device.operation() as recording:
+            recording.dispatch(program, [places.buffer, out.buffer], {"count": _MOST})
+        words = out.numpy()
+    first = words[: np.count_nonzero(words >= 0)] & 0xFFFF
+    return np.ascontiguousarray(first.reshape(matrices.subgroup, -1) // 2)
+
+
+def in_order(blocks: Words, found: Words) -> Words:
+    """Words of matrices, 128 each, as each invocation has them, one after the other."""
+    return np.ascontiguousarray(blocks.reshape(-1, WORDS)[:, found.reshape(-1)])
