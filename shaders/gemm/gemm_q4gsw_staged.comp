@@ -14,6 +14,7 @@
 
 layout(local_size_x = LX, local_size_y = LY, local_size_z = SLICES) in;
 layout(constant_id = 3) const bool HALF_SCALES = false;
+layout(constant_id = 4) const uint GROUPS = 1;  // of a step: 2 where groups are half as long
 
 layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uint w[]; };
@@ -25,7 +26,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "activation.glslh"
 #include "grouped_weight.glslh"
 
-#define STEP 32u  // of k: no group is shorter
+#define STEP 32u  // of k
 #define K4 8u     // vec4 of a step
 #define INVOCATIONS (LX * LY)  // of a slice
 #define BM (LY * TILE_M)
@@ -62,7 +63,8 @@ void store_step(uint first_n, uint k) {
   }
   [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
     uint item = thread() + i * INVOCATIONS, n = min(first_n + item / BITS, p.n - 1u);
-    vec2 scale = scale_and_zero(n * (p.k / p.group) + k / p.group);
+    uint group = k / (p.group * GROUPS) * GROUPS + item % BITS * GROUPS / BITS;
+    vec2 scale = scale_and_zero(n * (p.k / p.group) + group);
     vec4 weights[VECTORS];
     centred_weights(next_w[i], scale.y, weights);
     [[unroll]] for (uint v = 0u; v < VECTORS; v++)

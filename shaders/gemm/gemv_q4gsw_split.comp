@@ -3,7 +3,7 @@
 //   y[m,n] = sum over groups g of scale[n,g] * sum_k x[m,k] (q[n,k] - zero[n,g])  + bias[n]
 //
 // Memory    x: rows of whole vec4, float32 or float16 (float_numbers.glslh), y alike; w: rows of codes as
-//           MatMulNBits has them, a uvec4 is a chunk of 32 (16) codes and never of two groups; w_groups:
+//           MatMulNBits has them, a uvec4 is a chunk of 32 (16) codes, which are of GROUPS groups; w_groups:
 //           common/grouped_weight.glslh.
 // Threads   a workgroup is LOCAL_X blocks of four columns x LOCAL_Y parts of k, and computes ROWS rows. The
 //           parts take neighbouring chunks, so that what they read lies together.
@@ -20,6 +20,7 @@ layout(constant_id = 0) const uint LOCAL_X = 1;
 layout(constant_id = 1) const uint LOCAL_Y = 64;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 layout(constant_id = 4) const bool IN_TURN = false;  // one word of a chunk after the other: fewer registers
+layout(constant_id = 5) const uint GROUPS = 1;  // of a chunk: 2 where groups are half as long
 
 #include "float_numbers.glslh"
 layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
@@ -48,9 +49,11 @@ void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[R
   }
 }
 
-void multiply_chunk(uint m, uint chunk, uint rows_of_w[4], uint chunks, vec4 zeros, inout vec4 dots[ROWS]) {
+void multiply_words(uint m, uint chunk, uint g, uint rows_of_w[4], vec4 zeros, inout vec4 dots[ROWS]) {
+  const uint WORDS = 4u / GROUPS;
+  uint chunks = p.k * BITS / 128u;
   if (IN_TURN) {
-    [[dont_unroll]] for (uint i = 0u; i < 4u; i++) {
+    [[dont_unroll]] for (uint i = g * WORDS; i < (g + 1u) * WORDS; i++) {
       uvec4 words;
       [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk][i];
       multiply_word(m, 4u * chunk + i, words, zeros, dots);
@@ -58,32 +61,40 @@ void multiply_chunk(uint m, uint chunk, uint rows_of_w[4], uint chunks, vec4 zer
   } else {
     uvec4 words[4];
     [[unroll]] for (uint c = 0u; c < 4u; c++) words[c] = w[rows_of_w[c] * chunks + chunk];
-    [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    [[unroll]] for (uint i = g * WORDS; i < (g + 1u) * WORDS; i++) {
       uvec4 four = uvec4(words[0][i], words[1][i], words[2][i], words[3][i]);
       multiply_word(m, 4u * chunk + i, four, zeros, dots);
     }
   }
 }
 
+// Adds the products of a chunk's words of its group `g`, which is `group` of a column's.
+void add_group(
+    uint m, uint chunk, uint g, uint rows_of_w[4], uint groups, uint group, inout vec4 sums[ROWS]) {
+  vec4 scales, zeros;
+  [[unroll]] for (uint c = 0u; c < 4u; c++) {
+    vec2 both = scale_and_zero(rows_of_w[c] * groups + group);
+    scales[c] = both.x;
+    zeros[c] = both.y;
+  }
+  vec4 dots[ROWS];
+  [[unroll]] for (uint r = 0u; r < ROWS; r++) dots[r] = vec4(0.0);
+  multiply_words(m, chunk, g, rows_of_w, zeros, dots);
+  [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] += dots[r] * scales;
+}
+
 void main() {
   uint tiles_n = ceil_div(p.n, 4u * LOCAL_X), tile = workgroup_index();
   uint m = tile / tiles_n * ROWS, n = 4u * (tile % tiles_n * LOCAL_X + gl_LocalInvocationID.x);
-  uint chunks = p.k * BITS / 128u, groups = p.k / p.group, chunks_per_group = p.group * BITS / 128u;
+  uint chunks = p.k * BITS / 128u, groups = p.k / p.group, chunks_per_group = p.group * GROUPS * BITS / 128u;
   uint rows_of_w[4];
   [[unroll]] for (uint c = 0u; c < 4u; c++) rows_of_w[c] = min(n + c, p.n - 1u);
 
   vec4 sums[ROWS] = {};
   for (uint chunk = gl_LocalInvocationID.y; chunk < chunks; chunk += LOCAL_Y) {
-    vec4 scales, zeros;
-    [[unroll]] for (uint c = 0u; c < 4u; c++) {
-      vec2 both = scale_and_zero(rows_of_w[c] * groups + chunk / chunks_per_group);
-      scales[c] = both.x;
-      zeros[c] = both.y;
-    }
-    vec4 dots[ROWS];
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) dots[r] = vec4(0.0);
-    multiply_chunk(m, chunk, rows_of_w, chunks, zeros, dots);
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] += dots[r] * scales;
+    uint group = chunk / chunks_per_group * GROUPS;
+    add_group(m, chunk, 0u, rows_of_w, groups, group, sums);
+    if (GROUPS == 2u) add_group(m, chunk, 1u, rows_of_w, groups, group + 1u, sums);
   }
   sum_parts(sums);
   if (gl_LocalInvocationID.y == 0u) {

@@ -196,7 +196,7 @@ def test_a_stride_of_0_that_is_not_kept_is_seen(
 
 def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """float32, more rows than there are tiles for, a row of few weights, few columns, no k or rows, zero
-    points that are no codes, and a method or path asked for by name."""
+    points that are no codes, small groups, and a method or path asked for by name."""
     device = units(strict_device, monkeypatch, "16x8x16")
     profile_says(monkeypatch, grouped_half, straight_tile_cycles={})
     w = weight(36, 64, 4, 32, True, "float16")
@@ -205,7 +205,8 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
     none = vkq.GroupedWeight(np.zeros((36, 0, 16), np.uint8), np.zeros((36, 0), np.float16))
     taken: list[tuple[Any, Spec, dict[str, str]]] = [
         (w, Spec((3, 64), "float32"), {}), (w, Spec((17, 64), "float16"), {}), (fractions, few, {}),
-        (weight(16, 64, 4, 32, True, "float16"), few, {}), (none, Spec((3, 0), "float16"), {}),
+        (weight(16, 64, 4, 32, True, "float16"), few, {}), (weight(36, 64, 8, 16, True, "float16"), few, {}),
+        (none, Spec((3, 0), "float16"), {}),
         (w, Spec((1, 64), "float16"), {}), (w, few, {"method": "gemv"}), (w, few, {"path": "portable"}),
     ]  # fmt: skip
     for given, x, options in taken:

@@ -76,7 +76,8 @@ def test_no_channels_and_no_groups(bits: int, symmetric: bool, shape: tuple[int,
         ((3, 64), {"symmetric": False}, "symmetric=False, .* without group"),
         ((3, 64), {"scale_dtype": "float16"}, "scale_dtype='float16' without group"),
         ((3, 64), {"bits": 3, "group": 32}, "bits=3"),
-        ((3, 64), {"bits": 4, "group": 16}, "group=16"),
+        ((3, 64), {"bits": 4, "group": 8}, "group=8"),
+        ((3, 48), {"bits": 4, "group": 16}, "pad K with zeros to a multiple of 32"),
         ((3, 64), {"bits": 4, "group": 32, "scale_dtype": "int8"}, "scale_dtype='int8'"),
         ((3, 64), {"bits": 4, "group": 32, "axis": 1}, "groups lie along K"),
     ],
@@ -97,9 +98,10 @@ def made(packed: Any = (3, 2, 16), scale: Any = (3, 2), zero: Any = None, bits: 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"packed": (3, 2, 8)}, r"packed has shape \(3, 2, 8\); it must be \(N, K / group, 16 or 32 or 64\)"),
+        ({"packed": (3, 2, 4)}, r"packed has shape \(3, 2, 4\); it must be .* 8 or 16 or 32 or 64\)"),
+        ({"packed": (3, 3, 8), "scale": (3, 3)}, r"\(3, 3, 8\), so that K is 48; K must be a multiple of 32"),
         ({"packed": (3, 32)}, r"packed has shape \(3, 32\)"),
-        ({"packed": (3, 2, 16), "bits": 8}, r"it must be \(N, K / group, 32 or 64 or 128\)"),
+        ({"packed": (3, 2, 8), "bits": 8}, r"it must be \(N, K / group, 16 or 32 or 64 or 128\)"),
         ({"packed": np.zeros((3, 2, 16), np.int8)}, "packed has dtype int8"),
         ({"bits": 2}, "bits is 2"),
         ({"scale": (2, 3)}, r"scale has shape \(2, 3\); by packed it must be \(3, 2\), or flat"),
@@ -124,4 +126,4 @@ def test_zero_points_of_every_form() -> None:
 
 
 def test_the_largest_group() -> None:
-    assert [largest_group(k) for k in (0, 31, 32, 96, 192, 640)] == [None, None, 32, 32, 64, 128]
+    assert [largest_group(k) for k in (0, 31, 48, 32, 96, 192, 640)] == [None, None, None, 32, 32, 64, 128]

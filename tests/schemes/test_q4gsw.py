@@ -26,8 +26,8 @@ from vkq.shader.catalog import catalog
 EPSILON = 2.0**-23
 VARIANTS = catalog().shaders[grouped.STAGED].variants
 # (M, N, K, bits, group, symmetric, scales): a row and a column alone; rows, columns and parts of k that no
-# tile or workgroup divides; several steps of k in a group and groups of one step; every number of rows that
-# gemv has
+# tile or workgroup divides; several steps of k in a group, groups of one step, and of half of one; every
+# number of rows that gemv has
 SHAPES = [
     (1, 1, 32, 4, 32, True, "float32"),
     (1, 37, 416, 4, 32, False, "float16"),
@@ -37,6 +37,11 @@ SHAPES = [
     (1, 6, 96, 8, 32, False, "float32"),
     (4, 33, 640, 8, 128, True, "float16"),
     (33, 35, 192, 8, 64, False, "float16"),
+    (1, 38, 416, 4, 16, False, "float16"),
+    (3, 9, 160, 4, 16, True, "float32"),
+    (2, 5, 96, 8, 16, False, "float32"),
+    (34, 66, 160, 4, 16, False, "float32"),
+    (35, 33, 96, 8, 16, True, "float16"),
 ]
 
 
@@ -69,23 +74,25 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])
 def test_every_tile(bits: str, tile: str, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """160 of k are 5 steps: no number of slices divides them."""
+    """160 of k are 5 steps: no number of slices divides them. Groups of a step, and of half of one."""
     monkeypatch.setattr(grouped, "staged_tile", lambda *_: tile)
-    w, x = weight(35, 160, int(bits), 32, False, "float32"), numbers(33, 160)
-    layer = vkq.Linear(w, method="staged", activation="relu", device=device)
-    assert layer.explain(x.shape).variants == (f"{grouped.STAGED}:{bits}.{tile}",)
-    assert_close(layer(x), x, w, None, "relu")
+    for group in (32, 16):
+        w, x = weight(35, 160, int(bits), group, False, "float32"), numbers(33, 160)
+        layer = vkq.Linear(w, method="staged", activation="relu", device=device)
+        assert layer.explain(x.shape).variants == (f"{grouped.STAGED}:{bits}.{tile}",)
+        assert_close(layer(x), x, w, None, "relu")
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4])
 @pytest.mark.parametrize("parts", [1, 2, 16])
 def test_parts_of_the_sum(parts: int, rows: int, device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """5 (4 bits) chunks: parts that have none, and one part that has all."""
+    """5 (4 bits) chunks: parts that have none, and one part that has all. Groups of one chunk or two, and of
+    half of one."""
     monkeypatch.setattr(grouped.GroupedGemm, "split", lambda *_: {"LOCAL_X": 2, "LOCAL_Y": parts})
     profile_says(monkeypatch, grouped, gemv_rows_shared=0)
     sixteen_bits.provide(device, monkeypatch)
-    for bits in (4, 8):
-        w, x = weight(11, 160, bits, 32, False, "float16"), numbers(rows, 160)
+    for bits, group in ((4, 32), (8, 32), (4, 16)):
+        w, x = weight(11, 160, bits, group, False, "float16"), numbers(rows, 160)
         layer = vkq.Linear(w, method="gemv", device=device)
         assert_close(layer(x), x, w)
         sixteen_bits.check_rows(device, layer, x, f"{grouped.GEMV}:{bits}.{rows}.float16")
@@ -97,10 +104,11 @@ def test_one_word_after_the_other(
 ) -> None:
     """As devices with few registers take it, whatever the number of rows."""
     profile_says(monkeypatch, grouped, grouped_in_turn=True, grouped_rows=rows, gemv_rows_shared=0)
-    w, x = weight(9, 416, bits, 32, False, "float16"), numbers(3, 416)
-    layer = vkq.Linear(w, method=method, device=device)
-    assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}.float32",)
-    assert_close(layer(x), x, w)
+    for group in (32, 16):
+        w, x = weight(9, 416, bits, group, False, "float16"), numbers(3, 416)
+        layer = vkq.Linear(w, method=method, device=device)
+        assert layer.explain(x.shape).variants == (f"{grouped.GEMV}:{bits}.{rows}.float32",)
+        assert_close(layer(x), x, w)
 
 
 SHARED, ROWS = (
@@ -177,7 +185,8 @@ def test_where_a_profile_says_so_a_row_is_read_ahead(
 
 
 def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> None:
-    """With whole zero points alone; infinity and NaN where they belong, and 200 times the same bytes."""
+    """With whole zero points and groups of whole chunks alone; infinity and NaN where they belong, and 200
+    times the same bytes."""
     with preferred({"gemv_rows_shared": 4}):
         w, x = weight(9, 416, 4, 32, False, "float16"), numbers(3, 416)
         layer = vkq.Linear(w, method="gemv", device=device)
@@ -192,8 +201,13 @@ def test_where_a_profile_says_so_x_is_in_shared_memory(device: vkq.Device) -> No
             np.testing.assert_array_equal(got[2], np.where(steps == 0, np.nan, np.inf * steps))
         points = np.full((9, 13), 7.5, np.float32)
         half = vkq.GroupedWeight(w.packed, w.scale.astype(np.float32), points)
-        layer = vkq.Linear(half, method="gemv", device=device)
-        assert layer.explain((2, 416)).variants == (f"{grouped.GEMV}:4.2.float32",)
+        for other in (half, weight(9, 416, 4, 16, False, "float16")):
+            layer = vkq.Linear(other, method="gemv", device=device)
+            assert layer.explain((2, 416)).variants == (f"{grouped.GEMV}:4.2.float32",)
+        w, x = weight(9, 416, 8, 16, False, "float16"), numbers(3, 416)
+        layer = vkq.Linear(w, method="gemv", device=device)
+        assert layer.explain(x.shape).variants[0].startswith(f"{grouped.SHARED}:8.")
+        assert_close(layer(x), x, w)
 
 
 def test_axes_in_front_and_no_rows(device: vkq.Device) -> None:

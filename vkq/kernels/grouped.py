@@ -26,6 +26,7 @@ from .weights import ceil4
 GEMV, SHARED, STAGED = "gemv_q4gsw__split", "gemv_q4gsw__shared", "gemm_q4gsw__staged"
 ROW = "gemv_q4gsw__row"
 CHUNK_BITS = 128  # of codes, which one invocation of gemv reads at a time
+STEP = 32  # k that STAGED dequantizes at a time
 PARTS = 128  # of the sum over k at most, in a workgroup of gemv
 SHARED_PARTS, SHARED_COLUMNS = 32, 8  # of SHARED: parts at least, and columns of a workgroup
 # Of ROW: parts at most; by columns for each multiprocessor, parts and blocks of two columns of a workgroup.
@@ -89,7 +90,10 @@ class GroupedGemm:
         method, bits = self.method(rows)[0], str(self.weight.bits)
         if self._staged(rows):
             tile = staged_tile(self.device.capabilities, bits, rows, self.n) or SMALLEST
-            return self.device.program(catalog().find(STAGED, bits=bits, tile=tile), self.constants)
+            how = {"GROUPS": max(1, STEP // self.weight.group)}
+            return self.device.program(
+                catalog().find(STAGED, bits=bits, tile=tile), {**how, **self.constants}
+            )
         if method == "gemv" and self.k and self.rows_shared:
             if rows > 1:
                 return self.shared(rows, dtype)
@@ -98,13 +102,19 @@ class GroupedGemm:
         known = profile(self.device.capabilities)
         rows = max(1, min(rows, known.grouped_rows))
         variant = catalog().find(GEMV, bits=bits, rows=str(rows), x=dtype)
-        how: dict[str, Constant] = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn}
+        how = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn, "GROUPS": self.chunk_groups}
         return self.device.program(variant, {**how, **self.constants})
 
     @property
     def rows_shared(self) -> int:
         """Up to how many rows gemv has x in shared memory; 0: never."""
-        return profile(self.device.capabilities).gemv_rows_shared if self.whole else 0
+        able = self.whole and self.chunk_groups == 1
+        return profile(self.device.capabilities).gemv_rows_shared if able else 0
+
+    @property
+    def chunk_groups(self) -> int:
+        """Of how many groups a chunk is."""
+        return max(1, CHUNK_BITS // int(self.weight.group * self.weight.bits))
 
     def _of_numbers(self, shader: str, dtype: str) -> Variant:
         """The variant that takes codes apart in halves where the device computes with them."""

@@ -37,6 +37,7 @@ ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
 LONG_TURNS = 128  # up to so many invocations have registers for them
 # Weights from which on a single row pays, by their bits and the k of their groups.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
+SMALLEST_GROUP = 32  # k; for the scales and zero points of smaller ones shared memory has no room
 MATRIX = 16  # outputs, and elements of codes, of a matrix
 BLOCK_BYTES = 32  # of an output's codes in it
 
@@ -89,8 +90,8 @@ class GroupedMatrices:
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made so."""
-        worth = dtype == "float16" and n >= LEAST_COLUMNS and (rows > 1 or self.pays_alone)
-        return worth and self.way(rows) is not None
+        able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
+        return able and (rows > 1 or self.pays_alone) and self.way(rows) is not None
 
     @property
     def pays_alone(self) -> bool:

@@ -52,7 +52,8 @@ def quantize_weight(
     which is in [-127, 127], as onnxruntime.quantization does for symmetric int8 weights. Returns (int8 of the
     weight's shape, float32 of (channels,), or of (1,) without an axis).
 
-    In groups: weight (N, K); bits 4 or 8; group 32, 64 or 128 neighbours along K, of which K is a multiple.
+    In groups: weight (N, K); bits 4 or 8; group 16, 32, 64 or 128 neighbours along K, of which K is a
+    multiple, as of 32.
     Of each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"), 1 where it would be 0:
 
         symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
@@ -85,7 +86,7 @@ def quantize_weight(
     if not symmetric or scale_dtype != "float32":
         raise ArgumentError(
             f"quantize_weight: symmetric={symmetric}, scale_dtype={scale_dtype!r} without group; scales of"
-            " channels are symmetric float32: give group=32, 64 or 128, or leave these out"
+            " channels are symmetric float32: give group=16, 32, 64 or 128, or leave these out"
         )
     others = tuple(i for i in range(w.ndim) if axis is None or i != axis % w.ndim)
     largest = np.abs(values).max(axis=others, keepdims=True, initial=0)

@@ -18,20 +18,22 @@ from vkq.numerics.qparams import SMALLEST_SCALE
 from vkq.numerics.stored import owned
 
 BITS = (4, 8)
-GROUPS = (32, 64, 128)  # sizes of a group
+GROUPS = (16, 32, 64, 128)  # sizes of a group
+WHOLE = 32  # of which K is a multiple, whatever the group: codes of 4 bits come in 16 bytes
 SCALES = ("float16", "float32")
 
 
 def largest_group(k: int) -> int | None:
-    """The largest size of a group that divides K; None where none does."""
-    return max((group for group in GROUPS if k and k % group == 0), default=None)
+    """The largest size of a group that divides K; None where K is no multiple of `WHOLE`."""
+    return max(group for group in GROUPS if k % group == 0) if k and k % WHOLE == 0 else None
 
 
 class GroupedWeight:
     """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which cannot be changed.
 
     Args:
-        packed: (N, K / group, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
+        packed: (N, K / group, group * bits / 8), uint8: the codes along K, the first in the lowest bits; K is
+            a multiple of 32.
         scale: (N, K / group), or flat; float16 or float32, of any sign. Below 2**-126 it counts as 0.
         zero_point: None; or (N, ceil(K / group * bits / 8)), or flat, uint8: packed along K as the codes; or
             (N, K / group) of the scale's dtype, any finite numbers.
@@ -69,6 +71,11 @@ class GroupedWeight:
         self.bits, self.group = int(bits), codes.shape[2] * 8 // bits
         n, blocks = codes.shape[:2]
         self.shape = (n, blocks * self.group)
+        if self.shape[1] % WHOLE:
+            raise ArgumentError(
+                f"GroupedWeight: packed has shape {codes.shape}, so that K is {self.shape[1]}; K must be a"
+                f" multiple of {WHOLE}: pad it with zeros and quantize again."
+            )
         self.packed = owned(np.ascontiguousarray(codes))
         self.scale = _sized(scales, (n, blocks), "scale")
         self.zero_point = None if zero_point is None else self._zero_points(np.asarray(zero_point))
@@ -144,14 +151,14 @@ def quantize_groups(
             f"quantize_weight: bits={bits}, group={group}, scale_dtype={scale_dtype!r}; bits must be 4 or 8,"
             f" group {', '.join(map(str, GROUPS))}, scale_dtype 'float16' or 'float32'."
         )
-    if given.ndim != 2 or given.shape[1] % group:
+    if given.ndim != 2 or given.shape[1] % max(group, WHOLE):
         fitting = largest_group(given.shape[1]) if given.ndim == 2 else None
-        remedy = f"use group={fitting}" if fitting else "pad K with zeros to a multiple of 32"
+        remedy = f"use group={fitting}" if fitting else f"pad K with zeros to a multiple of {WHOLE}"
         if given.ndim != 2:
             remedy = "give each matrix by itself"
         raise ArgumentError(
             f"quantize_weight: weight has shape {given.shape} and group is {group}; it must be (N, K) with K"
-            f" a multiple of group: {remedy}."
+            f" a multiple of group and of {WHOLE}: {remedy}."
         )
     n, k = given.shape
     groups, dtype = given.reshape(n, k // group, group), np.dtype(scale_dtype)

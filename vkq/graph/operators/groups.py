@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from ...errors import ModelError
 from ...numerics.grouped import GroupedWeight
 from ..graph import Array, Node, Spec
@@ -16,7 +18,7 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     """The weight of a node; raises VkqError with the numbers where vkq has no such weight."""
     given = [constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)]
     n, k, block, bits = (int(node.attributes.get(name, 4)) for name in ("N", "K", "block_size", "bits"))
-    if node.input(G_IDX):
+    if node.input(G_IDX) and not _neighbours(constants.get(node.input(G_IDX)), block):
         raise ModelError(f"{node}: its groups are permuted (g_idx); vkq takes neighbours along K")
     if any(node.input(i) and array is None for i, array in zip((B, SCALES, ZERO_POINTS), given, strict=True)):
         raise ModelError(f"{node}: its weight, scales and zero points must be constants")
@@ -27,6 +29,11 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
             " block_size, so pad K with zeros and quantize again"
         )
     return weight
+
+
+def _neighbours(groups: Array | None, block: int) -> bool:
+    """Whether the group of each of K is that of its place."""
+    return groups is not None and np.array_equal(groups, np.arange(groups.size) // block)
 
 
 def _infer(x: Inputs) -> list[Spec]:
