@@ -4,7 +4,7 @@
 //
 // Memory    x: rows of k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: rows of float16.
 //           In shared memory a row or an output is a run of k and 16 bytes of padding, which keep neighbours
-//           in other banks; codes lie there as they are.
+//           in other banks, as mostly a row of sums is a run of outputs; codes lie there as they are.
 // Threads   a workgroup computes ROWS rows (in matrices of BM) of BN outputs. The subgroups' sums are added
 //           in the same order every time.
 // Needs     matrices of 16 outputs and 16 k, of at most BM rows, and subgroups of LANES.
@@ -48,7 +48,8 @@ const uint FRAGMENTS_M = BM / MN;
 #define RUNS (BK * X_STEPS / 8)
 #define X_ROW (RUNS + 1)
 const uint SCALES_AT = W_TILE + ROWS * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZEROS;
-const uint SUMS = BM * BN / 4;
+#define SUM_ROW (BN / 4 + (ROWS == 8 ? 0 : 1))  // with 8 rows some products take longer
+const uint SUMS = BM * SUM_ROW;
 shared uvec4 tile[SUBGROUPS * (STAGE > SUMS ? STAGE : SUMS)];
 #define mine (gl_SubgroupID * STAGE)
 #define lane gl_SubgroupInvocationID
@@ -140,14 +141,14 @@ void add_subgroups(uint column, float bias) {
   barrier();
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
     [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-      coopMatStore(acc[i][j], tile, gl_SubgroupID * SUMS + j * MN * (BN / 4) + i * 4u, BN / 4,
+      coopMatStore(acc[i][j], tile, gl_SubgroupID * SUMS + j * MN * SUM_ROW + i * 4u, SUM_ROW,
           gl_CooperativeMatrixLayoutColumnMajor);
   barrier();
   [[unroll]] for (uint e = gl_LocalInvocationIndex; e < ROWS * BN; e += INVOCATIONS) {
-    uint row = first_row + e / BN;
+    uint row = first_row + e / BN, at = e / BN * SUM_ROW + e % BN / 4u;
     float sum = 0.0;
-    [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sum += uintBitsToFloat(tile[s * SUMS + e / 4u][e % 4u]);
-    if (row < p.m && column < p.n) store_number(y, row * p.n + column, bounded(vec4(sum + bias)).x);
+    [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sum += uintBitsToFloat(tile[s * SUMS + at][e % 4u]);
+    if (row < p.m && column < p.n) store_number(y, row * p.n + column, bounded(sum + bias));
   }
 }
 
