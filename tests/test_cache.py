@@ -103,7 +103,7 @@ def test_file_system_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pyte
     def refuse(*_: object, **__: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr("tempfile.mkstemp", refuse)
+    monkeypatch.setattr("vkq.files.os.open", refuse)
     with pytest.warns(CacheWarning, match="cannot be written: Read-only file system"):
         cache.write(tmp_path / "a", b"data")
     cache.write(tmp_path / "b", b"data")  # any further warning would be an error here

@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -122,17 +121,8 @@ def write(path: Path, data: bytes) -> None:
 def write_sealed(path: Path, data: bytes) -> None:
     """As `write`, but an ``OSError`` reaches the caller: for files that are a product and not a cache."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(seal(data, path.name))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with files.replacing(path) as beside:
+        beside.write_bytes(seal(data, path.name))
 
 
 def warn(key: Path, message: str) -> None:

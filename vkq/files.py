@@ -1,4 +1,5 @@
-"""Reads files that something else wrote: regular files only, of a size that is known to be enough.
+"""Reads files that something else wrote: regular files only, of a size that is known to be enough; and writes
+files whole or not at all.
 
 A pipe would wait for ever and ``/dev/zero`` never ends; both are refused before a byte is read, and what
 grows while it is read is cut off. JSON is parsed with its depth and its integers bounded.
@@ -6,10 +7,13 @@ grows while it is read is cut off. JSON is parsed with its depth and its integer
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +45,47 @@ def read_start(path: Path, count: int) -> bytes:
             return file.read(min(count, facts.st_size + 1))
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, mode: int = 0o600) -> Iterator[Path]:
+    """A file beside *path*, with its suffix, to write to: it takes the place of *path* at the end, and is
+    deleted where anything fails, so what was there before stays until it can be replaced. A link is replaced,
+    not followed.
+
+    *mode*: of a new file; an old one's stays.
+
+    Raises:
+        OSError: it cannot be written; ``filename`` is *path*, not the file beside it.
+    """
+    beside = path.parent / f".vkq-{secrets.token_hex(8)}{path.suffix}"
+    try:
+        os.close(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
+        if path.is_file() and not path.is_symlink():
+            beside.chmod(stat.S_IMODE(path.stat().st_mode))
+        yield beside
+        with beside.open("rb+") as file:  # a disk may say only now that it is full
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(beside)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+
+
+def output(path: Path) -> contextlib.AbstractContextManager[Path]:
+    """As `replacing`, for a file that the user names: a link's target is replaced, and what is no regular
+    file, belongs to a process (``/dev/stdout``) or stands in a folder that takes no other is written where
+    it is."""
+    target = Path(os.path.realpath(path))
+    if not path.exists():
+        return replacing(target, 0o666)
+    fit = path.is_file() and os.access(path, os.W_OK) and os.access(target.parent, os.W_OK)
+    of_a_process = path.is_symlink() and path.is_relative_to("/dev")
+    return replacing(target) if fit and not of_a_process else contextlib.nullcontext(path)
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -1,5 +1,6 @@
 """vkq inspect, run and quantize: what they print, write and return."""
 
+import errno
 import io
 import json
 import sys
@@ -17,6 +18,7 @@ import vkq
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from vkq.cli import main
 from vkq.onnx.fallback import FallbackWarning
+from vkq.onnx.quantize import quantize
 
 
 @pytest.fixture(scope="module")
@@ -402,6 +404,21 @@ def test_quantize_writes_nothing_it_should_not(
     (tmp_path / "float.int8.onnx").mkdir()
     assert main(words[:-1]) == 2
     assert "is a folder; name a file in it" in capsys.readouterr().err
+
+
+def test_quantize_leaves_the_old_model_on_a_full_disk(
+    small: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, target = tmp_path / "float.onnx", tmp_path / "int8.onnx"
+    onnx.save(small, model)
+    target.write_text("old")
+    monkeypatch.setattr("vkq.files.os.fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device.*int8\.onnx"):
+        quantize(model, target, [{"x": np.ones((1, 3, 8, 8), np.float32)}])
+    assert target.read_text() == "old"
 
 
 def test_names_that_the_terminal_cannot_show(

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from vkq import files
 from vkq.bench.cases import swept
 from vkq.bench.result import Result, Row
 from vkq.check.cases import Case
@@ -119,7 +120,8 @@ def _figure(path: Path, theme: str, size: tuple[float, float]) -> Iterator[Any]:
     with importlib.import_module("matplotlib").rc_context(settings):
         figure = made.Figure(figsize=size, layout="constrained")
         yield figure
-        figure.savefig(path, dpi=120, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+        with files.output(path) as file:
+            figure.savefig(file, dpi=120, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 
 def _clock(result: Result) -> str:

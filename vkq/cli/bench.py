@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from vkq import files
 from vkq._version import __version__
 from vkq.bench import cases, ceilings, data, network, nodes, plot, report, selftest
 from vkq.bench.environment import describe, host
@@ -231,4 +232,5 @@ def _write(target: Path, text: str) -> None:
     if str(target) == "-":
         sys.stdout.write(text)
     else:
-        target.write_text(text, encoding="utf-8")
+        with files.output(target) as file:
+            file.write_text(text, encoding="utf-8")

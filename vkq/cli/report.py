@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from vkq import files
 from vkq._version import __version__
 from vkq.bench import cases, plot
 from vkq.bench.report import Table, footer, header
@@ -79,7 +80,9 @@ def run(options: argparse.Namespace) -> int:
         result = _measured(device, options, chosen)
     found["bench"] = json.loads(result.to_json())
     good = found["doctor"]["healthy"] and not mismatches and not result.mismatches
-    options.output.write_text(_page(found, result, [case.name for case in chosen], good), encoding="utf-8")
+    page = _page(found, result, [case.name for case in chosen], good)
+    with files.output(options.output) as file:
+        file.write_text(page, encoding="utf-8")
     print(f"{options.output}: {'healthy' if good else 'WRONG NUMBERS, see there'}; attach it to an issue")
     return 0 if good else 1
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from vkq import files
 from vkq.cli.common import Parsers, add_command, device_argument, folded, output_file, status_line, whole
 from vkq.cli.inputs import feed_of, input_arguments
 
@@ -86,7 +87,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
     """An .npz file, as numpy.savez writes it, which takes no array named "file" and adds a suffix."""
-    with zipfile.ZipFile(path, "w") as packed:
+    with files.output(path) as beside, zipfile.ZipFile(beside, "w") as packed:
         for name, array in arrays.items():
             with packed.open(f"{name}.npy", "w", force_zip64=True) as file:
                 np.lib.format.write_array(file, array, allow_pickle=False)
@@ -118,7 +119,8 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
                 {"name": operator, "cat": source, "ph": "X", "ts": at, "dur": us, "pid": 0, "tid": 0}
             )
             at += us
-        trace.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
+        with files.output(trace) as file:
+            file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
 def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:

@@ -6,10 +6,12 @@ import importlib
 import os
 import tempfile
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from .. import files
 from ..errors import ModelError, VkqError
 from ..graph.graph import Array
 from .cpu import cpu_session
@@ -48,13 +50,13 @@ def quantize(
 
     read(model)  # refuses what is no model, in words
     kind = quantization.QuantType.QInt8 if activations == "int8" else quantization.QuantType.QUInt8
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside:
         whole, prepared = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
         try:
             _save_whole(model, whole, CHANNELS if per_channel else 0)
             quant_pre_process(whole, prepared, skip_symbolic_shape=True)
             quantization.quantize_static(
-                prepared, os.fspath(target), Samples(), quant_format=quantization.QuantFormat.QDQ,
+                prepared, os.fspath(beside), Samples(), quant_format=quantization.QuantFormat.QDQ,
                 activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
             )  # fmt: skip
         except (VkqError, OSError):
