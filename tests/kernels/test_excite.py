@@ -48,6 +48,7 @@ def layers(
         (37, 9, "dot_u8u8", BLOCKED, "uint8", True),
         (33, 253, "portable", IMAGE, "int8", False),  # more than half of the room for hidden outputs
         (1153, 5, "portable", BLOCKED, "int8", False),  # sums that no float holds
+        (300, 38, "dot_u8u8", BLOCKED, "int8", True),  # a second batch of weights, not full, in both
     ],
 )
 def test_the_bytes_of_the_operators_apart(
