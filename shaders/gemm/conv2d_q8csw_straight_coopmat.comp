@@ -9,9 +9,8 @@
 //           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
 //           bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH channels,
 //           kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end. WORDS: a
-//           matrix in the order in which invocations have its words, 16 bytes of each invocation beside
-//           each other (vkq.probe.words), so that they put it together in registers. channels:
-//           float_output.glslh.
+//           matrix in the order in which invocations have its words, 16 bytes of each invocation beside each
+//           other (vkq.probe.words), so that they put it together in registers. channels: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
 //           RUN channels of four pixels at a time, and takes eight pixels of a channel away.
 // Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
@@ -80,13 +79,15 @@ uint last_step;
 MatrixW low;  // for WORDS_W
 uvec4 words[LINES][FRAGMENTS_N][MOST_WORDS_W / 4u];
 uint biased;
-#define load_pairs(t, i, at) load_words(words[t][i], at)
+void load_pairs(uint t, uint i, uint at) { load_words(words[t][i], at); }
 #define become_halves(t, i, nth) words_become_halves(words[t][i], nth, biased, zeros[i], halves[t][i])
 #else
 #define MATRIX_LINES (2u * MM)
 #define own_words 0u
 MatrixW pairs[LINES][FRAGMENTS_N], others;
-#define load_pairs(t, i, at) coopMatLoad(pairs[t][i], w, at, 2, gl_CooperativeMatrixLayoutRowMajor)
+void load_pairs(uint t, uint i, uint at) {
+  coopMatLoad(pairs[t][i], w, at, 2, gl_CooperativeMatrixLayoutRowMajor);
+}
 #define become_halves(t, i, nth)                                                    \
   if (nth == 0u) { halves_of_pairs(pairs[t][i], zeros[i], halves[t][i], others); }  \
   else { halves_of_pairs(pairs[t][i], zeros[i], others, halves[t][i]); }
@@ -112,10 +113,9 @@ void load_w(uint step_) {
 }
 
 void load_zeros() {
-  if (!SIGNED) [[unroll]]
-    for (uint i = 0u; i < FRAGMENTS_N; i++) {
-      load_points(zeros[i], 8u * PARAMETERS + 2u * POINTS + subgroup_n + i * MM);
-    }
+  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
+    if (!SIGNED) { load_points(zeros[i], 8u * PARAMETERS + 2u * POINTS + subgroup_n + i * MM); }
+  }
 }
 
 void fetch(uint buffer_, uint at) {
