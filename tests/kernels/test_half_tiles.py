@@ -8,7 +8,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from tests.device.reported import profile_says
+from tests.device.reported import profile_says, reported
 from vkq.kernels import half, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.probe import selftest
@@ -138,6 +138,31 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     pad = int(sizes["KW"]) // 2
     name = ",".join(f"{key}={value}" for key, value in sizes.items())
     assert half_tiles._straight(parse(f"conv2d[{name},padding={pad}]")) == taken
+
+
+@pytest.mark.parametrize(("name", "taken"), [
+    ("N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1", "4x24x128_straight"),
+    ("N=8,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
+    ("N=2,IC=256,H=64,W=64,OC=256,KH=3,KW=3,padding=1", "4x32x128_straight"),
+    ("N=1,IC=128,H=72,W=120,OC=128,KH=5,KW=5,padding=2", "4x24x128_straight"),
+    # one tile a multiprocessor or less, then two, three and six
+    ("N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
+    ("N=2,IC=64,H=56,W=56,OC=64,KH=7,KW=7,padding=3", "8x8x64_straight"),
+    ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
+    ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
+    ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
+])  # fmt: skip
+def test_what_an_h200_takes(
+    name: str, taken: str, any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was the fastest there."""
+    p = parse(f"conv2d[{name}]")
+    layer = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, padding=p.padding, device=any_device)
+    made = layer._convolution
+    monkeypatch.setattr(any_device, "capabilities", reported("nvidia-h200"))
+    tile = HalfConvolution(made.gemm, made.weight, made.zero_points, 1).chosen(p, "float16")
+    assert tile is not None
+    assert tile.variant.axes["tile"] == taken
 
 
 def _method(layer: vkq.Conv2d, p):  # type: ignore[no-untyped-def]

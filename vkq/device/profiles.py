@@ -82,7 +82,7 @@ class Profile:
     parts_tile_cycles: Mapping[str, tuple[int, int]]
     half_plane_cycles: Mapping[str, tuple[int, int, int]]
     parts_plane_cycles: Mapping[str, tuple[int, int, int]]
-    half_pixel_cycles: Mapping[str, tuple[int, int]]
+    half_pixel_cycles: Mapping[str, tuple[int, int, int]]
     half_pixel_costs: Mapping[str, float]
     matrix_conv_costs: Mapping[str, float]
     matrix_gathered_percent: Mapping[str, int]

@@ -60,14 +60,14 @@ class PixelTile:
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
         """What a convolution should take (`half_pixel_cycles`, `half_pixel_costs`)."""
-        alone, together = known.half_pixel_cycles[self.variant.axes["tile"]]
+        alone, together, end = known.half_pixel_cycles[self.variant.axes["tile"]]
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
         share = math.ceil(count / known.multiprocessors)
         pixels, channels = self.size("TH") * self.size("TW") / 128, self.size("CH")
         cost = known.half_pixel_costs["straight" if self.variant.shader == STRAIGHT else dtype]
-        chunk = p.kh * p.kw * channels / STEP + cost * pixels
-        return -(-p.ic // (p.groups * channels)) * chunk * max(alone, together * share)
+        steps = -(-p.ic // (p.groups * channels)) * (p.kh * p.kw * channels / STEP + cost * pixels)
+        return max(alone * steps, share * (end + together * steps))
 
 
 class HalfConvolution:
