@@ -221,6 +221,21 @@ def test_nothing_to_run(tmp_path: Path, software_device: vkq.Device) -> None:
     assert "nothing of it runs on a device" in result.read(tmp_path / "run.json").failures[0].reason
 
 
+def test_ctrl_c_in_a_model(
+    model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(network, "_nodes", interrupted)
+    kept = tmp_path / "run.json"
+    words = ["bench", "linear[M=4,K=4,N=4]", str(model), "--json", str(kept), "--device", "llvmpipe"]
+    assert cli.main([*words, *SHORT, "--clock", "submit"]) == 130
+    run = result.read(kept)
+    assert [row.scheme for row in run.rows] == ["q8ta_q8csw_q8to", "model"]
+    assert [(one.case, one.reason) for one in run.failures] == [(run.rows[1].case, "interrupted")]
+
+
 def test_what_was_measured_stays(
     model: Path, tmp_path: Path, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

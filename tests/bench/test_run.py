@@ -416,6 +416,56 @@ def test_command_line(
     assert files["plot"].read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
+BRIEF = ["--no-ceilings", "--clock", "call", "--samples", "3", "--time", "0.01"]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_ctrl_c_keeps_what_was_measured(
+    before: int, any_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Of a run with nothing yet, the old file."""
+    whole = Runner.run
+
+    def interrupted(self: Runner, case: Case) -> None:
+        if case.layer.gemm_m > before:
+            raise KeyboardInterrupt
+        whole(self, case)
+
+    monkeypatch.setattr(Runner, "run", interrupted)
+    files = {option: tmp_path / f"run.{option}" for option in ("json", "csv")}
+    files["json"].write_text("old")
+    words = ["bench", "linear[M=1:3:1,K=7,N=9]", "--device", any_device.name, *BRIEF]
+    assert cli.main([*words, *(w for o, f in files.items() for w in (f"--{o}", str(f)))]) == 130
+    out, err = capsys.readouterr()
+    assert err == "vkq: interrupted\n"
+    if not before:
+        assert files["json"].read_text() == "old"
+        assert not files["csv"].exists()
+        return
+    assert "interrupted: 2 of the cases have no time, or not on every clock" in out
+    run = result.read(files["json"])
+    assert [row.case for row in run.rows] == ["linear[M=1,K=7,N=9]"]
+    assert run.interrupted
+    assert [(one.case, one.kind, one.reason) for one in run.failures] == [
+        (f"linear[M={m},K=7,N=9]", "skipped", "interrupted") for m in (2, 3)
+    ]
+    assert run.failures[0].command.startswith("vkq bench 'linear[M=2,K=7,N=9]' --path auto")
+    assert len(files["csv"].read_text().splitlines()) == 2
+
+
+def test_cases_may_stand_between_options(
+    any_device: vkq.Device, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target, cases = tmp_path / "run.json", [f"linear[M={m},K=7,N=9]" for m in (1, 2, 3)]
+    words = [cases[0], "--device", any_device.name, cases[1], *BRIEF, cases[2], "--json", str(target)]
+    assert cli.main(["bench", *words]) == 0
+    assert [row.case for row in result.read(target).rows] == cases
+    with pytest.raises(SystemExit):
+        cli.main(["bench", "--jsn", "x", cases[0]])
+    assert "unrecognized arguments: --jsn" in capsys.readouterr().err
+
+
 def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
     long = Case(parse("conv2d[N=1,IC=1024,H=14,W=14,OC=2048,KH=1,KW=1,stride=2,padding=1x2x3x4]"))
     found = measured(any_device, CASES[:1], {"fp32_fma": 1e3}, paths=("portable",), clocks=("call", "submit"))

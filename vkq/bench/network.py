@@ -96,9 +96,14 @@ def measure(network: Network, device: Device, request: Request, result: Result, 
     try:
         _measure(network, device, request, result, progress)
     except VkqError as error:  # what was measured before it stays
-        _fail(network, result, "skipped", str(error))
+        skip(network, result, str(error))
     finally:
         vars(network).pop("executable", None)  # with its memory, which the next one may need
+
+
+def skip(network: Network, result: Result, reason: str) -> None:
+    """Tells that a model was not measured."""
+    _fail(network, result, "skipped", reason)
 
 
 def _fail(network: Network, result: Result, kind: str, reason: str) -> None:

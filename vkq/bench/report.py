@@ -6,7 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-from vkq.bench.result import Comparison, Failure, Result, Row, Total
+from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
 
 Cells = list[str]
 _WIDE = (
@@ -131,6 +131,9 @@ def footer(result: Result) -> list[str]:
             f"{wrong} MISMATCH: these give wrong numbers on this device; please report them with `vkq devices"
             " --json`"
         )
+    left = sum(one.reason == INTERRUPTED for one in result.failures)
+    if left:
+        lines.append(f"interrupted: {left} of the cases have no time, or not on every clock")
     lines.append(
         f"{len(_arms(result.rows))} arms in {result.seconds:.0f} s; every time was taken after its numbers"
         " had been verified"

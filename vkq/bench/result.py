@@ -14,6 +14,7 @@ from vkq.bench.stats import Ratio
 from vkq.errors import ArgumentError
 
 SCHEMA = 1
+INTERRUPTED = "interrupted"  # the reason of what was left when the user ended a run
 MOST_BYTES = 8 << 20  # of a file that is read
 MOST_SAMPLES = 5000  # of a row
 
@@ -162,6 +163,11 @@ class Result:
     totals: list[Total] = dataclasses.field(default_factory=list)
     nodes: list[NodeTime] = dataclasses.field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether cases have no time because the user ended the run."""
+        return any(one.reason == INTERRUPTED for one in self.failures)
 
     @property
     def mismatches(self) -> list[Failure]:

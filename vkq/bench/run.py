@@ -90,6 +90,11 @@ class Runner:
         after = self._sentinel.throttled()
         self._report(case, arms, min((s for s in (before, after) if s is not None), default=None))
 
+    def skip(self, case: Case, reason: str) -> None:
+        """Tells that a case was not measured."""
+        path = ",".join(self.request.paths)
+        self._fail(case, path, "skipped", reason, self._command(case, path))
+
     def _paths(self, case: Case) -> tuple[str, ...]:
         if case.scheme in FLOAT:
             return ("auto",)  # float activations: there is no dot product to choose

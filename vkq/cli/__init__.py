@@ -61,7 +61,10 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     """The options; an unknown one is refused with the nearest that there is."""
     whole = parser()
     options, unknown = whole.parse_known_args(argv)
-    if unknown:
+    several = getattr(options, "several", None)  # the argument that takes any number of words
+    if several and not any(word.startswith("-") for word in unknown):  # which argparse wants side by side
+        setattr(options, several, [*getattr(options, several), *unknown])
+    elif unknown:
         word = unknown[0].partition("=")[0]
         options.parser.error(
             f"unrecognized arguments: {' '.join(unknown)}{did_you_mean(word, options.parser.option_names())}"

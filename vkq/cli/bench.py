@@ -9,7 +9,7 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from vkq import files
@@ -17,7 +17,7 @@ from vkq._version import __version__
 from vkq.bench import cases, ceilings, data, network, nodes, plot, report, selftest
 from vkq.bench.environment import describe, host
 from vkq.bench.peers import PEERS, find_peer, installed_peers
-from vkq.bench.result import MOST_SAMPLES, Result
+from vkq.bench.result import INTERRUPTED, MOST_SAMPLES, Result
 from vkq.bench.run import Request, Runner, paths_of
 from vkq.bench.timer import CLOCKS, Settings
 from vkq.bench.totals import totals
@@ -60,9 +60,11 @@ def register(commands: Parsers) -> None:
         "cases", nargs="*", metavar="CASE",
         help="a problem (sizes may be swept: M=1,8,64 or M=64:1024:64), a list, a .yaml file, or a model",
     )  # fmt: skip
+    parser.set_defaults(several="cases")
     _what(parser.add_argument_group("what").add_argument)
     _how(parser.add_argument_group("how").add_argument)
-    _output(parser.add_argument_group("output").add_argument)
+    kept = "Ctrl-C ends a run early: what was measured is told and written, the rest as not run."
+    _output(parser.add_argument_group("output", kept).add_argument)
 
 
 def _what(add: Callable[..., object]) -> None:
@@ -149,6 +151,8 @@ def run(options: argparse.Namespace) -> int:
             _write(target, text(result))
     if options.plot:
         plot.draw(result, chosen, options.plot, options.theme)
+    if result.interrupted:
+        raise KeyboardInterrupt
     return 1 if result.mismatches or not result.rows else 0
 
 
@@ -190,23 +194,38 @@ def _measure(
         table = report.Table(names, columns(), options.wide)
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
         runner = Runner(device, request, result, status)
-        for number, case in enumerate(chosen, 1):
-            rows, ratios, failures = len(result.rows), len(result.comparisons), len(result.failures)
-            runner.progress = lambda what, n=number: status(f"{n}/{len(chosen)} {what}")  # type: ignore[misc]
-            runner.run(case)
+        work: list[Case | network.Network] = [*chosen, *networks]
+        for number, one in enumerate(work, 1):
+            rows, ratios = len(result.rows), len(result.comparisons)
+            failures, known = len(result.failures), len(result.nodes)
+            try:
+                runner.progress = lambda what, n=number: status(f"{n}/{len(work)} {what}")  # type: ignore[misc]
+                if isinstance(one, Case):
+                    runner.run(one)
+                else:
+                    network.measure(one, device, request, result, runner.progress)
+            except KeyboardInterrupt:
+                _leave(runner, work[number - 1 :])
+                break
             status("")
             say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
-        for one in networks:
-            rows, failures, known = len(result.rows), len(result.failures), len(result.nodes)
-            network.measure(one, device, request, result, status)
-            status("")
-            say(table.lines(result.rows[rows:], [], result.failures[failures:]))
             say(nodes.tables(result.nodes[known:], columns(), options.wide))
     words = [word for word in options.cases if not word.endswith(".onnx")]
     result.totals = totals(cases.networks(words), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
     say([folded(line, 9) for line in [*table.totals(result.totals), *report.footer(result)]])
     return result
+
+
+def _leave(runner: Runner, work: Sequence[Case | network.Network]) -> None:
+    """Says of what the user did not wait for that it has no time; a run without any row ends here."""
+    if not runner.result.rows:
+        raise KeyboardInterrupt
+    for one in work:
+        if isinstance(one, Case):
+            runner.skip(one, INTERRUPTED)
+        else:
+            network.skip(one, runner.result, INTERRUPTED)
 
 
 def empty(
