@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.integer import Templates, conv2d, match_template, work
+from tests.runtime.work import doctored
+from vkq.integer import Templates, chunks, conv2d, match_template, work
 from vkq.integer.best import SEGMENT, tensor_range
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference import integer as reference
@@ -71,15 +72,17 @@ def test_nothing_is_sent_again(device: vkq.Device) -> None:
     assert templates._owner._plans == plans
 
 
-@pytest.mark.parametrize("bands", [False, True])
+@pytest.mark.parametrize("parts", ["whole", "bands", "chunks"])
 @pytest.mark.parametrize("method", ["ccorr", "ssd"])
 @pytest.mark.parametrize("dtype", ["uint8", "int16"])
 def test_best(
-    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, bands: bool
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, dtype: str, method: Any, parts: str
 ) -> None:
-    """The score and the first place of it, over workgroups and bands; batches, padding, ties."""
-    if bands:
+    """The score and the first place of it, over workgroups, bands and chunks; batches, padding, ties."""
+    if parts == "bands":
         monkeypatch.setattr(work, "BAND_BYTES", 20_000)
+    if parts == "chunks":
+        monkeypatch.setattr(chunks, "CHUNK_BYTES", 10_000)
     x, w = data(7, dtype, (2, 2, 70, 80)), data(8, dtype, (3, 2, 5, 6))
     x[0, :, 40:45, 10:16] = x[0, :, 8:13, 50:56] = w[0]
     templates = Templates(w, padding=(1, 2), x_dtype=dtype, device=device)
@@ -93,6 +96,7 @@ def test_best(
     best = templates.best(x, method)
     np.testing.assert_array_equal(best.place, place)
     np.testing.assert_array_equal(best.score, flat.min(axis=2) * (1 if method == "ssd" else -1))
+    assert len(templates._reductions) == (1 if parts != "chunks" else 2 if dtype == "uint8" else 3)
     if method == "ssd":
         assert (best.score[0, 0], best.place[0, 0].tolist()) == (0, [9, 52])  # the first of two
 
@@ -113,6 +117,19 @@ def test_match_template(device: vkq.Device, method: Any) -> None:
     one = match_template(image, templates[1], method, best=True, device=device)
     assert (one.score, one.place.tolist()) == (flat[1, at[1]], best.place[1].tolist())
     np.testing.assert_array_equal(match_template(image, kept, method), maps)
+
+
+@pytest.mark.parametrize("method", ["ccorr", "ssd"])
+def test_an_image_above_what_a_shader_may_see(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
+    monkeypatch.setattr(work, "BAND_BYTES", 100_000)
+    image = np.zeros((600, 500), np.uint8)
+    image[590, 480] = image[591, 481] = 200  # in the last chunk alone
+    with vkq.Device(capabilities=doctored(any_device.capabilities, maxStorageBufferRange=160_000)) as small:
+        best = match_template(image, image[588:596, 478:484], method, best=True, device=small)
+    assert best.place.tolist() == [588, 478]
+    assert best.score == (0 if method == "ssd" else 2 * 200**2)
 
 
 def test_nothing_to_do(any_device: vkq.Device) -> None:

@@ -37,6 +37,14 @@ def best_of_maps(scores: npt.NDArray[Any]) -> Best:
     return Best(np.take_along_axis(flat, at[:, None], 1)[:, 0], place)
 
 
+def keep_better(best: Best, first: int, top: int, found: Best, ssd: bool) -> None:
+    """Takes what was found in images from *first* on, in places from row *top* on, into the best of all
+    where it is better: parts come in order of rows, so the first place stays where several are alike."""
+    score, place = (part[first : first + len(found.score)] for part in best)
+    better = (found.score < score if ssd else found.score > score) | (top == 0)
+    score[better], place[better] = found.score[better], found.place[better] + [top, 0]
+
+
 class Reduction:
     """The plan of `Best` for images of one kind. ssd: the smallest squared difference instead of the largest
     product."""

@@ -14,6 +14,7 @@ from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from .correlation import Correlation, Sums, axes
 from .images import Images, words
+from .phases import Axis
 
 CHUNK_BYTES = 256 << 20  # of an array's result, and of its templates, on the device at a time
 
@@ -36,15 +37,24 @@ def correlate(
 
 def correlate_arrays(owner: Correlation, p: Conv2dProblem, x: npt.NDArray[Any], y: npt.NDArray[Any]) -> None:
     """The correlation of an array with templates that are on the device, into *y*, in chunks."""
-    rows, columns = axes(p)
-    images, lines = _image_chunk(p, owner.sums, x.itemsize, _most_bytes(owner.device))
+    _, columns = axes(p)
+    for n, top, chunk, rows in image_chunks(owner.device, p, x, 8 if owner.sums.wide else 4):
+        sent = Tensor.from_numpy(words(chunk), owner.device)
+        found = owner.run(sent, Images.of_array(chunk), rows, columns)
+        y[n : n + len(chunk), :, top : top + rows.out] = numbers(found, owner.sums.wide)
+
+
+def image_chunks(
+    device: Device, p: Conv2dProblem, x: npt.NDArray[Any], result_bytes: int
+) -> Iterator[tuple[int, int, npt.NDArray[Any], Axis]]:
+    """(first image, first result row, images, their vertical axis) of what is worked on together, where each
+    result takes so many bytes on the device."""
+    rows, _ = axes(p)
+    images, lines = _image_chunk(p, result_bytes, x.itemsize, _most_bytes(device))
     for n in range(0, p.n, images):
         for top in range(0, p.oh, lines):
             seen, axis = rows.part(top, min(top + lines, p.oh))
-            chunk = x[n : n + images, :, seen]
-            sent = Tensor.from_numpy(words(chunk), owner.device)
-            found = owner.run(sent, Images.of_array(chunk), axis, columns)
-            y[n : n + images, :, top : top + lines] = numbers(found, owner.sums.wide)
+            yield n, top, x[n : n + images, :, seen], axis
 
 
 def numbers(y: Tensor, wide: bool) -> npt.NDArray[Any]:
@@ -71,14 +81,14 @@ def _template_chunks(p: Conv2dProblem, sums: Sums, most_bytes: int) -> Iterator[
         yield first, last, (last - first) // unit if p.groups > 1 else 1
 
 
-def _image_chunk(p: Conv2dProblem, sums: Sums, itemsize: int, most_bytes: int) -> tuple[int, int]:
+def _image_chunk(p: Conv2dProblem, result_bytes: int, itemsize: int, most_bytes: int) -> tuple[int, int]:
     """(images, result rows) that are worked on together."""
     images, lines = p.n, p.oh
 
     def fits() -> bool:
         reach = min(p.h, (lines - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1)
         raw = images * p.ic * reach * p.w * itemsize
-        result = images * p.oc * lines * p.ow * (8 if sums.wide else 4)
+        result = images * p.oc * lines * p.ow * result_bytes
         return max(raw, result) <= most_bytes
 
     while not fits() and images > 1:

@@ -72,8 +72,7 @@ def match_template(
     shape = (1, *((1, *a.shape) if len(a.shape) == 2 else a.shape))
     kept.problem(shape)
     if best and method != "ccoeff_normed":
-        x, images = kept.source(a, shape)
-        found = kept.best_of(x, images, method == "ssd")
+        found = kept.best_of(a, shape, method == "ssd")
         return Best(*(part[0, 0] if single else part[0] for part in found))
     host = a.numpy().reshape(shape) if isinstance(a, Tensor) else a.reshape(shape)
     products = kept(host)[0].astype(np.int64, copy=False)

@@ -20,9 +20,9 @@ from ..runtime.kept import keep
 from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
 from . import correlation as op
-from .best import Best, Reduction, tensor_range
+from .best import Best, Reduction, keep_better, tensor_range
 from .checks import DTYPES, Accumulate, Array, accumulator, bias_of, integers, squares_fit
-from .chunks import correlate_arrays
+from .chunks import correlate_arrays, image_chunks
 from .explain import explained
 from .images import Images, words
 from .phases import Axis
@@ -132,29 +132,36 @@ class Templates:
         """
         if method not in ("ccorr", "ssd"):
             raise ArgumentError(f"Templates.best: method is {method!r}; it must be ccorr or ssd")
-        if isinstance(x, Tensor):
-            return self.best_of(x, self._of_tensor(x, x.shape), method == "ssd")
-        array = self._checked(integers("Templates.best", "x", x))
-        self.problem(array.shape)
-        return self.best_of(
-            Tensor.from_numpy(words(array), self.device), Images.of_array(array), method == "ssd"
-        )
+        given = x if isinstance(x, Tensor) else integers("Templates.best", "x", x)
+        return self.best_of(given, given.shape, method == "ssd")
 
-    def best_of(self, x: Tensor, images: Images, ssd: bool) -> Best:
-        """`best` of images on the device."""
-        p = self.problem(images.shape)
+    def best_of(self, x: Tensor | Array, shape: Sequence[int], ssd: bool) -> Best:
+        """`best` of images under this shape (N, C, H, W); arrays in chunks, where they are large."""
+        p = self.problem(shape)
         if 0 in p.y_shape:
             raise ArgumentError(f"Templates.best: the result has shape {p.y_shape}, and no place")
         if ssd:
             self._check_ssd(p)
         rows, columns = op.axes(p)
+        if isinstance(x, Tensor):
+            best = self._found(x, self._of_tensor(x, shape), rows, columns, ssd)
+        else:
+            array = self._checked(x).reshape(shape)
+            best = Best(np.zeros((p.n, p.oc), np.int64), np.zeros((p.n, p.oc, 2), np.int64))
+            for first, top, chunk, part in image_chunks(self.device, p, array, 0):
+                sent = Tensor.from_numpy(words(chunk), self.device)
+                found = self._found(sent, Images.of_array(chunk), part, columns, ssd)
+                keep_better(best, first, top, found, ssd)
+        if not ssd:
+            return best
+        own = (self.w.reshape(len(self.w), -1).astype(np.int64) ** 2).sum(axis=1)
+        return Best(best.score + own, best.place)
+
+    def _found(self, x: Tensor, images: Images, rows: Axis, columns: Axis, ssd: bool) -> Best:
+        """The best of images on the device, without the templates' own squares."""
         key = images, rows, columns, ssd
         reduction = self._reductions.get(key) or keep(self._reductions, key, Reduction(self._owner, *key))
-        found = reduction.read(run(reduction.plan, [x]).numpy())
-        if not ssd:
-            return found
-        own = (self.w.reshape(len(self.w), -1).astype(np.int64) ** 2).sum(axis=1)
-        return Best(found.score + own, found.place)
+        return reduction.read(run(reduction.plan, [x]).numpy())
 
     @property
     def plain(self) -> bool:
@@ -170,13 +177,6 @@ class Templates:
         p = self.problem(x_shape)
         image = np.broadcast_to(np.zeros((), self.x_dtype), tuple(x_shape))
         return explained(self._owner, p, Images.of_array(image))
-
-    def source(self, x: Tensor | Array, shape: Sequence[int]) -> tuple[Tensor, Images]:
-        """Images on the device under this shape (N, C, H, W)."""
-        if isinstance(x, Tensor):
-            return x, self._of_tensor(x, shape)
-        array = self._checked(x).reshape(shape)
-        return Tensor.from_numpy(words(array), self.device), Images.of_array(array)
 
     def _check_ssd(self, p: Conv2dProblem) -> None:
         if (p.stride, p.dilation, p.groups) != ((1, 1), (1, 1), 1) or self._bias.any():
