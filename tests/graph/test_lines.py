@@ -3,11 +3,14 @@
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
 from onnx import helper
 
 import vkq
+import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
+from vkq.onnx.fallback import FallbackWarning
 
 POOLS: dict[str, dict[str, Any]] = {
     "MaxPool": {"kernel_shape": [3], "strides": [2], "pads": [1, 0]},
@@ -43,3 +46,42 @@ def test_nearest_resize(any_device: vkq.Device) -> None:
     node = helper.make_node("Resize", ["a", "", "scales"], ["b"], mode="nearest")
     constants = q("x", 0.05, 100, "uint8") | {"scales": np.array([1, 1, 2.5], np.float32)}
     check(any_device, model(around(node), {"x": x}, constants, "uint8"), {"x": x})
+
+
+def dequantized(axis: int, scales: tuple[int, ...], **blocks: int) -> tuple[list[Any], dict[str, Any]]:
+    """Nodes and constants of a convolution of 6 and 4 channels whose weight is dequantized."""
+    rng = np.random.default_rng(3)
+    constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
+        "w": rng.integers(-127, 128, (4, 6, 3)).astype(np.int8),
+        "ws": rng.uniform(0.001, 0.01, scales).astype(np.float32),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["c"], axis=axis, **blocks),
+        helper.make_node("Conv", ["a", "c"], ["b"], kernel_shape=[3]),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    return nodes, constants
+
+
+@pytest.mark.parametrize("axis", [0, -3])
+def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device, axis: int) -> None:
+    """Of a weight that gets an axis more."""
+    x = bytes_of((2, 6, 19), "uint8")
+    nodes, constants = dequantized(axis, (4,))
+    check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
+
+
+def test_scales_of_blocks_go_to_the_fallback(any_device: vkq.Device) -> None:
+    x = bytes_of((2, 6, 19), "uint8")
+    nodes, constants = dequantized(1, (4, 3, 3), block_size=2)
+    constants = {name: value for name, value in constants.items() if name not in ("ys", "yz")}
+    nodes[2:] = [helper.make_node("Conv", ["a", "c"], ["y"], kernel_shape=[3])]
+    data = model(nodes, {"x": x}, constants, "float32", opset=21)
+    with pytest.raises(vkq.UnsupportedModelError, match="Conv"):
+        vkq.onnx.InferenceSession(data, any_device)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="Conv"):
+        (ours,) = session.run(None, {"x": x})
+    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # sums of floats in any order

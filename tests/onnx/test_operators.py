@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import vkq
 import vkq.onnx
+from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.operators import MICROSOFT, RULES
 
 TYPES = ["int8", "uint8"]
@@ -349,3 +350,26 @@ def test_every_rule_is_an_operator_of_onnx() -> None:
         except onnx.defs.SchemaError:
             unknown.append((domain, op))
     assert {domain for domain, _ in unknown} <= {MICROSOFT}
+
+
+@pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])
+@pytest.mark.parametrize("which", ["xs", "ws", "ys"])
+def test_what_is_no_scale_goes_to_the_fallback(any_device: vkq.Device, which: str, number: float) -> None:
+    """ONNX takes any number."""
+    x = bytes_of((3, 8), "uint8")
+    constants = q("x", 0.03, 100, "uint8") | q("y", 0.1, 120, "uint8") | {
+        "w": bytes_of((8, 4), "int8", 1), "ws": np.array([0.01, 0.02, 0.03, 0.04], np.float32),
+    }  # fmt: skip
+    constants[which] = np.float32(number) if which != "ws" else np.array([0.01, number, 1, 2], np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["b"], axis=1),
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+    ]
+    data = model(nodes, {"x": x}, constants, "uint8")
+    with pytest.raises(vkq.UnsupportedModelError, match="cannot run on a device"):
+        vkq.onnx.InferenceSession(data, any_device)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning):
+        assert session.run(None, {"x": x})[0].shape == (3, 4)

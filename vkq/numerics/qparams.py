@@ -136,7 +136,7 @@ def check_scales(scale: npt.ArrayLike, channels: int, what: str) -> npt.NDArray[
         raise DTypeError(f"{what} has dtype {given.dtype}; scales must be real numbers.")
     given = _per_channel(given, channels, what)
     scales = _as_float32(given)
-    bad = np.flatnonzero(~_is_good_scale(scales))
+    bad = np.flatnonzero(~are_scales(scales))
     if bad.size:
         channel = int(bad[0])
         raise ArgumentError(
@@ -208,7 +208,8 @@ def _as_float32(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         return np.asarray(values, np.float32)
 
 
-def _is_good_scale(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+def are_scales(scales: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+    """Of each number whether it can be a scale."""
     return np.asarray(np.isfinite(scales) & (scales >= np.float32(SMALLEST_SCALE)))
 
 
@@ -231,7 +232,7 @@ def _scale(scale: Any) -> float:
         rounded = _as_float32(np.asarray(float(scale)))
     except OverflowError:  # a Python int beyond float64
         rounded = np.asarray(np.float32(np.inf))
-    if not _is_good_scale(rounded):
+    if not are_scales(rounded):
         raise ArgumentError(
             f"QParams: scale is {shown(scale)}; it must be positive, finite and at least 2**-126 (1.18e-38)"
             " as a float32."

@@ -9,6 +9,7 @@ import numpy as np
 
 from ...kernels.repack import reshaped
 from ...layout.extent import Spec
+from ...numerics.qparams import are_scales
 from ...ops import matmul as product
 from ...ops import quantize_each, take
 from ...ops.shape import concatenated
@@ -38,6 +39,10 @@ def _each_check(graph: Graph, node: Node) -> str | None:
     if unknown or graph.specs[node.inputs[1]].dtype != "float32" or len(dtypes & set(BYTES)) != 1:
         has = ", ".join(str(graph.specs[name]) for name in node.inputs if name)
         return f"its parameters must be constants, float32 and 8-bit; it has {has}"
+    scales = graph.constants[node.inputs[1]]
+    bad = scales[~are_scales(scales)]
+    if bad.size:
+        return f"one of its scales is {bad[0]}; they must be positive, finite and at least 2**-126"
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...numerics.qparams import QParams
+from ...numerics.qparams import QParams, are_scales
 from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
@@ -42,6 +42,7 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
         or data is None
         or scale is None
         or scale.dtype != np.float32
+        or not are_scales(scale).all()
         or made.attributes.get("block_size")
     ):
         return None

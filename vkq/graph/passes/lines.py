@@ -66,7 +66,10 @@ def _weight(sweep: Sweep, node: Node, name: str) -> str:
     if weight is not None:
         return sweep.constant(np.ascontiguousarray(weight[:, :, None]), f"{name}/tall")
     array = sweep.array(made.inputs[0]) if made is not None else None
-    if made is None or array is None or int(made.attributes.get("axis", 1)) not in (0, 1):
+    axis = int(made.attributes.get("axis", 1)) if made is not None else 2
+    axis += 3 if axis < 0 else 0
+    if made is None or array is None or axis not in (0, 1) or made.attributes.get("block_size"):
         return _reshaped(sweep, name, (first, second, 1, length), node)
     tall = sweep.constant(np.ascontiguousarray(array[:, :, None]), f"{made.inputs[0]}/tall")
-    return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **made.attributes)
+    attributes = {**made.attributes, "axis": axis}
+    return sweep.emit("DequantizeLinear", [tall, *made.inputs[1:]], source=made.source, **attributes)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...numerics.qparams import QParams
+from ...numerics.qparams import QParams, are_scales
 from ..graph import Graph, Node
 from ..operators.movement import parts
 from ..operators.operator import Inputs, axis_of
@@ -75,6 +75,8 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
     zero_name = node.input(2)
     zero = scalar(sweep.array(zero_name)) if zero_name else np.uint8(0)
     if scale is None or zero is None or zero.dtype.name not in ("int8", "uint8") or scale.dtype != np.float32:
+        return False
+    if not are_scales(scale):  # ONNX takes any number
         return False
     q = QParams.of(scale, zero)
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
