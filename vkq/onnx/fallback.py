@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 import warnings
@@ -18,8 +19,9 @@ from ..runtime.programs import Progress
 from .cpu import cpu_session
 from .foreign import in_onnx
 from .operators import MICROSOFT
+from .tensors import NEWEST
 
-OPSET = 21  # of the nodes that are handed to ONNX Runtime; the reader made newest forms of them
+OPSET = 21  # of the nodes that are handed to ONNX Runtime, of which the reader made newest forms
 
 
 class FallbackWarning(UserWarning):
@@ -32,12 +34,13 @@ class Mixed:
     def __init__(
         self, graph: Graph, device: Device, layers: dict[Hashable, Any], progress: Progress | None = None
     ):
-        refused = {id(node) for node, _ in refusals(graph)}
+        refused = {id(node): opset_of(node) for node, _ in refusals(graph)}
         self.graph = graph
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
-        for on_cpu, part in partitions(graph, refused):
-            run = _CpuPart(part).run if on_cpu else Executable(part, device, layers, progress=progress).run
-            self.parts.append((on_cpu, part, run))
+        for opset, part in partitions(graph, refused):
+            cpu = _CpuPart(part, opset) if opset else None
+            run = cpu.run if cpu else Executable(part, device, layers, progress=progress).run
+            self.parts.append((opset > 0, part, run))
         self.cpu_nodes = len(refused)
         crossing = {name for cpu, part, _ in self.parts if cpu for name in (*part.inputs, *part.outputs)}
         self.crossing_bytes = sum(graph.specs[name].nbytes for name in crossing)
@@ -82,25 +85,48 @@ def _callers() -> int:
     return level
 
 
-def partitions(graph: Graph, refused: set[int]) -> list[tuple[bool, Graph]]:
-    """(on the CPU, part) in an order in which they can run: as many nodes as possible of one kind, then the
-    other."""
+def _since(op: str, opset: int = NEWEST) -> int:
+    """The opset of ai.onnx from which on an operator is as it is in *opset*; 0: there is none."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(op, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
+
+
+def opset_of(node: Node) -> int:
+    """The opset of ai.onnx in which a node is handed to ONNX Runtime: an operator that the reader does not
+    know is as the model has it, which a newer opset may read otherwise, and some came later than `OPSET`."""
+    op, own = node.op, None
+    if op == "foreign":
+        op, own = node.attributes["op"], node.attributes["opset"]
+    form = _since(op, OPSET)
+    if not form:
+        return own or _since(op) or OPSET
+    return OPSET if own is None or _since(op, own) == form else int(own)
+
+
+def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:
+    """(opset, or 0 for the device, part) in an order in which they can run: as many nodes as possible of one
+    kind, then of the next. refused: what does not run on the device, with its opset."""
     left, have = list(graph.nodes), {*graph.inputs, *graph.constants}
-    groups: list[tuple[bool, list[Node]]] = []
-    on_cpu = False
+    groups: list[tuple[int, list[Node]]] = []
+    kinds = itertools.cycle((0, *sorted(set(refused.values()))))
     while left:
         group: list[Node] = []
         rest = []
+        kind = next(kinds)
         for node in left:
-            if (id(node) in refused) == on_cpu and all(name in have for name in node.inputs if name):
+            if refused.get(id(node), 0) == kind and all(name in have for name in node.inputs if name):
                 group.append(node)
                 have.update(node.outputs)
             else:
                 rest.append(node)
         if group:
-            groups.append((on_cpu, group))
-        left, on_cpu = rest, not on_cpu
-    return [(cpu, _part(graph, group)) for cpu, group in groups]
+            groups.append((kind, group))
+        left = rest
+    return [(kind, _part(graph, group)) for kind, group in groups]
 
 
 def _part(graph: Graph, nodes: list[Node]) -> Graph:
@@ -121,16 +147,16 @@ def _part(graph: Graph, nodes: list[Node]) -> Graph:
 class _CpuPart:
     """Nodes in ONNX's words, in a session of ONNX Runtime."""
 
-    def __init__(self, part: Graph):
+    def __init__(self, part: Graph, opset: int):
         self.outputs = part.outputs
-        self.session = cpu_session(_proto(part).SerializeToString(), "fallback='onnxruntime'")
+        self.session = cpu_session(_proto(part, opset).SerializeToString(), "fallback='onnxruntime'")
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         results: list[Array] = self.session.run(self.outputs, dict(inputs))
         return dict(zip(self.outputs, results, strict=True))
 
 
-def _proto(part: Graph) -> Any:
+def _proto(part: Graph, opset: int) -> Any:
     import onnx
     from onnx import helper
 
@@ -141,13 +167,24 @@ def _proto(part: Graph) -> Any:
         )
 
     constants = [onnx.numpy_helper.from_array(array, name) for name, array in part.constants.items()]
-    nodes = [one for node in part.nodes for one in (*_flags(part, node), _node(node, part))]
+    nodes = [one for node in part.nodes for one in (*_flags(part, node), _node(node, part, opset))]
+    _name_once(nodes)
     domains = {node.domain for node in nodes} - {""}
     graph = helper.make_graph(
         nodes, "part", [info(name) for name in part.inputs], [info(name) for name in part.outputs], constants
     )
-    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in sorted(domains))]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _name_once(nodes: list[Any]) -> None:
+    """Of nodes that stand for one of the model's only the first has its name: ONNX Runtime takes no name
+    twice, but none as often as one likes."""
+    named: set[str] = set()
+    for node in nodes:
+        if node.name in named:
+            node.name = ""
+        named.add(node.name)
 
 
 MICROSOFTS = ("QuickGelu", "MatMulNBits")  # of the graph's operators, those of its domain
@@ -169,7 +206,7 @@ def _flags(part: Graph, node: Node) -> list[Any]:
     return [helper.make_node("Cast", [x], [f"{node.outputs[0]}/{x}/bool"], to=bool_) for x in names]
 
 
-def _node(node: Node, part: Graph) -> Any:
+def _node(node: Node, part: Graph, opset: int) -> Any:
     """A node of the graph as ONNX has it."""
     from onnx import defs, helper
 
@@ -181,7 +218,7 @@ def _node(node: Node, part: Graph) -> Any:
     elif op in MICROSOFTS:
         domain = MICROSOFT
     if domain == "":
-        known = defs.get_schema(op, OPSET, domain).attributes
+        known = defs.get_schema(op, opset, domain).attributes
         attributes = {key: value for key, value in attributes.items() if key in known}
     given = in_onnx(attributes)
     inputs = [f"{node.outputs[0]}/{x}/bool" if x and _is_flag(part, node, x) else x for x in node.inputs]

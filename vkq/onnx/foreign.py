@@ -15,11 +15,13 @@ from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
 
-def unknown(node: Node, domain: str, why: str = "") -> Node:
-    """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes."""
+def unknown(node: Node, domain: str, opset: int | None, why: str = "") -> Node:
+    """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes. It is
+    as in *opset* of ai.onnx, or in the newest form."""
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
     attributes = {
-        "op": node.op, "domain": domain, "attributes": node.attributes, "infer": _foreign_specs, "why": why,
+        "op": node.op, "domain": domain, "opset": None if domain else opset, "attributes": node.attributes,
+        "infer": _foreign_specs, "why": why,
     }  # fmt: skip
     return Node("foreign", node.inputs, node.outputs, attributes, node.source)
 
@@ -40,9 +42,9 @@ def _attribute(key: str, value: Any) -> Any:
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
     onnx, a = package(), x.node.attributes
-    refusal = f"{x.node}: {a['why']}"
+    refusal, opset = f"{x.node}: {a['why']}", a["opset"] or NEWEST
     try:
-        schema = onnx.defs.get_schema(a["op"], NEWEST, a["domain"])
+        schema = onnx.defs.get_schema(a["op"], opset, a["domain"])
         types = {
             name: onnx.helper.make_tensor_type_proto(
                 onnx.helper.np_dtype_to_tensor_dtype(np.dtype(s.dtype)), s.shape
@@ -59,7 +61,7 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
             a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **in_onnx(a["attributes"])
         )
         found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], NEWEST)]
+            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], opset)]
         )
         arguments = [
             argument_of(onnx.helper.make_value_info(name, found[name]))

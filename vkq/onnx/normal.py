@@ -39,7 +39,7 @@ def _normal(reading: Reading, node: Node, x: str, axes: Sequence[int]) -> str:
 def layer_normalization(reading: Reading, node: Node) -> None:
     axis = int(node.attributes.get("axis", -1))
     if axis >= 0 or len(node.outputs) > 1:
-        reading.nodes.append(unknown(node, ""))  # how many axes there are is not known here
+        reading.nodes.append(unknown(node, "", reading.opset))  # how many axes there are is not known here
         return
     normal, bias = _normal(reading, node, node.inputs[0], range(axis, 0)), node.input(2)
     scaled = reading.emit(node, "Mul", [normal, node.inputs[1]], "" if bias else node.outputs[0])

@@ -48,7 +48,7 @@ class Model:
             [a.name for a in self.inputs], [a.name for a in self.outputs], list(self.nodes), constants, specs
         )
         return fold_constants(
-            graph, lambda node, why: unknown(node, "", why)
+            graph, lambda node, why: unknown(node, "", None, why)
         )  # infers every value on its way
 
 
@@ -119,7 +119,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     domains = {id(node): domain for node, domain in plain}
     for node in ordered:
         if not read_node(reading, node, domains[id(node)]):
-            reading.nodes.append(unknown(node, domains[id(node)]))
+            reading.nodes.append(unknown(node, domains[id(node)], opset))
     _check_names(inputs, outputs, reading)
     return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
 
