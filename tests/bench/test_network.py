@@ -14,6 +14,8 @@ import pytest
 import vkq
 from tests.bench.test_run import SHORT
 from tests.onnx.networks import KINDS, Net, quantized
+from tests.onnx.test_groups import inputs_of, node, weight
+from tests.onnx.test_operators import model as single_model
 from vkq import cli
 from vkq.bench import ceilings, network, result
 from vkq.graph.executable import Executable
@@ -191,6 +193,22 @@ def test_no_number_is_no_wrong_number(tmp_path: Path, software_device: vkq.Devic
     onnx.save(onnx.parser.parse_model(text), tmp_path / "root.onnx")
     assert bench(tmp_path / "root.onnx", tmp_path / "run.json", "--clock", "submit") == 0
     assert result.read(tmp_path / "run.json").rows[0].verified.startswith("9 of 9 outputs are ONNX Runtime")
+
+
+def test_sums_of_floats_are_verified_to_a_bound(tmp_path: Path, software_device: vkq.Device) -> None:
+    """ONNX Runtime, whose bytes they are not, may round x to 8 bits on its way (accuracy_level)."""
+    w, x = weight(40, 96, 4, 32, False), np.zeros((3, 96), np.float32)
+    one = node(96, 40, 4, 32, inputs_of(w))
+    one.attribute.append(onnx.helper.make_attribute("accuracy_level", 4))
+    (tmp_path / "groups.onnx").write_bytes(single_model([one], {"x": x}, inputs_of(w), "float32"))
+    assert bench(tmp_path / "groups.onnx", tmp_path / "run.json", "--clock", "submit") == 0
+    said = "120 of 120 outputs are the NumPy reference's to 0.0001"
+    assert result.read(tmp_path / "run.json").rows[0].verified == said
+    found = network.Network(str(tmp_path / "groups.onnx"), None, software_device)
+    want, _ = found.expected()
+    assert found.wrong(want, want) == 0
+    assert found.wrong({name: y * np.float32(1 + 1e-3) for name, y in want.items()}, want) > 0
+    assert found.wrong({name: np.full_like(y, np.nan) for name, y in want.items()}, want) == 120
 
 
 def test_one_model_at_a_time_is_on_the_device(

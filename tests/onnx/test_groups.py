@@ -72,6 +72,17 @@ def test_as_onnx_runtime_within_the_bound(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
+def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
+    """ONNX Runtime 1.32's CPU provider takes 8 in place of packed ones then."""
+    w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
+    found = []
+    for more in ({}, {"groups": np.arange(160, dtype=np.int32) // 32}):
+        given = inputs_of(w) | more
+        data = model([node(160, 5, 4, 32, given)], {"x": x}, given, "float32")
+        found += vkq.onnx.InferenceSession(data, any_device).run(None, {"x": x})
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize(
     ("k", "block", "changes", "error"),
     [
