@@ -88,15 +88,14 @@ class HalfConvolution:
         def halves() -> Int32:
             return packed_halves(padded(chunked(weight, CHUNK, 1)))
 
-        def straight() -> Int32:
+        def pairs() -> Int32:
             signed = self.gathered.signed
-            w = chunked(less_zeros(weight, zero_points) if signed else weight, CHUNK, 1)
-            return (packed_signs if signed else packed_pairs)(padded(by_columns(w, kh, kw)))
+            w = by_columns(less_zeros(weight, zero_points) if signed else weight)
+            return (packed_signs if signed else packed_pairs)(padded(w))
 
-        size = 4 * layout(WEIGHT_LAYOUT).words(shape), 4 * layout(PAIRS_LAYOUT).words(shape)
-        self.halves = Resident(self.device, size[0], halves)
-        self.pairs = Resident(self.device, size[1], straight)
-        self._straight, self._in_order = straight, dict[bytes, Resident]()
+        self.halves = Resident(self.device, 4 * layout(WEIGHT_LAYOUT).words(shape), halves)
+        self.pairs = Resident(self.device, 4 * layout(PAIRS_LAYOUT).words(shape), pairs)
+        self._pairs, self._in_order = pairs, dict[bytes, Resident]()
 
     def weights(self, tile: PixelTile) -> Resident:
         """The weights, as a tile reads them."""
@@ -107,7 +106,7 @@ class HalfConvolution:
         found = words.order(self.device, tile.matrices)
         key, size = found.tobytes(), self.pairs.bytes // words.WORDS * found.size
         if key not in self._in_order:
-            self._in_order[key] = Resident(self.device, size, lambda: words.in_order(self._straight(), found))
+            self._in_order[key] = Resident(self.device, size, lambda: words.in_order(self._pairs(), found))
         return self._in_order[key]
 
     def chosen(self, p: Conv2dProblem, dtype: str) -> PixelTile | None:
@@ -158,14 +157,14 @@ class HalfConvolution:
         if found is None:
             return self._other(p)[1].convolve(b, p, x, y)
         x = converted(b, x, y.spec.dtype)
-        push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
+        tiles = {"tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW"))}
+        push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | tiles | {
             "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
-            "tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW")),
         }  # fmt: skip
         if found.variant.shader == STRAIGHT:
-            push |= divisor("tiles_n", -(-4 * self.gemm.n4 // found.size("BN")))
-            for name, size in (("tiles_h", "TH"), ("tiles_w", "TW")):
-                push |= divisor(name, -(-(p.oh if size == "TH" else p.ow) // found.size(size)))
+            tiles["tiles_n"] = -(-4 * self.gemm.n4 // found.size("BN"))
+            for name, count in tiles.items():
+                push |= divisor(name, count)
         else:
             push["steps"] = p.kh * p.kw * found.size("CH") // found.size("BK")
         values = self._values(p, found.variant, found.matrices)
@@ -175,11 +174,12 @@ class HalfConvolution:
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
 
 
-def by_columns(w: Int8, kh: int, kw: int) -> Int8:
-    """Weights (OC, K) with k = (chunk of channels, kh, kw, channel) as STRAIGHT reads them: k = (chunk, kw,
-    block of 32 channels, kh, channel)."""
-    blocks = w.reshape(len(w), -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
-    return np.ascontiguousarray(blocks).reshape(w.shape)
+def by_columns(weight: Int8) -> Int8:
+    """(OC, IC, KH, KW) as STRAIGHT reads it: (OC, K) with k = (chunk of channels, kw, block of them, kh,
+    channel)."""
+    w, (oc, _, kh, kw) = chunked(weight, CHUNK, 1), weight.shape
+    blocks: Int8 = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
+    return blocks.reshape(w.shape)
 
 
 def _straight(p: Conv2dProblem) -> bool:
