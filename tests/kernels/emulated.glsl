@@ -87,9 +87,6 @@ struct MatrixAcc {
   array[(at) + place_##layout_(i_) * (stride) + across_##layout_(i_) / 4u][across_##layout_(i_) % 4u] = \
       stored_bits(matrix.e[i_])
 
-#define load_sums(matrix, at)                                     \
-  [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++)         \
-  matrix.e[i_] = sum_of(tile[(at) + element(i_) / 4u][element(i_) % 4u])
 #define scale_sums(matrix, scales, biases)                                          \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) {                         \
     matrix.e[i_] = matrix.e[i_] * scales.e[i_] + biases.e[i_];                      \
