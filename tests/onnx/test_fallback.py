@@ -1,5 +1,6 @@
 """What ONNX Runtime is given of a model: nodes as the model has them, with names that it takes."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -54,3 +55,43 @@ def test_nodes_that_stand_for_one_have_names_of_their_own(any_device: vkq.Device
     constants = q("x", 0.0, 100, "uint8") | q("y", 1 / 256, 0, "uint8")
     node = helper.make_node("QLinearSigmoid", ["x", "xs", "xz", "ys", "yz"], ["y"], domain=MICROSOFT)
     check(any_device, model([node], {"x": x}, constants, "uint8"), {"x": x})
+
+
+@pytest.mark.parametrize("between", [False, True], ids=["int8", "float32"])
+def test_a_bound_that_is_computed(any_device: vkq.Device, between: bool) -> None:
+    """No table of two numbers: a bound is one for all."""
+    feed = {"x": bytes_of((3, 4), "int8"), "low": np.array(-5, np.int8)}
+    clip = [helper.make_node("Clip", ["x", "low"], ["y"])]
+    constants: dict[str, Any] = {}
+    if between:
+        constants = q("q", 0.5, 100, "int8")
+        clip = [
+            helper.make_node("DequantizeLinear", ["x", "qs", "qz"], ["a"]),
+            helper.make_node("DequantizeLinear", ["low", "qs", "qz"], ["b"]),
+            helper.make_node("Clip", ["a", "b"], ["c"]),
+            helper.make_node("QuantizeLinear", ["c", "qs", "qz"], ["y"]),
+        ]
+    data = model(clip, feed, constants, "int8")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)  # of int8 numbers alone
+        (got,) = session.run(None, feed)
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+
+
+def test_what_onnx_runtime_cannot_run_is_said(any_device: vkq.Device) -> None:
+    feed = {"x": np.ones((2, 3), np.float32), "at": np.full((1, 3), 7, np.int64)}
+    constants = {"v": np.zeros((1, 3), np.float32)}
+    node = helper.make_node("ScatterElements", ["x", "at", "v"], ["y"])
+    data = model([node], feed, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning), pytest.raises(vkq.ModelError, match="ONNX Runtime cannot run"):
+        session.run(None, feed)
+
+
+def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
+    """Which asks for margins below 0."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])
+    check(any_device, model([node], {"x": x}, {"w": w}, "float32"), {"x": x})

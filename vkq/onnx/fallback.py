@@ -152,7 +152,10 @@ class _CpuPart:
         self.session = cpu_session(_proto(part, opset).SerializeToString(), "fallback='onnxruntime'")
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        results: list[Array] = self.session.run(self.outputs, dict(inputs))
+        try:
+            results: list[Array] = self.session.run(self.outputs, dict(inputs))
+        except Exception as error:  # a class of its own for each kind of failure
+            raise ModelError(f"ONNX Runtime cannot run its part: {str(error)[:500]}") from error
         return dict(zip(self.outputs, results, strict=True))
 
 

@@ -53,6 +53,8 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
         before, after = [], []
         for i, size in enumerate(x_shape[2:]):
             total = strides[i] * (size - 1) + added[i] + dilations[i] * (w_shape[2 + i] - 1) + 1 - wanted[i]
+            if total < 0:
+                raise UnsupportedForm(f"{node}: its output_shape {tuple(wanted)} is beyond what x reaches")
             less, more = total // 2, total - total // 2
             before.append(more if auto == "SAME_LOWER" else less)
             after.append(less if auto == "SAME_LOWER" else more)

@@ -13,6 +13,7 @@ import dataclasses
 
 import numpy as np
 
+from ...errors import ModelError
 from ..graph import Array, Graph, Node
 from ..operators.table import TABLE, compute
 from .sweep import Sweep
@@ -108,7 +109,10 @@ class Tables:
         if not (same and whole) or _channel_axis(sweep, cone, 0) != -1:
             return False
         numbers = _all_numbers(specs[0].dtype, 1, -1, ())
-        table = _evaluate(sweep, cone, name, {a: numbers[:, None], b: numbers[None, :]})
+        try:
+            table = _evaluate(sweep, cone, name, {a: numbers[:, None], b: numbers[None, :]})
+        except ModelError:  # no function of pairs of numbers: a bound, a zero point that is computed
+            return False
         sweep.nodes.pop()
         sweep.emit(
             "lookup2",
