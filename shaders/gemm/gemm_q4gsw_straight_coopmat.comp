@@ -46,10 +46,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 const uint SCALES_AT = BM * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STAGE = ZEROS_AT + ZERO_HALVES;
 shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 #define thread gl_LocalInvocationIndex
-uint n, first_row, blocks, across, first_step;  // of the workgroup; of all; of its part of k
-#ifdef SPLIT
+uint n, first_row, blocks, across;  // of the workgroup; of all
 #include "coopmat_split.glslh"
-#endif
 
 // The end of a product: sums have been scaled.
 #define LATE
@@ -165,13 +163,7 @@ void multiply_step(uint turn, uint t) {
 
 void main() {
   uint tiles_n = ceil_div(p.n, BN), index = workgroup_index(), steps = ceil_div(p.k, BK);
-  first_step = 0u;
-#ifdef SPLIT
-  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
-  index /= parts;
-  first_step = part * p.part_steps;
-  steps = min(p.part_steps, steps - first_step);
-#endif
+  TAKE_PART;
   n = index % tiles_n * BN;
   first_row = index / tiles_n * BM;
   blocks = ceil_div(p.k, BLOCK);
@@ -186,8 +178,5 @@ void main() {
   // What lies beyond the end of k is multiplied by x of zero.
   [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
-#ifdef SPLIT
-  if (parts == 1u || has_all_sums(index, part, parts))
-#endif
-    store_results();
+  ONCE_ALL_SUMS store_results();
 }

@@ -66,12 +66,7 @@ shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 uint group, n, first_row;  // of the workgroup
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
-#ifdef SPLIT
 #include "coopmat_split.glslh"
-uint first_step;  // of the workgroup's part of k
-#else
-#define first_step 0u
-#endif
 
 #ifdef PLANES
 #include "half_planes.glslh"
@@ -138,12 +133,7 @@ uint x_place(uint t, uint stage) { return stage * STAGE + BN * W_ROW + subgroup_
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), tiles_m = ceil_div(p.m, BM);
   uint index = workgroup_index(), steps = ceil_div(p.k, BK);
-#ifdef SPLIT
-  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
-  index /= parts;
-  first_step = part * p.part_steps;
-  steps = min(p.part_steps, steps - first_step);
-#endif
+  TAKE_PART;
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
@@ -151,8 +141,5 @@ void main() {
   begin_w();
   clear_acc();
   multiply_steps(ceil_div(steps, TURNS) * TURNS);
-#ifdef SPLIT
-  if (parts == 1u || has_all_sums(index, part, parts))
-#endif
-    store_results();
+  ONCE_ALL_SUMS store_results();
 }

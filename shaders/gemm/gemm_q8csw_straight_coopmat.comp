@@ -50,12 +50,7 @@ shared uvec4 tile[NEEDED > SCRATCH ? NEEDED : SCRATCH];
 uint group, n, first_row;  // of the workgroup
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
-#ifdef SPLIT
 #include "coopmat_split.glslh"
-uint first_step;  // of the workgroup's part of k
-#else
-#define first_step 0u
-#endif
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #ifdef X_ROWS
@@ -155,12 +150,7 @@ void multiply_step(uint turn, uint t) {
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), tiles_m = ceil_div(p.m, BM);
   uint index = workgroup_index(), steps = ceil_div(p.k, BK);
-#ifdef SPLIT
-  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
-  index /= parts;
-  first_step = part * p.part_steps;
-  steps = min(p.part_steps, steps - first_step);
-#endif
+  TAKE_PART;
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
@@ -179,8 +169,5 @@ void main() {
   // What lies beyond the end of k is multiplied by x of zero.
   [[dont_unroll]] for (uint t = 0u; t < steps; t += TURNS)
     [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) multiply_step(turn, t + turn);
-#ifdef SPLIT
-  if (parts == 1u || has_all_sums(index, part, parts))
-#endif
-    store_results();
+  ONCE_ALL_SUMS store_results();
 }

@@ -55,11 +55,7 @@ uint place_of_phase(uint c, uint row) {
 #endif
 shared uvec4 tile[STAGES * STAGE > SCRATCH ? STAGES * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
-#ifdef SPLIT
 #include "coopmat_split.glslh"
-#else
-#define first_step 0u
-#endif
 
 #define X_ACROSS min(BM, INVOCATIONS)  // rows that one round of loads covers
 #define W_ACROSS min(BN, INVOCATIONS)
@@ -73,9 +69,6 @@ shared uvec4 tile[STAGES * STAGE > SCRATCH ? STAGES * STAGE : SCRATCH];
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // where this invocation's row, and output, begin
 uint group, first_row, n;  // of the workgroup
-#ifdef SPLIT
-uint first_step;  // of the workgroup's part of k
-#endif
 
 #define TURN_RUNS 8  // of k, to which weights are padded: p.steps counts these in WIDE
 uint place_of_row(uint row) { return first_row + row < p.rows ? first_row + row : OUTSIDE; }
@@ -167,12 +160,7 @@ uint w_place(uint stage) { return stage * STAGE + subgroup_n * W_ROW; }
 void main() {
   uint tiles_n = ceil_div(p.n, BN), tiles_m = ceil_div(p.rows, BM);
   uint index = workgroup_index(), steps = p.steps;
-#ifdef SPLIT
-  uint parts = ceil_div(p.steps, p.part_steps), part = index % parts;
-  index /= parts;
-  first_step = part * p.part_steps;
-  steps = min(p.part_steps, p.steps - first_step);
-#endif
+  TAKE_PART;
   group = index / (tiles_n * tiles_m);
   n = index % tiles_n * BN;
   first_row = index / tiles_n % tiles_m * BM;
@@ -182,8 +170,5 @@ void main() {
   steps = ceil_div(steps * TURN_RUNS, RUNS);
 #endif
   multiply_steps(steps);
-#ifdef SPLIT
-  if (parts == 1u || has_all_sums(index, part, parts))
-#endif
-    store_results(n, group * p.n, p.n);
+  ONCE_ALL_SUMS store_results(n, group * p.n, p.n);
 }
