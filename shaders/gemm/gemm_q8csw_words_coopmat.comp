@@ -47,10 +47,7 @@ shared uvec4 tile[2 * STAGE > SCRATCH ? 2 * STAGE : SCRATCH];
 uint n, first_row;  // of the workgroup
 #include "half_epilogue.glslh"
 uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : OUTSIDE; }
-#ifdef SPLIT
 #include "coopmat_split.glslh"
-#endif
-uint first_step;  // of the workgroup's part of k
 
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
@@ -121,13 +118,7 @@ void multiply(uint slot, uint stage) {
 
 void main() {
   uint tiles_n = ceil_div(4u * p.n4, BN), index = workgroup_index(), steps = p.k / BK;
-  first_step = 0u;
-#ifdef SPLIT
-  uint parts = ceil_div(steps, p.part_steps), part = index % parts;
-  index /= parts;
-  first_step = part * p.part_steps;
-  steps = min(p.part_steps, steps - first_step);
-#endif
+  TAKE_PART;
   n = index % tiles_n * BN;
   first_row = index / tiles_n * BM;
   w_chunks = p.k / CHUNK;
@@ -144,8 +135,5 @@ void main() {
   barrier();
   [[dont_unroll]] for (uint t = 2u; t < steps; t += 2u) { TURN(t - 2u, true) }
   TURN(steps - 2u, false)
-#ifdef SPLIT
-  if (parts == 1u || has_all_sums(index, part, parts))
-#endif
-    store_results();
+  ONCE_ALL_SUMS store_results();
 }
