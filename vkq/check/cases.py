@@ -179,6 +179,7 @@ _ODD = {
     "linear[M=70,K=2051,N=7]": "twice above what float lanes sum exactly",
     "linear[M=1,K=160,N=37]": "one row, K in groups of 32",
     "linear[M=35,K=192,N=33]": "just above a tile of 32, K in groups of 64",
+    "linear[M=6,K=224,N=35]": "K in groups of 16, half of a step or of a chunk of 4 bits",
     **{
         f"linear[M={5 + k % 4},K={k},N={n}]": f"K % 4 = {k % 4}, N % 4 = {n % 4}"
         for k in (28, 29, 30, 31)
