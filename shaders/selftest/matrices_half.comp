@@ -6,7 +6,8 @@
 //           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
 //           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
 //           which words of two elements an invocation has, and these are put together
-//           (gemv_q8csw_words_coopmat.comp).
+//           (gemv_q8csw_words_coopmat.comp); of bfloat16 rows of x lie 8 after the other in two words of an
+//           invocation (gemv_q8csw_words_parts_coopmat.comp).
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -16,6 +17,7 @@
 #extension GL_KHR_shader_subgroup_basic : require
 #ifdef BRAIN
 #extension GL_EXT_bfloat16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #else
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
@@ -46,7 +48,6 @@ void main() {
   MatrixW low;
   MatrixX lower;
   MatrixAcc acc = matrix_of_zeros();
-#ifndef BRAIN
   uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
   if (PAIRED) {
     for (uint i = lane; i < MM * RUNS; i += SUBGROUP) outputs[i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
@@ -59,7 +60,6 @@ void main() {
     [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
       x_place[q] = min(word_of_matrix(lower, q), MN * RUNS * 4u - 1u);
   }
-#endif
   [[dont_unroll]] for (uint s = 0u; s < p.steps; s++) {
     barrier();
     for (uint i = lane; i < MN * RUNS; i += SUBGROUP) rows[i] = x[(index * p.steps + s) * MN * RUNS + i];
@@ -67,14 +67,21 @@ void main() {
     barrier();
     coopMatLoad(low, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(lower, rows, 0, ALIKE ? 0u : RUNS, gl_CooperativeMatrixLayoutColumnMajor);
-#ifndef BRAIN
     if (PAIRED) {
       [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
         set_word(low, q, outputs[w_place[q] / 4u][w_place[q] % 4u]);
+#ifdef BRAIN
+      const uint EIGHT = 8u * RUNS * 4u;  // words of 8 rows
+      if (MN == 16u)
+        [[unroll]] for (uint q = 0u; q < WORDS_BOTH; q++) {
+          uint at = x_place[q] % EIGHT, further = at + EIGHT;
+          set_both(lower, q, rows[at / 4u][at % 4u], rows[further / 4u][further % 4u]);
+        }
+#else
       [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
         set_word(lower, q, rows[x_place[q] / 4u][x_place[q] % 4u]);
-    }
 #endif
+    }
     acc = coopMatMulAdd(low, lower, acc);
   }
 #ifndef BRAIN

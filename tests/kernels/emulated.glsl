@@ -138,6 +138,11 @@ struct MatrixAcc {
 #define MOST_WORDS_X WORDS_W
 #define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
+// Columns of x, 16 of them, are neighbours' here.
+#define WORDS_BOTH WORDS_X
+#define set_both(m, q, word, further) set_word(m, q, gl_LocalInvocationIndex % 16u < 8u ? (word) : (further))
+#define f16vec2 vec2
+#define unpackFloat2x16 unpackHalf2x16
 #define subtract_matrix(m, zeros)                                              \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)        \
     m.k[i_ / 4u][i_ % 4u] = less_zeros(m.k[i_ / 4u][i_ % 4u], zeros.k[i_ / 4u][i_ % 4u])

@@ -40,6 +40,7 @@ FEATURES = (
     "cooperativeMatrix",
     "vulkanMemoryModel",
     "shaderInt8",
+    "shaderInt16",
     "shaderFloat16",
     "shaderBFloat16CooperativeMatrix",
     "storageBuffer16BitAccess",
@@ -50,7 +51,7 @@ LIMITS = {"maxComputeSharedMemorySize": 49152, "maxComputeWorkGroupInvocations":
 EXTENSIONS = (
     "GL_KHR_cooperative_matrix", "GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic",
     "GL_EXT_shader_explicit_arithmetic_types_int8", "GL_EXT_shader_explicit_arithmetic_types_float16",
-    "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
+    "GL_EXT_shader_explicit_arithmetic_types_int16", "GL_EXT_bfloat16", "GL_EXT_shader_16bit_storage",
 )  # fmt: skip
 IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"MatrixAcc (\S+) = matrix_of_zeros\(\);", r"MatrixAcc \1; clear(\1);"),

@@ -13,7 +13,7 @@ from tests.runtime.work import replayed
 from vkq.kernels import half, half_few
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
-from vkq.probe.matrices import BRAIN
+from vkq.probe.matrices import BRAIN, HALF
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 
@@ -128,10 +128,10 @@ def test_elements_that_are_no_pairs_are_seen(
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16", wrong=wrong)
     stages = selftest.stages(strict_device)
-    said = stages[selftest.PAIRS]()
+    said = stages[selftest.PAIRS[HALF]]()
     assert "matrices of 16x16x16 f16, put together from words of two elements: " in said
     assert stages["matrices_half"]() is None
-    found = dataclasses.replace(selftest.report(strict_device), failures={selftest.PAIRS: said})
+    found = dataclasses.replace(selftest.report(strict_device), failures={selftest.PAIRS[HALF]: said})
     monkeypatch.setattr(selftest, "report", lambda _: found)
     w = np.random.default_rng(5).integers(-127, 128, (36, 256), np.int8)
     layer = vkq.Linear(w, 0.01, compute="float16", device=strict_device)
@@ -143,9 +143,9 @@ def test_pairs_are_asked_for_where_a_profile_says_so(
 ) -> None:
     sixteen_bits.provide(strict_device, monkeypatch)
     emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16")
-    assert selftest.PAIRS not in selftest.stages(strict_device)
+    assert selftest.PAIRS[HALF] not in selftest.stages(strict_device)
     profile_says(monkeypatch, selftest, matrix_pairs=True)
-    assert selftest.stages(strict_device)[selftest.PAIRS]() is None
+    assert selftest.stages(strict_device)[selftest.PAIRS[HALF]]() is None
 
 
 def test_float16_tensors_need_not_ask(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

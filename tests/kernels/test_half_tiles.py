@@ -12,6 +12,7 @@ from tests.device.reported import profile_says, reported
 from vkq.kernels import half, half_tiles
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.probe import selftest
+from vkq.probe.matrices import HALF
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
@@ -107,7 +108,7 @@ def test_weights_straight_from_memory(
 
 
 @pytest.mark.parametrize(("says", "failures", "way"), [
-    (True, {}, "words"), (True, {selftest.PAIRS: "something"}, "matrices"), (False, {}, "matrices"),
+    (True, {}, "words"), (True, {selftest.PAIRS[HALF]: "something"}, "matrices"), (False, {}, "matrices"),
 ])  # fmt: skip
 def test_weights_come_in_words_where_elements_are_pairs(
     says: bool, failures: dict[str, str], way: str, units: vkq.Device, monkeypatch: pytest.MonkeyPatch

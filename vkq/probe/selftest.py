@@ -40,7 +40,7 @@ SMALL = "matrix_small"  # the test of matrices whose numbers are less than float
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
-PAIRS = "matrix_pairs"  # the test of what a profile says of matrices of float16, and of nothing else
+PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # of what a profile says of matrices, alone
 
 runtime_device.rounds_otherwise = lambda device: report(device).soft_float
 
@@ -93,10 +93,10 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
         if lacking_half(device.capabilities, form) is None:
             ways = ("", ALIKE) if form == HALF else ("",)
             tests[name] = partial(_test_half_matrices, device, form, ways)
+            if profile(device.capabilities).matrix_pairs:
+                tests[PAIRS[form]] = partial(_test_half_matrices, device, form, (PAIRED,))
     if lacking_half(device.capabilities) is None:
         tests[SMALL] = partial(_test_half_matrices, device, HALF, (SMALL,))
-        if profile(device.capabilities).matrix_pairs:
-            tests[PAIRS] = partial(_test_half_matrices, device, HALF, (PAIRED,))
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)

@@ -86,9 +86,10 @@ def half_refusal(device: Device, form: str = HALF) -> str | None:
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
 
 
-def pairs_refusal(device: Device) -> str | None:
-    """What the self-test found wrong in matrices of float16 put together from pairs of elements, or None."""
-    return _failed(device, selftest.PAIRS)
+def pairs_refusal(device: Device, form: str = HALF) -> str | None:
+    """What the self-test found wrong in matrices of float16 (or another form) put together from pairs of
+    elements, or None."""
+    return _failed(device, selftest.PAIRS[form])
 
 
 def signs_refusal(device: Device) -> str | None:
