@@ -24,6 +24,7 @@ from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select.path import pairs_refusal, signs_refusal
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from . import half_few
 from .cast import converted
@@ -113,6 +114,7 @@ class HalfMatrices:
             return packed_signs(padded(True)) if signed else packed_pairs(padded())
 
         self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(self.takes_signs(STRAIGHT)))
+        self.moved = resident(PAIRS_LAYOUT, lambda: pairs(False))  # for who takes no signs
         size = -(-shape[1] // WORDS_OUTPUTS) * WORDS_OUTPUTS * shape[2]
         self.words = Resident(gemm.device, size, lambda: in_words(pairs(self.takes_signs(WORDS)), shape[2]))
 
@@ -143,19 +145,21 @@ class HalfMatrices:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
         form = self.elements.form
-        few = n >= LEAST_COLUMNS and half_few.fitting(self.gemm, rows, dtype) is not None
+        few = n >= LEAST_COLUMNS and self._fitting(rows, dtype) is not None
         return few or worth(form, facts, rows, n, numbers * n, numbers, LEAST_MACS[form])
 
     def writes(self, x: Value, rows: int) -> str:
         """The type of a product's results."""
         whole = self.elements == FLOAT16 and self.gemm.channels % 4 == 0
-        return x.spec.dtype if whole or half_few.fitting(self.gemm, rows, x.spec.dtype) else "float32"
+        return x.spec.dtype if whole or self._fitting(rows, x.spec.dtype) else "float32"
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
         """A product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
-            b.dispatch(few, [x, *self.constants(b, STRAIGHT), y], push, gemm.macs(rows))
+            parts, straight = (self.moved, gemm.parameters), (self.pairs, self.parameters(STRAIGHT))
+            taken = parts if few.variant.shader == half_few.PARTS else straight
+            b.dispatch(few, [x, *map(b.constant, taken), y], push, gemm.macs(rows))
             return
         way = self.way(rows, words=self._as_words(x, y))
         tile = way.variant.axes["tile"]
@@ -176,11 +180,16 @@ class HalfMatrices:
         """The pipeline of few rows, unless a tile or parts are asked for."""
         if self.tile or self.parts or x.spec.dtype != y.spec.dtype:
             return None
-        if found := half_few.fitting(self.gemm, rows, x.spec.dtype):
+        if found := self._fitting(rows, x.spec.dtype):
             variant, values, subgroup = found
-            values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
+            values |= self.gemm.affine.constants
+            if "SIGNED" in variant.specialization:
+                values["SIGNED"] = self.signed
             return self.gemm.device.program(variant, values, subgroup)
         return None
+
+    def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], int] | None:
+        return half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:
         """Whether rows are whole runs, and whole blocks of results of the same type."""

@@ -1,11 +1,13 @@
-"""Few rows of float16 tensors on matrix units of float16, whose subgroups have parts of k to themselves: the
-product of gemv_q8csw_words_coopmat.comp, and with more of them of gemv_q8csw_coopmat.comp."""
+"""Few rows on matrix units, whose subgroups have parts of k to themselves: of float16 tensors the product of
+gemv_q8csw_words_coopmat.comp, and with more rows of gemv_q8csw_coopmat.comp, of float32 tensors that of
+gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
-from ..probe.matrices import Matrices, advertised_half
+from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
+from ..runtime.device import Device
 from ..runtime.program import refusals
 from ..select.path import half_refusal, pairs_refusal
 from ..shader.catalog import catalog
@@ -14,41 +16,59 @@ from .floats import FloatGemm
 from .half_operands import RUN
 
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
+PARTS = "gemv_q8csw__words_parts_coopmat"
 ROWS = (8, 16, 32, 64)  # at most
 # Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
 INVOCATIONS = (512, 256, 128)
-# Of WORDS, by the rows: where a multiprocessor has one workgroup at most, where two, and more. 0: never.
-WORDS_INVOCATIONS = {8: (512, 256, 128), 16: (256, 0, 128)}
-CHUNK = 128  # k that its subgroups take at once
+# Of others, by the rows: where a multiprocessor has one workgroup at most, where two, and more. 0: never.
+WORDS_INVOCATIONS = {
+    WORDS: {8: (512, 256, 128), 16: (256, 0, 128)},
+    PARTS: {8: (512, 256, 128), 16: (256, 0, 0)},
+}
+CHUNK = 128  # k that their subgroups take at once
+PARTS_LEAST = 4096  # outputs and k of PARTS at least
+PARTS_MOST = 4096  # of more than 8 rows: what was timed
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False) -> bool:
-    """Whether so many rows should be made by so many workgroups: 3 to 16 are, whatever there is; two, which
-    gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; more, whose x
-    every workgroup reads, where also none has two."""
+    """Whether so many rows of float16 should be made by so many workgroups: 3 to 16 are, whatever there is;
+    two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; more,
+    whose x every workgroup reads, where also none has two."""
     most = 2 * workgroups >= multiprocessors
     one = rows == 2 or (rows == 1 and words)
     return 3 <= rows <= 16 or (most and (one or (rows > 16 and workgroups <= multiprocessors)))
 
 
-def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, Value], int] | None:
+def worth_parts(rows: int, n: int, k: int) -> bool:
+    """Whether so many rows of float32 should be made by PARTS: of sizes that were timed, and up to 8 of
+    larger ones, too. Fewer than 5 gemv adds up in registers."""
+    larger = rows > 8 and max(n, k) > PARTS_MOST
+    return 5 <= rows <= 16 and min(n, k) >= PARTS_LEAST and not larger
+
+
+def fitting(
+    gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
+) -> tuple[Variant, dict[str, Value], int] | None:
     """The variant for so many rows in and out, its constants, and the size of its subgroups; None for other
     numbers or types of rows, for rows that are not whole runs of 8 k or of 4 results, and on a device without
-    fitting matrices."""
+    fitting matrices. form: of the elements that layers are made of."""
     tall = next((tall for tall in ROWS if rows <= tall), None)
-    whole = gemm.groups == 1 and gemm.k % RUN == 0 and gemm.channels % 4 == 0
-    if tall is None or not whole or dtype != "float16" or half_refusal(gemm.device):
+    if tall is None or gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
-    words = tall in WORDS_INVOCATIONS and not pairs_refusal(gemm.device)
-    for shader in (WORDS, STEPS) if words else (STEPS,):
+    for shader in _shaders(gemm.device, dtype, form):
+        if not catalog().shaders[shader].having(rows=str(tall)):
+            continue
         variant = catalog().find(shader, rows=str(tall))
         workgroups = variant.workgroups({"n4": gemm.n4})
-        sizes = invocations(facts, shader, tall, workgroups, gemm.k)
-        if not worth(rows, workgroups, profile(facts).multiprocessors, shader == WORDS):
+        if shader == PARTS:
+            taken = worth_parts(rows, gemm.channels, gemm.k)
+        else:
+            taken = worth(rows, workgroups, profile(facts).multiprocessors, shader == WORDS)
+        if not taken:
             continue
-        narrow = sorted(advertised_half(facts), key=lambda one: one.n)
-        for matrices in narrow if shader == WORDS else narrow[::-1]:  # wide ones are fewer instructions
+        sizes = invocations(facts, shader, tall, workgroups, gemm.k)
+        for matrices in _matrices(facts, shader):
             for size in sizes:
                 values = {**matrices.shape_constants, "LOCAL_X": size}
                 if _fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
@@ -56,19 +76,36 @@ def fitting(gemm: FloatGemm, rows: int, dtype: str) -> tuple[Variant, dict[str, 
     return None
 
 
+def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
+    """Those for rows of a type that the device multiplies, the best first."""
+    if dtype == "float32":
+        return (PARTS,) if form == BRAIN and not pairs_refusal(device, BRAIN) else ()
+    if half_refusal(device):
+        return ()
+    return (STEPS,) if pairs_refusal(device) else (WORDS, STEPS)
+
+
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
-    """Of a workgroup of the shader, the best first. WORDS is for whole chunks, of which each subgroup has one
-    at least, and for devices that are known to hold matrices as it takes them."""
+    """Of a workgroup of the shader, the best first. All but STEPS are for whole chunks, of which each
+    subgroup has one at least, and for devices that are known to hold matrices as they take them."""
     known = profile(facts)
     if shader == STEPS:
         return INVOCATIONS[workgroups > known.multiprocessors :]
     if k % CHUNK or not known.matrix_pairs:
         return ()
     several = min(workgroups // (known.multiprocessors + 1), 2)
-    most = min(WORDS_INVOCATIONS[tall][several], max(32 * (k // CHUNK), INVOCATIONS[-1]))
+    most = min(WORDS_INVOCATIONS[shader][tall][several], max(32 * (k // CHUNK), INVOCATIONS[-1]))
     return tuple(size for size in INVOCATIONS if size <= most)
 
 
+def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
+    """The matrices that the device lists, for STEPS wide ones first: they are fewer instructions."""
+    found = sorted(advertised_half(facts, BRAIN if shader == PARTS else HALF), key=lambda one: one.n)
+    return found[::-1] if shader == STEPS else found
+
+
 def _fits(variant: Variant, matrices: Matrices) -> bool:
-    """Whether weights lie in memory as the matrices have them, and rows are whole matrices."""
-    return (matrices.m, matrices.k) == (16, 16) and matrices.n <= min(int(variant.defines["BM"]), 16)
+    """Whether weights lie in memory as the matrices have them, and rows are whole matrices; PARTS is for
+    those of 16 alone."""
+    whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.defines["BM"])
+    return (matrices.m, matrices.k) == (16, 16) and whole

@@ -1,0 +1,155 @@
+"""Few rows of float32, cut in registers into three parts for matrix units whose subgroups have parts of k to
+themselves; see test_parts.py and test_half_few.py."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.device.reported import profile_says, reported
+from tests.runtime.work import replayed
+from vkq.kernels import half_few
+from vkq.layout.extent import Spec
+from vkq.probe import selftest
+from vkq.probe.matrices import BRAIN
+from vkq.problem.names import parse
+from vkq.select.path import half_refusal
+
+from . import emulated
+
+SHAPES = ("16x8x16 f16", "16x16x16 bf16")
+
+
+@pytest.fixture
+def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    for module in (half_few, selftest):
+        profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
+    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
+    if half_refusal(strict_device, BRAIN):
+        emulated.emulate(strict_device, monkeypatch, *SHAPES)
+    return strict_device
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said: str = "something") -> None:
+    """From now on the self-test found something wrong."""
+    found = dataclasses.replace(selftest.report(device), failures={test: said})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+
+
+# rows beyond halves of matrices and whole ones, columns beyond workgroups; fewer chunks than subgroups, of
+# which some have one and some none, and of which all have several
+@pytest.mark.parametrize(("rows", "k"), [(8, 128), (5, 1280), (13, 1408), (16, 2176)])
+def test_rows_as_they_are(rows: int, k: int, units: vkq.Device) -> None:
+    rng = np.random.default_rng(rows + k)
+    data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(size=(rows, k)).astype(np.float32)
+    options: dict[str, Any] = {"w_zero_point": data.w_zero_point, "bias": data.float_bias}
+    layer = vkq.Linear(data.w, data.w_scale, device=units, activation="relu", **options)
+    assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_few.PARTS}:{8 if rows <= 8 else 16}",)
+    want = data.expected_sum(x, None, "float32")
+    want = dataclasses.replace(want, y=np.maximum(want.y, 0))
+    assert want.mismatch(replayed(layer, x, units) if rows == 5 else layer(x)) is None
+
+
+def test_rows_of_both_types(units: vkq.Device) -> None:
+    """Of one layer, whose weights float16 takes as a sign and 7 bits, and float32 moved by 128."""
+    rng = np.random.default_rng(7)
+    w, x = rng.integers(-127, 128, (36, 256), np.int8), rng.normal(size=(6, 256)).astype(np.float16)
+    layer = vkq.Linear(w, 1e-3, device=units)
+    assert layer._gemm.matrices.signed
+    found = [layer.plan(Spec(x.shape, dtype)).variants for dtype in ("float16", "float32")]
+    assert found == [(f"{half_few.WORDS}:8",), (f"{half_few.PARTS}:8",)]
+    terms = x[:, None].astype(np.float64) * w * float(np.float32(1e-3))
+    want, bound = terms.sum(-1), (256 + 4) * 2.0**-24 * np.abs(terms).sum(-1)
+    assert (np.abs(layer(x.astype(np.float32)) - want) <= bound).all()
+    assert (np.abs(layer(x) - want) <= bound + 2.0**-11 * np.abs(want) + 2.0**-25).all()
+
+
+@pytest.mark.parametrize(("rows", "point"), [(8, 0), (8, -128), (16, 127)])
+def test_extremes(rows: int, point: int, units: vkq.Device) -> None:
+    """What is infinite or no number stays in its row, and is what a sum in float64 is."""
+    k, rng = 256, np.random.default_rng(rows)
+    w = rng.integers(-128, 128, (36, k)).astype(np.int8)
+    w[0], w[1], w[2, 9] = -128, 127, point  # the last times infinity is no number
+    x = rng.normal(size=(rows, k)).astype(np.float32)
+    layer = vkq.Linear(w, 1e-3, w_zero_point=np.full(36, point, np.int8), device=units)
+    clean = layer(x)[0]
+    x[1, 5], x[2, 9], x[3, 9], x[4] = np.nan, np.inf, -np.inf, 3e38 / 256 / k
+    x[5, ::2], x[6, ::3], x[7], x[7, 1] = 1e30, 1e-30, 1e-36, 1e-44
+    x[-1, 3] = np.uint32(0x7F800001).view(np.float32)  # no number, of which only the lowest bit says so
+    got = layer(x).astype(np.float64)
+    np.testing.assert_array_equal(got[0], clean)
+    with np.errstate(invalid="ignore"):
+        terms = x[:, None].astype(np.float64) * (w.astype(np.float64) - point) * float(np.float32(1e-3))
+        want = terms.sum(-1)
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
+    bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + 2.0**-122  # a device may flush parts below 2^-126
+    assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
+
+
+def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows and more, a k that is not whole chunks, results that are not whole blocks, few columns,
+    float16, a tile that is asked for, layers of float16, and a device of which nothing is known."""
+    few = Spec((8, 256), "float32")
+    for x, n, compute in (
+        (few, 36, "float32"), (Spec((4, 256), "float32"), 36, "float32"), (few, 38, "float32"),
+        (Spec((17, 256), "float32"), 36, "float32"), (Spec((8, 264), "float32"), 36, "float32"),
+        (few, 16, "float32"), (Spec((8, 256), "float16"), 36, "float32"), (few, 36, "float16"),
+    ):  # fmt: skip
+        layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute=compute, device=units)
+        taken = half_few.PARTS in layer.plan(x).variants[0]
+        assert taken == ((x, n, compute) == (few, 36, "float32"))
+    layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=units)
+    layer._gemm.matrices.tile = "32x64"
+    assert half_few.PARTS not in layer.plan(few).variants[0]
+    profile_says(monkeypatch, half_few, matrix_pairs=False)
+    layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=units)
+    assert half_few.PARTS not in layer.plan(few).variants[0]
+
+
+@pytest.mark.parametrize("wrong", [
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # of other outputs and rows
+    (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # elements that are no neighbours
+    (r"(#define set_both.*) < 8u", r"\1 < 4u"),  # rows that are not 8 apart
+], ids=["places", "pairs", "both"])  # fmt: skip
+def test_elements_that_lie_elsewhere_are_seen(
+    wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the profile says; few rows then take other kernels."""
+    for module in (half_few, selftest):
+        profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
+    emulated.emulate(strict_device, monkeypatch, "16x16x16", form="bf16", wrong=wrong)
+    stages = selftest.stages(strict_device)
+    said = stages[selftest.PAIRS[BRAIN]]()
+    assert "matrices of 16x16x16 bf16, put together from words of two elements: " in said
+    assert stages["matrices_brain"]() is None
+    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
+    refuse(monkeypatch, strict_device, selftest.PAIRS[BRAIN], said)
+    layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
+    assert half_few.PARTS not in layer.plan(Spec((8, 256), "float32")).variants[0]
+
+
+def test_the_self_test(units: vkq.Device) -> None:
+    assert selftest.stages(units)[selftest.PAIRS[BRAIN]]() is None
+
+
+def test_invocations_by_chunks_and_multiprocessors() -> None:
+    """Of an H200: 4096^2, N=8192, N=11008, and k that is not whole chunks."""
+    facts = reported("nvidia-h200")
+    for tall, want in ((8, [512, 256, 128, None]), (16, [256, None, None, None])):
+        found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (
+            (128, 4096), (133, 8192), (344, 4096), (128, 4160),
+        )]  # fmt: skip
+        assert found == [() if size is None else (size,) for size in want]
+
+
+def test_rows_and_sizes_that_are_worth_it() -> None:
+    sizes = [(4096, 4096), (4096, 11008), (11008, 4096), (8192, 8192), (4096, 3968), (4064, 4096)]
+    most = [max((m for m in range(40) if half_few.worth_parts(m, n, k)), default=0) for n, k in sizes]
+    assert most == [16, 8, 8, 8, 0, 0]
+    assert [m for m in range(40) if half_few.worth_parts(m, 4096, 4096)] == list(range(5, 17))
