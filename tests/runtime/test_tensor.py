@@ -1,6 +1,8 @@
 """Tensors from every kind of array, and what they refuse."""
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -175,3 +177,16 @@ def test_a_layer_refuses_a_tensor_of_another_device(any_device: vkq.Device) -> N
         one = work.linear(any_device)
         with pytest.raises(vkq.ArgumentError, match="must be the same"):
             one.layer(vkq.Tensor.from_numpy(one.x, other))
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_what_is_on_a_device_stays_in_its_process(
+    send: Callable[[object], object], any_device: vkq.Device
+) -> None:
+    layer = vkq.Linear(np.ones((4, 8), np.int8), 0.1, x_qparams=vkq.QParams(0.1, 0), device=any_device)
+    tensor = vkq.Tensor.from_numpy(np.zeros((2, 8), np.int8), any_device)
+    layer(tensor)
+    for given in (any_device, layer, tensor):
+        name = type(given).__name__
+        with pytest.raises(vkq.DTypeError, match=f"{name}: what is on a device belongs to one process"):
+            send(given)

@@ -70,6 +70,11 @@ def match_template(
     a = image if isinstance(image, Tensor) else integers("match_template", "image", image)
     kept, single = _templates(a, templates, path, device)
     shape = (1, *((1, *a.shape) if len(a.shape) == 2 else a.shape))
+    if shape[2] < kept.w.shape[2] or shape[3] < kept.w.shape[3]:
+        raise ArgumentError(
+            f"match_template: the image is {shape[2]} x {shape[3]} and the templates {kept.w.shape[2]} x"
+            f" {kept.w.shape[3]}; they must fit in the image"
+        )
     kept.problem(shape)
     if best and method != "ccoeff_normed":
         found = kept.best_of(a, shape, method == "ssd")

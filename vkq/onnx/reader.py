@@ -90,6 +90,8 @@ def _parsed(model: Any) -> tuple[Any, Path | None]:
         model, folder = path.read_bytes(), path.parent
     if not isinstance(model, (bytes, bytearray, memoryview)):
         raise ModelError(f"the model is a {type(model).__name__}; give a path, bytes or an onnx.ModelProto")
+    if not len(model):
+        raise ModelError("the model is empty: it has 0 bytes")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(bytes(model))

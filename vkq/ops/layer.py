@@ -15,6 +15,7 @@ from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
 from ..numerics.requantize import Activation
 from ..runtime.builder import Builder, Value
+from ..runtime.context import OfOneProcess
 from ..runtime.device import Device
 from ..runtime.eager import run
 from ..runtime.kept import keep
@@ -80,7 +81,7 @@ class Explanation:
         )
 
 
-class Layer(Generic[P]):
+class Layer(OfOneProcess, Generic[P]):
     """A weight with its scheme, on a device. ``Linear`` and ``Conv2d`` say what it means; P is their problem
     type."""
 

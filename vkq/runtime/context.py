@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import weakref
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from ..device import verdict, vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose_device
 from ..device.profiles import profile
-from ..errors import ArgumentError, NoDeviceError
+from ..errors import ArgumentError, DTypeError, NoDeviceError
 from .extension import native_module
 
 OPERATIONS_BEFORE_SUBMIT = 256
@@ -20,6 +20,17 @@ SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its me
 
 class Closes(Protocol):
     def close(self) -> None: ...
+
+
+class OfOneProcess:
+    """What lives on a device, and so can be neither pickled nor copied."""
+
+    def __reduce__(self) -> NoReturn:
+        raise DTypeError(
+            f"{type(self).__name__}: what is on a device belongs to one process and cannot be pickled or"
+            " copied; open a Device in each process, and send arrays (Tensor.numpy) or a"
+            " vkq.onnx.InferenceSession, which opens its device again"
+        )
 
 
 _open: weakref.WeakSet[Closes] = weakref.WeakSet()

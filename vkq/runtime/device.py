@@ -18,7 +18,7 @@ from ..device.profiles import profile
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
-from .context import close_at_exit, open_context
+from .context import OfOneProcess, close_at_exit, open_context
 from .kept import PLANS_KEPT, Kept
 from .memory import DeviceMemory
 from .plan import Plan, Resident
@@ -41,7 +41,7 @@ def _believed(device: Device) -> bool:
 rounds_otherwise: Callable[[Device], bool] = _believed
 
 
-class Device:
+class Device(OfOneProcess):
     """A Vulkan device, opened with the features that vkq's shaders use.
 
     Args:

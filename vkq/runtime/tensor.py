@@ -17,6 +17,7 @@ from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
 from ..numerics.qparams import QParams
 from .buffer import Buffer
+from .context import OfOneProcess
 from .device import Device
 from .opened import opened
 from .transfer import CPU, as_array, check_dtype, get, put, snapshot
@@ -30,7 +31,7 @@ def _no_operators(x: Tensor, shape: Sequence[int]) -> Tensor:
 reshaped: Callable[[Tensor, Sequence[int]], Tensor] = _no_operators
 
 
-class Tensor:
+class Tensor(OfOneProcess):
     """An array in device memory.
 
     ``shape`` is the logical shape; ``dtype`` is "int8", "uint8", "float32", "int32" or "float16" (which only
