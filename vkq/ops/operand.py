@@ -73,7 +73,8 @@ def device_of(op: str, operands: Sequence[Operand | None], device: Device | int 
     for other in devices[1:]:
         if other is not devices[0]:
             raise ArgumentError(
-                f"{op}: the operands are on {devices[0]!r} and {other!r}; they must be on one device, opened once"
+                f"{op}: the operands are on {devices[0]!r} and {other!r}; they must be on one device, opened"
+                " once"
             )
     return devices[0] if devices else opened(None)
 
