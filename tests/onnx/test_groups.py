@@ -72,6 +72,32 @@ def test_as_onnx_runtime_within_the_bound(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
+@pytest.mark.parametrize("points", ["none", "packed", "float32"])
+@pytest.mark.parametrize(("bits", "block", "blocks"), [(4, 256, 3), (8, 512, 2)])
+def test_blocks_beyond_the_largest_group(
+    bits: int, block: int, blocks: int, points: str, device: vkq.Device
+) -> None:
+    """Groups of 128 share their scales and zero points; an odd number leaves half a byte of these."""
+    rng, n, k = np.random.default_rng(block), 9, block * blocks
+    w = weight(n, 32 * blocks, bits, 32, points == "none")  # whose groups become blocks
+    packed = rng.integers(0, 256, (n, blocks, block * bits // 8), np.uint8)
+    given = inputs_of(w) | {"b": packed}
+    zeros = w.zero_points()
+    if points == "float32":
+        given["zeros"] = zeros
+    parts = block // 128
+    scale, zero = (np.repeat(x, parts, 1) for x in (w.scales(), zeros))
+    same = vkq.GroupedWeight(packed.reshape(n, blocks * parts, -1), scale, zero, bits)
+    x = rng.standard_normal((3, k), np.float32)
+    data = model([node(k, n, bits, block, given)], {"x": x}, given, "float32")
+    (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    want, size = (reference.linear_grouped(x, same, magnitude=magnitude) for magnitude in (False, True))
+    assert (np.abs(ours - want) <= (k + 4) * EPSILON * size).all()
+    if (bits, points) != (8, "float32"):  # which it refuses
+        (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+        assert (np.abs(theirs - want) <= (k + 4) * EPSILON * size).all()
+
+
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
     """ONNX Runtime 1.32's CPU provider takes 8 in place of packed ones then."""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)
@@ -88,7 +114,10 @@ def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) 
     [
         (40, 32, {}, "K must be a multiple of block_size"),
         (48, 16, {}, "K is 48; K must be a multiple of 32"),
-        (256, 256, {}, "quantize again with such a group"),
+        (96, 96, {}, "quantize again with such a group"),
+        (300, 256, {}, "K must be a multiple of block_size"),
+        (512, 256, {"scales": np.ones(5, np.float32)}, "quantize again with such a group"),
+        (512, 256, {"zeros": np.ones(5, np.uint8)}, "quantize again with such a group"),
         (64, 32, {"groups": np.arange(64, dtype=np.int32) % 2}, "its groups are permuted"),
         (
             64,
@@ -113,7 +142,7 @@ def test_what_cannot_run_is_listed(
     assert str(caught.value).count("MatMulNBits '") == 1
 
 
-@pytest.mark.parametrize(("k", "block"), [(40, 32), (256, 256)])
+@pytest.mark.parametrize(("k", "block"), [(40, 32), (300, 256)])
 def test_what_cannot_run_the_fallback_runs(k: int, block: int, any_device: vkq.Device) -> None:
     rng = np.random.default_rng(k)
     blocks = -(-k // block)

@@ -103,7 +103,7 @@ class GroupedWeight:
     def codes(self) -> npt.NDArray[np.uint8]:
         """(N, K), a code each."""
         n, blocks, size = self.packed.shape
-        return _unpacked(self.packed.reshape(n, blocks * size), self.bits)
+        return unpacked(self.packed.reshape(n, blocks * size), self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
         """(N, K / group) in float32; what a device may flush to 0 is 0."""
@@ -117,7 +117,7 @@ class GroupedWeight:
             return np.full((n, blocks), 1 << self.bits - 1, np.float32)
         stored = self.zero_point
         if stored.dtype == np.uint8:
-            stored = _unpacked(stored, self.bits)[:, :blocks]
+            stored = unpacked(stored, self.bits)[:, :blocks]
         return stored.astype(np.float32)
 
     def dequantize(self) -> npt.NDArray[np.float32]:
@@ -192,7 +192,7 @@ def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     return np.asarray(even[..., ::2] | even[..., 1::2] << 4)
 
 
-def _unpacked(packed: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+def unpacked(packed: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     """The inverse of `_packed`, with a code of padding where there is one."""
     if bits == 8:
         return packed

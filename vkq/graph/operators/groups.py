@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ...errors import ModelError
-from ...numerics.grouped import GroupedWeight
+from ...numerics.grouped import GROUPS, GroupedWeight, unpacked
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator
 
@@ -22,13 +22,31 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
         raise ModelError(f"{node}: its groups are permuted (g_idx); vkq takes neighbours along K")
     if any(node.input(i) and array is None for i, array in zip((B, SCALES, ZERO_POINTS), given, strict=True)):
         raise ModelError(f"{node}: its weight, scales and zero points must be constants")
-    weight = GroupedWeight(given[0], given[1], given[2], bits)  # type: ignore[arg-type]
-    if (weight.shape, weight.group) != ((n, k), block):
+    codes, scales, points = _in_parts(given, bits, block)
+    weight = GroupedWeight(codes, scales, points, bits)  # type: ignore[arg-type]
+    if (weight.shape, weight.group) != ((n, k), min(block, GROUPS[-1])):
         raise ModelError(
             f"{node}: K={k}, N={n}, block_size={block}, and B is {weight}; K must be a multiple of"
             " block_size, so pad K with zeros and quantize again"
         )
     return weight
+
+
+def _in_parts(given: list[Array | None], bits: int, block: int) -> list[Array | None]:
+    """Codes, scales and zero points with larger blocks as several groups that share scale and zero point; as
+    they are, to be refused in words, where their sizes do not fit."""
+    codes, scales, points = given
+    parts, rest = divmod(block, GROUPS[-1])
+    if codes is None or scales is None or parts < 2 or rest or codes.ndim != 3 or not codes.size:
+        return given
+    n, blocks, size = codes.shape
+    if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
+        points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
+    each = [x for x in (scales, points) if x is not None]
+    if size * 8 != block * bits or any(x.size != n * blocks for x in each):
+        return given
+    shared = [None if x is None else np.repeat(x.reshape(n, blocks), parts, 1) for x in (scales, points)]
+    return [codes.reshape(n, blocks * parts, -1), *shared]
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:
