@@ -77,8 +77,6 @@ class Profile:
     matrix_end_cycles: Mapping[str, int]
     half_tile_cycles: Mapping[str, tuple[int, int]]
     straight_tile_cycles: Mapping[str, tuple[int, int]]
-    words_tile_cycles: Mapping[str, tuple[int, int]]
-    words_sizes: tuple[tuple[int, int], ...]
     half_part_cycles: tuple[int, int, int]
     matrix_pairs: bool
     parts_tile_cycles: Mapping[str, tuple[int, int]]

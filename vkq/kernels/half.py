@@ -22,15 +22,15 @@ from ..runtime.builder import Builder, Value
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..select.path import pairs_refusal, signs_refusal
+from ..select.path import signs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from . import half_few
 from .cast import converted
 from .floats import FloatGemm
-from .half_operands import RUN, X_PARTS, halves, in_words, parts_of
-from .half_ways import FLOAT16, LEAST_COLUMNS, PARTS, STRAIGHT, WORDS, WORDS_OUTPUTS, Elements, Way
+from .half_operands import RUN, X_PARTS, halves, parts_of
+from .half_ways import FLOAT16, LEAST_COLUMNS, PARTS, STRAIGHT, Elements, Way
 from .pixels import window
 from .split import counters
 from .weights import Int8, Int32, block_weights
@@ -113,10 +113,8 @@ class HalfMatrices:
         def pairs(signed: bool) -> Int32:
             return packed_signs(padded(True)) if signed else packed_pairs(padded())
 
-        self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(self.takes_signs(STRAIGHT)))
-        self.moved = resident(PAIRS_LAYOUT, lambda: pairs(False))  # for who takes no signs
-        size = -(-shape[1] // WORDS_OUTPUTS) * WORDS_OUTPUTS * shape[2]
-        self.words = Resident(gemm.device, size, lambda: in_words(pairs(self.takes_signs(WORDS)), shape[2]))
+        self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(self.signed))
+        self.moved = resident(PAIRS_LAYOUT, lambda: pairs(False))  # for what takes no signs
 
         def scales() -> npt.NDArray[np.float32]:
             more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
@@ -135,12 +133,6 @@ class HalfMatrices:
         least, most = w.min(axis=2).astype(np.int32), w.max(axis=2).astype(np.int32)
         return bool((most - gemm.zero_point).max() <= 127 and (least - gemm.zero_point).min() >= -127)
 
-    def takes_signs(self, of: Elements) -> bool:
-        """Whether weights are `packed_signs` to kernels of these elements. WORDS, which otherwise subtracts
-        the same from all weights, takes them so where they have zero points alone."""
-        points = of == STRAIGHT or (of == WORDS and bool(self.gemm.zero_point.any()))
-        return points and self.signed
-
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
@@ -157,11 +149,12 @@ class HalfMatrices:
         """A product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
-            parts, straight = (self.moved, gemm.parameters), (self.pairs, self.parameters(STRAIGHT))
-            taken = parts if few.variant.shader == half_few.PARTS else straight
-            b.dispatch(few, [x, *map(b.constant, taken), y], push, gemm.macs(rows))
+            constants = self.constants(b, STRAIGHT)
+            if self.signed and few.variant.shader == half_few.PARTS:
+                constants = [b.constant(self.moved), b.constant(gemm.parameters)]
+            b.dispatch(few, [x, *constants, y], push, gemm.macs(rows))
             return
-        way = self.way(rows, words=self._as_words(x, y))
+        way = self.way(rows)
         tile = way.variant.axes["tile"]
         if in_place := self._in_place(way, x, y, rows):
             operand, variant = x, in_place
@@ -174,7 +167,7 @@ class HalfMatrices:
         way = dataclasses.replace(way, variant=variant)
         shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
         slots = [operand, *self.constants(b, way.of), y, *shared]
-        b.dispatch(self.program(variant, way.matrices, way.of), slots, push | steps, gemm.macs(rows))
+        b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> Program | None:
         """The pipeline of few rows, unless a tile or parts are asked for."""
@@ -191,24 +184,12 @@ class HalfMatrices:
     def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], int] | None:
         return half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
-    def _whole(self, x: Value, y: Value) -> bool:
-        """Whether rows are whole runs, and whole blocks of results of the same type."""
-        return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
-
-    def _as_words(self, x: Value, y: Value) -> bool:
-        """Whether WORDS takes such rows, and the weights, on a device that is known to hold matrices so."""
-        gemm, known = self.gemm, profile(self.gemm.device.capabilities)
-        rows = self._whole(x, y) and x.spec.dtype == "float16" and self.elements == FLOAT16
-        weights = gemm.groups == 1 and (self.signed or not gemm.zero_point.any())
-        return rows and weights and known.matrix_pairs and not pairs_refusal(gemm.device)
-
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
         straight from memory."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
-        if way.of == WORDS:
-            return catalog().find(WORDS.split if way.parts > 1 else WORDS.product, tile=tile)
-        few, whole = rows <= MOST_ROWS[dtype], self._whole(x, y)
+        few = rows <= MOST_ROWS[dtype]
+        whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and dtype == y.spec.dtype
         if way.of == STRAIGHT:
             shader = STRAIGHT.split if way.parts > 1 else STRAIGHT.product
             axes, taken = {"y": f"{dtype}_rows", "tile": tile}, few or dtype == "float16"
@@ -253,23 +234,21 @@ class HalfMatrices:
 
     def constants(self, b: Builder, of: Elements = FLOAT16) -> list[Value]:
         """The weights, as they are read, and what becomes of sums."""
-        weights = self.pairs if of == STRAIGHT else self.words if of == WORDS else self.weights
-        return [b.constant(weights), b.constant(self.parameters(of))]
+        return [b.constant(self.pairs if of == STRAIGHT else self.weights), b.constant(self.parameters(of))]
 
     def parameters(self, of: Elements) -> Resident:
         """What becomes of sums."""
-        return self.scales if self.takes_signs(of) else self.gemm.parameters
+        return self.scales if of == STRAIGHT and self.signed else self.gemm.parameters
 
-    def program(self, variant: Variant, matrices: Matrices, of: Elements = FLOAT16) -> Program:
+    def program(self, variant: Variant, matrices: Matrices) -> Program:
         """The pipeline of a shader."""
         values = {**matrices.constants(variant), **self.gemm.affine.constants}
         if "SIGNED" in variant.specialization:
-            values["SIGNED"] = self.takes_signs(of)
+            values["SIGNED"] = self.signed
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
-    def way(self, rows: int, shader: str | None = None, words: bool = False) -> Way:
-        """The one that should be the fastest for so many rows, of a product (of WORDS, too) or another
-        shader."""
+    def way(self, rows: int, shader: str | None = None) -> Way:
+        """The one that should be the fastest for so many rows, of a product or another shader."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
         whole = shader == self.elements.convolution
@@ -277,14 +256,12 @@ class HalfMatrices:
         facts = gemm.device.capabilities
         able = self.elements.able(facts, shader, self.tile)
         if shader == FLOAT16.product:
-            more = (STRAIGHT, WORDS) if words else (STRAIGHT,)
-            able = itertools.chain(able, *(of.able(facts, of.product, self.tile) for of in more))
+            able = itertools.chain(able, STRAIGHT.able(facts, STRAIGHT.product, self.tile))
         found = [
-            way
+            dataclasses.replace(one, parts=count)
             for one in able
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
-            if (way := dataclasses.replace(one, parts=count)).timed(known, *sizes)
         ]
         if not found:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"

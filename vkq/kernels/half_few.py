@@ -27,7 +27,6 @@ WORDS_INVOCATIONS = {
 }
 CHUNK = 128  # k that their subgroups take at once
 PARTS_LEAST = 4096  # outputs and k of PARTS at least
-PARTS_MOST = 4096  # of more than 8 rows: what was timed
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False) -> bool:
@@ -40,10 +39,8 @@ def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False)
 
 
 def worth_parts(rows: int, n: int, k: int) -> bool:
-    """Whether so many rows of float32 should be made by PARTS: of sizes that were timed, and up to 8 of
-    larger ones, too. Fewer than 5 gemv adds up in registers."""
-    larger = rows > 8 and max(n, k) > PARTS_MOST
-    return 5 <= rows <= 16 and min(n, k) >= PARTS_LEAST and not larger
+    """Whether so many rows of float32 should be made by PARTS. Fewer than 5 gemv adds up in registers."""
+    return 5 <= rows <= 16 and min(n, k) >= PARTS_LEAST
 
 
 def fitting(

@@ -20,8 +20,6 @@ from .split import MOST_TILES
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
 LEAST_COLUMNS = 17  # of a product: with fewer, most of a matrix would be padding
 STEP = 32  # of k: what a profile's cycles are for
-AT_ONCE = 2  # workgroups of WORDS for which a multiprocessor has registers
-WORDS_OUTPUTS = 32  # of a subgroup of WORDS, whose weights lie beside each other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +60,6 @@ STRAIGHT = Elements(  # weights straight from memory into matrices
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat",
     "conv2d_q8csw__straight_coopmat", "straight_tile_cycles",
 )  # fmt: skip
-WORDS = Elements(  # the same put together in registers, of float16 rows as they are
-    HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "", "words_tile_cycles"
-)
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
     "parts_tile_cycles",
@@ -99,15 +94,6 @@ class Way:
             and self.tiles(rows, n, groups) <= MOST_TILES
         )
 
-    def timed(self, known: Profile, rows: int, n: int, k: int, groups: int) -> bool:
-        """Whether products of such sizes were timed with it. WORDS, which takes whole turns of k, was with
-        those of `words_sizes` whose workgroups all run at once."""
-        if self.of != WORDS:
-            return True
-        d, workgroups = self.variant.defines, self.tiles(rows, n, groups) * self.parts
-        whole = k % (int(d["BK"]) * int(d["TURNS"])) == 0
-        return whole and (k, n) in known.words_sizes and workgroups <= AT_ONCE * known.multiprocessors
-
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
     ) -> tuple[list[Value], dict[str, int]]:
@@ -138,12 +124,10 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         return False
     if int(variant.defines.get("BK", matrices.k)) % matrices.k:
         return False
-    straight = any(variant.shader in (of.product, of.split, of.convolution) for of in (STRAIGHT, WORDS))
+    straight = variant.shader in (STRAIGHT.product, STRAIGHT.split, STRAIGHT.convolution)
     if straight and (matrices.m, matrices.k) != (16, 16):
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
-    if variant.shader in (WORDS.product, WORDS.split) and columns != WORDS_OUTPUTS:
-        return False
     whole = d["TW"] if variant.shader == STRAIGHT.convolution else 16
     return rows % whole == 0 and columns >= matrices.m and columns % matrices.m == 0
