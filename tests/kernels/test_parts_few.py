@@ -150,4 +150,5 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
 
 def test_rows_and_sizes_that_are_worth_it() -> None:
     assert [m for m in range(40) if half_few.worth_parts(m, 4096, 11008)] == list(range(5, 17))
-    assert not half_few.worth_parts(8, 4096, 3968) and not half_few.worth_parts(8, 4064, 4096)
+    assert not half_few.worth_parts(8, 4096, 3968)
+    assert not half_few.worth_parts(8, 4064, 4096)
