@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Hashable
+import hashlib
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
+
+import numpy as np
 
 from ...layout.extent import Spec
 from ...numerics.qparams import QParams
@@ -28,6 +31,7 @@ class Context:
     ahead: dict[str, Value] = dataclasses.field(
         default_factory=dict
     )  # results of nodes that are still to come
+    _sums: dict[int, Any] = dataclasses.field(default_factory=dict)  # by id, with the array, which so stays
 
     def value(self, name: str) -> Value:
         """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""
@@ -40,7 +44,7 @@ class Context:
         array, b = self.graph.constants[name], self.builder
         spec = Spec(array.shape, array.dtype.name)
         resident = self.keep(
-            ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array))
+            ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array)), array
         )
         return b.view(b.constant(resident), spec)
 
@@ -51,11 +55,26 @@ class Context:
         known = (self.values.get(name) for name in (*later, *self.graph.outputs))
         return any(other is not None and other.slot == value.slot for other in known)
 
-    def keep(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """Something that is made once for all shapes of the inputs."""
-        if key not in self.layers:
-            self.layers[key] = make()
+    def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
+        """Something that is made once for all shapes of the inputs, and again where *of*, what it is made of,
+        changed with them: padding by ``auto_pad``, constants that hold a size."""
+        now = [self._told(one) for one in of]
+        if key not in self.layers or self.layers["of", key] != now:
+            self.layers["of", key], self.layers[key] = now, make()
         return self.layers[key]
+
+    def _told(self, value: Any) -> Any:
+        """A value that is equal where another is; of arrays their sum."""
+        if isinstance(value, np.ndarray):
+            if id(value) not in self._sums:
+                raw = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+                self._sums[id(value)] = value, (value.dtype, value.shape, hashlib.blake2b(raw.data).digest())
+            return self._sums[id(value)][1]
+        if isinstance(value, Node):
+            return value.op, value.inputs, self._told(value.attributes)
+        if isinstance(value, Mapping):
+            return {name: self._told(one) for name, one in value.items()}
+        return value
 
 
 Record = Callable[[Context, Node], "Value | tuple[Value, ...]"]

@@ -31,7 +31,8 @@ def _record(context: Context, node: Node) -> Value:
         bias = constants[node.inputs[BIAS]].astype(np.float32) if node.input(BIAS) else None
         return Linear(weight_of(node, constants), bias=bias, device=device)
 
-    layer = context.keep((node.op, node.outputs[0]), make)
+    of = [constants.get(name) for name in node.inputs[1:]]
+    layer = context.keep((node.op, node.outputs[0]), make, node.attributes, *of)
     y: Value = layer.build(context.builder, context.value(node.inputs[A]))
     return y
 

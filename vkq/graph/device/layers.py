@@ -7,6 +7,7 @@ from typing import Any
 from ...device.profiles import profile
 from ...kernels.after import AS_NUMBERS, After, through_table
 from ...kernels.binary import sum_after
+from ...numerics.elementwise import swaps
 from ...numerics.stored import signed
 from ...ops import elementwise
 from ...ops.conv2d import Conv2d
@@ -34,7 +35,13 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
 
 def _kept(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
     key = (node.op, node.outputs[0], node.attributes["x"], node.attributes["y"])
-    return context.keep(key, lambda: _made(context, node, kind, names))
+    return context.keep(key, lambda: _made(context, node, kind, names), *_of(context, node))
+
+
+def _of(context: Context, node: Node) -> tuple[Any, ...]:
+    """What a layer is made of, that shapes of the inputs may change."""
+    constants = context.graph.constants
+    return node.attributes, constants[node.inputs[1]], constants[node.inputs[2]] if node.input(2) else None
 
 
 def _layer(kind: Any, names: tuple[str, ...]) -> Record:
@@ -87,7 +94,9 @@ def conv_of(context: Context, node: Node, apart: bool = False) -> Conv2d:
             layer.finish(_after(node, last, context.graph.specs[node.outputs[0]].shape))
         return layer
 
-    layer: Conv2d = context.keep((node.op, node.outputs[0], a["x"], a["y"], apart), made)
+    shape = context.graph.specs[node.outputs[0]].shape
+    of = (*_of(context, node), swaps(shape, shape))
+    layer: Conv2d = context.keep((node.op, node.outputs[0], a["x"], a["y"], apart), made, *of)
     return layer
 
 
