@@ -32,6 +32,8 @@ def check(device: vkq.Device, data: bytes, feed: dict[str, np.ndarray]) -> None:
         ("ReduceLogSumExp", 13, {"axes": [1]}, {}),  # an input since
         ("RMSNormalization", 23, {"axis": -1}, {"s": np.linspace(1, 2, 5, dtype=np.float32)}),
         ("Swish", 24, {}, {}),
+        ("MeanVarianceNormalization", 13, {}, {}),
+        ("GroupNormalization", 21, {"num_groups": 1}, dict.fromkeys("st", np.ones(3, np.float32))),
         ("Sinh", 22, {}, {}),
     ],
     ids=lambda value: value if isinstance(value, (str, int)) else "",

@@ -14,6 +14,8 @@ from ..graph.operators.operator import Inputs
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
+LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # whose result onnx knows by its body alone
+
 
 def unknown(node: Node, domain: str, opset: int | None, why: str = "") -> Node:
     """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes. It is
@@ -42,6 +44,8 @@ def _attribute(key: str, value: Any) -> Any:
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
     onnx, a = package(), x.node.attributes
+    if not a["domain"] and a["op"] in LIKE_X:
+        return [x.spec(0)]
     refusal, opset = f"{x.node}: {a['why']}", a["opset"] or NEWEST
     try:
         schema = onnx.defs.get_schema(a["op"], opset, a["domain"])
@@ -69,7 +73,8 @@ def _foreign_specs(x: Inputs) -> list[Spec]:
             else Argument("", "float32", ())
             for name in x.node.outputs
         ]
-        if any(isinstance(d, str) for argument in arguments for d in argument.shape):
+        known = all(found[name].tensor_type.HasField("shape") for name in x.node.outputs if name)
+        if not known or any(isinstance(d, str) for argument in arguments for d in argument.shape):
             raise ModelError(f"{refusal}, and its results have no fixed shape")
         return [Spec(argument.dtype, tuple(int(d) for d in argument.shape)) for argument in arguments]
     except ModelError:
