@@ -33,11 +33,11 @@ DISTRIBUTIONS = {
 
 
 @pytest.fixture(autouse=True)
-def _bare(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Linux machine that is nothing special."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(remedy, "NVIDIA", Path("/nonexistent"))
-    monkeypatch.setattr(remedy, "TEGRA", Path("/nonexistent"))
+    monkeypatch.setattr(remedy, "NVIDIA", tmp_path / "nvidia")
+    monkeypatch.setattr(remedy, "TEGRA", tmp_path / "tegra")
     monkeypatch.delenv("TERMUX_VERSION", raising=False)
 
 
