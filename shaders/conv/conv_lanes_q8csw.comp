@@ -106,5 +106,5 @@ void main() {
     c += kh == lines ? LANES : 0u;
     kh = kh == lines ? 0u : kh;
   }
-  [[unroll]] for (uint i = 0u; i < PIXELS; i++) store(i, group * p.n4 + n4);
+  [[unroll]] for (uint i = 0u; i < PIXELS; i++) store(i, group * p.n4 + min(n4, p.n4 - 1u));
 }

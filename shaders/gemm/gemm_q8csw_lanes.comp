@@ -54,7 +54,7 @@ void main() {
   load_rows(min(whole + lane(), k4 - 1u));
   for (uint k = whole; k < k4; k++) multiply(k - whole, k);
   [[unroll]] for (uint i = 0u; i < ROWS; i++) {
-    vec4 values = output_values(sums[i], n4);
+    vec4 values = output_values(sums[i], min(n4, p.n4 - 1u));
     [[unroll]] for (uint c = 0u; c < 4u; c++)
       if (row + i < p.m && 4u * n4 + c < p.channels) y[(row + i) * p.channels + 4u * n4 + c] = values[c];
   }

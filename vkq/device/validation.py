@@ -1,5 +1,6 @@
-"""The Khronos validation layer: VKQ_VALIDATION=1 turns it on, with synchronization validation, and ``printf``
-lets it show what shaders print (debugPrintfEXT) instead of validating synchronization."""
+"""The Khronos validation layer: VKQ_VALIDATION=1 turns it on, with synchronization validation; in its place
+``printf`` lets it show what shaders print (debugPrintfEXT), and ``bounds`` has it look whether they stay
+within their buffers (GPU-assisted validation)."""
 
 from __future__ import annotations
 
@@ -20,11 +21,19 @@ def _printing() -> bool:
     return os.environ.get("VKQ_VALIDATION") == "printf"
 
 
+def bounds() -> bool:
+    """Whether the layer looks where shaders read and write. It knows where a VkBuffer ends, not what of it is
+    bound, so that each buffer must be one by itself."""
+    return os.environ.get("VKQ_VALIDATION") == "bounds"
+
+
 def chain(vk: Any) -> Any:
-    """What a VkInstanceCreateInfo's pNext takes: the layer does one of the two."""
+    """What a VkInstanceCreateInfo's pNext takes: the layer does one of the three."""
     enable = (
         vk.VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT
         if _printing()
+        else vk.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT
+        if bounds()
         else vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
     )
     return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=[enable])
@@ -46,10 +55,11 @@ def messenger(vk: Any, messages: list[str]) -> Any:
     _callbacks.append(callback)
     info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
     info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
-    severity = (
-        vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-    )
-    info.messageSeverity = severity | (vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT if _printing() else 0)
+    info.messageSeverity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
+    if not bounds():  # of which the layer warns that it leaves out buffers without descriptors
+        info.messageSeverity |= vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
+    if _printing():
+        info.messageSeverity |= vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT
     info.messageType = (
         vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
     )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from typing import Any
 
+from ..device import validation
 from ..device.capabilities import Capabilities
 from ..errors import ArgumentError, DeviceError, OutOfMemoryError
 from .buffer import Arena, Buffer
@@ -74,7 +75,9 @@ class DeviceMemory:
 
         def arena(memory_type: int, mapped: bool, keep: int) -> Arena:
             most, _ = _largest(c, heaps[memory_type])
-            made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, BLOCK_BYTES, most, keep)
+            # 1: each buffer gets a block of its own, and no other has that before it.
+            block, kept = (1, 0) if validation.bounds() else (BLOCK_BYTES, keep)
+            made: Arena = context.arena(memory_type, mapped, c.buffer_alignment, block, most, kept)
             return made
 
         self.arena = arena(plan.own, plan.mapped, min(UNUSED_BYTES, heaps[plan.own] // 16))
