@@ -214,7 +214,8 @@ class InferenceSession:
 
         inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
         number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
-        from which the device takes them by itself.
+        from which the device takes them by itself, when a batch is complete: what fills one array again and
+        again needs a *batch* of 1, or copies.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")
