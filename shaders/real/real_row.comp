@@ -63,7 +63,8 @@ float result_of(uint row) {
     lost = sum(lost, sum(sum(larger ? total : v, -next), larger ? v : total));
     total = next;
   }
-  return sum(total, lost);
+  bool finite = (floatBitsToUint(total) & FLOAT_INFINITY) != FLOAT_INFINITY;
+  return finite ? sum(total, lost) : total;  // what an infinity loses is NaN
 }
 #endif
 

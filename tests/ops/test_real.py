@@ -88,6 +88,18 @@ def test_sums_of_rows(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft:
 
 
 @pytest.mark.parametrize("soft", [False, True])
+def test_sums_with_infinities(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
+    """One sign's are infinite, in the first place and later ones, as is a sum beyond float32; both signs'
+    and NaN are NaN, which software floats do not know."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    inf, nan = np.inf, np.nan
+    rows = [[inf, 1, 2], [1, -inf, -inf], [3, 1, inf], [3e38, 3e38, 0], [inf, 0, -inf], [1, nan, 2]]
+    x = np.array(rows[: 4 if soft else 6], np.float32)
+    got = operand.apply("sum", summed, {"x": x}, (1,), device, None, ("float32",))
+    np.testing.assert_array_equal(got, np.float32([inf, -inf, inf, inf, nan, nan])[: len(x)])
+
+
+@pytest.mark.parametrize("soft", [False, True])
 def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
     """Ties above 2^24, which go to the even number, their neighbours, and both ends of int32."""
     monkeypatch.setattr(device, "_soft_float", soft)
