@@ -72,6 +72,71 @@ def test_as_onnx_runtime_within_the_bound(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
+# one row, few and many; groups of the least size
+@pytest.mark.parametrize(
+    ("shape", "n", "bits", "group", "symmetric"),
+    [
+        ((1, 96), 37, 4, 32, False),
+        ((2, 5, 384), 33, 4, 128, True),
+        ((3, 160), 9, 8, 16, False),
+        ((20, 512), 64, 4, 64, False),
+    ],
+    ids=str,
+)
+def test_float16(
+    shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
+) -> None:
+    """Scales, bias, x and result: sums of float32, rounded once."""
+    k, x = shape[-1], np.random.default_rng(1).standard_normal(shape, np.float32).astype(np.float16)
+    w = weight(n, k, bits, group, symmetric)
+    w = vkq.GroupedWeight(w.packed, w.scale.astype(np.float16), w.zero_point, bits)
+    given = inputs_of(w) | {"bias": np.linspace(-2, 2, n, dtype=np.float16)}
+    data = model([node(k, n, bits, group, given)], {"x": x}, given, "float16")
+    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    session = vkq.onnx.InferenceSession(data, device)
+    (ours,) = session.run(None, {"x": x})
+    assert "1 device" in str(session.explain())
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    bias = given["bias"].astype(np.float32)
+    want, size = (
+        reference.linear_grouped(x.astype(np.float32), w, bias, magnitude=magnitude)
+        for magnitude in (False, True)
+    )
+    bound = (k + 4) * EPSILON * size + 2.0**-10 * np.abs(want)  # which rounding a device has is its own
+    assert (np.abs(ours - want) <= bound).all()
+    assert (np.abs(theirs - want) <= bound + 2.0**-10 * size).all()
+
+
+def test_float16_beside_others(any_device: vkq.Device) -> None:
+    """Which the fallback runs, as its results go on in float32."""
+    k, n = 64, 12
+    w, x = weight(n, k, 4, 32, True), np.random.default_rng(2).standard_normal((5, k), np.float32)
+    x = x.astype(np.float16)
+    given = inputs_of(w) | {"scales": w.scale.reshape(-1).astype(np.float16), "more": np.ones(n, np.float32)}
+    product = node(k, n, 4, 32, given)
+    product.output[0] = "t"
+    others = [helper.make_node("Cast", ["t"], ["c"], to=1), helper.make_node("Add", ["c", "more"], ["y"])]
+    session = vkq.onnx.InferenceSession(
+        model([product, *others], {"x": x}, given, "float32"), any_device, fallback="onnxruntime"
+    )
+    with pytest.warns(FallbackWarning, match="1 of 3 nodes run on the CPU .*Cast"):
+        (ours,) = session.run(None, {"x": x})
+    alone = vkq.onnx.InferenceSession(
+        model([node(k, n, 4, 32, given)], {"x": x}, given, "float16"), any_device
+    )
+    np.testing.assert_array_equal(ours, alone.run(None, {"x": x})[0].astype(np.float32) + 1)
+
+
+def test_float16_that_the_device_does_not_take(any_device: vkq.Device) -> None:
+    """Is a constant of each run: here what is quantized, whose numbers go to the device."""
+    x, constants = np.linspace(-6, 6, 64).astype(np.float16), {"s": np.float16(0.05), "z": np.int8(3)}
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"])]
+    nodes.append(helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"]))
+    data = model(nodes, {"x": x}, constants, "float16", 19)
+    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    np.testing.assert_array_equal(vkq.onnx.InferenceSession(data, any_device).run(None, {"x": x})[0], theirs)
+
+
 @pytest.mark.parametrize("points", ["none", "packed", "float32"])
 @pytest.mark.parametrize(("bits", "block", "blocks"), [(4, 256, 3), (8, 512, 2)])
 def test_blocks_beyond_the_largest_group(
@@ -157,6 +222,18 @@ def test_what_cannot_run_the_fallback_runs(k: int, block: int, any_device: vkq.D
         (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_other_numbers_are_listed(any_device: vkq.Device) -> None:
+    w, x = weight(3, 64, 4, 32, True), np.ones((2, 64))
+    given = inputs_of(w) | {"scales": w.scale.reshape(-1).astype(np.float64)}
+    session = vkq.onnx.InferenceSession(
+        model([node(64, 3, 4, 32, given)], {"x": x}, given, "float64"), any_device
+    )
+    with pytest.raises(
+        vkq.UnsupportedModelError, match=r"works on float64; .* must be one of float32, float16"
+    ):
+        session.run(None, {"x": x})
 
 
 def test_weights_that_are_no_constants_are_listed(any_device: vkq.Device) -> None:

@@ -140,7 +140,7 @@ def _grouped_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     constants = {name: array for name, array in zip(node.inputs, x, strict=True) if array is not None}
     bias = constants.get(node.input(groups.BIAS))
     y = linear_grouped(there(x[groups.A]), groups.weight_of(node, constants), bias)
-    return one(y.astype(np.float32))
+    return one(y.astype(there(x[groups.A]).dtype))
 
 
 def _avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:

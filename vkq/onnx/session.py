@@ -29,7 +29,7 @@ from .protobuf import messages
 from .reader import fixed, read
 from .report import Report, explain
 
-ON_DEVICE = ("int8", "uint8", "float32", "bool")
+ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16")
 KEPT = 8  # executables of other input shapes; the least recently used goes
 AHEAD = 1  # batches that `map` has begun when it waits for one
 
@@ -92,9 +92,11 @@ class InferenceSession:
             return
         try:
             shapes = self.trial_shapes()
-            flags = {a.name for a in self.model.inputs if a.dtype == "bool"}
-            if flags and refusals(lower(self.model.at(shapes))):
-                self._constant = flags
+            # what few operators take there; float16 which none does is the fallback's, where there is one
+            few = ("bool", "float16") if self._fallback is None else ("bool",)
+            perhaps = {a.name for a in self.model.inputs if a.dtype in few}
+            if perhaps and refusals(lower(self.model.at(shapes))):
+                self._constant = perhaps
             else:
                 self._trial = shapes, self.lowered(shapes)
         except UnsupportedModelError:

@@ -83,8 +83,11 @@ Refusal = Callable[[Graph, Node], "str | None"]
 
 @dataclasses.dataclass(frozen=True)
 class DeviceOperator:
+    """types: of its first input and first result."""
+
     check: Refusal
     record: Record
+    types: tuple[str, ...] = (*BYTES, *WORDS)
 
 
 def unnamed(context: Context, x: Value) -> Value:

@@ -13,8 +13,6 @@ from .context import Context, DeviceOperator
 
 
 def _check(graph: Graph, node: Node) -> str | None:
-    if graph.specs[node.inputs[A]].dtype != "float32":
-        return f"takes {graph.specs[node.inputs[A]].dtype}; its activations must be float32"
     if node.input(BIAS) and node.input(BIAS) not in graph.constants:
         return "its bias must be a constant"
     try:
@@ -37,4 +35,4 @@ def _record(context: Context, node: Node) -> Value:
     return y
 
 
-ROWS: dict[str, DeviceOperator] = {"MatMulNBits": DeviceOperator(_check, _record)}
+ROWS: dict[str, DeviceOperator] = {"MatMulNBits": DeviceOperator(_check, _record, ("float32", "float16"))}

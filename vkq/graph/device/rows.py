@@ -39,8 +39,8 @@ def refusal(graph: Graph, node: Node) -> str | None:
         return _why_float(graph, node)
     types = [graph.specs[name].dtype for name in (*node.inputs[:1], *node.outputs[:1]) if name]
     for dtype in types:
-        if dtype not in (*BYTES, *WORDS):
-            return f"{dtype} has no form on the device"
+        if dtype not in row.types:
+            return f"works on {dtype}; on a device it must be one of {', '.join(row.types)}"
     return row.check(graph, node)
 
 
