@@ -140,7 +140,7 @@ def refusal(message: str) -> Callable[..., object]:
     [
         (None, "there is no such file"),
         (b"no model", "not an ONNX model"),
-        (onnx.ModelProto(), "the model has opset 0"),
+        (onnx.ModelProto(), "the model is empty: it has 0 bytes"),
         ("package", "pip install 'vkq[onnx]'"),
     ],
     ids=["missing", "broken", "empty", "no package"],

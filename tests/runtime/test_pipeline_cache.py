@@ -126,13 +126,14 @@ def test_a_file_that_cannot_be_read(
     assert len(caught) == 1
 
 
+def read_only(*_: object) -> None:
+    raise OSError(30, "Read-only file system")
+
+
 def test_a_folder_that_cannot_be_written(
     any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(30, "Read-only file system")
-
-    monkeypatch.setattr("vkq.cache.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("vkq.files.replacing", read_only)
     with pytest.warns(CacheWarning, match="Read-only file system") as caught:
         run(any_device)
     run(any_device)  # any further warning is an error
@@ -142,9 +143,7 @@ def test_a_folder_that_cannot_be_written(
 def test_a_warning_that_is_an_error_still_closes_the_device(
     any_device: vkq.Device, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "vkq.cache.tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(30, "Read-only file system"))
-    )
+    monkeypatch.setattr("vkq.files.replacing", read_only)
     mine = vkq.Device(any_device.name)
     work.linear(mine).check()
     with pytest.raises(CacheWarning):  # pytest's configuration makes warnings errors
