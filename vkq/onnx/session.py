@@ -88,15 +88,16 @@ class InferenceSession:
         """Refuses now, not at the first run, what cannot run; its graph is kept until then. A model with open
         sizes may want others than are tried: what is wrong with those is told where they are given."""
         self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
+        # float16 that an operator on the device does not take is the fallback's, or else a constant of a run
+        halves = set() if self._fallback else {a.name for a in self.model.inputs if a.dtype == "float16"}
         if self._constant:
+            self._constant |= halves
             return
         try:
             shapes = self.trial_shapes()
-            # what few operators take there; float16 which none does is the fallback's, where there is one
-            few = ("bool", "float16") if self._fallback is None else ("bool",)
-            perhaps = {a.name for a in self.model.inputs if a.dtype in few}
-            if perhaps and refusals(lower(self.model.at(shapes))):
-                self._constant = perhaps
+            few = halves | {a.name for a in self.model.inputs if a.dtype == "bool"}
+            if few and refusals(lower(self.model.at(shapes))):
+                self._constant = few
             else:
                 self._trial = shapes, self.lowered(shapes)
         except UnsupportedModelError:
@@ -104,6 +105,7 @@ class InferenceSession:
         except ModelError:
             if all(isinstance(dim, int) for a in self.model.inputs for dim in a.shape):
                 raise
+            self._constant = halves
 
     def _prepare(self) -> None:
         """What the first run takes and no device is needed for."""
