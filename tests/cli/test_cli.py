@@ -125,6 +125,19 @@ def test_a_report_holds_everything_as_json(
     assert not re.search(r'(src|href)="[^#]', text), "nothing is fetched from elsewhere"
 
 
+def test_bench_says_which_of_how_many(
+    monkeypatch: pytest.MonkeyPatch, any_device: vkq.Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    names = ["linear[M=1,K=2,N=3]", "linear[M=2,K=8,N=8]"]
+    words = ["bench", *names, "--no-ceilings", "--time", "0.001", "--device", any_device.name]
+    assert cli.main([*words, "--clock", "gpu", "--path", "portable"]) == 0
+    said = re.findall(r"\d/\d linear[^\r\x1b]*", capsys.readouterr().err)
+    assert [s for s in said if "reference" in s] == [
+        f"{n}/2 {name}: reference" for n, name in enumerate(names, 1)
+    ]
+
+
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt

@@ -199,7 +199,7 @@ def _measure(
             rows, ratios = len(result.rows), len(result.comparisons)
             failures, known = len(result.failures), len(result.nodes)
             try:
-                runner.progress = lambda what, n=number: status(f"{n}/{len(work)} {what}")  # type: ignore[misc]
+                runner.progress = _numbered(status, number, len(work))
                 if isinstance(one, Case):
                     runner.run(one)
                 else:
@@ -215,6 +215,11 @@ def _measure(
     result.seconds = round(time.perf_counter() - begin, 1)
     say([folded(line, 9) for line in [*table.totals(result.totals), *report.footer(result)]])
     return result
+
+
+def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
+    """*status*, which says before what is being done in which of the works that is."""
+    return lambda what: status(f"{number}/{count} {what}")
 
 
 def _leave(runner: Runner, work: Sequence[Case | network.Network]) -> None:
