@@ -37,74 +37,50 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
     return given if w.zero_point is None else given | {"zeros": w.zero_point.reshape(-1)}
 
 
-# An odd number of groups leaves half a byte of zero points; a row alone and more; leading axes; a bias; the
-# groups' numbers, which say that they are neighbours (g_idx).
+# An odd number of groups leaves half a byte of zero points; a row alone, few and many; leading axes; the
+# smallest groups; a bias; the groups' numbers, which say that they are neighbours (g_idx). float16 is what x,
+# scales, bias and results are: sums of float32, rounded once.
 @pytest.mark.parametrize(
-    ("shape", "n", "bits", "group", "symmetric"),
+    ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [
-        ((1, 96), 37, 4, 32, False),
-        ((2, 5, 384), 33, 4, 128, True),
-        ((7, 192), 16, 4, 64, False),
-        ((3, 160), 9, 8, 32, False),
-        ((1, 256), 12, 8, 128, True),
-        ((5, 160), 11, 4, 16, False),
-        ((1, 96), 7, 8, 16, True),
+        ("float32", (1, 96), 37, 4, 32, False),
+        ("float32", (2, 5, 384), 33, 4, 128, True),
+        ("float32", (7, 192), 16, 4, 64, False),
+        ("float32", (3, 160), 9, 8, 32, False),
+        ("float32", (1, 256), 12, 8, 128, True),
+        ("float32", (5, 160), 11, 4, 16, False),
+        ("float32", (1, 96), 7, 8, 16, True),
+        ("float16", (1, 96), 37, 4, 32, False),
+        ("float16", (2, 5, 384), 33, 4, 128, True),
+        ("float16", (3, 160), 9, 8, 16, False),
+        ("float16", (20, 512), 64, 4, 64, False),
     ],
     ids=str,
 )
 def test_as_onnx_runtime_within_the_bound(
-    shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
+    dtype: str, shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
 ) -> None:
-    k = shape[-1]
-    w, x = weight(n, k, bits, group, symmetric), np.random.default_rng(1).standard_normal(shape, np.float32)
-    given = inputs_of(w) | {"bias": np.linspace(-2, 2, n, dtype=np.float32)}
+    k, half = shape[-1], 2.0**-10 if dtype == "float16" else 0.0  # which rounding a device has is its own
+    x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(dtype)
+    w = weight(n, k, bits, group, symmetric)
+    w = vkq.GroupedWeight(w.packed, w.scale.astype(dtype), w.zero_point, bits)
+    bias = np.linspace(-2, 2, n).astype(dtype)
+    given = inputs_of(w) | {"bias": bias}
     if bits == 4 and symmetric:
         given["groups"] = np.arange(k, dtype=np.int32) // group
-    data = model([node(k, n, bits, group, given)], {"x": x}, given, "float32")
+    data = model([node(k, n, bits, group, given)], {"x": x}, given, dtype)
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     session = vkq.onnx.InferenceSession(data, device)
     (ours,) = session.run(None, {"x": x})
-    want = reference.linear_grouped(x, w, given["bias"])
-    bound = (k + 4) * EPSILON * reference.linear_grouped(x, w, given["bias"], magnitude=True)
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-    assert (np.abs(ours - want) <= bound).all()
-    assert (np.abs(theirs - want) <= bound).all()
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
-
-
-# one row, few and many; groups of the least size
-@pytest.mark.parametrize(
-    ("shape", "n", "bits", "group", "symmetric"),
-    [
-        ((1, 96), 37, 4, 32, False),
-        ((2, 5, 384), 33, 4, 128, True),
-        ((3, 160), 9, 8, 16, False),
-        ((20, 512), 64, 4, 64, False),
-    ],
-    ids=str,
-)
-def test_float16(
-    shape: tuple[int, ...], n: int, bits: int, group: int, symmetric: bool, device: vkq.Device
-) -> None:
-    """Scales, bias, x and result: sums of float32, rounded once."""
-    k, x = shape[-1], np.random.default_rng(1).standard_normal(shape, np.float32).astype(np.float16)
-    w = weight(n, k, bits, group, symmetric)
-    w = vkq.GroupedWeight(w.packed, w.scale.astype(np.float16), w.zero_point, bits)
-    given = inputs_of(w) | {"bias": np.linspace(-2, 2, n, dtype=np.float16)}
-    data = model([node(k, n, bits, group, given)], {"x": x}, given, "float16")
-    (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
-    session = vkq.onnx.InferenceSession(data, device)
-    (ours,) = session.run(None, {"x": x})
-    assert "1 device" in str(session.explain())
-    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-    bias = given["bias"].astype(np.float32)
     want, size = (
-        reference.linear_grouped(x.astype(np.float32), w, bias, magnitude=magnitude)
+        reference.linear_grouped(x.astype(np.float32), w, bias.astype(np.float32), magnitude=magnitude)
         for magnitude in (False, True)
     )
-    bound = (k + 4) * EPSILON * size + 2.0**-10 * np.abs(want)  # which rounding a device has is its own
+    bound = (k + 4) * EPSILON * size + half * np.abs(want)
     assert (np.abs(ours - want) <= bound).all()
-    assert (np.abs(theirs - want) <= bound + 2.0**-10 * size).all()
+    assert (np.abs(theirs - want) <= bound + half * size).all()
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
 def test_float16_beside_others(any_device: vkq.Device) -> None:
