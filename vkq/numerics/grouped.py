@@ -180,11 +180,11 @@ def quantize_groups(
     scale = stored.astype(np.float32)
     zero = np.full(scale.shape, middle) if symmetric else np.clip(np.rint(-low / scale), 0, most)
     codes = np.clip(np.rint(groups / scale[..., None]) + zero[..., None], 0, most).astype(np.uint8)
-    points = None if symmetric else _packed(zero.astype(np.uint8), bits)
-    return GroupedWeight(_packed(codes, bits), stored, points, bits)
+    points = None if symmetric else packed(zero.astype(np.uint8), bits)
+    return GroupedWeight(packed(codes, bits), stored, points, bits)
 
 
-def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     """Codes along the last axis in bytes, the first in the lowest bits."""
     if bits == 8:
         return codes
@@ -192,11 +192,11 @@ def _packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     return np.asarray(even[..., ::2] | even[..., 1::2] << 4)
 
 
-def unpacked(packed: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """The inverse of `_packed`, with a code of padding where there is one."""
+def unpacked(pairs: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """The inverse of `packed`, with a code of padding where there is one."""
     if bits == 8:
-        return packed
-    return np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], 2 * packed.shape[-1])
+        return pairs
+    return np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
 
 
 def _sized(values: npt.NDArray[Any], shape: tuple[int, int], what: str) -> npt.NDArray[Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ DATA_TYPES = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool",
     10: "float16", 11: "float64", 12: "uint32", 13: "uint64",
 }  # fmt: skip
+NIBBLES = {21: ("uint4", "uint8"), 22: ("int4", "int8")}  # what they are, and are read as
 ATTRIBUTES = {
     1: "f", 2: "i", 3: "s", 4: "t", 5: "g", 6: "floats", 7: "ints", 8: "strings", 9: "tensors", 10: "graphs",
     11: "sparse_tensor", 12: "sparse_tensors", 13: "tp", 14: "type_protos",
@@ -76,9 +78,9 @@ def attribute_of(attribute: Any) -> Any:
     return list(value) if field.endswith("s") and field != "s" else value
 
 
-def numbers_of(tensor: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
     """The numbers of a TensorProto of a type of `DATA_TYPES` that lie in the file, without a copy where they
-    can be read in place. Raises ValueError where they are not as many as its dims say."""
+    can be read in place. Raises ValueError where they are not as many as *shape* or its dims say."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of another")
     if tensor.HasField("raw_data"):
@@ -88,4 +90,4 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         data = np.array(getattr(tensor, field), stored)
         if dtype.name in ("float16", "bool"):  # as their bits
             data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
-    return data.astype(dtype, copy=False).reshape(tuple(tensor.dims))
+    return data.astype(dtype, copy=False).reshape(tuple(tensor.dims) if shape is None else shape)

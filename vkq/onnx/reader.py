@@ -18,7 +18,7 @@ from ..numerics.stored import owned
 from .foreign import unknown
 from .inline import inlined
 from .operators import read_node
-from .protobuf import attribute_of, messages
+from .protobuf import NIBBLES, attribute_of, messages
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
@@ -117,6 +117,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     reading = Reading(opset, constants, names | {a.name for a in inputs} | set(constants))
     nodes = [_node(reading, node, i, folder) for i, node in enumerate(graph.node)]
     plain = [(node, domain) for node, domain in nodes if node is not None]
+    _check_nibbles(graph, plain, outputs)
     ordered = in_order([node for node, _ in plain], {*(a.name for a in inputs), *reading.constants})
     domains = {id(node): domain for node, domain in plain}
     for node in ordered:
@@ -124,6 +125,16 @@ def _model(proto: Any, folder: Path | None) -> Model:
             reading.nodes.append(unknown(node, domains[id(node)], opset))
     _check_names(inputs, outputs, reading)
     return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
+
+
+def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
+    """Constants of 4 bits are read as those of 8: what takes them for that may do nothing but dequantize."""
+    types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
+    readers = [(str(node), node.inputs) for node, _ in nodes if node.op != "DequantizeLinear"]
+    for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
+        for name in names:
+            if name in types:
+                raise ModelError(f"{reader}: {name!r} is of {types[name]}; only DequantizeLinear takes that")
 
 
 def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], reading: Reading) -> None:
@@ -171,6 +182,7 @@ def _value(value: Any, folder: Path | None) -> Any:
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, messages().TensorProto):
+        dtype_of(value.data_type, value.name)  # numbers of 4 bits are constants of the graph alone
         return array_of(value, folder)
     if isinstance(value, (list, tuple)) or (hasattr(value, "__iter__") and not isinstance(value, str)):
         return tuple(_value(v, folder) for v in value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import numpy as np
 from ..errors import ModelError
 from ..files import MAX_DIGITS
 from ..graph.graph import Array, Spec
-from .protobuf import DATA_TYPES, messages, numbers_of, package
+from ..numerics.grouped import unpacked
+from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
 
 OLDEST, NEWEST = 10, 27  # opsets of ai.onnx that are read
 BROKEN = (
@@ -55,27 +57,42 @@ def _foreign_type(number: int) -> str:
 
 
 def array_of(tensor: Any, folder: Path | None) -> Array:
-    what = f"the constant {tensor.name!r}"
-    dtype = np.dtype(dtype_of(tensor.data_type, tensor.name))
-    if min(tensor.dims, default=0) < 0:
-        raise ModelError(f"{what} has the dims {list(tensor.dims)}; each must be 0 or more")
-    Spec(dtype.name, tuple(tensor.dims)).check(what)
+    """The numbers of a TensorProto; those of 4 bits as 8-bit ones."""
+    what, shape = f"the constant {tensor.name!r}", tuple(tensor.dims)
+    _, wider = NIBBLES.get(tensor.data_type, ("", ""))
+    dtype = np.dtype(wider or dtype_of(tensor.data_type, tensor.name))
+    if min(shape, default=0) < 0:
+        raise ModelError(f"{what} has the dims {list(shape)}; each must be 0 or more")
+    Spec(dtype.name, shape).check(what)
+    if wider:
+        count = math.prod(shape)
+        pairs = _stored(tensor, np.dtype("uint8"), (-(-count // 2),), folder, what)
+        codes = unpacked(pairs, 4)[:count].reshape(shape)
+        return codes if wider == "uint8" else (codes ^ 8).view(np.int8) - np.int8(8)
+    return _stored(tensor, dtype, shape, folder, what)
+
+
+def _stored(
+    tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], folder: Path | None, what: str
+) -> Array:
     if tensor.data_location == messages().TensorProto.EXTERNAL:
-        return _external(tensor, dtype, folder)
+        return _external(tensor, dtype, shape, folder, what)
     try:
-        return numbers_of(tensor, dtype)
+        return numbers_of(tensor, dtype, shape)
     except BROKEN as error:
         raise ModelError(f"{what} has the dims {list(tensor.dims)} and other data: {error}") from error
 
 
-def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
+def _external(
+    tensor: Any, dtype: np.dtype[Any], shape: tuple[int, ...], folder: Path | None, what: str
+) -> Array:
     """External data from inside the model's folder alone: no absolute path, no "..", no link that leads
     out."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    what, location = f"the constant {tensor.name!r}", entries.get("location", "")
+    location = entries.get("location", "")
     if folder is None:
         raise ModelError(f"{what} has external data; give the model as a path, so that its folder is known")
-    size = int(np.prod(tensor.dims, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     offset, length = (_whole(entries.get(*of), what) for of in (("offset", "0"), ("length", str(size))))
     try:
         path = _inside(folder, location, what)
@@ -89,7 +106,7 @@ def _external(tensor: Any, dtype: np.dtype[Any], folder: Path | None) -> Array:
             data = np.frombuffer(file.read(size), dtype.newbyteorder("<"))
     except (OSError, RuntimeError) as error:  # links that lead to themselves; a name that is too long
         raise ModelError(f"{what} has external data that cannot be read: {str(error)[:200]}") from error
-    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(tuple(tensor.dims)))
+    return np.asarray(data.astype(dtype.newbyteorder("=")).reshape(shape))
 
 
 def _inside(folder: Path, location: str, what: str) -> Path:

@@ -16,6 +16,7 @@ from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
 from ..operators.quantized import along
+from .blocks import in_blocks
 from .reductions import summed
 from .sweep import Sweep, every_equal
 
@@ -135,7 +136,7 @@ def _matmul(sweep: Sweep, node: Node) -> bool:
     weight = _weight(sweep, node.inputs[1], 1)
     if weight is not None and len(b_shape) == 2 and len(a_shape) > 1:
         return _layer(sweep, node, "linear", _linear_weight(weight, False), b_shape[1])
-    return _product(sweep, node)
+    return in_blocks(sweep, node, transposed=False) or _product(sweep, node)
 
 
 def _product(sweep: Sweep, node: Node) -> bool:
@@ -155,6 +156,8 @@ def _gemm(sweep: Sweep, node: Node) -> bool:
     )
     transposed = bool(a.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
+    if plain and in_blocks(sweep, node, transposed):
+        return True
     if not plain or (weight is None and (transposed or node.input(2))):
         return False
     if weight is None:

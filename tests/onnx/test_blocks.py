@@ -1,0 +1,189 @@
+"""Constants of 4 bits, and products with weights that DequantizeLinear makes in blocks, against ONNX
+Runtime's CPU provider: both within the bound of float64."""
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx.fallback import FallbackWarning
+from vkq.onnx.tensors import array_of
+
+EPSILON = 2.0**-23
+RANGES = {"int4": (-8, 8), "uint4": (0, 16), "int8": (-128, 128), "uint8": (0, 256)}
+
+
+def codes(dtype: str, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
+    kind = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4}.get(dtype, dtype)
+    return np.random.default_rng([seed, *shape]).integers(*RANGES[dtype], shape).astype(kind)
+
+
+def model(nodes: list[Any], x: np.ndarray, constants: dict[str, np.ndarray]) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    graph = helper.make_graph(
+        nodes, "blocks", [helper.make_tensor_value_info("x", kind, x.shape)],
+        [helper.make_tensor_value_info("y", kind, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+def onnxruntime(data: bytes, x: np.ndarray) -> Any:
+    """Step by step: fused, it would round x to 8 bits."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+
+
+def product(
+    op: str, x: np.ndarray, n: int, dtype: str, block: int, points: bool, axis: int, **options: Any
+) -> tuple[bytes, np.ndarray, np.ndarray | None]:
+    """The model, its weight (N, K) in float64, and its bias."""
+    k, transposed = x.shape[-1], bool(options.get("transB", 0))
+    shape = (n, k) if transposed else (k, n)
+    blocks = tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape))
+    scale = np.random.default_rng(3).uniform(0.01, 0.03, blocks).astype(x.dtype)
+    constants = {"w": codes(dtype, shape), "s": scale}
+    if points:
+        constants["z"] = codes(dtype, blocks, 1)
+    names = ["x", "d"]
+    if op == "Gemm":
+        constants["b"] = np.linspace(-2, 2, n).astype(x.dtype)
+        names.append("b")
+    nodes = [
+        helper.make_node(
+            "DequantizeLinear", [c for c in "wsz" if c in constants], ["d"], axis=axis, block_size=block
+        ),
+        helper.make_node(op, names, ["y"], **options),
+    ]
+    wide = {
+        name: np.repeat(c.astype(np.float64), block, axis)[: shape[0], : shape[1]]
+        for name, c in constants.items()
+        if name in "sz"
+    }
+    weight = (constants["w"].astype(np.float64) - wide.get("z", 0)) * wide["s"]
+    return (
+        model(nodes, x, constants).SerializeToString(),
+        weight if transposed else weight.T,
+        constants.get("b"),
+    )
+
+
+# One row, few and many, leading axes; each type with zero points and without; blocks of the least size and
+# beyond the largest group; a Gemm's matrix either way around.
+@pytest.mark.parametrize(
+    ("op", "shape", "n", "dtype", "block", "points", "options"),
+    [
+        ("MatMul", (1, 96), 37, "int4", 32, False, {}),
+        ("MatMul", (2, 5, 384), 33, "int4", 128, True, {}),
+        ("MatMul", (160,), 9, "uint4", 16, True, {}),
+        ("MatMul", (20, 512), 11, "uint4", 256, False, {}),
+        ("MatMul", (3, 160), 9, "int8", 32, True, {}),
+        ("MatMul", (3, 64), 9, "uint8", 64, False, {}),
+        ("Gemm", (7, 192), 16, "int4", 64, True, {}),
+        ("Gemm", (3, 96), 7, "uint4", 32, False, {"transB": 1}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("x_dtype", ["float32", "float16"])
+def test_on_the_device(
+    op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
+    x_dtype: str, device: vkq.Device,
+) -> None:  # fmt: skip
+    x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
+    data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
+    session = vkq.onnx.InferenceSession(data, device)
+    (ours,), theirs = session.run(None, {"x": x}), onnxruntime(data, x)
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    add = 0 if bias is None else bias.astype(np.float64)
+    want, size = (
+        x.astype(np.float64) @ weight.T + add,
+        np.abs(x.astype(np.float64)) @ np.abs(weight.T) + np.abs(add),
+    )
+    bound = (shape[-1] + 4) * EPSILON * size
+    half = 2.0**-10 if x_dtype == "float16" else 0.0
+    assert (np.abs(ours - want) <= bound + half * np.abs(want)).all()
+    assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # its weights are rounded
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+
+
+# Blocks that no group has, that do not divide K, and along N.
+@pytest.mark.parametrize(("k", "block", "axis"), [(40, 20, 0), (72, 32, 0), (64, 4, 1)])
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_what_cannot_run_the_fallback_runs(
+    k: int, block: int, axis: int, dtype: str, any_device: vkq.Device
+) -> None:
+    x = np.random.default_rng(1).standard_normal((3, k), np.float32)
+    data, weight, _ = product("MatMul", x, 8, dtype, block, True, axis)
+    with pytest.raises(vkq.UnsupportedModelError, match="MatMul"):
+        vkq.onnx.InferenceSession(data, any_device)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="1 of 1 nodes run on the CPU .*MatMul"):
+        (ours,) = session.run(None, {"x": x})
+    bound = (k + 4) * EPSILON * (np.abs(x) @ np.abs(weight.T))
+    for result in (ours, onnxruntime(data, x)):
+        assert (np.abs(result - x @ weight.T) <= bound).all()
+
+
+@pytest.mark.parametrize("stored", ["raw", "as int32", "beside"])
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])
+def test_numbers_of_4_bits(dtype: str, shape: tuple[int, ...], stored: str, tmp_path: Path) -> None:
+    """An odd number leaves half a byte; every number is there."""
+    want = np.resize(np.arange(*RANGES[dtype]), shape).astype(codes(dtype, (1,)).dtype)
+    tensor = numpy_helper.from_array(want, "w")
+    if stored == "as int32":
+        tensor = helper.make_tensor("w", tensor.data_type, shape, want.astype(np.int32).reshape(-1).tolist())
+    elif stored == "beside":
+        (tmp_path / "w").write_bytes(tensor.raw_data)
+        onnx.external_data_helper.set_external_data(tensor, "w", 0, len(tensor.raw_data))
+        tensor.ClearField("raw_data")
+    got = array_of(tensor, tmp_path)
+    assert got.dtype == dtype.replace("4", "8")
+    np.testing.assert_array_equal(got, want.astype(np.int32))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("op", ["Conv", "MatMul"])
+def test_quantized_activations_take_them_as_8_bits(op: str, dtype: str, device: vkq.Device) -> None:
+    """The same bytes as ONNX Runtime's."""
+    rng = np.random.default_rng(1)
+    shape, axis, n = ((1, 8, 9, 9), 0, 6) if op == "Conv" else ((5, 40), 1, 12)
+    w = codes(dtype, (6, 8, 3, 3) if op == "Conv" else (40, 12))
+    x = rng.standard_normal(shape).astype(np.float32)
+    constants = {
+        "w": w, "sw": rng.uniform(0.01, 0.03, n).astype(np.float32),
+        "zw": np.full(n, 8 if dtype == "uint4" else 0).astype(w.dtype),
+        "sx": np.float32(0.05), "sy": np.float32(0.1), "z": np.int8(3),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "sx", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "sx", "z"], ["r"]),
+        helper.make_node("DequantizeLinear", ["w", "sw", "zw"], ["d"], axis=axis),
+        helper.make_node(op, ["r", "d"], ["p"]),
+        helper.make_node("QuantizeLinear", ["p", "sy", "z"], ["t"]),
+        helper.make_node("DequantizeLinear", ["t", "sy", "z"], ["y"]),
+    ]
+    data = model(nodes, x, constants).SerializeToString()
+    (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    np.testing.assert_array_equal(ours, onnxruntime(data, x))
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
+    """Which would take them for numbers of 8 bits: movement, the result, a zero point that says the type."""
+    x, w = np.ones((2, 3), np.float32), codes(dtype, (2, 3))
+    moved = model([helper.make_node("Transpose", ["w"], ["y"], "t")], x, {"w": w})
+    result = model([helper.make_node("Relu", ["x"], ["y"])], x, {"w": w})
+    result.graph.output.append(onnx.ValueInfoProto(name="w"))
+    stored = model([helper.make_node("QuantizeLinear", ["x", "s", "w"], ["t"], "q")], x, {"w": w, "s": x})
+    for data, reader in ((moved, "Transpose 't'"), (result, "the model's results"), (stored, "Linear 'q'")):
+        with pytest.raises(vkq.ModelError, match=f"{reader}: 'w' is of {dtype}; only DequantizeLinear takes"):
+            vkq.onnx.InferenceSession(data, any_device)

@@ -1,0 +1,62 @@
+"""Products with weights that are dequantized in blocks along K: com.microsoft's MatMulNBits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import VkqError
+from ...numerics.grouped import packed
+from ..graph import Array, Node
+from ..operators.groups import weight_of
+from .sweep import Sweep
+
+
+def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
+    """MatMul or Gemm with a constant matrix, (N, K) where it is *transposed*, else (K, N). False where it is
+    none in such blocks, or vkq has no such weight."""
+    made = sweep.producer(node.inputs[1], "DequantizeLinear")
+    block = int(made.attributes.get("block_size", 0)) if made is not None else 0
+    if made is None or not block or node.inputs[0] in sweep.constants:
+        return False
+    arrays = [sweep.array(made.input(i)) for i in range(3)]
+    data, scale, zero = (array if transposed or array is None else array.T for array in arrays)
+    if data is None or scale is None or data.ndim != 2 or not data.size or (zero is None and made.input(2)):
+        return False
+    (n, k), axis, bias = data.shape, int(made.attributes.get("axis", 1)) % 2, sweep.array(node.input(2))
+    if (
+        data.dtype.name not in ("int8", "uint8")
+        or axis != int(transposed)
+        or k % block
+        or scale.shape != (n, k // block)
+        or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
+    ):
+        return False
+    product = _product(sweep, node, data, scale, zero, block)
+    try:
+        weight_of(product, sweep.constants)
+    except VkqError:
+        return False
+    sweep.keep(product)
+    return True
+
+
+def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | None, block: int) -> Node:
+    """MatMulNBits in place of *node*: of 4 bits where these are enough."""
+    points, signed = np.zeros(scale.shape, data.dtype) if zero is None else zero, data.dtype == np.int8
+    least = -8 if signed else 0
+    small = all(((each >= least) & (each < least + 16)).all() for each in (data, points))
+    bits, (n, k), name = 4 if small else 8, data.shape, node.inputs[1]
+    middle = 1 << bits - 1
+    codes, points = (
+        np.ascontiguousarray(each).view(np.uint8) + np.uint8(middle if signed else 0)
+        for each in (data, points)
+    )
+    weight = packed(codes, bits).reshape(n, k // block, -1)
+    inputs = [
+        sweep.constant(weight, f"{name}/blocks"),
+        sweep.constant(np.ascontiguousarray(scale), f"{name}/scales"),
+    ]
+    usual = bool((points == middle).all())
+    inputs += ["" if usual else sweep.constant(packed(points, bits), f"{name}/points"), "", node.input(2)]
+    sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
+    return Node("MatMulNBits", (node.inputs[0], *inputs), node.outputs, sizes, node.source)
