@@ -132,6 +132,15 @@ def test_what_cannot_run_the_fallback_runs(
         assert (np.abs(result - x @ weight.T) <= bound).all()
 
 
+@pytest.mark.parametrize("block", [1 << 40, 16, -32])
+def test_blocks_that_do_not_fit_are_refused(block: int, any_device: vkq.Device) -> None:
+    """Before a scale is repeated so often."""
+    data = onnx.load_from_string(product("MatMul", np.ones((1, 64), np.float32), 8, "int4", 32, True, 0)[0])
+    data.graph.node[0].attribute[1].i = block
+    with pytest.raises(vkq.ModelError, match=rf"\(2, 8\) scales for \(64, 8\) in blocks of {block}"):
+        vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+
+
 @pytest.mark.parametrize("stored", ["raw", "as int32", "beside"])
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3, 5), (2, 4), (0, 3), ()])

@@ -33,7 +33,11 @@ def along(scale: Array, node: Node, shape: Sequence[int]) -> Array:
         raise ModelError(f"{node}: axis is {axis} and the input has {len(shape)} axes")
     axis %= len(shape)
     if block:
-        whole = np.repeat(scale, block, axis)
+        if block < 0 or scale.shape != tuple(-(-d // block) if i == axis else d for i, d in enumerate(shape)):
+            raise ModelError(
+                f"{node}: there are {scale.shape} scales for {tuple(shape)} in blocks of {block}"
+            )
+        whole = np.repeat(scale, min(block, shape[axis]), axis)
         return whole[tuple(slice(d) for d in shape)]
     if scale.shape != (shape[axis],):
         raise ModelError(f"{node}: there are {scale.shape} scales for {shape[axis]} slices along axis {axis}")
