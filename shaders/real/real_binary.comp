@@ -1,5 +1,6 @@
 // y = a op b of float32 numbers, each result rounded to nearest even on every device (exact_sum.glslh):
-// subnormal results may be zero. MAX and MIN give NaN where an operand is NaN.
+// subnormal results may be zero, and subnormal operands too, but of quotients. MAX and MIN give NaN where an
+// operand is NaN.
 //
 // Memory    a, b, y: row-major; the element of a for that of y is a[i * a_step], so for b: a step is 1, or 0
 //           where the operand is one number.
@@ -30,27 +31,40 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "exact_sum.glslh"
 
-uint exponent_of(float v) { return (floatBitsToUint(v) >> 23) & 255u; }
+uint magnitude_of(float v) { return floatBitsToUint(v) & 0x7fffffffu; }
+
+// A product or quotient of magnitudes, with its sign: zeros have one, which a division by them shows.
+float signed(float magnitude, float a, float b) {
+  uint sign_ = (floatBitsToUint(a) ^ floatBitsToUint(b)) & 0x80000000u;
+  return uintBitsToFloat(floatBitsToUint(magnitude) | sign_);
+}
 
 #if OP == OP_MUL
 float combine(float a, float b) {
-  float product = multiply(b < 0.0 ? -a : a, abs(b));
-  bool small = exponent_of(a) + exponent_of(b) < 127u || exponent_of(product) == 0u;
-  return SOFT_FLOAT && small ? 0.0 : product;
+  float product = multiply(abs(a), abs(b));
+  uint exponents = (magnitude_of(a) >> 23) + (magnitude_of(b) >> 23);
+  bool small = exponents < 127u || magnitude_of(product) < FLOAT_HIDDEN;
+  return signed(SOFT_FLOAT && small ? 0.0 : product, a, b);
 }
 #elif OP == OP_DIV
 float combine(float a, float b) {
-  bool usual = b != 0.0 && max(exponent_of(a), exponent_of(b)) < 255u;
-  return usual ? quotient(a, b) : a / b;
+  uint x = magnitude_of(a), y = magnitude_of(b);
+  float found;
+  if (max(x, y) >= FLOAT_INFINITY) found = abs(a) / abs(b);
+  else if (y == 0u) found = uintBitsToFloat(x == 0u ? 0x7fc00000u : FLOAT_INFINITY);
+  else found = min(x, y) < FLOAT_HIDDEN ? uintBitsToFloat(divide(x, y)) : quotient(abs(a), abs(b));
+  return signed(found, a, b);
 }
 #elif OP == OP_MAX || OP == OP_MIN
-bool is_nan(float v) { return (floatBitsToUint(v) & 0x7fffffffu) > FLOAT_INFINITY; }
+bool is_nan(float v) { return magnitude_of(v) > FLOAT_INFINITY; }
 
+// Of zeros of both signs MAX takes that without one, MIN the other.
 float combine(float a, float b) {
+  bool negative = floatBitsToUint(b) >> 31 == 1u;
 #if OP == OP_MAX
-  bool first = a > b;
+  bool first = a > b || (a == b && negative);
 #else
-  bool first = a < b;
+  bool first = a < b || (a == b && !negative);
 #endif
   return is_nan(a) || (first && !is_nan(b)) ? a : b;
 }

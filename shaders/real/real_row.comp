@@ -36,13 +36,14 @@ layout(push_constant) uniform Push {
 float result_of(uint row) { return int_to_float(x[row]); }
 #elif OP == OP_SQRT
 float result_of(uint row) {
-  float v = x[row];
-  uint bits = floatBitsToUint(v), raised = bits >> 23;
-  if (v == 0.0 || bits >= FLOAT_INFINITY) return bits > FLOAT_INFINITY ? uintBitsToFloat(0x7fc00000u) : v;
-  int exponent = int(raised) - 127;
+  uint bits = floatBitsToUint(x[row]);
+  if (bits << 1 == 0u || bits == FLOAT_INFINITY) return x[row];  // -0 is its own root
+  if (bits > FLOAT_INFINITY) return uintBitsToFloat(0x7fc00000u);
+  Scaled n = normalized(bits);
+  int exponent = n.exponent - 127;
   // 1 <= m < 4 as 2^-50 times a number of 52 bits, whose highest come first; exponent becomes even
   bool odd = (exponent & 1) != 0;
-  uint m = (bits & FLOAT_FRACTION) | FLOAT_HIDDEN, root = 0u, rest = 0u;
+  uint m = n.significand, root = 0u, rest = 0u;
   int place = odd ? 28 : 27;
   for (int at = 50; at >= 0; at -= 2) {
     int right = at - place;

@@ -54,6 +54,33 @@ def test_no_numbers(device: vkq.Device) -> None:
     np.testing.assert_array_equal(run(device, "div", x[2:3], z[2:3]), [-np.inf])
 
 
+ZEROS = np.float32([0, 1, 3, 2.0**-126, 2.0**-64, 2.0**64, 2.0**127])
+SUBNORMAL = np.float32([2.0**-149, 3 * 2.0**-130, 2.0**-126 - 2.0**-149])
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("op", ["mul", "div", "max", "min"])
+def test_zeros_have_signs(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: RealOp, soft: bool
+) -> None:
+    """Of two max takes the positive, min the negative one. Subnormal numbers are themselves in quotients,
+    elsewhere they may count as zeros; software floats know no infinity."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    known = [ZEROS, SUBNORMAL] if op == "div" else [ZEROS]
+    edges = np.concatenate([*known, np.float32([] if soft else [np.inf])])
+    x, z = np.meshgrid(np.append(edges, -edges), np.append(edges, -edges))
+    with np.errstate(all="ignore"):
+        want = FUNCTIONS[op](x, z)
+    if op in ("max", "min"):
+        want = np.where((x == 0) & (z == 0), FUNCTIONS[op](np.copysign(1, x), np.copysign(1, z)) * 0, want)
+    got = run(device, op, x, z)
+    number = ~np.isnan(want)
+    small = number & (np.abs(want) < NORMAL)
+    np.testing.assert_array_equal(got[~small], want[~small])
+    assert np.all((got[small] == want[small]) | (got[small] == 0))
+    np.testing.assert_array_equal(np.signbit(got[number]), np.signbit(want[number]))
+
+
 def test_refused(any_device: vkq.Device) -> None:
     with pytest.raises(vkq.ArgumentError, match="do not broadcast"):
         run(any_device, "add", np.zeros((2, 3), np.float32), np.zeros(2, np.float32))
@@ -61,16 +88,18 @@ def test_refused(any_device: vkq.Device) -> None:
 
 @pytest.mark.parametrize("soft", [False, True])
 def test_square_root(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) -> None:
-    """Every exponent, odd and even; squares and their neighbours; no numbers."""
+    """Every exponent, odd and even; squares and their neighbours; subnormal ones; zeros; no numbers."""
     monkeypatch.setattr(device, "_soft_float", soft)
     squares = (np.arange(1, 200, dtype=np.float32) ** 2)[:, None] * np.float32([1, 1 - 2**-24, 1 + 2**-23])
     powers = np.ldexp(np.float32([1, 1.9999999, 1.5]), np.arange(-126, 128)[:, None]).astype(np.float32)
-    x = np.concatenate([squares.ravel(), powers.ravel(), np.float32([0, np.inf, np.nan, -1, -np.inf])])
+    subnormal = np.float32([1, 2, 3, 2**22, 2**23 - 1]) * np.float32(2**-149)
+    others = np.float32([0, -0.0, np.inf, np.nan, -1, -np.inf])
+    x = np.concatenate([squares.ravel(), powers.ravel(), subnormal, others])
     with np.errstate(invalid="ignore"):
         want = np.sqrt(x)
-    np.testing.assert_array_equal(
-        operand.apply("sqrt", square_root, {"x": x}, (), device, None, ("float32",)), want
-    )
+    got = operand.apply("sqrt", square_root, {"x": x}, (), device, None, ("float32",))
+    np.testing.assert_array_equal(got, want)
+    np.testing.assert_array_equal(np.signbit(got[-6:-4]), [False, True])
 
 
 @pytest.mark.parametrize("soft", [False, True])

@@ -20,8 +20,8 @@ RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 def combined(b: Builder, x: Value, z: Value, op: RealOp) -> Value:
     """Adds ``op(x, z)`` of float32 arrays, whose shapes broadcast as NumPy's, to a plan.
 
-    Each result is rounded to nearest even; a subnormal one may be zero. max and min are NaN where an operand
-    is.
+    Each result is rounded to nearest even; subnormal numbers may be zero. max and min are NaN where an
+    operand is, and of zeros of both signs the positive and the negative one.
     """
     if not x.spec.dtype == z.spec.dtype == "float32":
         raise DTypeError(f"{op}: x is {x.spec.dtype} and z {z.spec.dtype}; both must be float32")
