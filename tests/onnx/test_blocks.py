@@ -114,14 +114,16 @@ def test_on_the_device(
     assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
 
 
-# Blocks that no group has, that do not divide K, and along N.
-@pytest.mark.parametrize(("k", "block", "axis"), [(40, 20, 0), (72, 32, 0), (64, 4, 1)])
+# Blocks that no group has, that do not divide K, and along N, as many as along K.
+@pytest.mark.parametrize(
+    ("k", "n", "block", "axis"), [(40, 8, 20, 0), (72, 8, 32, 0), (64, 8, 4, 1), (256, 256, 256, 1)]
+)
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_what_cannot_run_the_fallback_runs(
-    k: int, block: int, axis: int, dtype: str, any_device: vkq.Device
+    k: int, n: int, block: int, axis: int, dtype: str, any_device: vkq.Device
 ) -> None:
     x = np.random.default_rng(1).standard_normal((3, k), np.float32)
-    data, weight, _ = product("MatMul", x, 8, dtype, block, True, axis)
+    data, weight, _ = product("MatMul", x, n, dtype, block, axis == 0, axis)
     with pytest.raises(vkq.UnsupportedModelError, match="MatMul"):
         vkq.onnx.InferenceSession(data, any_device)
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
@@ -196,3 +198,7 @@ def test_nothing_else_takes_them(dtype: str, any_device: vkq.Device) -> None:
     for data, reader in ((moved, "Transpose 't'"), (result, "the model's results"), (stored, "Linear 'q'")):
         with pytest.raises(vkq.ModelError, match=f"{reader}: 'w' is of {dtype}; only DequantizeLinear takes"):
             vkq.onnx.InferenceSession(data, any_device)
+    constant = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(w, "w"))
+    data = model([constant, helper.make_node("DequantizeLinear", ["c", "s"], ["y"])], x, {"s": np.float32(1)})
+    with pytest.raises(vkq.ModelError, match=f"'w' is of {dtype}; only float32"):
+        vkq.onnx.InferenceSession(data, any_device)

@@ -22,12 +22,11 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     data, scale, zero = (array if transposed or array is None else array.T for array in arrays)
     if data is None or scale is None or data.ndim != 2 or not data.size or (zero is None and made.input(2)):
         return False
-    (n, k), axis, bias = data.shape, int(made.attributes.get("axis", 1)) % 2, sweep.array(node.input(2))
+    (n, k), bias = data.shape, sweep.array(node.input(2))
     if (
         data.dtype.name not in ("int8", "uint8")
-        or axis != int(transposed)
         or k % block
-        or scale.shape != (n, k // block)
+        or scale.shape != (n, k // block)  # else the blocks are along N
         or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
     ):
         return False
