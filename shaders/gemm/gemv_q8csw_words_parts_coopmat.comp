@@ -64,16 +64,19 @@ uint w_place[WORDS_W], w_first[FRAGMENTS_N], x_place[WORDS], zeros[FRAGMENTS_N][
 uint cut(inout vec2 v) {
   uvec2 bits = floatBitsToUint(v);
   uint parts = upper_halves(bits.x, bits.y);
+#if BM == 8  // which of the two is better, registers decide
+  v -= uintBitsToFloat(bits & 0xffff0000u);
+#else
   v -= uintBitsToFloat(uvec2(parts << 16, parts & 0xffff0000u));
+#endif
   return parts;
 }
 
 // Two of a word's weights, of the lower bytes or the upper ones, less the zero point; half_zero made `zero`.
 uint pair_of(uint word, uint upper, uint zero) {
-  uint bytes = (upper == 0u ? word : word >> 8) & 0x00ff00ffu | biased;
-  f16vec2 two = unpackFloat2x16(bytes) - unpackFloat2x16(zero);
-  float a = float(two.x), b = float(two.y);
-  return upper_parts(a, b);
+  f16vec2 two = unpackFloat2x16(pair_word(word, upper, biased));
+  if (!SIGNED) two = two - unpackFloat2x16(zero);
+  return brains_of(two);
 }
 
 void load(uint t) {
@@ -139,7 +142,7 @@ vec4 sums_again(uint row, uint c4) {
   vec4 sums = vec4(0.0);
   uvec4 points;
   uint c = 4u * c4;
-  for (uint i = 0u; i < 4u; i++) points[i] = half_zero(number(c + i, 2u));
+  if (!SIGNED) for (uint i = 0u; i < 4u; i++) points[i] = half_zero(number(c + i, 2u));
   for (uint k = 0u; k < p.k; k++) {
     uint at = (c / MM * chunks + k / CHUNK) * LINES + (k % CHUNK / BLOCK * MM + c % MM) * 2u + k % 16u / 8u;
     float value = uintBitsToFloat(x[row * (p.k / RUN) + k / RUN][k % RUN]);
@@ -159,20 +162,23 @@ void main() {
   first_chunk = gl_SubgroupID * steps;
   biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
   float zero[OWN];
-  [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
+  if (!SIGNED)
+    [[unroll]] for (uint i = 0u; i < OWN; i++) zero[i] = number(min(n + lane + i * SUBGROUP, last), 2u);
   float parameter = numbers[min(3u * n + me % PARAMETERS, 3u * last + 2u)];
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) w_first[i] = min(n / MM + i, last / MM) * chunks * LINES;
   find_places();
   load(0u);
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) acc[i] = matrix_of_zeros();
-  subgroupBarrier();
-  [[unroll]] for (uint i = 0u; i < OWN; i++)
-    if (BN % SUBGROUP == 0u || lane + i * SUBGROUP < BN)
-      tile[mine + lane + i * SUBGROUP].x = half_zero(zero[i]);
-  subgroupBarrier();
-  [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
-    [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
-      zeros[i][q] = tile[mine + i * MM + place_row(w_place[q])].x;
+  if (!SIGNED) {
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0u; i < OWN; i++)
+      if (BN % SUBGROUP == 0u || lane + i * SUBGROUP < BN)
+        tile[mine + lane + i * SUBGROUP].x = half_zero(zero[i]);
+    subgroupBarrier();
+    [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++)
+      [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
+        zeros[i][q] = tile[mine + i * MM + place_row(w_place[q])].x;
+  }
   [[dont_unroll]] for (uint t = 1u; t < steps; t++) {
     multiply(t - 1u);
     load(t);

@@ -7,7 +7,7 @@
 //           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
 //           which words of two elements an invocation has, and these are put together
 //           (gemv_q8csw_words_coopmat.comp); of bfloat16 rows of x lie 8 after the other in two words of an
-//           invocation (gemv_q8csw_words_parts_coopmat.comp).
+//           invocation (gemv_q8csw_words_parts_coopmat.comp). SMALL: w is float16, which becomes bfloat16.
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -18,7 +18,8 @@
 #ifdef BRAIN
 #extension GL_EXT_bfloat16 : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
-#else
+#endif
+#if defined(SMALL) || !defined(BRAIN)
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #endif
 #extension GL_EXT_control_flow_attributes : require
@@ -64,6 +65,10 @@ void main() {
     barrier();
     for (uint i = lane; i < MN * RUNS; i += SUBGROUP) rows[i] = x[(index * p.steps + s) * MN * RUNS + i];
     for (uint i = lane; i < MM * RUNS; i += SUBGROUP) outputs[i] = w[(index * p.steps + s) * MM * RUNS + i];
+#ifdef SMALL
+    for (uint i = lane; i < MM * RUNS; i += SUBGROUP)
+      for (uint j = 0u; j < 4u; j++) outputs[i][j] = brains_of(unpackFloat2x16(outputs[i][j]));
+#endif
     barrier();
     coopMatLoad(low, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(lower, rows, 0, ALIKE ? 0u : RUNS, gl_CooperativeMatrixLayoutColumnMajor);

@@ -118,6 +118,8 @@ struct MatrixAcc {
 #define lower_halves(a, b) ((a) & 0xffffu | (b) << 16)
 #define upper_halves(a, b) ((a) >> 16 | (b) & 0xffff0000u)
 
+#define brains_of(two) upper_halves(floatBitsToUint((two).x), floatBitsToUint((two).y))
+
 // Pairs of bytes in 16-bit elements become two matrices.
 #define pair_word(word, nth, biased)                                                    \
   (SIGNED ? ((nth) == 0u ? (word) : (word) >> 8 | (word) << 24) & 0x807f807fu            \

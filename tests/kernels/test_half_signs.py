@@ -12,6 +12,7 @@ from vkq.kernels import half, half_few, half_tiles, half_ways
 from vkq.layout.extent import Spec
 from vkq.layout.pack import layout
 from vkq.probe import selftest
+from vkq.probe.matrices import HALF
 from vkq.runtime.packing import pack
 from vkq.select.path import half_refusal
 
@@ -67,7 +68,7 @@ def test_products_have_the_bits_of_others(
         return layer._gemm.matrices.signed, layer(x)
 
     signed, got = made()
-    refuse(monkeypatch, straight, selftest.SMALL)
+    refuse(monkeypatch, straight, selftest.SMALLS[HALF])
     otherwise, want = made()
     assert (signed, otherwise) == (True, False)
     np.testing.assert_array_equal(got, want)
@@ -101,7 +102,7 @@ def test_convolutions_have_the_bits_of_others(
         return kernel.gathered.signed, layer(x)
 
     signed, got = made()
-    refuse(monkeypatch, straight, selftest.SMALL)
+    refuse(monkeypatch, straight, selftest.SMALLS[HALF])
     otherwise, want = made()
     assert (signed, otherwise) == (True, False)
     np.testing.assert_array_equal(got, want)
@@ -141,6 +142,6 @@ def test_matrices_that_lose_small_numbers_are_seen(
         with monkeypatch.context() as inner:
             emulated.emulate(strict_device, inner, "16x16x16", "16x8x16", form="f16", wrong=wrong)
             stages = selftest.stages(strict_device)
-            said = stages[selftest.SMALL]()
+            said = stages[selftest.SMALLS[HALF]]()
             assert ("matrices of 16x16x16 f16, of 2^-24 as much: " in str(said)) == seen
             assert stages["matrices_half"]() is None

@@ -42,12 +42,17 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
 # rows beyond halves of matrices and whole ones, columns beyond workgroups; fewer chunks than subgroups, of
 # which some have one and some none, and of which all have several
 @pytest.mark.parametrize(("rows", "k"), [(8, 128), (5, 1280), (13, 1408), (16, 2176)])
-def test_rows_as_they_are(rows: int, k: int, units: vkq.Device) -> None:
+@pytest.mark.parametrize("signed", [True, False])
+def test_rows_as_they_are(rows: int, k: int, signed: bool, units: vkq.Device) -> None:
     rng = np.random.default_rng(rows + k)
     data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
+    points = np.asarray(data.w_zero_point)[:, None]
+    if signed:
+        data = dataclasses.replace(data, w=np.clip(data.w, points - 127, points + 127).astype(np.int8))
     x = rng.normal(size=(rows, k)).astype(np.float32)
     options: dict[str, Any] = {"w_zero_point": data.w_zero_point, "bias": data.float_bias}
     layer = vkq.Linear(data.w, data.w_scale, device=units, activation="relu", **options)
+    assert layer._gemm.matrices.signed == signed
     assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_few.PARTS}:{8 if rows <= 8 else 16}",)
     want = data.expected_sum(x, None, "float32")
     want = dataclasses.replace(want, y=np.maximum(want.y, 0))
@@ -55,7 +60,7 @@ def test_rows_as_they_are(rows: int, k: int, units: vkq.Device) -> None:
 
 
 def test_rows_of_both_types(units: vkq.Device) -> None:
-    """Of one layer, whose weights float16 takes as a sign and 7 bits, and float32 moved by 128."""
+    """Of one layer, which has its weights once, as a sign and 7 bits."""
     rng = np.random.default_rng(7)
     w, x = rng.integers(-127, 128, (36, 256), np.int8), rng.normal(size=(6, 256)).astype(np.float16)
     layer = vkq.Linear(w, 1e-3, device=units)
@@ -68,14 +73,17 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
     assert (np.abs(layer(x) - want) <= bound + 2.0**-11 * np.abs(want) + 2.0**-25).all()
 
 
-@pytest.mark.parametrize(("rows", "point"), [(8, 0), (8, -128), (16, 127)])
-def test_extremes(rows: int, point: int, units: vkq.Device) -> None:
+@pytest.mark.parametrize(("rows", "point", "least"), [
+    (8, 0, -128), (8, -128, -128), (16, 127, -128), (8, 0, -127), (16, 0, -127),
+])  # fmt: skip
+def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     """What is infinite or no number stays in its row, and is what a sum in float64 is."""
     k, rng = 256, np.random.default_rng(rows)
-    w = rng.integers(-128, 128, (36, k)).astype(np.int8)
-    w[0], w[1], w[2, 9] = -128, 127, point  # the last times infinity is no number
+    w = rng.integers(least, 128, (36, k)).astype(np.int8)
+    w[0], w[1], w[2, 9] = least, 127, point  # the last times infinity is no number
     x = rng.normal(size=(rows, k)).astype(np.float32)
     layer = vkq.Linear(w, 1e-3, w_zero_point=np.full(36, point, np.int8), device=units)
+    assert layer._gemm.matrices.signed == (least == -127)
     clean = layer(x)[0]
     x[1, 5], x[2, 9], x[3, 9], x[4] = np.nan, np.inf, -np.inf, 3e38 / 256 / k
     x[5, ::2], x[6, ::3], x[7], x[7, 1] = 1e30, 1e-30, 1e-36, 1e-44
@@ -88,7 +96,8 @@ def test_extremes(rows: int, point: int, units: vkq.Device) -> None:
     np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
     finite = np.isfinite(want)
     np.testing.assert_array_equal(got[np.isinf(want)], want[np.isinf(want)])
-    bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + 2.0**-122  # a device may flush parts below 2^-126
+    # a device may flush parts below 2^-126, which are 2^-24 of numbers where weights have signs
+    bound = (k + 4) * 2.0**-24 * np.abs(terms).sum(-1) + (2.0**-98 if least == -127 else 2.0**-122)
     assert (np.abs(got[finite] - want[finite]) <= bound[finite]).all()
 
 
@@ -134,8 +143,28 @@ def test_elements_that_lie_elsewhere_are_seen(
     assert half_few.PARTS not in layer.plan(Spec((8, 256), "float32")).variants[0]
 
 
-def test_the_self_test(units: vkq.Device) -> None:
-    assert selftest.stages(units)[selftest.PAIRS[BRAIN]]() is None
+@pytest.mark.parametrize("wrong", [True, False])
+def test_elements_that_lose_small_numbers_are_seen(
+    wrong: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few rows then take other kernels."""
+    for module in (half_few, selftest):
+        profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
+    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
+    flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
+               r"\1abs((two).x) < 6.1e-5 ? 0.0 : (two).x")  # fmt: skip
+    emulated.emulate(strict_device, monkeypatch, *SHAPES, wrong=flushed if wrong else None)
+    said = selftest.stages(strict_device)[selftest.SMALLS[BRAIN]]()
+    assert ("matrices of 16x16x16 bf16, of 2^-24 as much: " in str(said)) == wrong
+    if wrong:
+        refuse(monkeypatch, strict_device, selftest.SMALLS[BRAIN], said)
+    layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
+    assert (half_few.PARTS in layer.plan(Spec((8, 256), "float32")).variants[0]) != wrong
+
+
+@pytest.mark.parametrize("test", [selftest.PAIRS[BRAIN], selftest.SMALLS[BRAIN]])
+def test_the_self_test(test: str, units: vkq.Device) -> None:
+    assert selftest.stages(units)[test]() is None
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:

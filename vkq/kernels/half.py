@@ -110,11 +110,10 @@ class HalfMatrices:
 
         self.weights = resident(WEIGHT_LAYOUT, lambda: packed_halves(padded()))
 
-        def pairs(signed: bool) -> Int32:
-            return packed_signs(padded(True)) if signed else packed_pairs(padded())
+        def pairs() -> Int32:
+            return packed_signs(padded(True)) if self.signed else packed_pairs(padded())
 
-        self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(self.signed))
-        self.moved = resident(PAIRS_LAYOUT, lambda: pairs(False))  # for what takes no signs
+        self.pairs = resident(PAIRS_LAYOUT, pairs)
 
         def scales() -> npt.NDArray[np.float32]:
             more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
@@ -149,10 +148,7 @@ class HalfMatrices:
         """A product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
-            constants = self.constants(b, STRAIGHT)
-            if self.signed and few.variant.shader == half_few.PARTS:
-                constants = [b.constant(self.moved), b.constant(gemm.parameters)]
-            b.dispatch(few, [x, *constants, y], push, gemm.macs(rows))
+            b.dispatch(few, [x, *self.constants(b, STRAIGHT), y], push, gemm.macs(rows))
             return
         way = self.way(rows)
         tile = way.variant.axes["tile"]
@@ -175,9 +171,7 @@ class HalfMatrices:
             return None
         if found := self._fitting(rows, x.spec.dtype):
             variant, values, subgroup = found
-            values |= self.gemm.affine.constants
-            if "SIGNED" in variant.specialization:
-                values["SIGNED"] = self.signed
+            values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
             return self.gemm.device.program(variant, values, subgroup)
         return None
 

@@ -9,7 +9,7 @@ from ..device.profiles import profile
 from ..probe.matrices import BRAIN, HALF, Matrices, advertised_half
 from ..runtime.device import Device
 from ..runtime.program import refusals
-from ..select.path import half_refusal, pairs_refusal
+from ..select.path import half_refusal, pairs_refusal, signs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value, Variant
 from .floats import FloatGemm
@@ -76,7 +76,8 @@ def fitting(
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
     """Those for rows of a type that the device multiplies, the best first."""
     if dtype == "float32":
-        return (PARTS,) if form == BRAIN and not pairs_refusal(device, BRAIN) else ()
+        wrong = pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
+        return (PARTS,) if form == BRAIN and not wrong else ()
     if half_refusal(device):
         return ()
     return (STEPS,) if pairs_refusal(device) else (WORDS, STEPS)

@@ -36,8 +36,10 @@ __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "s
 
 Words = npt.NDArray[np.int32]
 HALVES = {"matrices_half": HALF, "matrices_brain": BRAIN}  # tests of matrices of floats, and their form
-SMALL = "matrix_small"  # the test of matrices whose numbers are less than float16's least normal one
+# Of numbers less than float16's least normal one: matrices of them, and elements that they become.
+SMALLS = {HALF: "matrix_small", BRAIN: "matrix_small_brain"}
 ALIKE, PAIRED = "ALIKE", "PAIRED"  # ways of loading matrices: constants of selftest__matrices_half
+SMALL = "SMALL"  # of weights that are always float16: a variant for elements of another form
 WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together from words of two elements",
         SMALL: ", of 2^-24 as much"}  # fmt: skip
 PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # of what a profile says of matrices, alone
@@ -95,8 +97,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
             tests[name] = partial(_test_half_matrices, device, form, ways)
             if profile(device.capabilities).matrix_pairs:
                 tests[PAIRS[form]] = partial(_test_half_matrices, device, form, (PAIRED,))
-    if lacking_half(device.capabilities) is None:
-        tests[SMALL] = partial(_test_half_matrices, device, HALF, (SMALL,))
+            tests[SMALLS[form]] = partial(_test_half_matrices, device, form, (SMALL,))
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
@@ -162,13 +163,14 @@ def _test_half_shape(device: Device, matrices: Matrices, way: str) -> str | None
     if matrices.form == BRAIN:
         x[:, 0] *= 32
     cases, steps, rows, _ = x.shape
-    variant = catalog().find("selftest__matrices_half", element=matrices.form)
+    element = matrices.form + "_small" * (way == SMALL and matrices.form == BRAIN)
+    variant = catalog().find("selftest__matrices_half", element=element)
     constants = matrices.shape_constants | ({way: True} if way in (ALIKE, PAIRED) else {})
     w = np.ldexp(w, -24) if way == SMALL else w
     program = device.program(variant, constants, matrices.subgroup)
     halves = [
-        v.astype("<f2") if matrices.form == HALF else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
-        for v in (x, w)
+        v.astype("<f2") if half else (v.astype("<f4").view("<u4") >> 16).astype("<u2")
+        for v, half in ((x, matrices.form == HALF), (w, matrices.form == HALF or way == SMALL))
     ]  # whole numbers of 8 bits: exact in both forms
     tensors = [Tensor.from_numpy(v.view(np.int32).reshape(-1), device) for v in halves]
     out = Tensor(device, (cases, rows, w.shape[2]), "float32")

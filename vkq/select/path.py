@@ -92,9 +92,10 @@ def pairs_refusal(device: Device, form: str = HALF) -> str | None:
     return _failed(device, selftest.PAIRS[form])
 
 
-def signs_refusal(device: Device) -> str | None:
-    """What the self-test found wrong in products of float16's smallest numbers, or None."""
-    return _failed(device, selftest.SMALL)
+def signs_refusal(device: Device, form: str = HALF) -> str | None:
+    """What the self-test found wrong in products of float16's smallest numbers, or in what they become in
+    another form, or None."""
+    return _failed(device, selftest.SMALLS[form])
 
 
 def _failed(device: Device, *tests: str) -> str | None:
