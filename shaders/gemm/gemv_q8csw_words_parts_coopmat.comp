@@ -4,8 +4,8 @@
 //
 // Memory    x: rows of k, whole chunks, of float32 in uvec4; w, and numbers as vec4, as
 //           gemm_q8csw_straight_coopmat.comp; y: rows of float32.
-// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs. The subgroups' sums are added
-//           in the same order every time.
+// Threads   a workgroup of LOCAL_X invocations computes BM rows of BN outputs; neighbours are the ROW_TILES
+//           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k x 16 rows, of which an invocation has elements in pairs, k after k,
 //           (BM 8) as many of a row as of that 8 further on; LOCAL_X is whole subgroups.
 #version 450
@@ -56,7 +56,7 @@ uvec4 next_x[WORDS][4], next_w[FRAGMENTS_N][WORDS_W];
 MatrixAcc acc[FRAGMENTS_N];
 MatrixW weights[FRAGMENTS_N];
 MatrixX first, second, third;  // parts of x, the largest first
-uint n, chunks, first_chunk, biased;
+uint n, first_row, chunks, first_chunk, biased;
 uint w_place[WORDS_W], w_first[FRAGMENTS_N], x_place[WORDS], zeros[FRAGMENTS_N][WORDS_W];
 
 // The largest parts of two numbers, which are their upper halves; `cut` leaves the rest of the numbers.
@@ -130,7 +130,7 @@ void find_places() {
   [[unroll]] for (uint q = 0u; q < WORDS_W; q++) w_place[q] = word_of_matrix(weights[0], q);
   [[unroll]] for (uint q = 0u; q < WORDS; q++) {
     uint place = word_of_matrix(first, q);
-    x_place[q] = min(place_row(place) % uint(BM), p.m - 1u) * (p.k / RUN) + place_run(place);
+    x_place[q] = min(first_row + place_row(place) % uint(BM), p.m - 1u) * (p.k / RUN) + place_run(place);
   }
 }
 
@@ -158,7 +158,8 @@ void main() {
   const uint OWN = (BN + SUBGROUP - 1u) / SUBGROUP;
   chunks = p.k / CHUNK;
   uint steps = ceil_div(chunks, SUBGROUPS), last = 4u * p.n4 - 1u;
-  n = workgroup_index() * BN;
+  n = workgroup_index() / ROW_TILES * BN;
+  first_row = workgroup_index() % ROW_TILES * BM;
   first_chunk = gl_SubgroupID * steps;
   biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
   float zero[OWN];
@@ -190,10 +191,10 @@ void main() {
   parameters[me % PARAMETERS / 4u][me % 4u] = parameter;  // by all: behind a branch it would be loaded there
   barrier();
   for (uint e = me; e < BM * BN / 4u; e += LOCAL_X) {
-    uint row = e / (BN / 4u), block = e % (BN / 4u), c4 = n / 4u + block;
+    uint own = e / (BN / 4u), row = first_row + own, block = e % (BN / 4u), c4 = n / 4u + block;
     vec4 sums = vec4(0.0);
     [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) {
-      uint at = s * PIECE + row * SUM_ROW + block;
+      uint at = s * PIECE + own * SUM_ROW + block;
       sums += BM > 8 ? uintBitsToFloat(tile[at])
                      : uintBitsToFloat(tile[at]) + uintBitsToFloat(tile[at + 8u * SUM_ROW]);
     }

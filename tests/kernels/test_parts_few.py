@@ -27,7 +27,6 @@ SHAPES = ("16x8x16 f16", "16x16x16 bf16")
 def units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
     for module in (half_few, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
-    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
     if half_refusal(strict_device, BRAIN):
         emulated.emulate(strict_device, monkeypatch, *SHAPES)
     return strict_device
@@ -39,11 +38,16 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
     monkeypatch.setattr(selftest, "report", lambda _: found)
 
 
-# rows beyond halves of matrices and whole ones, columns beyond workgroups; fewer chunks than subgroups, of
-# which some have one and some none, and of which all have several
-@pytest.mark.parametrize(("rows", "k"), [(8, 128), (5, 1280), (13, 1408), (16, 2176)])
+# rows beyond halves of matrices, whole ones and tiles of them, columns beyond workgroups; fewer chunks than
+# subgroups, of which some have one and some none, and of which all have several
+@pytest.mark.parametrize(("rows", "tall", "k"), [
+    (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408),
+])  # fmt: skip
 @pytest.mark.parametrize("signed", [True, False])
-def test_rows_as_they_are(rows: int, k: int, signed: bool, units: vkq.Device) -> None:
+def test_rows_as_they_are(
+    rows: int, tall: int, k: int, signed: bool, units: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(half_few, "worth_parts", lambda *_: True)
     rng = np.random.default_rng(rows + k)
     data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
     points = np.asarray(data.w_zero_point)[:, None]
@@ -53,7 +57,7 @@ def test_rows_as_they_are(rows: int, k: int, signed: bool, units: vkq.Device) ->
     options: dict[str, Any] = {"w_zero_point": data.w_zero_point, "bias": data.float_bias}
     layer = vkq.Linear(data.w, data.w_scale, device=units, activation="relu", **options)
     assert layer._gemm.matrices.signed == signed
-    assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_few.PARTS}:{8 if rows <= 8 else 16}",)
+    assert layer.plan(Spec(x.shape, "float32")).variants == (f"{half_few.PARTS}:{tall}",)
     want = data.expected_sum(x, None, "float32")
     want = dataclasses.replace(want, y=np.maximum(want.y, 0))
     assert want.mismatch(replayed(layer, x, units) if rows == 5 else layer(x)) is None
@@ -74,7 +78,7 @@ def test_rows_of_both_types(units: vkq.Device) -> None:
 
 
 @pytest.mark.parametrize(("rows", "point", "least"), [
-    (8, 0, -128), (8, -128, -128), (16, 127, -128), (8, 0, -127), (16, 0, -127),
+    (8, 0, -128), (8, -128, -128), (16, 127, -128), (32, 0, -128), (8, 0, -127), (16, 0, -127),
 ])  # fmt: skip
 def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
     """What is infinite or no number stays in its row, and is what a sum in float64 is."""
@@ -102,12 +106,14 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
 
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer rows and more, a k that is not whole chunks, results that are not whole blocks, few columns,
-    float16, a tile that is asked for, layers of float16, and a device of which nothing is known."""
+    """Fewer rows and more, a k that is not whole chunks, and too many of them, results that are not whole
+    blocks, few columns, float16, a tile that is asked for, layers of float16, and a device of which nothing
+    is known."""
     few = Spec((8, 256), "float32")
     for x, n, compute in (
-        (few, 36, "float32"), (Spec((4, 256), "float32"), 36, "float32"), (few, 38, "float32"),
-        (Spec((17, 256), "float32"), 36, "float32"), (Spec((8, 264), "float32"), 36, "float32"),
+        (few, 36, "float32"), (Spec((2, 256), "float32"), 36, "float32"), (few, 38, "float32"),
+        (Spec((33, 256), "float32"), 36, "float32"), (Spec((8, 264), "float32"), 36, "float32"),
+        (Spec((16, 384), "float32"), 36, "float32"),
         (few, 16, "float32"), (Spec((8, 256), "float16"), 36, "float32"), (few, 36, "float16"),
     ):  # fmt: skip
         layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute=compute, device=units)
@@ -137,7 +143,6 @@ def test_elements_that_lie_elsewhere_are_seen(
     said = stages[selftest.PAIRS[BRAIN]]()
     assert "matrices of 16x16x16 bf16, put together from words of two elements: " in said
     assert stages["matrices_brain"]() is None
-    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
     refuse(monkeypatch, strict_device, selftest.PAIRS[BRAIN], said)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=strict_device)
     assert half_few.PARTS not in layer.plan(Spec((8, 256), "float32")).variants[0]
@@ -150,7 +155,6 @@ def test_elements_that_lose_small_numbers_are_seen(
     """Few rows then take other kernels."""
     for module in (half_few, selftest):
         profile_says(monkeypatch, module, multiprocessors=2, matrix_pairs=True)
-    monkeypatch.setattr(half_few, "PARTS_LEAST", 0)
     flushed = (r"(#define brains_of\(two\) upper_halves\(floatBitsToUint\()\(two\).x",
                r"\1abs((two).x) < 6.1e-5 ? 0.0 : (two).x")  # fmt: skip
     emulated.emulate(strict_device, monkeypatch, *SHAPES, wrong=flushed if wrong else None)
@@ -170,14 +174,19 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 def test_invocations_by_chunks_and_multiprocessors() -> None:
     """Of an H200: 4096^2, N=8192, N=11008, and k that is not whole chunks."""
     facts = reported("nvidia-h200")
-    for tall, want in ((8, [512, 256, 128, None]), (16, [256, None, None, None])):
+    for tall, want in ((8, [512, 256, 128, None]), (16, [256, 256, 128, None])):
         found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (
             (128, 4096), (133, 8192), (344, 4096), (128, 4160),
         )]  # fmt: skip
         assert found == [() if size is None else (size,) for size in want]
 
 
-def test_rows_and_sizes_that_are_worth_it() -> None:
-    assert [m for m in range(40) if half_few.worth_parts(m, 4096, 11008)] == list(range(5, 17))
-    assert not half_few.worth_parts(8, 4096, 3968)
-    assert not half_few.worth_parts(8, 4064, 4096)
+def test_rows_that_are_worth_it() -> None:
+    """Of an H200: by fewer workgroups than half of its multiprocessors, and by as many; by as many as chunks
+    of k, and by fewer."""
+
+    def worth(workgroups: int, k: int) -> list[int]:
+        return [m for m in range(40) if half_few.worth_parts(m, workgroups, 132, k)]
+
+    assert [worth(65, 8320), worth(66, 8320)] == [list(range(5, 33)), list(range(3, 33))]
+    assert worth(65, 8448) == list(range(5, 9))

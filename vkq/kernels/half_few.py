@@ -23,10 +23,9 @@ INVOCATIONS = (512, 256, 128)
 # Of others, by the rows: where a multiprocessor has one workgroup at most, where two, and more. 0: never.
 WORDS_INVOCATIONS = {
     WORDS: {8: (512, 256, 128), 16: (256, 0, 128)},
-    PARTS: {8: (512, 256, 128), 16: (256, 0, 0)},
+    PARTS: {8: (512, 256, 128), 16: (256, 256, 128), 32: (256, 256, 128)},
 }
 CHUNK = 128  # k that their subgroups take at once
-PARTS_LEAST = 4096  # outputs and k of PARTS at least
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False) -> bool:
@@ -38,9 +37,13 @@ def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False)
     return 3 <= rows <= 16 or (most and (one or (rows > 16 and workgroups <= multiprocessors)))
 
 
-def worth_parts(rows: int, n: int, k: int) -> bool:
-    """Whether so many rows of float32 should be made by PARTS. Fewer than 5 gemv adds up in registers."""
-    return 5 <= rows <= 16 and min(n, k) >= PARTS_LEAST
+def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int) -> bool:
+    """Whether so many rows of float32 should be made by so many workgroups of PARTS: 3 and 4, which gemv adds
+    up in registers, where most multiprocessors have a workgroup; 5 to 8 are, whatever there is; 9 to 32,
+    whose k workgroups could share, where there are as many of them as chunks."""
+    if rows <= 4:
+        return rows >= 3 and 2 * workgroups >= multiprocessors
+    return rows <= 8 or (rows <= 32 and CHUNK * workgroups >= k)
 
 
 def fitting(
@@ -58,10 +61,11 @@ def fitting(
             continue
         variant = catalog().find(shader, rows=str(tall))
         workgroups = variant.workgroups({"n4": gemm.n4})
+        multiprocessors = profile(facts).multiprocessors
         if shader == PARTS:
-            taken = worth_parts(rows, gemm.channels, gemm.k)
+            taken = worth_parts(rows, workgroups, multiprocessors, gemm.k)
         else:
-            taken = worth(rows, workgroups, profile(facts).multiprocessors, shader == WORDS)
+            taken = worth(rows, workgroups, multiprocessors, shader == WORDS)
         if not taken:
             continue
         sizes = invocations(facts, shader, tall, workgroups, gemm.k)
