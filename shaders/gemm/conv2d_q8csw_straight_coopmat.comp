@@ -3,16 +3,16 @@
 // from memory into matrices, as in gemm_q8csw_straight_coopmat.comp: only pixels go through shared memory,
 // and between two chunks of channels no subgroup waits for another.
 //
-// Memory    x and y: NCHW of float16; lines of x are whole vectors of four pixels, those of y whole runs of
-//           eight, and channels of a group whole runs of eight. The input pixels under a tile of TH x TW
-//           outputs, all taps of them, are loaded into shared memory once for CH channels; a run of MN
-//           outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes 2 CH + 16
-//           bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH channels,
-//           kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end. WORDS: a
-//           matrix in the order in which invocations have its words, 16 bytes of each invocation beside each
-//           other (vkq.probe.words), so that they put it together in registers. channels: float_output.glslh.
+// Memory    x and y: NCHW of float16; lines of y are whole vectors of LINE pixels (eight, four or two), those
+//           of x the same or of four, and channels of a group whole runs of eight. The input pixels under a
+//           tile of TH x TW outputs, all taps of them, are loaded into shared memory once for CH channels; a
+//           run of MN outputs along w is then MN rows of a matrix wherever the tap shifts it. A pixel takes
+//           2 CH + 16 bytes, which keeps neighbours in other banks. w: kPackedInt8_32K with k = (chunk of CH
+//           channels, kw, block of 32 channels, kh, channel), so that each subgroup reads it from end to end.
+//           WORDS: a matrix in the order in which invocations have its words, 16 bytes of each beside each
+//           other (vkq.probe.words): they put it together in registers. channels: float_output.glslh.
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels. An invocation brings
-//           RUN channels of four pixels at a time, and takes eight pixels of a channel away.
+//           RUN channels of four pixels at a time, and takes LINE pixels of a channel away.
 // Steps     a column of LINES taps, one below the other, and 32 channels: a line of pixels that is read from
 //           shared memory is multiplied by all of them.
 // Needs     the matrix shape 16 x MN x 16 in the device's list, with sums of float32 and of float16, a
@@ -37,10 +37,10 @@ layout(constant_id = 8) const uint LINES = 3;  // of taps that are multiplied to
 layout(constant_id = 9) const uint DILATION_H = 1;
 layout(constant_id = 17) const uint TIMES = 1;  // so many are all lines of taps
 
-layout(set = 0, binding = 0) readonly buffer X { uvec2 x[]; };
+layout(set = 0, binding = 0) readonly buffer X { X_VECTOR x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { uvec4 y[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Y_VECTOR y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"

@@ -31,14 +31,22 @@ STRAIGHT_CASES = {  # of each tile, filters whose lines are multiplied together,
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=9,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
+        "conv2d[N=1,IC=24,H=5,W=36,OC=20,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=5,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
     # lines of tiles and of outputs beyond the image; lines of taps apart
     "4x24x128_straight": (
         "conv2d[N=1,IC=72,H=8,W=40,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
+        "conv2d[N=1,IC=24,H=5,W=28,OC=136,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=24,H=5,W=30,OC=136,KH=3,KW=3,padding=0x1x0x1]",
     ),
-    # halos that begin at any pixel of a vector, a filter of one line
+    # halos that begin at any pixel of a vector, a filter of one line; lines of outputs that end in a matrix;
+    # halos that begin and end in a vector of two
     "8x8x64_straight": (
+        "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
+        "conv2d[N=2,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=16,H=4,W=10,OC=24,KH=2,KW=4,padding=0x3x1x0,groups=2]",
         "conv2d[N=2,IC=16,H=3,W=12,OC=136,KH=1,KW=3,padding=0x3x0x5,dilation=1x2,groups=2]",
     ),
 }  # fmt: skip
@@ -91,7 +99,8 @@ def test_weights_straight_from_memory(
     profile_says(monkeypatch, half_tiles, matrix_pairs=words)
     kernel.tile = tile
     given, way = vkq.Tensor.from_numpy(x, units), "words" if words else "matrices"
-    assert layer.plan(given.spec).variants == (f"{half_tiles.STRAIGHT}:float16.{way}.{tile}",)
+    lines = "eights" if p.ow % 8 == 0 else "fours" if p.ow % 4 == 0 else "twos"
+    assert layer.plan(given.spec).variants == (f"{half_tiles.STRAIGHT}:float16.{way}.{lines}.{tile}",)
     with units.record() as recording:
         y = layer(given)
     recording.run()
@@ -130,7 +139,7 @@ def test_weights_come_in_words_where_elements_are_pairs(
 
 
 @pytest.mark.parametrize(("changed", "taken"), [
-    ("N=1", True), ("W=42", False), ("W=36", False), ("IC=12", False), ("KH=1,KW=1", False),
+    ("N=1", True), ("W=36", True), ("W=42", True), ("W=41", False), ("IC=12", False), ("KH=1,KW=1", False),
     ("stride=2x1", False),
 ])  # fmt: skip
 def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) -> None:
@@ -152,6 +161,11 @@ def test_what_weights_straight_from_memory_are_for(changed: str, taken: bool) ->
     ("N=8,IC=512,H=16,W=16,OC=512,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=4,IC=128,H=56,W=56,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
     ("N=16,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1", "8x8x64_straight"),
+    # lines of four and of two
+    ("N=8,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "8x8x64_straight"),
+    ("N=32,IC=128,H=28,W=28,OC=128,KH=3,KW=3,padding=1", "4x32x128_straight"),
+    ("N=8,IC=256,H=20,W=20,OC=256,KH=3,KW=3,padding=1", "4x24x128_straight"),
+    ("N=8,IC=256,H=14,W=14,OC=256,KH=3,KW=3,padding=1", "8x8x64_straight"),
 ])  # fmt: skip
 def test_what_an_h200_takes(
     name: str, taken: str, any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch

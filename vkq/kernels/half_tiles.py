@@ -44,7 +44,9 @@ STRAIGHT = PAIRED.convolution  # the same with weights straight from memory into
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
 BLOCK = 32  # of them, whose weights STRAIGHT reads at once
 LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
-VECTOR, RUN = 4, 8  # pixels of x that STRAIGHT reads at once; channels of x, and pixels of y, the same
+RUN = 8  # channels that STRAIGHT reads at once
+VECTOR = 4  # pixels of x that it reads at once, of lines of whole vectors
+LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of vectors whose lines are whole ones, of y
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,12 +115,13 @@ class HalfConvolution:
         """The tile that should be the fastest; None where a kernel without one should be."""
         facts, known = self.device.capabilities, profile(self.device.capabilities)
         way = "words" if known.matrix_pairs and not pairs_refusal(self.device) else "matrices"
+        lines = _lines(p)
         found = [
             PixelTile(variant, matrices)
             for shader in ((TILES, STRAIGHT) if _straight(p) else (TILES,))
             for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
-            if variant.axes.get("w", way) == way
+            if variant.axes.get("w", way) == way and variant.axes.get("lines", lines) == lines
             for matrices in advertised_half(facts, sums=shader == STRAIGHT)
             if fits(variant, matrices)
             and int(variant.defines["TW"]) % matrices.n == 0
@@ -182,9 +185,15 @@ def by_columns(weight: Int8) -> Int8:
     return blocks.reshape(w.shape)
 
 
+def _lines(p: Conv2dProblem) -> str | None:
+    """The longest vectors of pixels of which lines of x and y are whole ones."""
+    whole = (name for name, size in LINES.items() if p.w % min(size, VECTOR) == 0 == p.ow % size)
+    return next(whole, None)
+
+
 def _straight(p: Conv2dProblem) -> bool:
     """Whether lines and channels are as STRAIGHT reads and writes them, of a filter of more than one tap and
     steps of one pixel: others have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
-    return timed and channels > 0 == channels % RUN and not (p.w % VECTOR or p.ow % RUN)
+    return timed and channels > 0 == channels % RUN and _lines(p) is not None
