@@ -9,7 +9,7 @@ import pytest
 import vkq
 from tests.cases import random_data
 from tests.device.reported import profile_says, reported
-from vkq.kernels import half, half_tiles
+from vkq.kernels import half, half_tiles, half_ways
 from vkq.kernels.half_tiles import HalfConvolution
 from vkq.probe import selftest
 from vkq.probe.matrices import HALF
@@ -192,6 +192,28 @@ def test_parts_of_k(
 ) -> None:
     only(monkeypatch, tile, parts)
     check(units, name)
+
+
+@pytest.mark.parametrize("tile", catalog().shaders[half_ways.GATHERED.split].axes["tile"])
+def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part begins at any tap and channel."""
+    only(monkeypatch, tile, 3)
+    monkeypatch.setattr(HalfConvolution, "chosen", lambda *_: None)
+    p = parse("conv2d[N=2,IC=140,H=7,W=5,OC=72,KH=3,KW=3,stride=2x1,padding=1x0x2x1,groups=2]")
+    data = random_data(p, np.random.default_rng(4), "int8", "int8", w_zero_points="channel")
+    layer = layer_of(units, data, method="matrix")
+    x = np.random.default_rng(5).normal(size=p.x_shape).astype(np.float16)
+    given = vkq.Tensor.from_numpy(x, units)
+    assert layer.plan(given.spec).variants[-1] == f"{half_ways.GATHERED.split}:half.{tile}"
+    with units.record() as recording:
+        y = layer(given)
+    recording.run()
+    first, want = y.numpy(), layer(x.astype(np.float32))
+    assert data.expected_sum(x.astype(np.float32), None, "float16").mismatch(want) is None
+    np.testing.assert_allclose(first, want, rtol=2**-10, atol=1e-5 * np.abs(want).max())
+    for _ in range(20):
+        recording.run()
+        assert y.numpy().tobytes() == first.tobytes()
 
 
 @pytest.mark.parametrize("tile", catalog().shaders[half.ROWS].axes["tile"])

@@ -30,7 +30,7 @@ from . import half_few
 from .cast import converted
 from .floats import FloatGemm
 from .half_operands import RUN, X_PARTS, halves, parts_of
-from .half_ways import FLOAT16, LEAST_COLUMNS, PARTS, STRAIGHT, Elements, Way
+from .half_ways import FLOAT16, GATHERED, LEAST_COLUMNS, PARTS, STRAIGHT, Elements, Way
 from .pixels import window
 from .split import counters
 from .weights import Int8, Int32, block_weights
@@ -195,7 +195,7 @@ class HalfMatrices:
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
-        gemm, way = self.gemm, self.way(p.gemm_m, self.elements.convolution)
+        gemm, way = self.gemm, self.way(p.gemm_m, self.elements.convolution, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
@@ -203,15 +203,18 @@ class HalfMatrices:
         variant = way.variant
         if self.elements == FLOAT16:
             whole = "half" if y.spec.dtype == "float16" else "any"
-            variant = catalog().find(FLOAT16.convolution, tile=variant.axes["tile"], y=whole)
-        slots = [operand, *self.constants(b), y]
-        b.dispatch(self.program(variant, way.matrices), slots, push, gemm.macs(p.gemm_m))
+            shader = way.of.split if way.parts > 1 else way.of.product
+            variant = catalog().find(shader, tile=variant.axes["tile"], y=whole)
+        shared, steps = way.sharing(b, self.counters, p.gemm_m, 4 * gemm.n4, self.k, gemm.groups)
+        slots = [operand, *self.constants(b), y, *shared]
+        b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
-    def gathered_cycles(self, p: Conv2dProblem) -> float:
-        """What a convolution should take (`half_pixel_costs`)."""
+    def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
+        """What a convolution with results of that type should take (`half_pixel_costs`)."""
         known = profile(self.gemm.device.capabilities)
         sizes, costs = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.half_pixel_costs
-        product = self.way(p.gemm_m, self.elements.convolution).cycles(known, *sizes) * costs["gathered"]
+        way = self.way(p.gemm_m, self.elements.convolution, dtype)
+        product = way.cycles(known, *sizes) * (costs["gathered"] if way.parts == 1 else 1.0)
         return product + costs["once"] + costs["number"] * math.prod(p.x_shape)
 
     def _operand(
@@ -241,14 +244,16 @@ class HalfMatrices:
             values["SIGNED"] = self.signed
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
-    def way(self, rows: int, shader: str | None = None) -> Way:
-        """The one that should be the fastest for so many rows, of a product or another shader."""
+    def way(self, rows: int, shader: str | None = None, dtype: str = "float32") -> Way:
+        """The one that should be the fastest for so many rows, of a product or another shader. Convolutions'
+        k is shared by workgroups where results are float16: others have not been timed."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
-        whole = shader == self.elements.convolution
+        whole = shader == self.elements.convolution and dtype != "float16"
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         facts = gemm.device.capabilities
-        able = self.elements.able(facts, shader, self.tile)
+        of = GATHERED if shader == GATHERED.product else self.elements
+        able = of.able(facts, shader, self.tile)
         if shader == FLOAT16.product:
             able = itertools.chain(able, STRAIGHT.able(facts, STRAIGHT.product, self.tile))
         found = [

@@ -130,13 +130,13 @@ class HalfConvolution:
         best = min(found, key=lambda one: one.cycles(known, p, dtype), default=None)
         if best is None or self.tile:
             return best
-        other = self._other(p)[0]
+        other = self._other(p, dtype)[0]
         return best if best.cycles(known, p, dtype) < other else None
 
-    def _other(self, p: Conv2dProblem) -> tuple[float, Planes | HalfMatrices]:
+    def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
         """The kernel without a tile of pixels that should be faster, with its cycles: one that reads planes,
         or one that gathers."""
-        planes, gathered = self.planes.cycles(p), self.gathered.gathered_cycles(p)
+        planes, gathered = self.planes.cycles(p), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
     def _values(self, p: Conv2dProblem, variant: Variant, matrices: Matrices) -> dict[str, Constant]:
@@ -158,7 +158,7 @@ class HalfConvolution:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         found = self.chosen(p, y.spec.dtype)
         if found is None:
-            return self._other(p)[1].convolve(b, p, x, y)
+            return self._other(p, y.spec.dtype)[1].convolve(b, p, x, y)
         x = converted(b, x, y.spec.dtype)
         tiles = {"tiles_h": -(-p.oh // found.size("TH")), "tiles_w": -(-p.ow // found.size("TW"))}
         push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | tiles | {

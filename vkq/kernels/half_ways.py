@@ -60,6 +60,9 @@ STRAIGHT = Elements(  # weights straight from memory into matrices
     HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat",
     "conv2d_q8csw__straight_coopmat", "straight_tile_cycles",
 )  # fmt: skip
+GATHERED = Elements(  # as FLOAT16, convolutions
+    HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "", "half_tile_cycles"
+)
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
     "parts_tile_cycles",
