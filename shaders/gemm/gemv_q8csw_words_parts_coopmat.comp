@@ -59,18 +59,7 @@ MatrixX first, second, third;  // parts of x, the largest first
 uint n, first_row, chunks, first_chunk, biased;
 uint w_place[WORDS_W], w_first[FRAGMENTS_N], x_place[WORDS], zeros[FRAGMENTS_N][WORDS_W];
 
-// The largest parts of two numbers, which are their upper halves; `cut` leaves the rest of the numbers.
-#define upper_parts(a, b) upper_halves(floatBitsToUint(a), floatBitsToUint(b))
-uint cut(inout vec2 v) {
-  uvec2 bits = floatBitsToUint(v);
-  uint parts = upper_halves(bits.x, bits.y);
-#if BM == 8  // which of the two is better, registers decide
-  v -= uintBitsToFloat(bits & 0xffff0000u);
-#else
-  v -= uintBitsToFloat(uvec2(parts << 16, parts & 0xffff0000u));
-#endif
-  return parts;
-}
+#include "bfloat16_pairs.glslh"
 
 // Two of a word's weights, of the lower bytes or the upper ones, less the zero point; half_zero made `zero`.
 uint pair_of(uint word, uint upper, uint zero) {

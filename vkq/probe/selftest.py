@@ -278,22 +278,18 @@ def quotient_cases() -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
     return x, np.concatenate([np.tile(np.repeat(scales, ties.size), 3), np.repeat(scales, special.size)])
 
 
-def _execute(
-    device: Device, test: str, x: Words, w: Words, soft_float: bool = False
-) -> npt.NDArray[np.int32]:
+def _execute(device: Device, test: str, x: Words, w: Words, soft_float: bool = False) -> Words:
     variant = catalog().find("selftest__arithmetic", test=test)
     program = device.program(variant, {"SOFT_FLOAT": soft_float})
     tensors = [Tensor.from_numpy(v, device) for v in (x, w)]
     out = Tensor(device, (x.size, 2), "int32")
     with device.operation() as recording:
         recording.dispatch(program, [t.buffer for t in (*tensors, out)], {"count": x.size})
-    result: npt.NDArray[np.int32] = out.numpy()
+    result: Words = out.numpy()
     return result
 
 
-def _difference(
-    got: npt.NDArray[np.int32], want: npt.NDArray[np.int32], case: Callable[[int], str]
-) -> str | None:
+def _difference(got: Words, want: Words, case: Callable[[int], str]) -> str | None:
     wrong = np.flatnonzero((got != want).any(axis=1))
     if wrong.size == 0:
         return None
