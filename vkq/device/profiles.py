@@ -77,6 +77,7 @@ class Profile:
     matrix_end_cycles: Mapping[str, int]
     half_tile_cycles: Mapping[str, tuple[int, int]]
     straight_tile_cycles: Mapping[str, tuple[int, int]]
+    words_tile_cycles: Mapping[str, tuple[int, int, int]]
     half_part_cycles: tuple[int, int, int]
     matrix_pairs: bool
     parts_tile_cycles: Mapping[str, tuple[int, int]]

@@ -16,13 +16,14 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..errors import PathError
 from ..layout.pack import layout
+from ..probe import words
 from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..select.path import signs_refusal
+from ..select.path import pairs_refusal, signs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -30,7 +31,17 @@ from . import half_few
 from .cast import converted
 from .floats import FloatGemm
 from .half_operands import RUN, X_PARTS, halves, parts_of
-from .half_ways import FLOAT16, GATHERED, LEAST_COLUMNS, PARTS, STRAIGHT, Elements, Way
+from .half_ways import (
+    FLOAT16,
+    GATHERED,
+    LEAST_COLUMNS,
+    PARTS,
+    STRAIGHT,
+    WORDS,
+    WORDS_OUTPUTS,
+    Elements,
+    Way,
+)
 from .pixels import window
 from .split import counters
 from .weights import Int8, Int32, block_weights
@@ -114,6 +125,7 @@ class HalfMatrices:
             return packed_signs(padded(True)) if self.signed else packed_pairs(padded())
 
         self.pairs = resident(PAIRS_LAYOUT, pairs)
+        self._pairs, self._words = pairs, dict[bytes, Resident]()
 
         def scales() -> npt.NDArray[np.float32]:
             more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
@@ -131,6 +143,24 @@ class HalfMatrices:
         w = gemm.weight()
         least, most = w.min(axis=2).astype(np.int32), w.max(axis=2).astype(np.int32)
         return bool((most - gemm.zero_point).max() <= 127 and (least - gemm.zero_point).min() >= -127)
+
+    def words(self, matrices: Matrices) -> Resident:
+        """The weights of WORDS, as invocations have them: WORDS_OUTPUTS beside each other, and of four words
+        the second and third in each other's place (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
+        found, beside = words.order(self.gemm.device, matrices), WORDS_OUTPUTS // matrices.m
+        found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
+        key, high = found.tobytes(), -(-4 * self.gemm.n4 // WORDS_OUTPUTS) * beside
+
+        def packed() -> Int32:
+            blocks = words.in_order(self._pairs(), found).reshape(-1, self.k // PAIRS, found.size)
+            blocks = np.pad(blocks, ((0, high - len(blocks)), (0, 0), (0, 0)))
+            groups = blocks.reshape(-1, beside, *blocks.shape[1:]).swapaxes(1, 2)
+            return np.ascontiguousarray(groups).reshape(-1)
+
+        if key not in self._words:
+            size = 4 * high * (self.k // PAIRS) * found.size
+            self._words[key] = Resident(self.gemm.device, size, packed)
+        return self._words[key]
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
@@ -150,7 +180,7 @@ class HalfMatrices:
         if few := self._few(x, y, rows):
             b.dispatch(few, [x, *self.constants(b, STRAIGHT), y], push, gemm.macs(rows))
             return
-        way = self.way(rows)
+        way = self.way(rows, as_words=self._as_words(x, y))
         tile = way.variant.axes["tile"]
         if in_place := self._in_place(way, x, y, rows):
             operand, variant = x, in_place
@@ -162,7 +192,11 @@ class HalfMatrices:
             variant = catalog().find(shader, tile=tile, y=whole)
         way = dataclasses.replace(way, variant=variant)
         shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
-        slots = [operand, *self.constants(b, way.of), y, *shared]
+        if way.of == WORDS:
+            constants = [b.constant(self.words(way.matrices)), b.constant(self.scales)]
+        else:
+            constants = self.constants(b, way.of)
+        slots = [operand, *constants, y, *shared]
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> Program | None:
@@ -178,12 +212,24 @@ class HalfMatrices:
     def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], int] | None:
         return half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
+    def _whole(self, x: Value, y: Value) -> bool:
+        """Whether rows are whole runs, and whole blocks of results of the same type."""
+        return self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and x.spec.dtype == y.spec.dtype
+
+    def _as_words(self, x: Value, y: Value) -> bool:
+        """Whether WORDS takes such rows, and the weights, on a device that is known to hold matrices so."""
+        gemm, known = self.gemm, profile(self.gemm.device.capabilities)
+        rows = self._whole(x, y) and x.spec.dtype == "float16" and gemm.groups == 1
+        here = known.matrix_pairs and not pairs_refusal(gemm.device)
+        return self.elements == FLOAT16 and rows and here and self.signed
+
     def _in_place(self, way: Way, x: Value, y: Value, rows: int) -> Variant | None:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
         straight from memory."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
-        few = rows <= MOST_ROWS[dtype]
-        whole = self.channels % RUN == 0 and self.gemm.channels % 4 == 0 and dtype == y.spec.dtype
+        if way.of == WORDS:
+            return catalog().find(WORDS.split if way.parts > 1 else WORDS.product, tile=tile)
+        few, whole = rows <= MOST_ROWS[dtype], self._whole(x, y)
         if way.of == STRAIGHT:
             shader = STRAIGHT.split if way.parts > 1 else STRAIGHT.product
             axes, taken = {"y": f"{dtype}_rows", "tile": tile}, few or dtype == "float16"
@@ -244,9 +290,12 @@ class HalfMatrices:
             values["SIGNED"] = self.signed
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
-    def way(self, rows: int, shader: str | None = None, dtype: str = "float32") -> Way:
-        """The one that should be the fastest for so many rows, of a product or another shader. Convolutions'
-        k is shared by workgroups where results are float16: others have not been timed."""
+    def way(
+        self, rows: int, shader: str | None = None, dtype: str = "float32", as_words: bool = False
+    ) -> Way:  # fmt: skip
+        """The one that should be the fastest for so many rows, of a product (of WORDS, too) or another
+        shader. Convolutions' k is shared by workgroups where results are float16: others have not been
+        timed."""
         gemm, known = self.gemm, profile(self.gemm.device.capabilities)
         sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
         whole = shader == self.elements.convolution and dtype != "float16"
@@ -255,12 +304,14 @@ class HalfMatrices:
         of = GATHERED if shader == GATHERED.product else self.elements
         able = of.able(facts, shader, self.tile)
         if shader == FLOAT16.product:
-            able = itertools.chain(able, STRAIGHT.able(facts, STRAIGHT.product, self.tile))
+            more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
+            able = itertools.chain(able, *(one.able(facts, one.product, self.tile) for one in more))
         found = [
-            dataclasses.replace(one, parts=count)
+            way
             for one in able
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
+            if (way := dataclasses.replace(one, parts=count)).takes(known, *sizes)
         ]
         if not found:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"

@@ -18,6 +18,9 @@ from ..shader.spec import Variant
 from .split import MOST_TILES
 
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
+WORDS_OUTPUTS = 32  # of a subgroup of WORDS, whose weights lie beside each other
+LEAST_WORDS_K = 1024  # of a workgroup of WORDS
+MOST_WORDS = 3  # workgroups of it that a multiprocessor has one after the other
 LEAST_COLUMNS = 17  # of a product: with fewer, most of a matrix would be padding
 STEP = 32  # of k: what a profile's cycles are for
 
@@ -63,6 +66,9 @@ STRAIGHT = Elements(  # weights straight from memory into matrices
 GATHERED = Elements(  # as FLOAT16, convolutions
     HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "", "half_tile_cycles"
 )
+WORDS = Elements(  # as STRAIGHT, put together in registers, of float16 rows as they are
+    HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "", "words_tile_cycles"
+)
 PARTS_OF_FLOAT32 = Elements(
     BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
     "parts_tile_cycles",
@@ -97,6 +103,17 @@ class Way:
             and self.tiles(rows, n, groups) <= MOST_TILES
         )
 
+    def takes(self, known: Profile, rows: int, n: int, k: int, groups: int) -> bool:
+        """Whether products of such sizes may go this way. WORDS, which computes whole turns of k, was faster
+        with more rows than a tile has, where multiprocessors have more than one workgroup, up to
+        MOST_WORDS, each of LEAST_WORDS_K or more."""
+        if self.of != WORDS:
+            return True
+        step, turn, tall = (int(self.variant.defines[name]) for name in ("BK", "TURNS", "BM"))
+        share = self.tiles(rows, n, groups) * self.parts / known.multiprocessors
+        timed = rows > tall and 1 < share <= MOST_WORDS and self.steps(k) * step >= LEAST_WORDS_K
+        return k % (step * turn) == 0 and timed
+
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
     ) -> tuple[list[Value], dict[str, int]]:
@@ -109,10 +126,12 @@ class Way:
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
         """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
-        alone, together = self.of.of(known)[self.variant.axes["tile"]]
+        alone, together, *room = self.of.of(known)[self.variant.axes["tile"]]
         tiles, d = self.tiles(rows, n, groups), self.variant.defines
         share = math.ceil(tiles * self.parts / known.multiprocessors)
-        loop = self.steps(k) * int(d["BK"]) / STEP * max(alone, together * share)
+        last = (share - 1) % room[0] + 1 if room else share  # of those at once
+        each_step = together * (share - last) + max(alone, together * last)
+        loop = self.steps(k) * int(d["BK"]) / STEP * each_step
         if self.parts == 1:
             return loop
         once, each, sums = known.half_part_cycles
@@ -127,10 +146,12 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         return False
     if int(variant.defines.get("BK", matrices.k)) % matrices.k:
         return False
-    straight = variant.shader in (STRAIGHT.product, STRAIGHT.split, STRAIGHT.convolution)
+    straight = any(variant.shader in (of.product, of.split, of.convolution) for of in (STRAIGHT, WORDS))
     if straight and (matrices.m, matrices.k) != (16, 16):
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
+    if variant.shader in (WORDS.product, WORDS.split) and columns != WORDS_OUTPUTS:
+        return False
     whole = d["TW"] if variant.shader == STRAIGHT.convolution else 16
     return rows % whole == 0 and columns >= matrices.m and columns % matrices.m == 0

@@ -1,0 +1,167 @@
+"""Products whose matrices of weights are put together in registers; see test_half.py."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.device.reported import reported
+from vkq.device.profiles import profile
+from vkq.kernels import half_ways
+from vkq.kernels.half import HalfMatrices
+from vkq.kernels.half_ways import FLOAT16, PARTS, STRAIGHT, WORDS
+from vkq.layout.extent import Spec
+from vkq.probe import selftest
+from vkq.probe.matrices import HALF, advertised_half
+from vkq.probe.words import in_order, order
+from vkq.select.path import half_refusal, pairs_refusal
+
+from . import emulated
+from .matrix_layers import known, only
+
+TILE, K, N = "64x128", 512, 148  # k of two turns; outputs beyond a tile, and beyond 32 of them
+SAYS: dict[str, Any] = {
+    "half_tile_cycles": {}, "straight_tile_cycles": {TILE: (2, 2)}, "words_tile_cycles": {TILE: (1, 1, 1)},
+    "matrix_pairs": True, "multiprocessors": 3,
+}  # fmt: skip
+
+
+@pytest.fixture(params=["16x8x16", "16x16x16"])
+def words(
+    strict_device: vkq.Device, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> vkq.Device:
+    """Products of these sizes are known to be faster so."""
+    known(monkeypatch, **SAYS)
+    monkeypatch.setattr(half_ways, "LEAST_WORDS_K", 256)
+    if half_refusal(strict_device):
+        emulated.emulate(strict_device, monkeypatch, request.param, form="f16")
+    elif pairs_refusal(strict_device):
+        pytest.skip("the device has elements in another order")
+    return strict_device
+
+
+def layer_of(device: vkq.Device, k: int, n: int = N, points: int = 0, **options: Any) -> vkq.Linear:
+    """Weights that differ from their zero points by 7 bits."""
+    w = np.random.default_rng(k + n).integers(-127 + points, 128, (n, k)).astype(np.int8)
+    if points:
+        options["w_zero_point"] = np.arange(n).astype(np.int8) % (points + 1)
+    return vkq.Linear(w, 1e-3, compute="float16", device=device, **options)
+
+
+def variants_of(layer: vkq.Linear, rows: int, dtype: str = "float16") -> tuple[str, ...]:
+    return tuple(layer.plan(Spec((rows, layer._gemm.k), dtype)).variants)
+
+
+@pytest.mark.parametrize(("k", "parts"), [(K, 1), (768, 1), (K, 2), (768, 2)])  # 768: parts of two turns, one
+@pytest.mark.parametrize("points", [0, 3])
+def test_results_are_those_of_matrices_from_memory(
+    k: int, parts: int, points: int, words: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows and outputs beyond whole tiles; bias and activation; what is infinite or no number stays in its
+    row; replays give the same bytes."""
+    only(monkeypatch, TILE, parts)
+    rng = np.random.default_rng(parts)
+    x = rng.normal(size=(70, k)).astype(np.float16)
+    x[3, 5], x[4, k - 1] = np.nan, np.inf
+    options = {"bias": rng.normal(size=N).astype(np.float32), "activation": "relu"}
+    layer = layer_of(words, k, points=points, **options)
+    assert variants_of(layer, 70) == (f"{WORDS.split if parts > 1 else WORDS.product}:{TILE}",)
+    given = vkq.Tensor.from_numpy(x, words)
+    with words.record() as recording:
+        y = layer(given)
+    recording.run()
+    got = y.numpy()
+    recording.run()
+    assert y.numpy().tobytes() == got.tobytes()
+    known(monkeypatch, **SAYS | {"matrix_pairs": False})
+    only(monkeypatch, TILE, parts)
+    other = layer_of(words, k, points=points, **options)
+    assert variants_of(other, 70) == (
+        f"{STRAIGHT.split if parts > 1 else STRAIGHT.product}:float16_rows.{TILE}",
+    )
+    want = other(x)
+    if (k, parts) != (768, 2):  # the parts are others there
+        np.testing.assert_array_equal(got, want)
+    whole = [row for row in range(70) if row not in (3, 4)]
+    np.testing.assert_allclose(got[whole].astype(np.float64), want[whole], rtol=2**-9, atol=1e-3)
+
+
+def test_what_is_taken_so(words: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float16 rows of whole turns, where the self-test found elements in pairs and weights have 7 bits."""
+    so = f"{WORDS.product}:{TILE}"
+    only(monkeypatch, TILE, 1)
+    assert variants_of(layer_of(words, K), 66) == (so,)
+    far = vkq.Linear(np.full((N, K), -128, np.int8), 1e-3, compute="float16", device=words)
+    for layer, dtype in (
+        (layer_of(words, K), "float32"), (layer_of(words, K + 128), "float16"),
+        (layer_of(words, K, N + 1), "float16"), (far, "float16"),
+    ):  # fmt: skip
+        assert so not in variants_of(layer, 66, dtype)
+    found = dataclasses.replace(selftest.report(words), failures={selftest.PAIRS[HALF]: "something"})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+    assert so not in variants_of(layer_of(words, K), 66)
+
+
+def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As weights lie in memory, in matrices of 16."""
+    known(monkeypatch, **SAYS)
+    for shape, subgroup, able in (("16x16x16", 32, 1), ("16x16x16", 64, 0), ("8x16x16", 32, 0)):
+        device = emulated.capabilities(strict_device, shape, form="f16", subgroup=subgroup)
+        assert len(list(WORDS.able(device, WORDS.product))) == able
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "k", "parts"),
+    [(128, 4096, 4096, 4), (256, 4096, 4096, 2), (384, 4096, 4096, 1), (512, 4096, 4096, 1),
+     (768, 4096, 4096, 1), (1024, 4096, 4096, 0), (2048, 4096, 4096, 0), (4096, 4096, 4096, 0),
+     (512, 1024, 1024, 0), (4096, 1024, 1024, 0), (128, 11008, 4096, 1), (512, 4096, 11008, 1),
+     (128, 4096, 11008, 4), (512, 8192, 8192, 0), (128, 8192, 8192, 2)],
+)  # fmt: skip
+def test_what_an_h200_takes_so(rows: int, n: int, k: int, parts: int) -> None:
+    """As it was timed: where it was faster, each in so many parts of k, and not elsewhere."""
+    facts = reported("nvidia-h200")
+    says, sizes = profile(facts), (rows, n, k, 1)
+    ways = [
+        way
+        for of in (FLOAT16, STRAIGHT, WORDS)
+        for one in of.able(facts, of.product)
+        for count in PARTS
+        if count == 1 or one.may_split(rows, n, 1)
+        if (way := dataclasses.replace(one, parts=count)).takes(says, *sizes)
+    ]
+    best = min(ways, key=lambda way: way.cycles(says, *sizes))
+    assert (best.parts if best.of == WORDS else 0) == parts
+
+
+def test_few_workgroups_and_short_parts_go_another_way() -> None:
+    """What was not timed, or not faster: one workgroup a multiprocessor or four, parts of less than 1,024 k,
+    rows of a single tile."""
+    facts = reported("nvidia-h200")
+    says, one = profile(facts), next(WORDS.able(facts, WORDS.product))
+    assert one.takes(says, 133 * 64, 128, 1024, 1)
+    assert not one.takes(says, 132 * 64, 128, 1024, 1)
+    assert one.takes(says, 3 * 132 * 64, 128, 1024, 1)
+    assert not one.takes(says, 3 * 132 * 64 + 1, 128, 1024, 1)
+    assert not one.takes(says, 133 * 64, 128, 768, 1)
+    assert one.takes(says, 65, 67 * 128, 1024, 1)
+    assert not one.takes(says, 64, 133 * 128, 1024, 1)
+    parts = dataclasses.replace(one, parts=2)
+    assert parts.takes(says, 67 * 64, 128, 2048, 1)
+    assert not parts.takes(says, 67 * 64, 128, 1536, 1)
+
+
+def test_the_order_of_words(words: vkq.Device) -> None:
+    """32 outputs beside each other, of 32 k, and those that are not there."""
+    layer = layer_of(words, K)
+    matrices = HalfMatrices(layer._gemm, K)
+    pairs, found = np.asarray(matrices.pairs._make()), order(words, *advertised_half(words.capabilities)[:1])
+    got = matrices.words(advertised_half(words.capabilities)[0])._make()
+    got = np.asarray(got).reshape(-1, K // 32, 2, found.size)
+    found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
+    want = in_order(pairs, found).reshape(-1, K // 32, found.size)
+    assert matrices.words(advertised_half(words.capabilities)[0]).bytes == 4 * got.size
+    for group, block, half in np.ndindex(got.shape[:3]):
+        tile = 2 * group + half
+        np.testing.assert_array_equal(got[group, block, half], want[tile, block] if tile < len(want) else 0)
