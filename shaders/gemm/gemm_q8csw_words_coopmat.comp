@@ -2,13 +2,13 @@
 // gemm_q8csw_straight_coopmat.comp: but weights come 16 bytes at a time, and invocations put their matrices
 // together in registers.
 //
-// Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: of each SN outputs and 32 k,
-//           matrices of pairs as invocations have their words (vkq.probe.words), of each four the second and
-//           third in each other's place: so lie the registers of a matrix on NVIDIA's devices. Words are moved
-//           by 128 or SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory
-//           a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
-// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results, SPLIT: of one part of k, whole turns.
-//           Weights and x of the next step are on their way meanwhile.
+// Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: of each SN outputs and 32
+//           k, matrices of pairs as invocations have their words (vkq.probe.words), of each four the second
+//           and third in each other's place: so lie the registers of a matrix on NVIDIA's devices. Words are
+//           moved by 128 or SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared
+//           memory a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
+// Threads   a workgroup of WGM x WGN subgroups computes BM x BN results, SPLIT: of one part of k, whole
+//           turns. Weights and x of the next step are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, of which an invocation
 //           has elements in pairs, k after k; a required subgroup size of SUBGROUP. Weights that are not
 //           SIGNED have no zero points.
@@ -98,7 +98,8 @@ void multiply(uint block, uint nth, uint from) {
       set_word(low, q, pair_word(words[block][i][q / 4u][q % 2u * 2u + q / 2u % 2u], nth, biased));
     }
     subtract_matrix(low, zeros);
-    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++) acc[i][j] = coopMatMulAdd(low, right[from][j], acc[i][j]);
+    [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
+      acc[i][j] = coopMatMulAdd(low, right[from][j], acc[i][j]);
   }
 }
 

@@ -8,7 +8,8 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
-from vkq.kernels import half, half_few, half_tiles, half_ways
+from vkq.kernels import half_few, half_tiles, half_ways
+from vkq.kernels.half_weights import PAIRS_LAYOUT, packed_signs
 from vkq.layout.extent import Spec
 from vkq.layout.pack import layout
 from vkq.probe import selftest
@@ -97,7 +98,7 @@ def test_convolutions_have_the_bits_of_others(
         kernel.tile = "8x8x64_straight"
         layer._kernel = lambda m, q: kernel
         assert layer.plan(Spec(x.shape, "float16")).variants == (
-            f"{half_tiles.STRAIGHT}:float16.{way}.8x8x64_straight",
+            f"{half_tiles.STRAIGHT}:float16.{way}.eights.8x8x64_straight",
         )
         return kernel.gathered.signed, layer(x)
 
@@ -124,10 +125,10 @@ def test_which_weights_fit(weight: int, point: int, scale: float, signed: bool, 
 
 def test_the_sign_of_a_byte_lies_in_the_next() -> None:
     w = np.random.default_rng(1).integers(-127, 128, (1, 16, 64), np.int8)
-    bytes_ = half.packed_signs(w).view(np.uint8).reshape(-1, 4)
+    bytes_ = packed_signs(w).view(np.uint8).reshape(-1, 4)
     sign = np.roll(bytes_ >> 7, -1, axis=1)
     numbers = np.where(sign == 1, -(bytes_ & 127).astype(np.int8), (bytes_ & 127).astype(np.int8))
-    pairs = pack(layout(half.PAIRS_LAYOUT), w.reshape(1, 16, 2, 2, 16).swapaxes(-1, -2).reshape(w.shape))
+    pairs = pack(layout(PAIRS_LAYOUT), w.reshape(1, 16, 2, 2, 16).swapaxes(-1, -2).reshape(w.shape))
     np.testing.assert_array_equal(numbers.reshape(-1), pairs.view(np.int8))
 
 

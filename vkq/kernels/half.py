@@ -20,7 +20,6 @@ from ..probe import words
 from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
-from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select.path import pairs_refusal, signs_refusal
@@ -42,12 +41,19 @@ from .half_ways import (
     Elements,
     Way,
 )
+from .half_weights import (
+    PAIRS,
+    PAIRS_LAYOUT,
+    WEIGHT_LAYOUT,
+    less_zeros,
+    packed_halves,
+    packed_pairs,
+    packed_signs,
+)
 from .pixels import window
 from .split import counters
 from .weights import Int8, Int32, block_weights
 
-WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
-PAIRS = 32  # k whose halves lie side by side
 K_PADDED = 64  # of weights: whole steps of every tile
 ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
@@ -56,40 +62,6 @@ LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts t
 SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
 LARGEST_SCALE = 2.0**103  # of those that may be
 BYTES = {HALF: 2, BRAIN: 2 * X_PARTS}  # of a number of x
-
-
-def packed_halves(w: Int8) -> Int32:
-    """Weights (G, N, K) as the kernels read them: of each four k the second and third in each other's place
-    (shaders/common/coopmat_half.glslh)."""
-    swapped = w.reshape(*w.shape[:2], -1, 4)[..., [0, 2, 1, 3]].reshape(w.shape)
-    return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
-
-
-def packed_pairs(w: Int8) -> Int32:
-    """The same as they come straight into matrices: of each 32 k the two that are 16 apart side by side,
-    moved by 128 (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
-    moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
-    return moved
-
-
-def packed_signs(w: Int8) -> Int32:
-    """The same of weights less their zero points, from -127 to 127, as a sign and 7 bits: the sign of a byte
-    lies in the next one of its word (SIGNED of shaders/common/coopmat_half_types.glslh)."""
-    words = _paired(w).view(np.int8).reshape(-1, 4)
-    signs = np.roll(words & np.int8(-128), 1, axis=1)
-    signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
-    return signed
-
-
-def _paired(w: Int8) -> Int32:
-    paired = w.reshape(*w.shape[:2], -1, 2, PAIRS // 2).swapaxes(-1, -2).reshape(w.shape)
-    words: Int32 = pack(layout(PAIRS_LAYOUT), np.ascontiguousarray(paired))
-    return words
-
-
-def less_zeros(w: Int8, zero_point: Int32) -> Int8:
-    """Weights (channels, numbers) less their zero points, where that is what `packed_signs` holds."""
-    return w - zero_point.astype(np.int8).reshape(*zero_point.shape, *(1,) * (w.ndim - zero_point.ndim))
 
 
 class HalfMatrices:

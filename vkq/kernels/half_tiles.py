@@ -23,18 +23,18 @@ from ..shader.spec import Variant
 from .cast import converted, kept
 from .divisor import divisor
 from .floats import FloatGemm
-from .half import (
+from .half import HalfMatrices
+from .half_planes import Planes
+from .half_ways import FLOAT16, STEP, fits
+from .half_ways import STRAIGHT as PAIRED
+from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
-    HalfMatrices,
     less_zeros,
     packed_halves,
     packed_pairs,
     packed_signs,
 )
-from .half_planes import Planes
-from .half_ways import FLOAT16, STEP, fits
-from .half_ways import STRAIGHT as PAIRED
 from .matrix_conv import chunked, halo
 from .pixels import window
 from .weights import Int8, Int32

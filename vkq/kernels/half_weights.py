@@ -1,0 +1,46 @@
+"""int8 weights as products on matrix units of float16 and bfloat16 read them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..layout.pack import layout
+from ..runtime.packing import pack
+from .weights import Int8, Int32
+
+WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
+PAIRS = 32  # k whose halves lie side by side
+
+
+def packed_halves(w: Int8) -> Int32:
+    """Weights (G, N, K) as the kernels read them: of each four k the second and third in each other's place
+    (shaders/common/coopmat_half.glslh)."""
+    swapped = w.reshape(*w.shape[:2], -1, 4)[..., [0, 2, 1, 3]].reshape(w.shape)
+    return pack(layout(WEIGHT_LAYOUT), np.ascontiguousarray(swapped))
+
+
+def packed_pairs(w: Int8) -> Int32:
+    """The same as they come straight into matrices: of each 32 k the two that are 16 apart side by side,
+    moved by 128 (shaders/gemm/gemm_q8csw_straight_coopmat.comp)."""
+    moved: Int32 = (_paired(w).view(np.uint32) ^ np.uint32(0x80808080)).view(np.int32)
+    return moved
+
+
+def packed_signs(w: Int8) -> Int32:
+    """The same of weights less their zero points, from -127 to 127, as a sign and 7 bits: the sign of a byte
+    lies in the next one of its word (SIGNED of shaders/common/coopmat_half_types.glslh)."""
+    words = _paired(w).view(np.int8).reshape(-1, 4)
+    signs = np.roll(words & np.int8(-128), 1, axis=1)
+    signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
+    return signed
+
+
+def _paired(w: Int8) -> Int32:
+    paired = w.reshape(*w.shape[:2], -1, 2, PAIRS // 2).swapaxes(-1, -2).reshape(w.shape)
+    words: Int32 = pack(layout(PAIRS_LAYOUT), np.ascontiguousarray(paired))
+    return words
+
+
+def less_zeros(w: Int8, zero_point: Int32) -> Int8:
+    """Weights (channels, numbers) less their zero points, where that is what `packed_signs` holds."""
+    return w - zero_point.astype(np.int8).reshape(*zero_point.shape, *(1,) * (w.ndim - zero_point.ndim))
