@@ -126,7 +126,7 @@ def test_what_an_h200_takes(
     kernel = HalfConvolution(made.gemm, made.weight, made.zero_points, 1)
     if tile := kernel.chosen(p, "float16"):
         found = tile.variant.axes["tile"]
-    elif kernel._other(p)[1] is kernel.planes:
+    elif kernel._other(p, "float16")[1] is kernel.planes:
         way = kernel.planes.way(p)
         assert way
         found = f"planes {way.variant.axes['tile']}"
