@@ -4,14 +4,13 @@
 //
 // Memory    x: rows of k, whole turns of two steps of BK, of float16 in uvec4. w: of each SN outputs and 32
 //           k, matrices of pairs as invocations have their words (vkq.probe.words), of each four the second
-//           and third in each other's place: so lie the registers of a matrix on NVIDIA's devices. Words are
-//           moved by 128 or SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared
-//           memory a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
+//           and third in each other's place: so lie the registers of a matrix on NVIDIA's devices. Weights
+//           are SIGNED (coopmat_half_types.glslh). channels and y: float_output.glslh. In shared memory a
+//           row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results, SPLIT: of one part of k, whole
 //           turns. Weights and x of the next step are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, of which an invocation
-//           has elements in pairs, k after k; a required subgroup size of SUBGROUP. Weights that are not
-//           SIGNED have no zero points.
+//           has elements in pairs, k after k; a required subgroup size of SUBGROUP.
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -32,13 +31,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #include "float_output.glslh"
 #define BITS 8  // of a weight
 #include "coopmat_half.glslh"
-#undef subgroup_m
-#undef subgroup_n
-#define slice (gl_SubgroupID / (WGM * WGN))  // of a step's k: there is one
-#define subgroup_m (gl_SubgroupID % (WGM * WGN) / WGN * SM)
-#define subgroup_n (gl_SubgroupID % (WGM * WGN) % WGN * SN)
 
-#define BLOCKS (BK / 32)  // of k, of a step
+#define BLOCKS (BK / 32)  // of k, of a step, which is written for four
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1)
 #define STAGE (BM * X_ROW)
@@ -53,9 +47,9 @@ uint place_of_row(uint row) { return first_row + row < p.m ? first_row + row : O
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define X_APART (INVOCATIONS / RUNS)  // rows from one item of an invocation to its next
 uvec4 next_x[X_ITEMS], words[2 * BLOCKS][FRAGMENTS_N][MOST_WORDS_W / 4u];  // of this step and the next
-MatrixW low, zeros;
+MatrixW low;
 MatrixX right[2][FRAGMENTS_M];
-uint x_at[X_ITEMS], w_at, biased;
+uint x_at[X_ITEMS], w_at;
 #include "half_words.glslh"
 #define W_LINES (FRAGMENTS_N * MATRIX_LINES)  // of a block
 
@@ -87,17 +81,15 @@ void wait_for(uint first) {
 
 void fetch(uint to, uint stage, uint unit) {
   [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
-    coopMatLoad(right[to][j], tile,
-        stage * STAGE + (subgroup_m + j * MN) * X_ROW + slice * (BK / RUN) + unit * 2u, X_ROW,
+    coopMatLoad(right[to][j], tile, stage * STAGE + (subgroup_m + j * MN) * X_ROW + unit * 2u, X_ROW,
         gl_CooperativeMatrixLayoutColumnMajor);
 }
 
 void multiply(uint block, uint nth, uint from) {
   [[unroll]] for (uint i = 0u; i < FRAGMENTS_N; i++) {
     [[unroll]] for (uint q = 0u; q < WORDS_W; q++) {  // 0, 2, 1, 3
-      set_word(low, q, pair_word(words[block][i][q / 4u][q % 2u * 2u + q / 2u % 2u], nth, biased));
+      set_word(low, q, pair_word(words[block][i][q / 4u][q % 2u * 2u + q / 2u % 2u], nth, 0u));
     }
-    subtract_matrix(low, zeros);
     [[unroll]] for (uint j = 0u; j < FRAGMENTS_M; j++)
       acc[i][j] = coopMatMulAdd(low, right[from][j], acc[i][j]);
   }
@@ -135,16 +127,14 @@ void main() {
   TAKE_PART;
   n = index % tiles_n * BN;
   first_row = index / tiles_n * BM;
-  biased = 0x64006400u + (p.m >> 31);  // a constant in a register, not in two instructions
   [[unroll]] for (uint i = 0u; i < X_ITEMS; i++)
     x_at[i] = min(first_row + thread / RUNS + i * X_APART, p.m - 1u) * (p.k / RUN) + first_step * RUNS +
         thread % RUNS;
   uint mine = min((n + subgroup_n) / SN, ceil_div(4u * p.n4, SN) - 1u);
-  w_at = (mine * (p.k / 32u) + first_step * BLOCKS + slice * BLOCKS) * W_LINES + own_words;
+  w_at = (mine * (p.k / 32u) + first_step * BLOCKS) * W_LINES + own_words;
   load_w(0u);
   w_at += BLOCKS * W_LINES;
   load_x();
-  if (!SIGNED) { fill_halves(zeros, 1152.0); }  // 1024, and the 128 by which weights are moved
   clear_acc();
   store_x(0u);
   barrier();
