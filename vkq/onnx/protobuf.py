@@ -78,9 +78,9 @@ def attribute_of(attribute: Any) -> Any:
     return list(value) if field.endswith("s") and field != "s" else value
 
 
-def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int]) -> npt.NDArray[Any]:
+def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int] | None = None) -> npt.NDArray[Any]:
     """The numbers of a TensorProto of a type of `DATA_TYPES` that lie in the file, without a copy where they
-    can be read in place. Raises ValueError where they are not as many as *shape* says."""
+    can be read in place. Raises ValueError where they are not as many as *shape* or its dims say."""
     if tensor.HasField("segment"):
         raise ValueError("it is a segment of another")
     if tensor.HasField("raw_data"):
@@ -90,4 +90,4 @@ def numbers_of(tensor: Any, dtype: np.dtype[Any], shape: Sequence[int]) -> npt.N
         data = np.array(getattr(tensor, field), stored)
         if dtype.name in ("float16", "bool"):  # as their bits
             data = data.astype(f"uint{8 * dtype.itemsize}").view(dtype)
-    return data.astype(dtype, copy=False).reshape(shape)
+    return data.astype(dtype, copy=False).reshape(tuple(tensor.dims) if shape is None else shape)
