@@ -76,6 +76,28 @@ def product(
     )
 
 
+def compare(
+    op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
+    x_dtype: str, device: vkq.Device,
+) -> None:  # fmt: skip
+    """A product on the device, and ONNX Runtime's."""
+    x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
+    data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
+    session = vkq.onnx.InferenceSession(data, device)
+    (ours,), theirs = session.run(None, {"x": x}), onnxruntime(data, x)
+    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    add = 0 if bias is None else bias.astype(np.float64)
+    want, size = (
+        x.astype(np.float64) @ weight.T + add,
+        np.abs(x.astype(np.float64)) @ np.abs(weight.T) + np.abs(add),
+    )
+    bound = (shape[-1] + 4) * EPSILON * size
+    half = 2.0**-10 if x_dtype == "float16" else 0.0
+    assert (np.abs(ours - want) <= bound + half * np.abs(want)).all()
+    assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # its weights are rounded
+    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+
+
 # One row, few and many, leading axes; each type with zero points and without; blocks of the least size and
 # beyond the largest group; a Gemm's matrix either way around.
 @pytest.mark.parametrize(
@@ -97,26 +119,27 @@ def test_on_the_device(
     op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, options: dict[str, int],
     x_dtype: str, device: vkq.Device,
 ) -> None:  # fmt: skip
-    x = np.random.default_rng(1).standard_normal(shape, np.float32).astype(x_dtype)
-    data, weight, bias = product(op, x, n, dtype, block, points, options.get("transB", 0), **options)
-    session = vkq.onnx.InferenceSession(data, device)
-    (ours,), theirs = session.run(None, {"x": x}), onnxruntime(data, x)
-    assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-    add = 0 if bias is None else bias.astype(np.float64)
-    want, size = (
-        x.astype(np.float64) @ weight.T + add,
-        np.abs(x.astype(np.float64)) @ np.abs(weight.T) + np.abs(add),
-    )
-    bound = (shape[-1] + 4) * EPSILON * size
-    half = 2.0**-10 if x_dtype == "float16" else 0.0
-    assert (np.abs(ours - want) <= bound + half * np.abs(want)).all()
-    assert (np.abs(theirs - want) <= bound + 2 * half * size).all()  # its weights are rounded
-    assert "q4gsw" in str(session.explain({"x": x.shape}))  # the shaders' name
+    compare(op, shape, n, dtype, block, points, options, x_dtype, device)
 
 
-# Blocks that no group has, that do not divide K, and along N, as many as along K.
 @pytest.mark.parametrize(
-    ("k", "n", "block", "axis"), [(40, 8, 20, 0), (72, 8, 32, 0), (64, 8, 4, 1), (256, 256, 256, 1)]
+    ("op", "shape", "n", "dtype", "block", "points"),
+    [
+        ("MatMul", (3, 72), 8, "int4", 32, True),
+        ("MatMul", (1, 300), 9, "uint4", 256, True),
+        ("Gemm", (5, 100), 7, "int8", 128, False),
+    ],
+    ids=str,
+)
+def test_last_blocks_that_are_not_full(
+    op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, device: vkq.Device
+) -> None:
+    compare(op, shape, n, dtype, block, points, {}, "float32", device)
+
+
+# Blocks that no group has, one much longer than K, and along N, as many as along K.
+@pytest.mark.parametrize(
+    ("k", "n", "block", "axis"), [(40, 8, 20, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)]
 )
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_what_cannot_run_the_fallback_runs(

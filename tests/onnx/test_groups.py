@@ -28,6 +28,8 @@ def node(k: int, n: int, bits: int, block: int, given: dict[str, Any]) -> Any:
 
 
 def weight(n: int, k: int, bits: int, group: int, symmetric: bool) -> vkq.GroupedWeight:
+    """Of whole groups."""
+    k += -k % group
     w = np.random.default_rng([n, k]).standard_normal((n, k), np.float32)
     return vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric)
 
@@ -38,8 +40,9 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
 
 
 # An odd number of groups leaves half a byte of zero points; a row alone, few and many; leading axes; the
-# smallest groups; a bias; the groups' numbers, which say that they are neighbours (g_idx). float16 is what x,
-# scales, bias and results are: sums of float32, rounded once.
+# smallest groups; a bias; the groups' numbers, which say that they are neighbours (g_idx); a last group that
+# is not full, whose codes beyond k are any. float16 is what x, scales, bias and results are: sums of float32,
+# rounded once.
 @pytest.mark.parametrize(
     ("dtype", "shape", "n", "bits", "group", "symmetric"),
     [
@@ -54,6 +57,10 @@ def inputs_of(w: vkq.GroupedWeight) -> dict[str, Any]:
         ("float16", (2, 5, 384), 33, 4, 128, True),
         ("float16", (3, 160), 9, 8, 16, False),
         ("float16", (20, 512), 64, 4, 64, False),
+        ("float32", (3, 40), 9, 4, 32, False),
+        ("float32", (2, 5, 300), 33, 4, 128, True),
+        ("float32", (1, 100), 12, 8, 128, False),
+        ("float32", (5, 88), 11, 8, 16, False),
     ],
     ids=str,
 )
@@ -73,8 +80,10 @@ def test_as_onnx_runtime_within_the_bound(
     session = vkq.onnx.InferenceSession(data, device)
     (ours,) = session.run(None, {"x": x})
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
+    wide = np.zeros((*shape[:-1], w.shape[1]), np.float32)
+    wide[..., :k] = x
     want, size = (
-        reference.linear_grouped(x.astype(np.float32), w, bias.astype(np.float32), magnitude=magnitude)
+        reference.linear_grouped(wide, w, bias.astype(np.float32), magnitude=magnitude)
         for magnitude in (False, True)
     )
     bound = (k + 4) * EPSILON * size + half * np.abs(want)
@@ -153,10 +162,14 @@ def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) 
 @pytest.mark.parametrize(
     ("k", "block", "changes", "error"),
     [
-        (40, 32, {}, "K must be a multiple of block_size"),
         (48, 16, {}, "K is 48; K must be a multiple of 32"),
         (96, 96, {}, "quantize again with such a group"),
-        (300, 256, {}, "K must be a multiple of block_size"),
+        (
+            40,
+            32,
+            {"b": np.zeros((3, 3, 16), np.uint8), "scales": np.ones(9, np.float32)},
+            "B must have N rows of K / block_size blocks",
+        ),
         (512, 256, {"scales": np.ones(5, np.float32)}, "quantize again with such a group"),
         (512, 256, {"zeros": np.ones(5, np.uint8)}, "quantize again with such a group"),
         (64, 32, {"groups": np.arange(64, dtype=np.int32) % 2}, "its groups are permuted"),
@@ -183,16 +196,16 @@ def test_what_cannot_run_is_listed(
     assert str(caught.value).count("MatMulNBits '") == 1
 
 
-@pytest.mark.parametrize(("k", "block"), [(40, 32), (300, 256)])
-def test_what_cannot_run_the_fallback_runs(k: int, block: int, any_device: vkq.Device) -> None:
+@pytest.mark.parametrize(("k", "block", "dtype"), [(48, 16, "float32"), (40, 32, "float16")])
+def test_what_cannot_run_the_fallback_runs(k: int, block: int, dtype: str, any_device: vkq.Device) -> None:
     rng = np.random.default_rng(k)
     blocks = -(-k // block)
     given = {
         "b": rng.integers(0, 256, (3, blocks, block // 2), np.uint8),
-        "scales": rng.uniform(0.5, 1, 3 * blocks).astype(np.float32),
+        "scales": rng.uniform(0.5, 1, 3 * blocks).astype(dtype),
     }
-    x = rng.standard_normal((2, k), np.float32)
-    data = model([node(k, 3, 4, block, given)], {"x": x}, given, "float32")
+    x = rng.standard_normal((2, k), np.float32).astype(dtype)
+    data = model([node(k, 3, 4, block, given)], {"x": x}, given, dtype)
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with pytest.warns(FallbackWarning, match="MatMulNBits"):
         (ours,) = session.run(None, {"x": x})

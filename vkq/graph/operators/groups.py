@@ -26,8 +26,8 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     weight = GroupedWeight(codes, scales, points, bits)  # type: ignore[arg-type]
     if (weight.shape, weight.group) != ((n, k), min(block, GROUPS[-1])):
         raise ModelError(
-            f"{node}: K={k}, N={n}, block_size={block}, and B is {weight}; K must be a multiple of"
-            " block_size, so pad K with zeros and quantize again"
+            f"{node}: K={k}, N={n}, block_size={block}, and B is {weight}; B must have N rows of"
+            " K / block_size blocks, which may be rounded up where A is float32"
         )
     return weight
 

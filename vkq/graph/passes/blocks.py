@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...errors import VkqError
-from ...numerics.grouped import packed
+from ...numerics.grouped import GROUPS, packed
 from ..graph import Array, Node
-from ..operators.groups import weight_of
+from ..operators.groups import A, weight_of
 from .sweep import Sweep
 
 
@@ -25,17 +27,38 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     (n, k), bias = data.shape, sweep.array(node.input(2))
     if (
         data.dtype.name not in ("int8", "uint8")
-        or k % block
-        or scale.shape != (n, k // block)  # else the blocks are along N
+        or block > max(k, GROUPS[-1])  # as many zeros would be kept
+        or scale.shape != (n, -(-k // block))  # else the blocks are along N
         or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
     ):
         return False
-    product = _product(sweep, node, data, scale, zero, block)
+    return _kept(sweep, _product(sweep, node, data, scale, zero, block))
+
+
+def in_whole_blocks(sweep: Sweep, node: Node) -> bool:
+    """MatMulNBits whose last block is not full: with one that is."""
+    k, block = (int(node.attributes[name]) for name in ("K", "block_size"))
+    return block > 0 and k % block > 0 and _kept(sweep, node)
+
+
+def _kept(sweep: Sweep, node: Node) -> bool:
+    """Whether vkq has the weight of a MatMulNBits, which then is the graph's. Where the last block is not
+    full the rows of A end with zeros, so that what fills B counts for nothing: rows of float32, as float16 is
+    not moved on a device."""
+    k, block = (int(node.attributes[name]) for name in ("K", "block_size"))
+    if k % block and sweep.specs[node.inputs[A]].dtype != "float32":
+        return False
+    node = replace(node, attributes={**node.attributes, "K": k + -k % block})
     try:
-        weight_of(product, sweep.constants)
+        weight_of(node, sweep.constants)
     except VkqError:
         return False
-    sweep.keep(product)
+    if k % block:
+        around = np.zeros((2, len(sweep.specs[node.inputs[A]].shape)), np.int64)
+        around[1, -1] = -k % block
+        x = sweep.emit("Pad", [node.inputs[A], sweep.constant(around.reshape(-1))], source=node.source)
+        node = replace(node, inputs=(x, *node.inputs[1:]))
+    sweep.keep(node)
     return True
 
 
@@ -50,7 +73,8 @@ def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | 
         np.ascontiguousarray(each).view(np.uint8) + np.uint8(middle if signed else 0)
         for each in (data, points)
     )
-    weight = packed(codes, bits).reshape(n, k // block, -1)
+    codes = np.pad(codes, ((0, 0), (0, -k % block)))
+    weight = packed(codes, bits).reshape(n, -(-k // block), -1)
     inputs = [
         sweep.constant(weight, f"{name}/blocks"),
         sweep.constant(np.ascontiguousarray(scale), f"{name}/scales"),
