@@ -66,7 +66,7 @@ class PixelTile:
         tiles = (p.oh, "TH"), (p.ow, "TW"), (p.oc // p.groups, "BN")
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
         share = math.ceil(count / known.multiprocessors)
-        pixels, channels = self.size("TH") * self.size("TW") / 128, self.size("CH")
+        pixels, channels = self.size("TH") * self.size("TW") * math.prod(p.stride) / 128, self.size("CH")
         cost = known.half_pixel_costs["straight" if self.variant.shader == STRAIGHT else dtype]
         steps = -(-p.ic // (p.groups * channels)) * (p.kh * p.kw * channels / STEP + cost * pixels)
         return max(alone * steps, share * (end + together * steps))
