@@ -6,7 +6,8 @@
 //           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
 //           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
 //           which words of two elements an invocation has, and these are put together
-//           (gemv_q8csw_words_coopmat.comp); of bfloat16 rows of x lie 8 after the other in two words of an
+//           (gemv_q8csw_words_coopmat.comp), of 16 k and 8 rows half of them as what lies four words on
+//           (gemv_q4gsw_words_coopmat.comp); of bfloat16 rows of x lie 8 after the other in two words of an
 //           invocation (gemv_q8csw_words_parts_coopmat.comp). SMALL: w is float16, which becomes bfloat16.
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
@@ -43,6 +44,12 @@ layout(push_constant) uniform Push {
 const uint RUNS = MK / 8;
 shared uvec4 rows[MN * RUNS], outputs[MM * RUNS], results[MN * (MM / 4)];
 shared uvec4 tile[MM / 4];  // scales
+#ifdef BRAIN
+#define place_of(matrix, q) word_of_matrix(matrix, q)
+#else
+#define place_of(matrix, q) \
+  (MK == 16u && MN == 8u ? word_of_matrix(matrix, first_of(q)) + 4u * further(q) : word_of_matrix(matrix, q))
+#endif
 
 void main() {
   uint index = workgroup_index(), lane = gl_LocalInvocationIndex;
@@ -57,9 +64,9 @@ void main() {
     coopMatLoad(low, outputs, 0, RUNS, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(lower, rows, 0, RUNS, gl_CooperativeMatrixLayoutColumnMajor);
     [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
-      w_place[q] = min(word_of_matrix(low, q), MM * RUNS * 4u - 1u);
+      w_place[q] = min(place_of(low, q), MM * RUNS * 4u - 1u);
     [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
-      x_place[q] = min(word_of_matrix(lower, q), MN * RUNS * 4u - 1u);
+      x_place[q] = min(place_of(lower, q), MN * RUNS * 4u - 1u);
   }
   [[dont_unroll]] for (uint s = 0u; s < p.steps; s++) {
     barrier();

@@ -140,6 +140,8 @@ struct MatrixAcc {
 #define MOST_WORDS_X WORDS_W
 #define word_of_matrix(m, q) m.k[(q) / 4u][(q) % 4u]
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
+#define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // here rows are whole
+#define further(q) ((q) / 4u % 2u)
 // Columns of x, 16 of them, are neighbours' here.
 #define WORDS_BOTH WORDS_X
 #define set_both(m, q, word, further) set_word(m, q, gl_LocalInvocationIndex % 16u < 8u ? (word) : (further))
@@ -157,9 +159,10 @@ struct MatrixAcc {
     else word_ = pair_word(word_, nth, biased);                                                  \
     halves.k[r_][c_] = less_zeros(word_, zeros.k[r_][c_]);                                       \
   }
+// Not a constant: Mesa 22.3 takes the upper half of one for 0.
 #define fill_halves(matrix, value)                                        \
   [[dont_unroll]] for (uint i_ = 0u; i_ < 4u * ELEMENTS * K_RUNS; i_++)   \
-    matrix.k[i_ / 4u][i_ % 4u] = packHalf2x16(vec2(value))
+    matrix.k[i_ / 4u][i_ % 4u] = packHalf2x16(vec2((value) + float(p.first_group >> 31)))
 #define load_scales(matrix, at)                                                     \
   [[dont_unroll]] for (uint i_ = 0u; i_ < ELEMENTS; i_++) matrix.e[i_] =            \
       sum_of(tile[((at) + element(i_) / MN) / 4u][element(i_) / MN % 4u])

@@ -90,6 +90,59 @@ def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pyte
         assert_close(layer(x), x, w)
 
 
+@pytest.mark.parametrize(("n", "k", "zero", "late"), [
+    (35, 640, 8, 4),  # a k that ends within a chunk, columns beyond a matrix
+    (32, 256, 15, 0), (70, 1024, 0, 4), (20, 128, 8, 0),
+])  # fmt: skip
+def test_a_single_row_at_once(
+    n: int, k: int, zero: int, late: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each subgroup has one chunk of k, and waits for the one before where there are many workgroups. What is
+    not finite in the last unit is in no other."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    profile_says(monkeypatch, grouped_half, matrix_pairs=True, multiprocessors=2 if late else 4)
+    monkeypatch.setattr(grouped_half, "WORKGROUPS", 3)
+    monkeypatch.setattr(grouped_half, "LEAST", n * k)
+    drawn = weight(n, k, 4, 128, True, "float16")
+    w = vkq.GroupedWeight(drawn.packed, drawn.scale, np.full(drawn.scale.shape, zero, np.float16))
+    x, bias = rows_of(1, k), np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    layer = vkq.Linear(w, bias=bias, activation=(-30.0, 40.0), device=device)
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{grouped_half.AT_ONCE}:4",)
+    assert_close(layer(x), x, w, bias, (-30.0, 40.0))
+    x[0, -1] = np.inf
+    signs = np.sign(w.dequantize()[:, -1])
+    np.testing.assert_array_equal(layer(x)[0][signs != 0], np.where(signs > 0, 40, -30)[signs != 0])
+    matrices = grouped_half.GroupedMatrices(GroupedGemm(device, w, None, (-np.inf, np.inf)))
+    way = matrices.way(1)
+    assert way is not None
+    assert matrices._constants(way.variant, way.matrices)["LATE"] == late
+
+
+@pytest.mark.parametrize(("n", "k", "bits", "group", "symmetric", "says"), [
+    (97, 1280, 4, 128, True, {}), (35, 4352, 4, 128, True, {}), (35, 1280, 8, 128, True, {}),
+    (35, 1280, 4, 64, True, {}), (35, 1280, 4, 128, False, {}), (32, 1280, 4, 128, True, {}),
+    (35, 1280, 4, 128, True, {"matrix_pairs": False}),
+])  # fmt: skip
+def test_a_single_row_not_at_once(
+    n: int, k: int, bits: int, group: int, symmetric: bool, says: dict[str, bool],
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """More workgroups or chunks; 8 bits; small groups, zero points; few weights; no pairs of elements,
+    or wrong ones."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    profile_says(monkeypatch, grouped_half, **{"matrix_pairs": True, "multiprocessors": 3, **says})
+    monkeypatch.setattr(grouped_half, "LEAST", 35 * 1280)
+
+    def at_once(*of_weight: Any) -> bool:
+        gemm = GroupedGemm(device, weight(*of_weight, "float16"), None, (-np.inf, np.inf))
+        return grouped_half.GroupedMatrices(gemm).at_once
+
+    assert not at_once(n, k, bits, group, symmetric)
+    assert at_once(96, 4096, 4, 128, True) == (not says)
+    monkeypatch.setattr(grouped_half, "pairs_refusal", lambda _: "wrong")
+    assert not at_once(96, 4096, 4, 128, True)
+
+
 MANY = [
     v
     for name in (grouped_half.MANY.product, grouped_half.MANY.split)
@@ -234,9 +287,10 @@ def test_devices_without_what_it_takes(
 
 
 @pytest.mark.parametrize(("rows", "n", "want"), [
-    (1, 4096, ("4.1.32", 1)), (8, 4096, ("4.8.32", 1)), (8, 8192, ("4.8.32", 1)), (8, 11008, ("4.8.32", 1)),
-    (8, 16384, ("4.8.64", 1)), (16, 8192, ("4.16.64", 1)), (16, 16384, ("4.16.64", 1)),
-    (17, 4096, ("4.four.32x64", 4)), (64, 4096, ("4.four.64x64", 4)), (512, 4096, ("4.four.64x128", 1)),
+    (1, 4096, ("4", 1)), (1, 8192, ("4.1.32", 1)), (8, 4096, ("4.8.32", 1)), (8, 8192, ("4.8.32", 1)),
+    (8, 11008, ("4.8.32", 1)), (8, 16384, ("4.8.64", 1)),
+    (16, 8192, ("4.16.64", 1)), (16, 16384, ("4.16.64", 1)), (17, 4096, ("4.four.32x64", 4)),
+    (64, 4096, ("4.four.64x64", 4)), (512, 4096, ("4.four.64x128", 1)),
     (4096, 4098, ("4.any.64x128", 1)),
 ])  # fmt: skip
 def test_what_an_h200_takes(
@@ -272,11 +326,13 @@ def test_a_single_row_is_split_by_columns(
         assert way is not None
         worth = one.worth(1, n, "float16")
         size = one._constants(way.variant, way.matrices)["INVOCATIONS"]
-        return (way.variant.axes["rows"], size) if worth else None
+        return (way.variant.axes.get("rows", "at once"), size) if worth else None
 
-    assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [None, ("1", 256), ("1_long", 128)]
-    assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [("1", 512), None, None]
-    assert [alone(4096, 4096, group) for group in (128, 64, 32)] == [("1", 512)] * 3
+    assert [alone(n, 1024, 128) for n in (4096, 8192, 16384)] == [
+        ("at once", 128), ("1", 256), ("1_long", 128),
+    ]  # fmt: skip
+    assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [("at once", 256), None, None]
+    assert [alone(4096, 4096, group) for group in (128, 64, 32)] == [("at once", 512)] + [("1", 512)] * 2
     assert [alone(16384, 8192, group) for group in (128, 64)] == [("1_long", 128), ("1", 128)]
     assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [("1", 256), None, None]
     assert alone(16384, 4096, 128, points=True) == ("1", 128)

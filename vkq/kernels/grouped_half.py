@@ -17,6 +17,7 @@ from ..probe.matrices import HALF, Matrices, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
 from ..runtime.program import refusals
+from ..select.path import pairs_refusal
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -24,7 +25,7 @@ from .grouped import GroupedGemm, parameters, words
 from .half_ways import LEAST_COLUMNS, PARTS, Elements, Way, fits
 from .split import counters
 
-FEW = "gemv_q4gsw__coopmat"
+FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = Elements(
     HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "", "straight_tile_cycles"
 )
@@ -34,6 +35,9 @@ FEW_OUTPUTS = (64, 32)  # and its outputs
 ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is asked for at once
 # Of a single row: by columns for each multiprocessor, invocations of a workgroup.
 ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
+# Of AT_ONCE: k of a subgroup, and of a group; subgroups at most; weights from which on it pays; workgroups of
+# a multiprocessor at most; and from how many on, on average, each subgroup waits how long for the one before.
+CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 16, 1 << 20, 2, 1.4, 4
 LONG_TURNS = 128  # up to so many invocations have registers for them
 # Weights from which on a single row pays, by their bits and the k of their groups.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
@@ -91,7 +95,8 @@ class GroupedMatrices:
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made so."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
-        return able and (rows > 1 or self.pays_alone) and self.way(rows) is not None
+        pays = rows > 1 or self.pays_alone or self.at_once
+        return able and pays and self.way(rows) is not None
 
     @property
     def pays_alone(self) -> bool:
@@ -99,6 +104,16 @@ class GroupedMatrices:
         shared memory, one that adds in registers is as fast."""
         group, least = self.gemm.weight.group, WORTH_ALONE[self.gemm.weight.bits]
         return self.gemm.n * self.gemm.k >= least[group] and (group == 128 or not self.points)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether AT_ONCE should make a single row, whose weights are all on their way at the same time, and
+        the device holds matrices as it takes them."""
+        gemm, known = self.gemm, profile(self.gemm.device.capabilities)
+        fits = gemm.weight.bits == 4 and gemm.weight.group == UNIT and not self.points
+        few = -(-gemm.k // CHUNK) <= CHUNKS and -(-gemm.n // MATRIX) <= WORKGROUPS * known.multiprocessors
+        able = known.matrix_pairs and not pairs_refusal(gemm.device)
+        return fits and few and gemm.n * gemm.k >= LEAST and able
 
     def writes(self, x: Value, rows: int) -> str:
         """The type of the results of so many rows."""
@@ -131,6 +146,10 @@ class GroupedMatrices:
         found = {**matrices.constants(variant), **self.gemm.constants, **group}
         if variant.axes.get("rows") in ALONE:
             found["INVOCATIONS"] = self._invocations_alone
+        if variant.shader == AT_ONCE:
+            busy = -(-self.gemm.n // MATRIX) / profile(self.gemm.device.capabilities).multiprocessors
+            late = LATE if busy >= WAITING else 0
+            found |= {"INVOCATIONS": LANES * -(-self.gemm.k // CHUNK), "LATE": late}
         return found
 
     @property
@@ -156,6 +175,8 @@ class GroupedMatrices:
 
     def _few(self, rows: int) -> Iterator[Way]:
         """Those for so few rows, the preferred first."""
+        if rows == 1 and self.at_once:
+            yield from self._able(AT_ONCE)
         for tall, wide in itertools.product(FEW_ROWS, FEW_OUTPUTS):
             axes = {"rows": ALONE[self._long_turns] if tall == 1 else str(tall), "outputs": str(wide)}
             if rows <= tall and fills(wide, tall, self.gemm) and catalog().shaders[FEW].having(**axes):
@@ -182,5 +203,5 @@ class GroupedMatrices:
             if (matrices.m, matrices.k) != (MATRIX, MATRIX) or refusals(variant, constants, facts):
                 continue
             whole = int(variant.defines["BM"]) % matrices.n == 0 and matrices.subgroup == LANES
-            if whole if shader == FEW else fits(variant, matrices):
+            if whole if shader in (FEW, AT_ONCE) else fits(variant, matrices):
                 yield Way(variant, matrices, MANY)

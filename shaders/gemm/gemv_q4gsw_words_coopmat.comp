@@ -1,0 +1,139 @@
+// Y[N] = X[K] W[N,K]^T + bias[N] for a single row of float16 and weights of 4 bits in groups of whole UNITs
+// along K, on matrix units of float16 with float32 sums: gemv_q4gsw_coopmat.comp where all of k is asked for
+// at once. Nothing but x and scales is in shared memory before the sums: invocations put the matrices
+// together from registers, so that they load 16 bytes of codes at a time. No loop: before one is entered, all
+// that was asked for is waited for.
+//
+// Memory    x: k of float16 in uvec4; w, w_groups: common/grouped_matrices.glslh; y: float16.
+// Threads   a workgroup computes MM outputs, a subgroup of it a CHUNK of k. The subgroups' sums are added in
+//           the same order every time. The higher the number of a subgroup, the later it asks for codes
+//           (LATE): if all ask at once all have theirs at the end, and then nothing is left that hides how
+//           long it takes to multiply.
+// Needs     matrices of 16 outputs, 16 k and 8 rows, of which an invocation has elements in pairs, and those
+//           four pairs further on beside them; INVOCATIONS are a subgroup of LANES for each chunk.
+#version 450
+#pragma use_vulkan_memory_model
+#extension GL_KHR_cooperative_matrix : require
+#extension GL_KHR_memory_scope_semantics : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint INVOCATIONS = 256;
+layout(constant_id = 3) const bool HALF_SCALES = false;
+layout(constant_id = 17) const uint LATE = 0;  // in some 20 cycles for each subgroup before
+
+#include "float16.glslh"
+#include "float_numbers.glslh"
+layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
+layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
+layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "activation.glslh"
+#include "coopmat_half_types.glslh"
+
+// A unit is two blocks of k, whose two uvec4 of an output are those of four columns of pairs of k: words 0
+// and 1 are elements of one matrix, 2 and 3 of another one, in columns four apart, and their nth codes those
+// of the nth two matrices. x has four k in each such place.
+#define LANES 32u
+#define BN MM
+#define BK 128
+#define STEPS 1
+#include "grouped_matrices.glslh"
+#define UNIT 128u
+#define UNITS 2u  // of a chunk
+#define UNIT_LINES (UNIT / 64u * 32u)  // uvec4 of its codes
+#define UNIT_RUNS (UNIT / 8u)          // and of x
+#define UNIT_ROW (UNIT_RUNS + 2u)      // in shared memory: a padded block, so that pairs lie in other banks
+
+const uint SUBGROUPS = INVOCATIONS / LANES, SCALES_AT = UNITS * UNIT_ROW, SUM_ROW = MM / 4u + 1u;
+const uint SUMS = MN * SUM_ROW, NEEDED = SCALES_AT + UNITS * MM / 4u;
+const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // of a subgroup: x and scales, then sums
+shared uvec4 tile[SUBGROUPS * PIECE];
+#define mine (gl_SubgroupID * PIECE)
+#define lane gl_SubgroupInvocationID
+
+uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // of each two words' first
+MatrixW low, halves, zeros;
+MatrixX lower, upper;
+MatrixAcc acc, sums[UNITS], scales;
+uint w_place[MOST_WORDS_W], x_place[MOST_WORDS_X];
+
+// Where the uvec4 of this invocation's elements lie in a unit: a matrix is loaded whose words are numbered.
+void find_places() {
+  for (uint i = lane; i < MM * 2u; i += LANES) tile[mine + i] = 4u * i + uvec4(0u, 1u, 2u, 3u);
+  subgroupBarrier();
+  coopMatLoad(low, tile, mine, 2, gl_CooperativeMatrixLayoutRowMajor);
+  coopMatLoad(lower, tile, mine, 2, gl_CooperativeMatrixLayoutColumnMajor);
+  [[unroll]] for (uint q = 0u; q < WORDS_W; q++) {
+    uint word = word_of_matrix(low, q), column = word % 4u;
+    w_place[q] = column / 2u * 32u + word / 8u * 2u + column % 2u;
+  }
+  [[unroll]] for (uint q = 0u; q < WORDS_X; q++) {
+    uint column = word_of_matrix(lower, q) % 4u;
+    x_place[q] = column / 2u * (UNIT_ROW / 2u) + column % 2u;
+  }
+  subgroupBarrier();
+}
+
+// 0, after so many turns that no compiler leaves out.
+uint zero_after(uint turns) {
+  uint zero = p.m >> 31;
+  [[dont_unroll]] for (uint i = 0u; i < turns; i++) zero = (zero << 1) ^ (zero >> 3);
+  return zero;
+}
+
+// The codes of a unit of which there may be none are those of the last one, and x is zero.
+void multiply(uint nth) {
+  [[unroll]] for (uint u = 0u; u < UNITS; u++) {
+    [[unroll]] for (uint q = 0u; q < WORDS_X; q++) {
+      uvec4 four = tile[mine + u * UNIT_ROW + nth * 2u + x_place[first_of(q)]];
+      set_word(lower, q, four[further(q)]);
+      set_word(upper, q, four[2u + further(q)]);
+    }
+    [[unroll]] for (uint q = 0u; q < WORDS_W; q++) set_word(low, q, next_w[u][first_of(q)][further(q)]);
+    halves_of_codes(low, nth, BIASED, zeros, halves)
+    sums[u] = coopMatMulAdd(halves, lower, sums[u]);
+    [[unroll]] for (uint q = 0u; q < WORDS_W; q++) set_word(low, q, next_w[u][first_of(q)][2u + further(q)]);
+    halves_of_codes(low, nth, BIASED, zeros, halves)
+    sums[u] = coopMatMulAdd(halves, upper, sums[u]);
+  }
+}
+
+void main() {
+  uint units = p.k / UNIT, across = ceil_div(p.n, MM) * MM, runs = p.k / 8u, n = workgroup_index() * MM;
+  find_places();
+  uint unit = gl_SubgroupID * UNITS + zero_after(gl_SubgroupID * LATE);
+  next_x = x[min(unit * UNIT_RUNS + lane, runs - 1u)];
+  uint scale = span_words(unit * UNIT, n, across, lane).x, column = n + gl_LocalInvocationIndex % MM;
+  float bias = span_bias(min(column, p.n - 1u), across);
+  [[unroll]] for (uint u = 0u; u < UNITS; u++) {
+    uint first = (n / MM * units + min(unit + u, units - 1u)) * UNIT_LINES;
+    [[unroll]] for (uint q = 0u; q < WORDS_W; q++)
+      if (further(q) == 0u) next_w[u][q] = w[first + w_place[q]];
+  }
+  fill_halves(zeros, float(1024u + ZERO));
+  tile[mine + lane + lane / 8u] = unit * UNIT_RUNS + lane < runs ? next_x : uvec4(0u);
+  tile[mine + SCALES_AT + lane / 4u][lane % 4u] = scale;
+  subgroupBarrier();
+  [[unroll]] for (uint u = 0u; u < UNITS; u++) { sums[u] = matrix_of_zeros(); }
+  [[unroll]] for (uint nth = 0u; nth < CHUNKS; nth++) multiply(nth);
+  acc = matrix_of_zeros();
+  [[unroll]] for (uint u = 0u; u < UNITS; u++) {
+    load_scales(scales, (mine + SCALES_AT) * 4u + u * MM);
+    add_scaled(acc, scales, sums[u]);
+  }
+  subgroupBarrier();
+  coopMatStore(acc, tile, mine, SUM_ROW, gl_CooperativeMatrixLayoutColumnMajor);
+  barrier();
+  uint o = gl_LocalInvocationIndex;
+  if (o >= MM) return;
+  float sum = 0.0;
+  [[unroll]] for (uint s = 0u; s < SUBGROUPS; s++) sum += uintBitsToFloat(tile[s * PIECE + o / 4u][o % 4u]);
+  if (column < p.n) store_number(y, column, bounded(sum + bias));
+}
