@@ -14,7 +14,7 @@ from tests.runtime.work import replayed
 from vkq.kernels import half_few
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
-from vkq.probe.matrices import BRAIN
+from vkq.probe.matrices import BRAIN, HALF
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 
@@ -41,7 +41,8 @@ def refuse(monkeypatch: pytest.MonkeyPatch, device: vkq.Device, test: str, said:
 # rows beyond halves of matrices, whole ones and tiles of them, columns beyond workgroups; fewer chunks than
 # subgroups, of which some have one and some none, and of which all have several
 @pytest.mark.parametrize(("rows", "tall", "k"), [
-    (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408),
+    (8, 8, 128), (5, 8, 1280), (13, 16, 1408), (16, 16, 2176), (17, 32, 256), (29, 32, 1408), (33, 48, 256),
+    (64, 64, 640),
 ])  # fmt: skip
 @pytest.mark.parametrize("signed", [True, False])
 def test_rows_as_they_are(
@@ -107,18 +108,18 @@ def test_extremes(rows: int, point: int, least: int, units: vkq.Device) -> None:
 
 def test_others_go_the_other_way(units: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows and more, a k that is not whole chunks, and too many of them, results that are not whole
-    blocks, few columns, float16, a tile that is asked for, layers of float16, and a device of which nothing
-    is known."""
-    few = Spec((8, 256), "float32")
+    blocks, few columns, float16, layers of float16 with more rows or few outputs, a tile that is asked for,
+    and a device of which nothing is known."""
+    few, more = Spec((8, 256), "float32"), Spec((16, 256), "float32")
+    taken = (few, 36, "float32"), (few, 100, "float16"), (more, 36, "float32")
     for x, n, compute in (
-        (few, 36, "float32"), (Spec((2, 256), "float32"), 36, "float32"), (few, 38, "float32"),
-        (Spec((33, 256), "float32"), 36, "float32"), (Spec((8, 264), "float32"), 36, "float32"),
-        (Spec((16, 384), "float32"), 36, "float32"),
-        (few, 16, "float32"), (Spec((8, 256), "float16"), 36, "float32"), (few, 36, "float16"),
+        *taken, (Spec((2, 256), "float32"), 36, "float32"), (Spec((65, 256), "float32"), 36, "float32"),
+        (few, 38, "float32"), (few, 16, "float32"), (Spec((8, 264), "float32"), 36, "float32"),
+        (Spec((16, 384), "float32"), 36, "float32"), (few, 36, "float16"),
+        (more, 100, "float16"), (Spec((8, 256), "float16"), 36, "float32"),
     ):  # fmt: skip
         layer = vkq.Linear(np.ones((n, x.shape[1]), np.int8), 1.0, compute=compute, device=units)
-        taken = half_few.PARTS in layer.plan(x).variants[0]
-        assert taken == ((x, n, compute) == (few, 36, "float32"))
+        assert (half_few.PARTS in layer.plan(x).variants[0]) == ((x, n, compute) in taken)
     layer = vkq.Linear(np.ones((36, 256), np.int8), 1.0, device=units)
     layer._gemm.matrices.tile = "32x64"
     assert half_few.PARTS not in layer.plan(few).variants[0]
@@ -172,21 +173,34 @@ def test_the_self_test(test: str, units: vkq.Device) -> None:
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
-    """Of an H200: 4096^2, N=8192, N=11008, and k that is not whole chunks."""
+    """Of an H200: 4096^2, N=8192 (or more rows) with that k and twice as much, N=11008, and k that is not
+    whole chunks."""
     facts = reported("nvidia-h200")
-    for tall, want in ((8, [512, 256, 128, None]), (16, [256, 256, 128, None])):
+    for tall, want in ((8, [512, 256, 256, 128, None]), (16, [256, 128, 256, 128, None])):
         found = [half_few.invocations(facts, half_few.PARTS, tall, w, k)[:1] for w, k in (
-            (128, 4096), (133, 8192), (344, 4096), (128, 4160),
+            (128, 4096), (133, 4096), (133, 8192), (344, 8192), (128, 4160),
         )]  # fmt: skip
         assert found == [() if size is None else (size,) for size in want]
+    assert half_few.invocations(facts, half_few.PARTS, 64, 256, 2048) == (128,)
 
 
 def test_rows_that_are_worth_it() -> None:
     """Of an H200: by fewer workgroups than half of its multiprocessors, and by as many; by as many as chunks
-    of k, and by fewer."""
+    of k, and by fewer; by few where gemv is faster and where it is not; by as many as are not too many."""
 
-    def worth(workgroups: int, k: int) -> list[int]:
-        return [m for m in range(40) if half_few.worth_parts(m, workgroups, 132, k)]
+    def worth(workgroups: int, k: int, form: str = BRAIN) -> list[int]:
+        return [m for m in range(65) if half_few.worth_parts(m, workgroups, 132, k, form)]
 
-    assert [worth(65, 8320), worth(66, 8320)] == [list(range(5, 33)), list(range(3, 33))]
+    assert [worth(65, 8320), worth(66, 8320)] == [list(range(5, 65)), list(range(3, 65))]
     assert worth(65, 8448) == list(range(5, 9))
+    gemv = [*range(5, 9), *range(17, 65)]
+    assert [worth(33, k) for k in (1024, 1152, 3968, 4096)] == [
+        list(range(5, 65)),
+        gemv,
+        gemv,
+        list(range(5, 65)),
+    ]
+    assert worth(34, 1152) == list(range(5, 65))
+    assert [worth(396, 4096), worth(396, 4224)] == [list(range(3, 65)), list(range(3, 33))]
+    assert [worth(528, 1024), worth(529, 1024)] == [list(range(3, 65)), list(range(3, 33))]
+    assert [worth(64, 4096, HALF), worth(64, 4224, HALF)] == [list(range(5, 9)), list(range(5, 8))]

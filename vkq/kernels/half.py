@@ -57,7 +57,6 @@ from .weights import Int8, Int32, block_weights
 K_PADDED = 64  # of weights: whole steps of every tile
 ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
 MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
-LEAST_ROWS = {HALF: 8, BRAIN: 9}  # with fewer, reading the weights is all the work
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
 SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
 LARGEST_SCALE = 2.0**103  # of those that may be
@@ -296,4 +295,4 @@ def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers:
     """Whether a product with so many rows, columns, multiply-adds (at *least* so many) and numbers of x
     should be made of matrices of a form."""
     large = BYTES[form] * numbers > facts.properties["maxStorageBufferRange"]
-    return not large and rows >= LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least
+    return not large and rows >= half_few.LEAST_ROWS[form] and n >= LEAST_COLUMNS and macs >= least

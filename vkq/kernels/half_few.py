@@ -17,15 +17,21 @@ from .half_operands import RUN
 
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 PARTS = "gemv_q8csw__words_parts_coopmat"
-ROWS = (8, 16, 32, 64)  # at most
+ROWS = (8, 16, 32, 48, 64)  # at most
 # Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
 INVOCATIONS = (512, 256, 128)
-# Of others, by the rows: where a multiprocessor has one workgroup at most, where two, and more. 0: never.
+# Of others, with up to 8 rows and with more: where a multiprocessor has one workgroup at most, where two, and
+# more. 0: never.
 WORDS_INVOCATIONS = {
-    WORDS: {8: (512, 256, 128), 16: (256, 0, 128)},
-    PARTS: {8: (512, 256, 128), 16: (256, 256, 128), 32: (256, 256, 128)},
+    WORDS: ((512, 256, 128), (256, 0, 128)),
+    PARTS: ((512, 256, 128), (256, 256, 128)),
 }
 CHUNK = 128  # k that their subgroups take at once
+LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading the weights is all the work
+# Of PARTS. Up to SHORT_K two workgroups of more than 8 rows have as few invocations as more have; between the
+# GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
+# MOST_K in all, those of less than LEAST_K counted as that.
+SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 3072, 12288
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False) -> bool:
@@ -37,13 +43,23 @@ def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False)
     return 3 <= rows <= 16 or (most and (one or (rows > 16 and workgroups <= multiprocessors)))
 
 
-def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int) -> bool:
+def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
     """Whether so many rows of float32 should be made by so many workgroups of PARTS: 3 and 4, which gemv adds
-    up in registers, where most multiprocessors have a workgroup; 5 to 8 are, whatever there is; 9 to 32,
-    whose k workgroups could share, where there are as many of them as chunks."""
+    up in registers, where most multiprocessors have a workgroup; those that are too few for other matrix
+    units of the form are, whatever there is. More, whose k workgroups could share, where there are as many of
+    them as chunks: up to 16 where gemv is not faster, from 33 on, whose weights come once a tile, where there
+    are few; in float16 no more than 8, where there are twice as many."""
     if rows <= 4:
         return rows >= 3 and 2 * workgroups >= multiprocessors
-    return rows <= 8 or (rows <= 32 and CHUNK * workgroups >= k)
+    if rows < LEAST_ROWS[form]:
+        return True
+    if form == HALF:
+        return rows <= ROWS[0] and CHUNK * workgroups >= 2 * k
+    if CHUNK * workgroups < k:
+        return False
+    if rows <= 16:
+        return 4 * workgroups > multiprocessors or not GEMV_K[0] < k < GEMV_K[1]
+    return rows <= 32 or workgroups * max(k, LEAST_K) <= MOST_K * multiprocessors
 
 
 def fitting(
@@ -52,18 +68,18 @@ def fitting(
     """The variant for so many rows in and out, its constants, and the size of its subgroups; None for other
     numbers or types of rows, for rows that are not whole runs of 8 k or of 4 results, and on a device without
     fitting matrices. form: of the elements that layers are made of."""
-    tall = next((tall for tall in ROWS if rows <= tall), None)
-    if tall is None or gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
+    if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
         return None
     facts = gemm.device.capabilities
     for shader in _shaders(gemm.device, dtype, form):
-        if not catalog().shaders[shader].having(rows=str(tall)):
+        able = (tall for tall in ROWS if rows <= tall and catalog().shaders[shader].having(rows=str(tall)))
+        if (tall := next(able, None)) is None:
             continue
         variant = catalog().find(shader, rows=str(tall))
         workgroups = variant.workgroups({"n4": gemm.n4})
         multiprocessors = profile(facts).multiprocessors
         if shader == PARTS:
-            taken = worth_parts(rows, workgroups, multiprocessors, gemm.k)
+            taken = worth_parts(rows, workgroups, multiprocessors, gemm.k, form)
         else:
             taken = worth(rows, workgroups, multiprocessors, shader == WORDS)
         if not taken:
@@ -80,8 +96,8 @@ def fitting(
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
     """Those for rows of a type that the device multiplies, the best first."""
     if dtype == "float32":
-        wrong = pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
-        return (PARTS,) if form == BRAIN and not wrong else ()
+        wrong = half_refusal(device, BRAIN) or pairs_refusal(device, BRAIN) or signs_refusal(device, BRAIN)
+        return () if wrong else (PARTS,)
     if half_refusal(device):
         return ()
     return (STEPS,) if pairs_refusal(device) else (WORDS, STEPS)
@@ -96,7 +112,9 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
     if k % CHUNK or not known.matrix_pairs:
         return ()
     several = min(workgroups // (known.multiprocessors + 1), 2)
-    most = min(WORDS_INVOCATIONS[shader][tall][several], max(32 * (k // CHUNK), INVOCATIONS[-1]))
+    if shader == PARTS and tall > 8 and several and k <= SHORT_K:
+        several = 2
+    most = min(WORDS_INVOCATIONS[shader][tall > 8][several], max(32 * (k // CHUNK), INVOCATIONS[-1]))
     return tuple(size for size in INVOCATIONS if size <= most)
 
 
