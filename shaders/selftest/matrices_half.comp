@@ -5,10 +5,11 @@
 //           [case][row][output] float32.
 //           ALIKE: all rows are a case's first, and output n is 2^n times as much, as both are loaded with a
 //           stride of 0 (coopmat_half_types.glslh, gemv_q4gsw_coopmat.comp). PAIRED: a matrix of places says
-//           which words of two elements an invocation has, and these are put together
-//           (gemv_q8csw_words_coopmat.comp), of 16 k and 8 rows half of them as what lies four words on
-//           (gemv_q4gsw_words_coopmat.comp); of bfloat16 rows of x lie 8 after the other in two words of an
-//           invocation (gemv_q8csw_words_parts_coopmat.comp). SMALL: w is float16, which becomes bfloat16.
+//           which words of two elements an invocation has, and these are put together, of x two by two, 8 k
+//           apart (gemv_q8csw_words_coopmat.comp, gemv_q8csw_runs_coopmat.comp), of 16 k and 8 rows half of
+//           those of w as what lies four words on (gemv_q4gsw_words_coopmat.comp); of bfloat16 rows of x lie
+//           8 after the other in two words of an invocation (gemv_q8csw_words_parts_coopmat.comp). SMALL: w
+//           is float16, which becomes bfloat16.
 // Threads   a workgroup is one subgroup, and takes one case.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 #version 450
@@ -90,8 +91,11 @@ void main() {
           set_both(lower, q, rows[at / 4u][at % 4u], rows[further / 4u][further % 4u]);
         }
 #else
-      [[unroll]] for (uint q = 0u; q < WORDS_X; q++)
-        set_word(lower, q, rows[x_place[q] / 4u][x_place[q] % 4u]);
+      [[unroll]] for (uint l = 0u; l < LOADS_X; l++) {
+        uint at = min(x_place[word_of_run(l)], MN * RUNS * 4u - 5u), further = at + 4u;
+        set_word(lower, word_of_run(l), rows[at / 4u][at % 4u]);
+        set_word(lower, further_word(l), rows[further / 4u][further % 4u]);
+      }
 #endif
     }
     acc = coopMatMulAdd(low, lower, acc);

@@ -142,6 +142,10 @@ struct MatrixAcc {
 #define set_word(m, q, word) m.k[(q) / 4u][(q) % 4u] = word
 #define first_of(q) ((q) - (q) / 4u % 2u * 4u)  // here rows are whole
 #define further(q) ((q) / 4u % 2u)
+#define LOADS_X (WORDS_X / 2u)
+#define MOST_LOADS_X LOADS_X
+#define word_of_run(l) ((l) / 4u * 8u + (l) % 4u)
+#define further_word(l) (word_of_run(l) + 4u)
 // Columns of x, 16 of them, are neighbours' here.
 #define WORDS_BOTH WORDS_X
 #define set_both(m, q, word, further) set_word(m, q, gl_LocalInvocationIndex % 16u < 8u ? (word) : (further))

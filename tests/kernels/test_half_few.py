@@ -10,7 +10,7 @@ import vkq
 from tests.cases import random_data
 from tests.device.reported import profile_says, reported
 from tests.runtime.work import replayed
-from vkq.kernels import half, half_few
+from vkq.kernels import half, half_few, half_weights
 from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN, HALF
@@ -27,9 +27,11 @@ CASES = [
     (29, 328, "16x16x16"), (61, 584, "16x8x16"),
     # whole chunks: fewer than subgroups, and of which some have one, some none and all several
     (8, 128, "16x8x16"), (1, 1280, "16x8x16"), (13, 1408, "16x16x16"), (16, 2176, "16x8x16"),
+    (29, 1408, "16x16x16"), (32, 2176, "16x8x16"), (17, 128, "16x8x16"), (61, 1152, "16x8x16"),
+    (64, 640, "16x16x16"),
 ]  # fmt: skip
 
-FEW = (half_few.STEPS, half_few.WORDS)
+FEW = (half_few.STEPS, half_few.WORDS, half_few.RUNS)
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
@@ -46,13 +48,13 @@ def test_rows_as_they_are(
     device = units(strict_device, monkeypatch, shape)
     profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)  # as many as workgroups
     rng, tall = np.random.default_rng(rows + k), next(most for most in half_few.ROWS if rows <= most)
-    data = random_data(parse(f"linear[M={rows},K={k},N=44]"), rng, "int8", "int8", w_zero_points="channel")
-    data = dataclasses.replace(data, w_scale=np.full(44, 1e-3, np.float32))
+    n = 44 if rows <= 32 else 64
+    data = random_data(parse(f"linear[M={rows},K={k},N={n}]"), rng, "int8", "int8", w_zero_points="channel")
+    data = dataclasses.replace(data, w_scale=np.full(n, 1e-3, np.float32))
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float16)
     layer = layer_of(device, data)
-    assert layer.plan(Spec(x.shape, "float16")).variants == (
-        f"{half_few.STEPS if k % 128 else half_few.WORDS}:{tall}",
-    )
+    shader = half_few.STEPS if k % 128 else half_few.WORDS if rows <= 16 else half_few.RUNS
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{shader}:{tall}",)
     got = replayed(layer, x, device) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
@@ -65,6 +67,11 @@ def test_how_many_rows_and_workgroups_are_worth_it() -> None:
     assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132)] == list(range(3, 17))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132)] == list(range(2, 33))
     assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132)] == list(range(2, 17))
+    assert not any(half_few.worth(rows, 128, 132, half_few.RUNS) for rows in range(1, 17))
+    for rows, most in ((17, 1056), (32, 1056), (33, 528), (64, 528)):
+        some = (65, 66, 344, most, most + 1)
+        runs = [half_few.worth(rows, workgroups, 132, half_few.RUNS) for workgroups in some]
+        assert runs == [False, True, True, True, False]
 
 
 def test_matrices_are_as_wide_as_rows_fill(
@@ -80,8 +87,9 @@ def test_matrices_are_as_wide_as_rows_fill(
 
 
 def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
-    assert [half_few.worth(1, workgroups, 132, True) for workgroups in (65, 66, 344)] == [False, True, True]
-    assert not half_few.worth(1, 128, 132)
+    one = [half_few.worth(1, workgroups, 132, half_few.WORDS) for workgroups in (65, 66, 344)]
+    assert one == [False, True, True]
+    assert not any(half_few.worth(1, 128, 132, shader) for shader in (half_few.RUNS, half_few.STEPS))
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:
@@ -92,6 +100,10 @@ def test_invocations_by_chunks_and_multiprocessors() -> None:
         (16, 128, 4096), (16, 256, 8192), (16, 344, 4096), (8, 128, 4160),
     )]  # fmt: skip
     assert [sizes[:1] for sizes in words] == [(512,), (256,), (128,), (256,), (128,), (256,), (), (128,), ()]
+    runs = [half_few.invocations(facts, half_few.RUNS, tall, w, k)[:1] for tall, w, k in (
+        (64, 128, 4096), (32, 256, 8192), (64, 344, 4096), (64, 128, 1024), (64, 128, 4160),
+    )]  # fmt: skip
+    assert runs == [(512,), (256,), (128,), (256,), ()]
     steps = [half_few.invocations(facts, half_few.STEPS, 32, w, 4096) for w in (132, 133)]
     assert steps == [(512, 256, 128), (256, 128)]
     assert not half_few.invocations(reported("radv-gfx1100"), half_few.WORDS, 8, 128, 4096)
@@ -119,7 +131,8 @@ def test_infinity_and_nan_stay_in_their_rows(
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 ^ 8u"),  # of other outputs and rows
     (r"(#define word_of_matrix\(m, q\) .*)", r"\1 * 65537u"),  # elements that are no neighbours
     (r"(#define further\(q\)) .*", r"\1 0u"),  # words beside each other that are of the same k
-], ids=["places", "pairs", "further"])  # fmt: skip
+    (r"(#define further_word\(l\) .*) 4u", r"\1 2u"),  # words that are not 8 k apart
+], ids=["places", "pairs", "further", "runs"])  # fmt: skip
 def test_elements_that_are_no_pairs_are_seen(
     wrong: tuple[str, str], strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -130,7 +143,7 @@ def test_elements_that_are_no_pairs_are_seen(
     emulated.emulate(strict_device, monkeypatch, "16x16x16", "16x8x16", form="f16", wrong=wrong)
     stages = selftest.stages(strict_device)
     said = stages[selftest.PAIRS[HALF]]()
-    shape = "16x8x16" if "further" in wrong[0] else "16x16x16"
+    shape = "16x8x16" if r"further\(" in wrong[0] else "16x16x16"
     assert f"matrices of {shape} f16, put together from words of two elements: " in said
     assert stages["matrices_half"]() is None
     found = dataclasses.replace(selftest.report(strict_device), failures={selftest.PAIRS[HALF]: said})
@@ -138,6 +151,15 @@ def test_elements_that_are_no_pairs_are_seen(
     w = np.random.default_rng(5).integers(-127, 128, (36, 256), np.int8)
     layer = vkq.Linear(w, 0.01, compute="float16", device=strict_device)
     assert layer.plan(Spec((8, 256), "float16")).variants == (f"{half_few.STEPS}:8",)
+
+
+def test_weights_of_runs() -> None:
+    """Of two matrices of 16 k: of k 0 to 7 the first and the fifth pair of each, of k 8 to 15 the second and
+    the sixth, and so on."""
+    k = half_weights.in_runs(np.arange(64, dtype=np.int8).reshape(1, 1, 64)).reshape(2, 2, 2, 4, 2)
+    assert k[0, 0].reshape(2, 8).tolist() == [[0, 1, 8, 9, 16, 17, 24, 25], [2, 3, 10, 11, 18, 19, 26, 27]]
+    np.testing.assert_array_equal(k[0, 1], k[0, 0] + 4)
+    np.testing.assert_array_equal(k[1], k[0] + 32)
 
 
 def test_pairs_are_asked_for_where_a_profile_says_so(

@@ -22,7 +22,7 @@ from .._version import __version__
 from . import measured, vulkan
 from .capabilities import Capabilities
 
-FORMAT = 14  # of the kept report: raised when a test or a rate changes
+FORMAT = 15  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling

@@ -16,7 +16,6 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..errors import PathError
 from ..layout.pack import layout
-from ..probe import words
 from ..probe.matrices import BRAIN, HALF, Matrices
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -30,6 +29,7 @@ from . import half_few
 from .cast import converted
 from .floats import FloatGemm
 from .half_operands import RUN, X_PARTS, halves, parts_of
+from .half_order import Ordered
 from .half_ways import (
     FLOAT16,
     GATHERED,
@@ -37,12 +37,10 @@ from .half_ways import (
     PARTS,
     STRAIGHT,
     WORDS,
-    WORDS_OUTPUTS,
     Elements,
     Way,
 )
 from .half_weights import (
-    PAIRS,
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
     less_zeros,
@@ -92,11 +90,11 @@ class HalfMatrices:
 
         self.weights = resident(WEIGHT_LAYOUT, lambda: packed_halves(padded()))
 
-        def pairs() -> Int32:
-            return packed_signs(padded(True)) if self.signed else packed_pairs(padded())
+        def pairs(w: Int8) -> Int32:
+            return (packed_signs if self.signed else packed_pairs)(w)
 
-        self.pairs = resident(PAIRS_LAYOUT, pairs)
-        self._pairs, self._words = pairs, dict[bytes, Resident]()
+        self.pairs = resident(PAIRS_LAYOUT, lambda: pairs(padded(self.signed)))
+        self.ordered = Ordered(gemm.device, 4 * gemm.n4, self.k, lambda: padded(self.signed), pairs)
 
         def scales() -> npt.NDArray[np.float32]:
             more = dataclasses.replace(gemm.affine, scale=gemm.affine.scale * np.float32(1 / SIGNED_UNIT))
@@ -115,24 +113,6 @@ class HalfMatrices:
         least, most = w.min(axis=2).astype(np.int32), w.max(axis=2).astype(np.int32)
         return bool((most - gemm.zero_point).max() <= 127 and (least - gemm.zero_point).min() >= -127)
 
-    def words(self, matrices: Matrices) -> Resident:
-        """The weights of WORDS, as invocations have them: WORDS_OUTPUTS beside each other, and of four words
-        the second and third in each other's place (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
-        found, beside = words.order(self.gemm.device, matrices), WORDS_OUTPUTS // matrices.m
-        found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
-        key, high = found.tobytes(), -(-4 * self.gemm.n4 // WORDS_OUTPUTS) * beside
-
-        def packed() -> Int32:
-            blocks = words.in_order(self._pairs(), found).reshape(-1, self.k // PAIRS, found.size)
-            blocks = np.pad(blocks, ((0, high - len(blocks)), (0, 0), (0, 0)))
-            groups = blocks.reshape(-1, beside, *blocks.shape[1:]).swapaxes(1, 2)
-            return np.ascontiguousarray(groups).reshape(-1)
-
-        if key not in self._words:
-            size = 4 * high * (self.k // PAIRS) * found.size
-            self._words[key] = Resident(self.gemm.device, size, packed)
-        return self._words[key]
-
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made on matrix units."""
         facts, numbers = self.gemm.device.capabilities, self.gemm.groups * rows * self.k
@@ -149,7 +129,9 @@ class HalfMatrices:
         """A product of so many rows."""
         gemm, push = self.gemm, {**self.gemm.push(rows), "k": self.k}
         if few := self._few(x, y, rows):
-            b.dispatch(few, [x, *self.constants(b, STRAIGHT), y], push, gemm.macs(rows))
+            program, weights = few
+            slots = [x, b.constant(weights), b.constant(self.parameters(STRAIGHT)), y]
+            b.dispatch(program, slots, push, gemm.macs(rows))
             return
         way = self.way(rows, as_words=self._as_words(x, y))
         tile = way.variant.axes["tile"]
@@ -164,23 +146,24 @@ class HalfMatrices:
         way = dataclasses.replace(way, variant=variant)
         shared, steps = way.sharing(b, self.counters, rows, 4 * gemm.n4, self.k, gemm.groups)
         if way.of == WORDS:
-            constants = [b.constant(self.words(way.matrices)), b.constant(self.scales)]
+            constants = [b.constant(self.ordered.words(way.matrices)), b.constant(self.scales)]
         else:
             constants = self.constants(b, way.of)
         slots = [operand, *constants, y, *shared]
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
-    def _few(self, x: Value, y: Value, rows: int) -> Program | None:
-        """The pipeline of few rows, unless a tile or parts are asked for."""
+    def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
+        """The pipeline of few rows and the weights as it reads them, unless a tile or parts are asked for."""
         if self.tile or self.parts or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
-            variant, values, subgroup = found
+            variant, values, matrices = found
             values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
-            return self.gemm.device.program(variant, values, subgroup)
+            weights = self.ordered.runs(matrices) if variant.shader == half_few.RUNS else self.pairs
+            return self.gemm.device.program(variant, values, matrices.subgroup), weights
         return None
 
-    def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], int] | None:
+    def _fitting(self, rows: int, dtype: str) -> tuple[Variant, dict[str, Constant], Matrices] | None:
         return half_few.fitting(self.gemm, rows, dtype, self.elements.form)
 
     def _whole(self, x: Value, y: Value) -> bool:

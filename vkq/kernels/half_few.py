@@ -1,6 +1,6 @@
 """Few rows on matrix units, whose subgroups have parts of k to themselves: of float16 tensors the product of
-gemv_q8csw_words_coopmat.comp, and with more rows of gemv_q8csw_coopmat.comp, of float32 tensors that of
-gemv_q8csw_words_parts_coopmat.comp."""
+gemv_q8csw_words_coopmat.comp, with more rows of gemv_q8csw_runs_coopmat.comp, and of gemv_q8csw_coopmat.comp
+where these are not for them, of float32 tensors that of gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .floats import FloatGemm
 from .half_operands import RUN
 
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
-PARTS = "gemv_q8csw__words_parts_coopmat"
+RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # at most
 # Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
 INVOCATIONS = (512, 256, 128)
@@ -25,8 +25,9 @@ INVOCATIONS = (512, 256, 128)
 WORDS_INVOCATIONS = {
     WORDS: ((512, 256, 128), (256, 0, 128)),
     PARTS: ((512, 256, 128), (256, 256, 128)),
+    RUNS: ((0, 0, 0), (512, 256, 128)),
 }
-CHUNK = 128  # k that their subgroups take at once
+CHUNK = 128  # k that their subgroups take at once, or whole parts of it
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading the weights is all the work
 # Of PARTS. Up to SHORT_K two workgroups of more than 8 rows have as few invocations as more have; between the
 # GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
@@ -34,13 +35,16 @@ LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading t
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 3072, 12288
 
 
-def worth(rows: int, workgroups: int, multiprocessors: int, words: bool = False) -> bool:
+def worth(rows: int, workgroups: int, multiprocessors: int, shader: str = STEPS) -> bool:
     """Whether so many rows of float16 should be made by so many workgroups: 3 to 16 are, whatever there is;
     two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; more,
-    whose x every workgroup reads, where also none has two."""
+    whose x every workgroup reads, where also none has more than one by STEPS, and by RUNS so many as were
+    faster."""
     most = 2 * workgroups >= multiprocessors
-    one = rows == 2 or (rows == 1 and words)
-    return 3 <= rows <= 16 or (most and (one or (rows > 16 and workgroups <= multiprocessors)))
+    if rows <= 16:
+        return shader != RUNS and (rows >= 3 or (most and (rows == 2 or shader == WORDS)))
+    each = 1 if shader == STEPS else 8 if rows <= 32 else 4
+    return most and workgroups <= each * multiprocessors
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
@@ -64,8 +68,8 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
 
 def fitting(
     gemm: FloatGemm, rows: int, dtype: str, form: str = HALF
-) -> tuple[Variant, dict[str, Value], int] | None:
-    """The variant for so many rows in and out, its constants, and the size of its subgroups; None for other
+) -> tuple[Variant, dict[str, Value], Matrices] | None:
+    """The variant for so many rows in and out, its constants, and its matrices; None for other
     numbers or types of rows, for rows that are not whole runs of 8 k or of 4 results, and on a device without
     fitting matrices. form: of the elements that layers are made of."""
     if gemm.groups > 1 or gemm.k % RUN or gemm.channels % 4:
@@ -81,7 +85,7 @@ def fitting(
         if shader == PARTS:
             taken = worth_parts(rows, workgroups, multiprocessors, gemm.k, form)
         else:
-            taken = worth(rows, workgroups, multiprocessors, shader == WORDS)
+            taken = worth(rows, workgroups, multiprocessors, shader)
         if not taken:
             continue
         sizes = invocations(facts, shader, tall, workgroups, gemm.k)
@@ -89,7 +93,7 @@ def fitting(
             for size in sizes:
                 values = {**matrices.shape_constants, "LOCAL_X": size}
                 if _fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
-                    return variant, values, matrices.subgroup
+                    return variant, values, matrices
     return None
 
 
@@ -100,7 +104,7 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
         return () if wrong else (PARTS,)
     if half_refusal(device):
         return ()
-    return (STEPS,) if pairs_refusal(device) else (WORDS, STEPS)
+    return (STEPS,) if pairs_refusal(device) else (WORDS, RUNS, STEPS)
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from ..layout.pack import layout
 from ..runtime.packing import pack
+from .half_operands import RUN
 from .weights import Int8, Int32
 
 WEIGHT_LAYOUT, PAIRS_LAYOUT = "kPackedInt8_16K", "kPackedInt8_32K"
@@ -33,6 +34,14 @@ def packed_signs(w: Int8) -> Int32:
     signs = np.roll(words & np.int8(-128), 1, axis=1)
     signed: Int32 = (np.abs(words) | signs).reshape(-1).view(np.int32)
     return signed
+
+
+def in_runs(w: Int8) -> Int8:
+    """Weights (G, N, K) with k in another order, of which `packed_pairs` and `packed_signs` make words as x
+    has them in its runs of 8: the first two words of a run are of one matrix, the second of them 8 k further
+    on, the others of the next matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+    runs = w.reshape(*w.shape[:2], -1, PAIRS // RUN, 2, 2, 2)
+    return np.ascontiguousarray(np.moveaxis(runs, 3, 5).reshape(w.shape))
 
 
 def _paired(w: Int8) -> Int32:

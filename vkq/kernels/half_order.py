@@ -1,0 +1,57 @@
+"""Weights of a product of float16 matrix units in the order in which invocations have their words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..probe import words
+from ..probe.matrices import Matrices
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from .half_ways import WORDS_OUTPUTS
+from .half_weights import PAIRS, in_runs
+from .weights import Int8, Int32
+
+
+class Ordered:
+    """Weights of so many outputs and k, padded, of which *pairs* makes words of matrices. Kept once for each
+    order."""
+
+    def __init__(
+        self, device: Device, n: int, k: int, padded: Callable[[], Int8], pairs: Callable[[Int8], Int32]
+    ):
+        self.device, self.n, self.k, self.padded, self.pairs = device, n, k, padded, pairs
+        self._known = dict[tuple[str, bytes], Resident]()
+
+    def words(self, matrices: Matrices) -> Resident:
+        """The weights of WORDS: WORDS_OUTPUTS beside each other, and of four words the second and third in
+        each other's place (shaders/gemm/gemm_q8csw_words_coopmat.comp)."""
+        found, beside = words.order(self.device, matrices), WORDS_OUTPUTS // matrices.m
+        found = found.reshape(-1, 4)[:, [0, 2, 1, 3]].reshape(found.shape)
+        high = -(-self.n // WORDS_OUTPUTS) * beside
+
+        def packed() -> Int32:
+            blocks = words.in_order(self.pairs(self.padded()), found)
+            blocks = blocks.reshape(-1, self.k // PAIRS, found.size)
+            blocks = np.pad(blocks, ((0, high - len(blocks)), (0, 0), (0, 0)))
+            groups = blocks.reshape(-1, beside, *blocks.shape[1:]).swapaxes(1, 2)
+            return np.ascontiguousarray(groups).reshape(-1)
+
+        return self._resident(("words", found.tobytes()), high * (self.k // PAIRS) * found.size, packed)
+
+    def runs(self, matrices: Matrices) -> Resident:
+        """The weights `in_runs`, matrix by matrix (shaders/gemm/gemv_q8csw_runs_coopmat.comp)."""
+        found = words.order(self.device, matrices)
+        size = -(-self.n // matrices.m) * (self.k // PAIRS) * found.size
+
+        def packed() -> Int32:
+            return words.in_order(self.pairs(in_runs(self.padded())), found)
+
+        return self._resident(("runs", found.tobytes()), size, packed)
+
+    def _resident(self, key: tuple[str, bytes], size: int, packed: Callable[[], Int32]) -> Resident:
+        if key not in self._known:
+            self._known[key] = Resident(self.device, 4 * size, packed)
+        return self._known[key]
