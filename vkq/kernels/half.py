@@ -261,11 +261,11 @@ class HalfMatrices:
             more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
             able = itertools.chain(able, *(one.able(facts, one.product, self.tile) for one in more))
         found = [
-            way
+            dataclasses.replace(one, parts=count)
             for one in able
+            if one.takes(self.k)
             for count in parts
             if count == 1 or one.may_split(rows, 4 * gemm.n4, gemm.groups)
-            if (way := dataclasses.replace(one, parts=count)).takes(known, *sizes)
         ]
         if not found:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"

@@ -18,9 +18,7 @@ from ..shader.spec import Variant
 from .split import MOST_TILES
 
 PARTS = (1, 2, 3, 4, 6, 8)  # of k, that workgroups share
-WORDS_OUTPUTS = 32  # of a subgroup of WORDS, whose weights lie beside each other
-LEAST_WORDS_K = 1024  # of a workgroup of WORDS
-MOST_WORDS = 3  # workgroups of it that a multiprocessor has one after the other
+WORDS_OUTPUTS = 32  # of WORDS, whose weights lie beside each other
 LEAST_COLUMNS = 17  # of a product: with fewer, most of a matrix would be padding
 STEP = 32  # of k: what a profile's cycles are for
 
@@ -103,16 +101,10 @@ class Way:
             and self.tiles(rows, n, groups) <= MOST_TILES
         )
 
-    def takes(self, known: Profile, rows: int, n: int, k: int, groups: int) -> bool:
-        """Whether products of such sizes may go this way. WORDS, which computes whole turns of k, was faster
-        with more rows than a tile has, where multiprocessors have more than one workgroup, up to
-        MOST_WORDS, each of LEAST_WORDS_K or more."""
-        if self.of != WORDS:
-            return True
-        step, turn, tall = (int(self.variant.defines[name]) for name in ("BK", "TURNS", "BM"))
-        share = self.tiles(rows, n, groups) * self.parts / known.multiprocessors
-        timed = rows > tall and 1 < share <= MOST_WORDS and self.steps(k) * step >= LEAST_WORDS_K
-        return k % (step * turn) == 0 and timed
+    def takes(self, k: int) -> bool:
+        """Whether it is for products of such a k: WORDS computes whole turns."""
+        step, turn = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        return self.of != WORDS or k % (step * turn) == 0
 
     def sharing(
         self, b: Builder, counters: Resident, rows: int, n: int, k: int, groups: int
@@ -151,7 +143,7 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
-    if variant.shader in (WORDS.product, WORDS.split) and columns != WORDS_OUTPUTS:
+    if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:
         return False
     whole = d["TW"] if variant.shader == STRAIGHT.convolution else 16
     return rows % whole == 0 and columns >= matrices.m and columns % matrices.m == 0
