@@ -64,14 +64,24 @@ def test_rows_as_they_are(
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
     """Of a device of 132 multiprocessors; 128 workgroups are of 4096 outputs."""
-    assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132)] == list(range(3, 17))
-    assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132)] == list(range(2, 33))
-    assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132)] == list(range(2, 17))
-    assert not any(half_few.worth(rows, 128, 132, half_few.RUNS) for rows in range(1, 17))
-    for rows, most in ((17, 1056), (32, 1056), (33, 528), (64, 528)):
-        some = (65, 66, 344, most, most + 1)
-        runs = [half_few.worth(rows, workgroups, 132, half_few.RUNS) for workgroups in some]
-        assert runs == [False, True, True, True, False]
+    assert [rows for rows in range(1, 40) if half_few.worth(rows, 32, 132, 4096)] == list(range(3, 17))
+    assert [rows for rows in range(1, 33) if half_few.worth(rows, 128, 132, 4096)] == list(range(2, 33))
+    assert [rows for rows in range(1, 33) if half_few.worth(rows, 344, 132, 4096)] == list(range(2, 17))
+
+
+def test_how_many_workgroups_of_runs_are_worth_it() -> None:
+    """With more than 32 rows their k counts, too: all multiprocessors have 528 workgroups of 4096."""
+
+    def taken(rows: int, k: int) -> list[int]:
+        some = (65, 66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112, 2113)
+        return [count for count in some if half_few.worth(rows, count, 132, k, half_few.RUNS)]
+
+    assert taken(16, 4096) == []
+    assert taken(17, 4096) == taken(32, 11008) == [66, 132, 133, 196, 197, 528, 529, 1056, 1057, 2112]
+    assert taken(33, 4096) == [66, 132, 133, 196, 197, 528]
+    assert taken(64, 11008) == [66, 132, 133, 196]
+    assert taken(64, 1024) == [66, 132, 133, 196, 197, 528, 529, 1056]
+    assert taken(64, 32768) == [66, 132]
 
 
 def test_matrices_are_as_wide_as_rows_fill(
@@ -87,9 +97,9 @@ def test_matrices_are_as_wide_as_rows_fill(
 
 
 def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
-    one = [half_few.worth(1, workgroups, 132, half_few.WORDS) for workgroups in (65, 66, 344)]
+    one = [half_few.worth(1, workgroups, 132, 4096, half_few.WORDS) for workgroups in (65, 66, 344)]
     assert one == [False, True, True]
-    assert not any(half_few.worth(1, 128, 132, shader) for shader in (half_few.RUNS, half_few.STEPS))
+    assert not any(half_few.worth(1, 128, 132, 4096, shader) for shader in (half_few.RUNS, half_few.STEPS))
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:

@@ -33,18 +33,21 @@ LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading t
 # GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
 # MOST_K in all, those of less than LEAST_K counted as that.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 3072, 12288
+RUNS_MOST_K = 16384  # of RUNS with more than 32 rows: of all workgroups that a multiprocessor has
 
 
-def worth(rows: int, workgroups: int, multiprocessors: int, shader: str = STEPS) -> bool:
+def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
     """Whether so many rows of float16 should be made by so many workgroups: 3 to 16 are, whatever there is;
     two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; more,
-    whose x every workgroup reads, where also none has more than one by STEPS, and by RUNS so many as were
-    faster."""
+    whose x every workgroup reads, where also none has more than one; and by RUNS as many as were faster."""
     most = 2 * workgroups >= multiprocessors
     if rows <= 16:
         return shader != RUNS and (rows >= 3 or (most and (rows == 2 or shader == WORDS)))
-    each = 1 if shader == STEPS else 8 if rows <= 32 else 4
-    return most and workgroups <= each * multiprocessors
+    if shader == STEPS or workgroups <= multiprocessors:
+        return most and workgroups <= multiprocessors
+    if rows <= 32:
+        return workgroups <= 16 * multiprocessors
+    return workgroups <= 8 * multiprocessors and workgroups * k <= RUNS_MOST_K * multiprocessors
 
 
 def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: str) -> bool:
@@ -85,7 +88,7 @@ def fitting(
         if shader == PARTS:
             taken = worth_parts(rows, workgroups, multiprocessors, gemm.k, form)
         else:
-            taken = worth(rows, workgroups, multiprocessors, shader)
+            taken = worth(rows, workgroups, multiprocessors, gemm.k, shader)
         if not taken:
             continue
         sizes = invocations(facts, shader, tall, workgroups, gemm.k)
