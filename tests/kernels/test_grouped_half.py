@@ -333,6 +333,7 @@ def test_a_single_row_is_split_by_columns(
     ]  # fmt: skip
     assert [alone(4096, 2048, group) for group in (128, 64, 32)] == [("at once", 256), None, None]
     assert [alone(4096, 4096, group) for group in (128, 64, 32)] == [("at once", 512)] + [("1", 512)] * 2
+    assert [alone(5120, 4096, group) for group in (128, 64, 32)] == [("1", 256)] * 3
     assert [alone(16384, 8192, group) for group in (128, 64)] == [("1_long", 128), ("1", 128)]
     assert [alone(8192, 8192, group, points=True) for group in (128, 64, 32)] == [("1", 256), None, None]
     assert alone(16384, 4096, 128, points=True) == ("1", 128)

@@ -33,8 +33,9 @@ LANES = 32  # of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # of a workgroup of it
 FEW_OUTPUTS = (64, 32)  # and its outputs
 ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is asked for at once
-# Of a single row: by columns for each multiprocessor, invocations of a workgroup.
-ALONE_SPLITS = ((96, 128), (40, 256), (0, 512))
+# Of a single row: by columns for each multiprocessor, invocations of a workgroup. Of 512 a multiprocessor has
+# one at a time, of 32 columns.
+ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # Of AT_ONCE: k of a subgroup, and of a group; subgroups at most; weights from which on it pays; workgroups of
 # a multiprocessor at most; and from how many on, on average, each subgroup waits how long for the one before.
 CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 16, 1 << 20, 2, 1.4, 4
