@@ -119,7 +119,7 @@ def test_a_single_row_at_once(
 
 
 @pytest.mark.parametrize(("n", "k", "bits", "group", "symmetric", "says"), [
-    (97, 1280, 4, 128, True, {}), (35, 4352, 4, 128, True, {}), (35, 1280, 8, 128, True, {}),
+    (97, 1280, 4, 128, True, {}), (35, 5376, 4, 128, True, {}), (35, 1280, 8, 128, True, {}),
     (35, 1280, 4, 64, True, {}), (35, 1280, 4, 128, False, {}), (32, 1280, 4, 128, True, {}),
     (35, 1280, 4, 128, True, {"matrix_pairs": False}),
 ])  # fmt: skip
@@ -138,7 +138,7 @@ def test_a_single_row_not_at_once(
         return grouped_half.GroupedMatrices(gemm).at_once
 
     assert not at_once(n, k, bits, group, symmetric)
-    assert at_once(96, 4096, 4, 128, True) == (not says)
+    assert at_once(96, 5120, 4, 128, True) == (not says)
     monkeypatch.setattr(grouped_half, "pairs_refusal", lambda _: "wrong")
     assert not at_once(96, 4096, 4, 128, True)
 
