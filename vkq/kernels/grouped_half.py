@@ -38,7 +38,7 @@ ALONE = ("1", "1_long")  # its rows where there is one, by whether more of k is 
 ALONE_SPLITS = ((96, 128), (33, 256), (0, 512))
 # Of AT_ONCE: k of a subgroup, and of a group; subgroups at most; weights from which on it pays; workgroups of
 # a multiprocessor at most; and from how many on, on average, each subgroup waits how long for the one before.
-CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.4, 4
+CHUNK, UNIT, CHUNKS, LEAST, WORKGROUPS, WAITING, LATE = 256, 128, 20, 1 << 20, 2, 1.05, 4
 LONG_TURNS = 128  # up to so many invocations have registers for them
 # Weights from which on a single row pays, by their bits and the k of their groups.
 WORTH_ALONE = {4: {128: 1 << 23, 64: 1 << 24, 32: 1 << 24}, 8: {128: 1 << 23, 64: 1 << 26, 32: 1 << 26}}
