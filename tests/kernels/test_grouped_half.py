@@ -259,6 +259,7 @@ def test_others_go_the_other_way(strict_device: vkq.Device, monkeypatch: pytest.
     taken: list[tuple[Any, Spec, dict[str, str]]] = [
         (w, Spec((3, 64), "float32"), {}), (w, Spec((17, 64), "float16"), {}), (fractions, few, {}),
         (weight(16, 64, 4, 32, True, "float16"), few, {}), (weight(36, 64, 8, 16, True, "float16"), few, {}),
+        (weight(36, 64, 4, 16, True, "float16"), Spec((1, 64), "float16"), {}),
         (none, Spec((3, 0), "float16"), {}),
         (w, Spec((1, 64), "float16"), {}), (w, few, {"method": "gemv"}), (w, few, {"path": "portable"}),
     ]  # fmt: skip

@@ -96,8 +96,7 @@ class GroupedMatrices:
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows of that type, and columns, should be made so."""
         able = dtype == "float16" and n >= LEAST_COLUMNS and self.gemm.weight.group >= SMALLEST_GROUP
-        pays = rows > 1 or self.pays_alone or self.at_once
-        return able and pays and self.way(rows) is not None
+        return able and (rows > 1 or self.pays_alone or self.at_once) and self.way(rows) is not None
 
     @property
     def pays_alone(self) -> bool:
