@@ -78,6 +78,21 @@ def test_few_rows(case: Any, strict_device: vkq.Device, monkeypatch: pytest.Monk
     assert_close(layer(x), x, w, bias, (-3.0, 40.0))
 
 
+@pytest.mark.parametrize(("m", "k", "bits", "group"), [(5, 300, 4, 128), (1, 1000, 4, 32), (16, 97, 8, 64)])
+def test_rows_of_a_last_group_that_is_not_full(
+    m: int, k: int, bits: int, group: int, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Are filled with zeros as float16."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    monkeypatch.setattr(grouped_half.GroupedMatrices, "pays_alone", True)
+    w, x = weight(35, k, bits, group, False, "float16"), rows_of(m, k)
+    layer = vkq.Linear(w, device=device)
+    first, *then = layer.plan(Spec(x.shape, "float16")).variants
+    assert first == "fill_rows__words:float16"
+    assert all("coopmat" in name for name in then)
+    assert_close(layer(x), x, w)
+
+
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for most subgroups, and nothing for the last; k ends within a turn."""
     device = units(strict_device, monkeypatch, "16x8x16")

@@ -10,28 +10,29 @@ import vkq
 from vkq.numerics.grouped import GROUPS, largest_group
 
 
+@pytest.mark.parametrize("k", [384, 307])  # an odd number of groups of 128; a last group that is not full
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("bits", [4, 8])
-def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool) -> None:
+def test_the_same_codes_as_onnx_runtime(bits: int, group: int, symmetric: bool, k: int) -> None:
     """Groups of both signs, of one, and of zeros (whose scale is 1 here and 0 there)."""
-    n, k = 7, 384  # an odd number of groups of 128
+    n, blocks = 7, -(-k // group)
     w = np.random.default_rng(group).standard_normal((n, k), np.float32)
     w[2, :group], w[3, :group], w[4, :group] = 0, np.abs(w[3, :group]), -np.abs(w[4, :group])
     packed, scale = (
-        np.zeros((n, k // group, group * bits // 8), np.uint8),
-        np.zeros(n * k // group, np.float32),
+        np.zeros((n, blocks, group * bits // 8), np.uint8),
+        np.zeros(n * blocks, np.float32),
     )
-    zero = np.zeros(n * -(-k // group * bits // 8), np.uint8)
+    zero = np.zeros(n * -(-blocks * bits // 8), np.uint8)
     quantize = getattr(_pybind_state, f"quantize_matmul_{bits}bits")
     quantize(packed, np.ascontiguousarray(w.T), scale, zero, group, n, k, symmetric)
     found = vkq.quantize_weight(w, bits=bits, group=group, symmetric=symmetric)
-    scale[2 * (k // group)] = 1
-    np.testing.assert_array_equal(found.packed, packed)
+    scale[2 * blocks] = 1
+    theirs = vkq.GroupedWeight(packed, scale, None if symmetric else zero, bits, k)
+    np.testing.assert_array_equal(found.codes(), theirs.codes())
     np.testing.assert_array_equal(found.scale.reshape(-1), scale)
-    theirs = vkq.GroupedWeight(packed, scale, None if symmetric else zero, bits)
     np.testing.assert_array_equal(found.zero_points(), theirs.zero_points())
-    half = np.abs(found.dequantize() - w).reshape(n, -1, group) <= np.abs(found.scales())[..., None] * 0.501
+    half = np.abs(found.dequantize() - w) <= np.abs(found.along_k(found.scales())) * 0.501
     assert half.all() or symmetric  # the end of the other sign saturates
 
 
@@ -69,15 +70,12 @@ def test_no_channels_and_no_groups(bits: int, symmetric: bool, shape: tuple[int,
 @pytest.mark.parametrize(
     ("shape", "options", "error"),
     [
-        ((3, 96), {"bits": 4, "group": 128}, r"\(3, 96\) and group is 128; .* use group=32"),
-        ((3, 40), {"bits": 4, "group": 32}, "pad K with zeros to a multiple of 32"),
         ((96,), {"bits": 4, "group": 32}, r"it must be \(N, K\)"),
         ((2, 3, 32), {"bits": 4, "group": 32}, "give each matrix by itself"),
         ((3, 64), {"symmetric": False}, "symmetric=False, .* without group"),
         ((3, 64), {"scale_dtype": "float16"}, "scale_dtype='float16' without group"),
         ((3, 64), {"bits": 3, "group": 32}, "bits=3"),
         ((3, 64), {"bits": 4, "group": 8}, "group=8"),
-        ((3, 48), {"bits": 4, "group": 16}, "pad K with zeros to a multiple of 32"),
         ((3, 64), {"bits": 4, "group": 32, "scale_dtype": "int8"}, "scale_dtype='int8'"),
         ((3, 64), {"bits": 4, "group": 32, "axis": 1}, "groups lie along K"),
     ],
@@ -87,21 +85,25 @@ def test_what_cannot_be_quantized(shape: tuple[int, ...], options: dict[str, Any
         vkq.quantize_weight(np.zeros(shape, np.float32), **options)
 
 
-def made(packed: Any = (3, 2, 16), scale: Any = (3, 2), zero: Any = None, bits: int = 4) -> vkq.GroupedWeight:
+def made(
+    packed: Any = (3, 2, 16), scale: Any = (3, 2), zero: Any = None, bits: int = 4, k: int | None = None
+) -> vkq.GroupedWeight:
     def array(of: Any, dtype: Any) -> Any:
         return np.ones(of, dtype) if isinstance(of, tuple) else of
 
     points = array(zero, np.uint8)
-    return vkq.GroupedWeight(array(packed, np.uint8), array(scale, np.float32), points, bits)
+    return vkq.GroupedWeight(array(packed, np.uint8), array(scale, np.float32), points, bits, k)
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
         ({"packed": (3, 2, 4)}, r"packed has shape \(3, 2, 4\); it must be .* 8 or 16 or 32 or 64\)"),
-        ({"packed": (3, 3, 8), "scale": (3, 3)}, r"\(3, 3, 8\), so that K is 48; K must be a multiple of 32"),
+        ({"k": 32}, r"k is 32 and packed has 2 groups of 32 .* from 33 to 64"),
+        ({"k": 65}, "k is 65 .* from 33 to 64"),
+        ({"packed": (3, 0, 16), "scale": (3, 0), "k": -3}, "k is -3"),
         ({"packed": (3, 32)}, r"packed has shape \(3, 32\)"),
-        ({"packed": (3, 2, 8), "bits": 8}, r"it must be \(N, K / group, 16 or 32 or 64 or 128\)"),
+        ({"packed": (3, 2, 8), "bits": 8}, r"it must be \(N, groups, 16 or 32 or 64 or 128\)"),
         ({"packed": np.zeros((3, 2, 16), np.int8)}, "packed has dtype int8"),
         ({"bits": 2}, "bits is 2"),
         ({"scale": (2, 3)}, r"scale has shape \(2, 3\); by packed it must be \(3, 2\), or flat"),
@@ -123,6 +125,33 @@ def test_zero_points_of_every_form() -> None:
     np.testing.assert_array_equal(real.zero_points(), [[0.5, -1], [0, 300], [7, 8]])
     np.testing.assert_array_equal(made().zero_points(), np.full((3, 2), 8))
     np.testing.assert_array_equal(made((3, 2, 32), bits=8).zero_points(), np.full((3, 2), 128))
+
+
+@pytest.mark.parametrize("points", ["none", "packed", "float16", "fractions"])
+@pytest.mark.parametrize(
+    ("bits", "group", "k"), [(4, 16, 48), (4, 16, 33), (4, 16, 20), (8, 16, 5), (4, 32, 33), (8, 128, 300)]
+)
+def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points: str) -> None:
+    """Whatever the codes beyond K were, to a fraction of a step where zero points have one; nothing else
+    changes, and where all is full nothing does."""
+    rng, blocks = np.random.default_rng(k), -(-k // group)
+    zero: Any = None
+    if points == "packed":
+        zero = rng.integers(0, 256, (3, -(-blocks * bits // 8)), np.uint8)
+    elif points != "none":
+        zero = rng.integers(0, 16, (3, blocks)).astype(np.float16)
+        zero += np.float16(0.25 if points == "fractions" else 0)
+    codes = rng.integers(0, 256, (3, blocks, group * bits // 8), np.uint8)
+    w = vkq.GroupedWeight(codes, rng.uniform(1, 2, (3, blocks)).astype(np.float16), zero, bits, k)
+    full = w.filled()
+    assert full.shape == (3, -(-k // max(group, 32)) * max(group, 32))
+    assert full.filled() is full
+    np.testing.assert_array_equal(full.dequantize()[:, :k], w.dequantize())
+    beyond = (full.codes() - full.along_k(full.zero_points()))[:, k:]
+    assert (
+        np.abs(beyond * full.along_k(full.scales())[:, k:]) <= (0.5 if points == "fractions" else 0)
+    ).all()
+    assert w.dequantize().shape == w.codes().shape == w.shape == (3, k)
 
 
 def test_the_largest_group() -> None:

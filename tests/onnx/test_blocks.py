@@ -128,13 +128,16 @@ def test_on_the_device(
         ("MatMul", (3, 72), 8, "int4", 32, True),
         ("MatMul", (1, 300), 9, "uint4", 256, True),
         ("Gemm", (5, 100), 7, "int8", 128, False),
+        ("MatMul", (2, 48), 7, "uint4", 16, True),
     ],
     ids=str,
 )
+@pytest.mark.parametrize("x_dtype", ["float32", "float16"])
 def test_last_blocks_that_are_not_full(
-    op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, device: vkq.Device
-) -> None:
-    compare(op, shape, n, dtype, block, points, {}, "float32", device)
+    op: str, shape: tuple[int, ...], n: int, dtype: str, block: int, points: bool, x_dtype: str,
+    device: vkq.Device,
+) -> None:  # fmt: skip
+    compare(op, shape, n, dtype, block, points, {}, x_dtype, device)
 
 
 # Blocks that no group has, one much longer than K, and along N, as many as along K.

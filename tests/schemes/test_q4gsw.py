@@ -19,7 +19,10 @@ from tests.kernels import sixteen_bits
 from tests.runtime.work import replayed
 from vkq import reference
 from vkq.device.profiles import preferred
-from vkq.kernels import grouped
+from vkq.kernels import cast, grouped
+from vkq.layout.extent import Spec
+from vkq.runtime.builder import Builder
+from vkq.runtime.eager import run
 from vkq.runtime.program import refusals
 from vkq.shader.catalog import catalog
 
@@ -27,7 +30,8 @@ EPSILON = 2.0**-23
 VARIANTS = catalog().shaders[grouped.STAGED].variants
 # (M, N, K, bits, group, symmetric, scales): a row and a column alone; rows, columns and parts of k that no
 # tile or workgroup divides; several steps of k in a group, groups of one step, and of half of one; every
-# number of rows that gemv has
+# number of rows that gemv has; a last group that is not full, one of a single k, an odd number of groups of
+# 16
 SHAPES = [
     (1, 1, 32, 4, 32, True, "float32"),
     (1, 37, 416, 4, 32, False, "float16"),
@@ -42,6 +46,9 @@ SHAPES = [
     (2, 5, 96, 8, 16, False, "float32"),
     (34, 66, 160, 4, 16, False, "float32"),
     (35, 33, 96, 8, 16, True, "float16"),
+    (1, 9, 300, 4, 128, True, "float16"),
+    (34, 35, 97, 8, 32, False, "float32"),
+    (3, 9, 48, 4, 16, False, "float16"),
 ]
 
 
@@ -70,6 +77,38 @@ def test_every_method_is_within_the_bound(shape: tuple[Any, ...], method: str, d
     layer = vkq.Linear(w, bias=bias, method=method, device=device)
     assert layer.scheme == f"q{shape[3]}gsw"
     assert_close(layer(x), x, w, bias)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("shape", [(1, 33), (7, 20), (2, 3, 47), (0, 33), (5, 1)], ids=str)
+def test_rows_are_filled_with_zeros(shape: tuple[int, ...], dtype: Any, device: vkq.Device) -> None:
+    """Bit for bit, NaN and infinities too: rows that begin in the middle of a word; once for all who read
+    them."""
+    x = np.random.default_rng(shape).integers(0, 256, (*shape, np.dtype(dtype).itemsize), np.uint8)
+    x = x.view(dtype)[..., 0]
+    b = Builder(device)
+    given = b.input(Spec(shape, np.dtype(dtype).name))
+    y = cast.filled_rows(b, given, 64)
+    assert cast.filled_rows(b, given, 64) is y
+    assert cast.filled_rows(b, y, 64) is y
+    assert b.dispatches == int(bool(x.size))
+    found = run(b.plan(y), (vkq.Tensor.from_numpy(x, device),), None, "test").numpy()
+    assert found[..., : shape[-1]].tobytes() == x.tobytes()
+    assert found.shape == (*shape[:-1], 64)
+    assert not found[..., shape[-1] :].view(np.uint8).any()
+
+
+@pytest.mark.parametrize("m", [1, 5, 40])
+def test_what_fills_a_row_counts_for_nothing(m: int, device: vkq.Device) -> None:
+    """Where the codes there are any, of a scale with which they would be infinite."""
+    w = vkq.GroupedWeight(
+        np.r_[np.full(5, 0x99), np.full(11, 0xFF)].astype(np.uint8).reshape(1, 1, 16),
+        np.full((1, 1), 3e38, np.float32), np.uint8([[8]]), k=10,
+    )  # fmt: skip
+    x = np.zeros((m, 10), np.float32)
+    x[:, 3] = 0.5
+    for method in ("auto", "staged"):
+        np.testing.assert_array_equal(vkq.Linear(w, method=method, device=device)(x), np.float32(1.5e38))
 
 
 @pytest.mark.parametrize(("bits", "tile"), [(v.axes["bits"], v.axes["tile"]) for v in VARIANTS])

@@ -1,4 +1,4 @@
-"""float16 and float32 numbers as each other, as steps of a plan."""
+"""float16 and float32 numbers as each other, and rows of them that end with zeros, as steps of a plan."""
 
 from __future__ import annotations
 
@@ -17,6 +17,22 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
         program = b.device.program(catalog().find("cast_float16__words", to=dtype))
         b.dispatch(program, [x, y], {"elements": y.spec.size})
     return y
+
+
+def filled_rows(b: Builder, x: Value, k: int) -> Value:
+    """x (..., K), float16 or float32, with zeros from K to k, an even number; made once for all who ask."""
+    if x.spec.shape[-1] == k:
+        return x
+
+    def make() -> Value:
+        y = b.new(Spec((*x.spec.shape[:-1], k), x.spec.dtype))
+        if y.spec.size:
+            program = b.device.program(catalog().find("fill_rows__words", x=x.spec.dtype))
+            sizes = {"words": y.spec.nbytes // 4, "x_k": x.spec.shape[-1], "y_k": k}
+            b.dispatch(program, [x, y], sizes)
+        return y
+
+    return b.once(x, ("filled_rows", k), make)
 
 
 def kept(device: Device, x: Value) -> str:

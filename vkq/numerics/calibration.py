@@ -52,9 +52,9 @@ def quantize_weight(
     which is in [-127, 127], as onnxruntime.quantization does for symmetric int8 weights. Returns (int8 of the
     weight's shape, float32 of (channels,), or of (1,) without an axis).
 
-    In groups: weight (N, K); bits 4 or 8; group 16, 32, 64 or 128 neighbours along K, of which K is a
-    multiple, as of 32.
-    Of each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"), 1 where it would be 0:
+    In groups: weight (N, K); bits 4 or 8; group 16, 32, 64 or 128 neighbours along K, of which the last may
+    be fewer. Of each group, with ``scale`` rounded to *scale_dtype* ("float16" or "float32"), 1 where it
+    would be 0:
 
         symmetric: scale = w of the largest |w| / -2**(bits - 1), which keeps that number; zero_point =
                    2**(bits - 1)
@@ -63,8 +63,8 @@ def quantize_weight(
 
     as ONNX Runtime's quantizer for MatMulNBits.
 
-    Raises DTypeError for another dtype, ArgumentError for an axis that is not there, a group that does not
-    divide K, and for NaN and infinities.
+    Raises DTypeError for another dtype, ArgumentError for an axis that is not there, for other groups, and
+    for NaN and infinities.
 
     >>> q, scale = quantize_weight(np.array([[0.5, -1.27], [0.0, 254.0]], np.float32))
     >>> q.tolist(), scale.tolist()

@@ -19,7 +19,7 @@ from vkq.numerics.stored import owned
 
 BITS = (4, 8)
 GROUPS = (16, 32, 64, 128)  # sizes of a group
-WHOLE = 32  # of which K is a multiple, whatever the group: codes of 4 bits come in 16 bytes
+WHOLE = 32  # of which the K of kernels is a multiple, whatever the group: codes of 4 bits come in 16 bytes
 SCALES = ("float16", "float32")
 
 
@@ -32,12 +32,12 @@ class GroupedWeight:
     """A weight (N, K) in groups along K: ``packed``, ``scale`` and ``zero_point``, which cannot be changed.
 
     Args:
-        packed: (N, K / group, group * bits / 8), uint8: the codes along K, the first in the lowest bits; K is
-            a multiple of 32.
-        scale: (N, K / group), or flat; float16 or float32, of any sign. Below 2**-126 it counts as 0.
-        zero_point: None; or (N, ceil(K / group * bits / 8)), or flat, uint8: packed along K as the codes; or
-            (N, K / group) of the scale's dtype, any finite numbers.
+        packed: (N, groups, group * bits / 8), uint8: the codes along K, the first in the lowest bits.
+        scale: (N, groups), or flat; float16 or float32, of any sign. Below 2**-126 it counts as 0.
+        zero_point: None; or (N, ceil(groups * bits / 8)), or flat, uint8: packed along K as the codes; or
+            (N, groups) of the scale's dtype, any finite numbers.
         bits: 4 or 8.
+        k: K, where the last group is not full; its codes beyond K count for nothing.
 
     Raises ArgumentError or DTypeError, with the numbers, for what does not fit together.
 
@@ -53,6 +53,7 @@ class GroupedWeight:
         scale: npt.ArrayLike,
         zero_point: npt.ArrayLike | None = None,
         bits: int = 4,
+        k: int | None = None,
     ):
         codes, scales = np.asarray(packed), np.asarray(scale)
         if bits not in BITS:
@@ -65,16 +66,17 @@ class GroupedWeight:
         if codes.ndim != 3 or codes.shape[2] * 8 // bits not in GROUPS or codes.shape[2] * 8 % bits:
             sizes = " or ".join(str(group * bits // 8) for group in GROUPS)
             raise ArgumentError(
-                f"GroupedWeight: packed has shape {codes.shape}; it must be (N, K / group, {sizes}) for"
+                f"GroupedWeight: packed has shape {codes.shape}; it must be (N, groups, {sizes}) for"
                 f" {bits} bits in groups of {', '.join(map(str, GROUPS))}; quantize again with such a group."
             )
         self.bits, self.group = int(bits), codes.shape[2] * 8 // bits
         n, blocks = codes.shape[:2]
-        self.shape = (n, blocks * self.group)
-        if self.shape[1] % WHOLE:
+        self.shape = (n, blocks * self.group if k is None else int(k))
+        if -(-self.shape[1] // self.group) != blocks or self.shape[1] < 0:
             raise ArgumentError(
-                f"GroupedWeight: packed has shape {codes.shape}, so that K is {self.shape[1]}; K must be a"
-                f" multiple of {WHOLE}: pad it with zeros and quantize again."
+                f"GroupedWeight: k is {k} and packed has {blocks} groups of {self.group} (shape"
+                f" {codes.shape}); k must end in the last one, from {max(blocks - 1, 0) * self.group + 1} to"
+                f" {blocks * self.group}."
             )
         self.packed = owned(np.ascontiguousarray(codes))
         self.scale = _sized(scales, (n, blocks), "scale")
@@ -103,15 +105,30 @@ class GroupedWeight:
     def codes(self) -> npt.NDArray[np.uint8]:
         """(N, K), a code each."""
         n, blocks, size = self.packed.shape
-        return unpacked(self.packed.reshape(n, blocks * size), self.bits)
+        return unpacked(self.packed.reshape(n, blocks * size), self.bits)[:, : self.shape[1]]
+
+    def filled(self) -> GroupedWeight:
+        """The weight as kernels read it: itself where groups are full and K is a multiple of 32; else with
+        codes that stand for 0 beyond K, so that rows of x end with zeros."""
+        k, blocks = self.shape[1], self.scale.shape[1]
+        if k % self.group == 0 and k % WHOLE == 0:
+            return self
+        codes, points = self.packed.copy(), self.zero_points()
+        last = unpacked(codes[:, -1], self.bits)
+        last[:, k - (blocks - 1) * self.group :] = np.clip(np.rint(points[:, -1:]), 0, (1 << self.bits) - 1)
+        codes[:, -1] = packed(last, self.bits)
+        more = ((0, 0), (0, -blocks * self.group % WHOLE // self.group))
+        scale = np.pad(self.scale, more)  # a group of zeros where 16 k are missing
+        stored = None if self.zero_point is None else np.pad(points, more, "edge").astype(scale.dtype)
+        return GroupedWeight(np.pad(codes, (*more, (0, 0))), scale, stored, self.bits)
 
     def scales(self) -> npt.NDArray[np.float32]:
-        """(N, K / group) in float32; what a device may flush to 0 is 0."""
+        """(N, groups) in float32; what a device may flush to 0 is 0."""
         scale = self.scale.astype(np.float32)
         return np.where(np.abs(scale) < np.float32(SMALLEST_SCALE), np.float32(0), scale)
 
     def zero_points(self) -> npt.NDArray[np.float32]:
-        """(N, K / group) in float32."""
+        """(N, groups) in float32."""
         n, blocks = self.scale.shape
         if self.zero_point is None:
             return np.full((n, blocks), 1 << self.bits - 1, np.float32)
@@ -122,8 +139,12 @@ class GroupedWeight:
 
     def dequantize(self) -> npt.NDArray[np.float32]:
         """(N, K) float32: ``(q - zero_point) * scale``, each step rounded."""
-        steps = self.codes().reshape(*self.scale.shape, self.group) - self.zero_points()[..., None]
-        return np.asarray(steps * self.scales()[..., None]).reshape(self.shape)
+        points, scales = (self.along_k(each) for each in (self.zero_points(), self.scales()))
+        return np.asarray((self.codes() - points) * scales)
+
+    def along_k(self, of_groups: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """(N, K): for each k the number of its group."""
+        return np.repeat(of_groups, self.group, 1)[:, : self.shape[1]]
 
     def __repr__(self) -> str:
         points = "" if self.zero_point is None else ", zero points"
@@ -151,17 +172,14 @@ def quantize_groups(
             f"quantize_weight: bits={bits}, group={group}, scale_dtype={scale_dtype!r}; bits must be 4 or 8,"
             f" group {', '.join(map(str, GROUPS))}, scale_dtype 'float16' or 'float32'."
         )
-    if given.ndim != 2 or given.shape[1] % max(group, WHOLE):
-        fitting = largest_group(given.shape[1]) if given.ndim == 2 else None
-        remedy = f"use group={fitting}" if fitting else f"pad K with zeros to a multiple of {WHOLE}"
-        if given.ndim != 2:
-            remedy = "give each matrix by itself"
+    if given.ndim != 2:
         raise ArgumentError(
-            f"quantize_weight: weight has shape {given.shape} and group is {group}; it must be (N, K) with K"
-            f" a multiple of group and of {WHOLE}: {remedy}."
+            f"quantize_weight: weight has shape {given.shape}; in groups it must be (N, K): give each matrix"
+            " by itself."
         )
     n, k = given.shape
-    groups, dtype = given.reshape(n, k // group, group), np.dtype(scale_dtype)
+    groups = np.pad(given, ((0, 0), (0, -k % group))).reshape(n, -(-k // group), group)
+    dtype = np.dtype(scale_dtype)
     low, high = groups.min(-1, initial=0), groups.max(-1, initial=0)
     middle, most = 1 << bits - 1, (1 << bits) - 1
     with np.errstate(over="ignore"):
@@ -172,7 +190,8 @@ def quantize_groups(
         stored = exact.astype(dtype)
     if bad := np.argwhere(~np.isfinite(stored)).tolist():
         row, at = bad[0]
-        span = f"weight[{row}, {at * group}:{(at + 1) * group}] spans {low[row, at]:g} to {high[row, at]:g}"
+        span = f"weight[{row}, {at * group}:{min((at + 1) * group, k)}] spans"
+        span += f" {low[row, at]:g} to {high[row, at]:g}"
         remedy = "use scale_dtype='float32'" if np.isfinite(exact).all() else "make the weight smaller"
         raise ArgumentError(f"quantize_weight: {span}, a scale beyond {np.finfo(dtype).max:g}: {remedy}")
     scale = stored.astype(np.float32)
@@ -181,7 +200,7 @@ def quantize_groups(
     zero = np.full(scale.shape, middle) if symmetric else np.clip(np.rint(-low / scale), 0, most)
     codes = np.clip(np.rint(groups / scale[..., None]) + zero[..., None], 0, most).astype(np.uint8)
     points = None if symmetric else packed(zero.astype(np.uint8), bits)
-    return GroupedWeight(packed(codes, bits), stored, points, bits)
+    return GroupedWeight(packed(codes, bits), stored, points, bits, k)
 
 
 def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:

@@ -36,8 +36,8 @@ def linear_grouped(
     array([[24.]])
     """
     problem = LinearProblem.of(x.shape, w.shape)
-    steps = w.codes().reshape(*w.scale.shape, w.group) - w.zero_points().astype(np.float64)[..., None]
-    weight = (steps * w.scales().astype(np.float64)[..., None]).reshape(w.shape)
+    points, scales = (w.along_k(each.astype(np.float64)) for each in (w.zero_points(), w.scales()))
+    weight = (w.codes() - points) * scales
     added = np.zeros(problem.n) if bias is None else bias.astype(np.float64)
     rows = x.reshape(problem.m, problem.k).astype(np.float64)
     if magnitude:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
-from ..kernels.cast import converted
+from ..kernels.cast import converted, filled_rows
 from ..kernels.grouped import GroupedGemm
 from ..kernels.grouped_half import GroupedMatrices
 from ..layout.extent import Spec
@@ -33,6 +33,7 @@ class Q4gsw(Scheme):
         super().__init__(operands)
         op, bias = operands.op, operands.bias
         self.name = f"q{operands.weight.bits}gsw"
+        self._filled = operands.weight.filled()
         if operands.x is not None or operands.y is not None:
             given = "x_qparams" if operands.x is not None else "y_qparams"
             raise ArgumentError(
@@ -80,7 +81,7 @@ class Q4gsw(Scheme):
                 f"{self.operands.op}: x has dtype {x.spec.dtype}; with a GroupedWeight it must be float32 or"
                 " float16"
             )
-        return x, ()
+        return filled_rows(b, x, self._filled.shape[1]), ()
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")
@@ -90,7 +91,7 @@ class Q4gsw(Scheme):
 
     def linear(self, device: Device, form: str) -> Product:
         o = self.operands
-        gemm = GroupedGemm(device, o.weight, o.bias, activation_range(o.activation))
+        gemm = GroupedGemm(device, self._filled, o.bias, activation_range(o.activation))
         if form == HALF:
             gemm.matrices = GroupedMatrices(gemm)
         return gemm

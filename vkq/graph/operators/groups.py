@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,37 +17,46 @@ A, B, SCALES, ZERO_POINTS, G_IDX, BIAS = range(6)  # inputs
 
 def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     """The weight of a node; raises VkqError with the numbers where vkq has no such weight."""
-    given = [constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)]
+    codes, scales, points = (
+        constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
+    )
     n, k, block, bits = (int(node.attributes.get(name, 4)) for name in ("N", "K", "block_size", "bits"))
+    if block < 1:
+        raise ModelError(f"{node}: block_size={block}; it must be at least 1")
     if node.input(G_IDX) and not _neighbours(constants.get(node.input(G_IDX)), block):
         raise ModelError(f"{node}: its groups are permuted (g_idx); vkq takes neighbours along K")
-    if any(node.input(i) and array is None for i, array in zip((B, SCALES, ZERO_POINTS), given, strict=True)):
+    if codes is None or scales is None or (node.input(ZERO_POINTS) and points is None):
         raise ModelError(f"{node}: its weight, scales and zero points must be constants")
-    codes, scales, points = _in_parts(given, bits, block)
-    weight = GroupedWeight(codes, scales, points, bits)  # type: ignore[arg-type]
-    if (weight.shape, weight.group) != ((n, k), min(block, GROUPS[-1])):
+    wanted = n, -(-k // block), block * bits // 8
+    if codes.shape != wanted:
         raise ModelError(
-            f"{node}: K={k}, N={n}, block_size={block}, and B is {weight}; B must have N rows of"
-            " K / block_size blocks, which may be rounded up where A is float32"
+            f"{node}: B has shape {codes.shape}; with N={n}, K={k}, bits={bits} and block_size={block} it"
+            f" must be {wanted}: N, blocks along K (the last one may have fewer of K), bytes of a block"
         )
-    return weight
+    if block > GROUPS[-1] and block % GROUPS[-1] == 0:
+        codes, scales, points = _in_groups(node, k, codes, scales, points)
+    return GroupedWeight(codes, scales, points, bits, k)
 
 
-def _in_parts(given: list[Array | None], bits: int, block: int) -> list[Array | None]:
-    """Codes, scales and zero points with larger blocks as several groups that share scale and zero point; as
-    they are, to be refused in words, where their sizes do not fit."""
-    codes, scales, points = given
-    parts, rest = divmod(block, GROUPS[-1])
-    if codes is None or scales is None or parts < 2 or rest or codes.ndim != 3 or not codes.size:
-        return given
+def _in_groups(node: Node, k: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
+    """Codes, scales and zero points of larger blocks as those of groups, of which several share scale and
+    zero point; without groups beyond K."""
     n, blocks, size = codes.shape
+    bits = int(node.attributes.get("bits", 4))
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
-    each = [x for x in (scales, points) if x is not None]
-    if size * 8 != block * bits or any(x.size != n * blocks for x in each):
-        return given
-    shared = [None if x is None else np.repeat(x.reshape(n, blocks), parts, 1) for x in (scales, points)]
-    return [codes.reshape(n, blocks * parts, -1), *shared]
+    for name, array in (("scales", scales), ("zero_points", points)):
+        if array is not None and array.size != n * blocks:
+            raise ModelError(
+                f"{node}: {name} has shape {array.shape}; it must have one for each of {blocks} blocks in"
+                f" {n} rows of B"
+            )
+    groups, parts = -(-k // GROUPS[-1]), size * 8 // bits // GROUPS[-1]
+    shared = [
+        None if array is None else np.repeat(array.reshape(n, blocks), parts, 1)[:, :groups]
+        for array in (scales, points)
+    ]
+    return [codes.reshape(n, blocks * parts, -1)[:, :groups], *shared]
 
 
 def _neighbours(groups: Array | None, block: int) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...errors import VkqError
 from ...numerics.grouped import GROUPS, packed
 from ..graph import Array, Node
-from ..operators.groups import A, weight_of
+from ..operators.groups import weight_of
 from .sweep import Sweep
 
 
@@ -32,33 +30,12 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
         or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
     ):
         return False
-    return _kept(sweep, _product(sweep, node, data, scale, zero, block))
-
-
-def in_whole_blocks(sweep: Sweep, node: Node) -> bool:
-    """MatMulNBits whose last block is not full: with one that is."""
-    k, block = (int(node.attributes[name]) for name in ("K", "block_size"))
-    return block > 0 and k % block > 0 and _kept(sweep, node)
-
-
-def _kept(sweep: Sweep, node: Node) -> bool:
-    """Whether vkq has the weight of a MatMulNBits, which then is the graph's. Where the last block is not
-    full the rows of A end with zeros, so that what fills B counts for nothing: rows of float32, as float16 is
-    not moved on a device."""
-    k, block = (int(node.attributes[name]) for name in ("K", "block_size"))
-    if k % block and sweep.specs[node.inputs[A]].dtype != "float32":
-        return False
-    node = replace(node, attributes={**node.attributes, "K": k + -k % block})
+    product = _product(sweep, node, data, scale, zero, block)
     try:
-        weight_of(node, sweep.constants)
+        weight_of(product, sweep.constants)
     except VkqError:
         return False
-    if k % block:
-        around = np.zeros((2, len(sweep.specs[node.inputs[A]].shape)), np.int64)
-        around[1, -1] = -k % block
-        x = sweep.emit("Pad", [node.inputs[A], sweep.constant(around.reshape(-1))], source=node.source)
-        node = replace(node, inputs=(x, *node.inputs[1:]))
-    sweep.keep(node)
+    sweep.keep(product)
     return True
 
 

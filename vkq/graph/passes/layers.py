@@ -16,7 +16,7 @@ from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
 from ..operators.quantized import along
-from .blocks import in_blocks, in_whole_blocks
+from .blocks import in_blocks
 from .reductions import summed
 from .sweep import Sweep, every_equal
 
@@ -192,5 +192,5 @@ def _place(sweep: Sweep, node: Node) -> bool:
 
 FLOAT_RESULTS: dict[str, Callable[[Sweep, Node], bool]] = {
     "Conv": _conv, "ConvTranspose": _conv_transpose, "MatMul": _matmul, "Gemm": _gemm, "Softmax": _softmax,
-    "MatMulNBits": in_whole_blocks, "ReduceSum": _sum, "ArgMax": _place, "ArgMin": _place,
+    "ReduceSum": _sum, "ArgMax": _place, "ArgMin": _place,
 }  # fmt: skip
