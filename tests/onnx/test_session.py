@@ -335,6 +335,21 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
         vkq.onnx.InferenceSession(partly(folder), any_device)
     assert len(caught.value.refusals) == 2
     assert "fallback='onnxruntime'" in str(caught.value)
+    assert "in floats" not in str(caught.value)
+
+
+def test_a_float_model_is_told_how_to_become_int8(any_device: vkq.Device) -> None:
+    """Nodes that are refused for the same reason are told together; `refusals` has each."""
+    net = Net(seed=3)
+    x = net.conv(net.conv(net.conv(net.conv(net.conv("x", 4), 6), 8), 6), 4)
+    with pytest.raises(vkq.UnsupportedModelError, match=r"vkq quantize MODEL\.onnx -c PICTURES") as caught:
+        vkq.onnx.InferenceSession(net.model(x).SerializeToString(), any_device)
+    convolutions = [text for text in caught.value.refusals if text.startswith("Conv ")]
+    assert len(convolutions) == 5
+    (line,) = [line for line in str(caught.value).splitlines() if line.startswith("  Conv ")]
+    assert line.startswith(f"  {convolutions[0]}; so 4 more: ")
+    assert line.endswith(", ...")
+    assert line.count("'") == 2 * 4
 
 
 def test_an_open_batch_that_must_be_one_size(any_device: vkq.Device) -> None:

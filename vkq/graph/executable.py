@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from ..errors import UnsupportedModelError
-from ..layout.extent import Spec
+from ..layout.extent import BYTES, Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
@@ -26,6 +27,10 @@ from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
+NAMED = 3  # nodes that are refused for the same reason, beside the first
+NOT_QUANTIZED = (
+    "The model computes in floats: `vkq quantize MODEL.onnx -c PICTURES` makes one of int8 that runs whole"
+)
 PACKING_THREADS = 4  # of weights: between copies they share the interpreter
 
 
@@ -33,6 +38,24 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
     """Every node that cannot run on a device, and why."""
     found = [(node, refusal(graph, node)) for node in graph.nodes]
     return [(node, why) for node, why in found if why]
+
+
+def listed(graph: Graph, refused: Sequence[tuple[Node, str]]) -> str:
+    """In words: a line for the first node of each operator and reason, sizes aside, with names of others."""
+    alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
+    for node, why in refused:
+        alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
+    lines = [f"{len(refused)} of {len(graph.nodes)} nodes cannot run on a device:"]
+    for (node, why), *others in alike.values():
+        names = [repr(other.source) for other, _ in others[:NAMED]] + ["..."] * (len(others) > NAMED)
+        more = f"; so {len(others)} more: {', '.join(names)}" if others else ""
+        lines.append(f"  {node}: {why}{more}")
+    return "\n".join(lines + ([NOT_QUANTIZED] if in_floats(graph) else []))
+
+
+def in_floats(graph: Graph) -> bool:
+    """Whether no value of it has 8 bits."""
+    return not any(spec.dtype in BYTES for spec in graph.specs.values())
 
 
 class Executable:
@@ -46,11 +69,8 @@ class Executable:
         timestamps: bool = False,
         progress: Progress | None = None,
     ):
-        refused = [f"{node}: {why}" for node, why in refusals(graph)]
-        if refused:
-            raise UnsupportedModelError(
-                "\n".join([f"{len(refused)} nodes cannot run on a device:", *refused]), refused
-            )
+        if refused := refusals(graph):
+            raise UnsupportedModelError(listed(graph, refused), [f"{node}: {why}" for node, why in refused])
         self.graph, self.device = graph, device
         self._timestamps = 4096 if timestamps else 0
         self._lock = threading.Lock()

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-from ..graph.executable import Executable, refusals
+from ..graph.executable import NOT_QUANTIZED, Executable, in_floats, refusals
 from ..graph.graph import Graph
 from .fallback import Mixed
 
@@ -59,7 +59,8 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
         for node in graph.nodes
     ]
     weights = sum(array.nbytes for array in graph.constants.values())
-    return Report(title, tuple(rows), (f"{weights} bytes of constants",))
+    hint = (NOT_QUANTIZED,) if refused and in_floats(graph) else ()
+    return Report(title, tuple(rows), (f"{weights} bytes of constants", *hint))
 
 
 def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) -> Report:

@@ -15,7 +15,7 @@ from ..device.meanwhile import meanwhile
 from ..device.profiles import profiles
 from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
-from ..graph.executable import Executable, refusals
+from ..graph.executable import Executable, listed, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..layout.glsl import glsl_includes
@@ -158,12 +158,12 @@ class InferenceSession:
         if not given:
             checked_shapes(model.inputs, shapes)
         graph = lower(model.at(shapes))
-        refused = [f"{node}: {why}" for node, why in refusals(graph)]
+        refused = refusals(graph)
         if refused and self._fallback is None:
             raise UnsupportedModelError(
-                "\n  ".join([f"{len(refused)} of {len(graph.nodes)} nodes cannot run on a device:", *refused])
-                + "\nfallback='onnxruntime' runs them on the CPU",
-                refused,
+                listed(graph, refused)
+                + "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU",
+                [f"{node}: {why}" for node, why in refused],
             )
         return graph
 
