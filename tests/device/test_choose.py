@@ -13,6 +13,7 @@ from vkq.device import choose as module
 from vkq.device import remedy
 from vkq.device.capabilities import Capabilities
 from vkq.device.choose import choose_device
+from vkq.device.drivers import NAMED
 from vkq.device.query import devices
 
 
@@ -81,7 +82,9 @@ def test_what_does_not_fit_is_told_with_what_there_is(
 
 def test_none_at_all_and_none_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     names(monkeypatch)
-    with pytest.raises(vkq.NoDeviceError, match=r"the loader shows no device\. Install a driver"):
+    for name in NAMED:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(vkq.NoDeviceError, match="the loader shows no device; install a driver"):
         choose_device(None)
     names(monkeypatch, MACHINE[1])
     with pytest.raises(vkq.NoDeviceError, match=r"0: Old Card \(it offers Vulkan 1\.0\.3"):
@@ -130,8 +133,8 @@ NOWHERE = {
         NO_LOADER.format(error='OSError("Cannot find Vulkan SDK version")'),
         {},
         (
-            "the Vulkan loader could not be loaded (Cannot find Vulkan SDK version); install it:"
-            f" {remedy.loader()}; and a driver: {remedy.driver()}"
+            f"the Vulkan loader, libvulkan, could not be loaded; install it: {remedy.loader()}; and a driver:"
+            f" {remedy.driver()}"
         ),
     ),
     "no package": (
@@ -139,7 +142,16 @@ NOWHERE = {
         {},
         "the Python package vulkan is missing (No module named vulkan); install it with pip install vulkan",
     ),
-    "no driver": ("", {"VK_DRIVER_FILES": "/nonexistent"}, remedy.driver()),
+    "no driver": (
+        "",
+        {**dict.fromkeys(NAMED, ""), "XDG_DATA_DIRS": "/nonexistent", "XDG_DATA_HOME": "/nonexistent"},
+        f"install a driver: {remedy.driver()}",
+    ),
+    "a variable that names none": (
+        "",
+        {**dict.fromkeys(NAMED, ""), "VK_ICD_FILENAMES": "/nonexistent"},
+        "VK_ICD_FILENAMES is '/nonexistent' and the loader looks nowhere else: unset it",
+    ),
 }
 
 
@@ -170,8 +182,8 @@ def test_without_vulkan_vkq_says_why(name: str) -> None:
 def test_validation_without_its_layer_says_what_to_install(tmp_path: os.PathLike[str]) -> None:
     env = {**os.environ, "VKQ_VALIDATION": "1", "VK_LAYER_PATH": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", SAYS], env=env, capture_output=True, text=True, timeout=60)
-    assert run.stdout.count("VK_ERROR_LAYER_NOT_PRESENT (-6); is a Vulkan driver installed") == 3
-    assert "vulkan-validationlayers" in run.stdout
+    assert run.stdout.count("VK_ERROR_LAYER_NOT_PRESENT (-6): VKQ_VALIDATION=1 asks for the validation") == 3
+    assert "install vulkan-validationlayers" in run.stdout
 
 
 def test_an_index_of_many_digits_is_no_device() -> None:

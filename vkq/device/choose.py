@@ -56,8 +56,8 @@ def choose_device(which: int | str | None, probed: bool = True) -> tuple[Any, Ca
             f"no device matches {which!r}{source} and can run vkq; there are: {'; '.join(listed) or 'none'}"
         )
     raise NoDeviceError(
-        f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'}."
-        f" Install a driver: {remedy.driver()}"
+        f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'};"
+        f" {f'install a driver: {remedy.driver()}' if listed else remedy.no_driver()}"
     )
 
 

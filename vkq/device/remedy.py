@@ -7,6 +7,8 @@ import platform
 import sys
 from pathlib import Path
 
+from .drivers import NAMED
+
 # ID or ID_LIKE of /etc/os-release: the command, the loader's package, and that of Mesa's drivers (one is for
 # the CPU).
 PACKAGES = {
@@ -32,6 +34,19 @@ def loader() -> str:
         return "your GPU vendor's driver brings vulkan-1.dll"
     command, package, _ = _packages()
     return f"{command} {package}" if command else "your distribution's Vulkan loader (libvulkan.so.1)"
+
+
+def no_driver() -> str:
+    """What to do where the loader finds no driver: what is installed is not seen where a variable names
+    others."""
+    for name in NAMED:
+        given = os.environ.get(name)
+        if given and given != os.devnull:  # which vkq says where no driver is good
+            return (
+                f"{name} is {given!r} and the loader looks nowhere else: unset it, or name a driver's .json"
+                " file there"
+            )
+    return f"install a driver: {driver()}"
 
 
 def driver() -> str:

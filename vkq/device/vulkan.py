@@ -59,6 +59,7 @@ FEATURES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]],
 CORE_FEATURES = ("shaderInt64", "shaderInt16")
 
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
+_NO_LAYER = "VKQ_VALIDATION=1 asks for the validation layer: install vulkan-validationlayers, or unset it"
 _lock = threading.Lock()
 _instance: Instance | None = None
 
@@ -73,9 +74,10 @@ def binding() -> Any:
             f"the Python package vulkan is missing ({error}); install it with pip install vulkan"
         ) from error
     except (ImportError, OSError) as error:
+        why = "" if isinstance(error, OSError) else f" ({error})"  # whose text asks for an SDK
         raise NoDeviceError(
-            f"the Vulkan loader could not be loaded ({error}); install it: {remedy.loader()}; and a driver:"
-            f" {remedy.driver()}"
+            f"the Vulkan loader, libvulkan, could not be loaded{why}; install it: {remedy.loader()}; and a"
+            f" driver: {remedy.driver()}"
         ) from error
     return vulkan
 
@@ -157,10 +159,9 @@ class Instance:
                 break
         if result < 0:
             raise NoDeviceError(
-                f"vkCreateInstance failed with {result_name(result)} ({result}); is a Vulkan driver installed"
-                f" ({remedy.driver()})"
-                + (", and vulkan-validationlayers?" if validate else "?")
-                + "".join(f" {one}." for one in self.drivers.refused),
+                f"vkCreateInstance failed with {result_name(result)} ({result}): "
+                + (_NO_LAYER if result == vk.VK_ERROR_LAYER_NOT_PRESENT else remedy.no_driver())
+                + "".join(f"; {one}" for one in self.drivers.refused),
                 result,
                 "vkCreateInstance",
             )
