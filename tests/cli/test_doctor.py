@@ -7,15 +7,16 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from vkq.check import replay
 from vkq.check.cases import FLOAT, SCHEMES
 from vkq.check.catalogue import check_of
-from vkq.cli import main
+from vkq.cli import doctor, main
 from vkq.device.query import devices
-from vkq.errors import NoDeviceError
+from vkq.errors import CompileError, NoDeviceError
 from vkq.runtime.device import Device
 from vkq.select import path as select
 
@@ -134,6 +135,29 @@ def test_doctor_asks_a_refused_device_again(
             Device(any_device.name)
     assert main(["doctor", "--device", any_device.name, "--times", "1"]) == 0
     assert Device(any_device.name).name
+
+
+def test_a_compiler_is_not_missed_where_shaders_are_compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def none() -> None:
+        raise CompileError("no usable GLSL compiler")
+
+    monkeypatch.setattr(doctor, "find_compiler", none)
+    monkeypatch.setattr(doctor, "PACKAGED", tmp_path)
+    assert doctor.versions()["shader compiler"].startswith("none, and none is needed")
+    monkeypatch.setattr(doctor, "PACKAGED", tmp_path / "nothing")
+    assert doctor.versions()["shader compiler"] == "none (no usable GLSL compiler)"
+
+
+def test_devices_tells_measurements_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--why"]) == 0
+    long = capsys.readouterr().out
+    assert main(["devices"]) == 0
+    short = capsys.readouterr().out
+    assert "measured on lavapipe" in " ".join(long.split())
+    assert "measured on lavapipe" not in " ".join(short.split())
+    assert max(map(len, short.splitlines())) < 200
 
 
 def test_devices_prints_the_rate_of_each_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -128,6 +128,20 @@ def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the input 'x' is given already" in capsys.readouterr().err
     assert main(["run", str(folder / "partly.onnx"), "--random"]) == 2
     assert "cannot run on a device" in capsys.readouterr().err
+    assert main(["inspect", str(folder / "float.onnx")]) == 1
+    assert "vkq quantize MODEL.onnx" in capsys.readouterr().out
+    assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder / "nothing")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_what_compares_is_there_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert main(["run", str(folder / "int8.onnx"), "--random", "--compare", "onnxruntime"]) == 2
+    said = capsys.readouterr()
+    assert "--compare onnxruntime needs the package onnxruntime: pip install onnxruntime" in said.err
+    assert not said.out
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,10 @@ def register(commands: Parsers) -> None:
         "devices",
         run,
         "list the Vulkan devices, what they can do, and the path chosen on each",
-        ["vkq devices", "vkq devices --json", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
+        ["vkq devices", "vkq devices --why", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
+    )
+    parser.add_argument(
+        "--why", action="store_true", help="the measurements by which the kernels of each device were chosen"
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON: {devices: [...], drivers: [...], error: ...}"
@@ -38,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         for report in found["devices"]:
-            _show(report)
+            _show(report, options.why)
         for driver in found["drivers"]:
             print(folded(driver, 3))
         if found["error"]:
@@ -56,7 +59,7 @@ def described() -> dict[str, Any]:
     except NoDeviceError as reason:
         found, error = [], str(reason)
     if not found and error is None:
-        error = f"the Vulkan loader shows no device; install a driver: {remedy.driver()}"
+        error = f"the Vulkan loader shows no device; {remedy.no_driver()}"
     return {"devices": [_report(c) for c in found], "drivers": left_out, "error": error}
 
 
@@ -80,10 +83,11 @@ def _report(c: Capabilities) -> dict[str, Any]:
     return report
 
 
-def _show(report: dict[str, Any]) -> None:
+def _show(report: dict[str, Any], why: bool) -> None:
     show_capabilities(report["capabilities"])
+    kernels, _, reasons = report["kernels"].partition("; ")
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
-    print(folded(f"   kernels        {report['kernels']}", 18))
+    print(folded(f"   kernels        {kernels}{f'; {reasons}' if why else ' (--why tells more)'}", 18))
     show_measured(report["measured"])
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))

@@ -27,6 +27,7 @@ from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.runtime.extension import native_module
 from vkq.select.path import choose_path
+from vkq.shader.compile import PACKAGED
 from vkq.shader.glslang import find_compiler
 
 
@@ -97,7 +98,9 @@ def versions() -> dict[str, str]:
         try:
             found[name] = ask()
         except CompileError as error:
-            found[name] = f"none ({error})"
+            found[name] = "none, and none is needed: vkq has its shaders compiled"
+            if not PACKAGED.is_dir():
+                found[name] = f"none ({error})"
         except (VkqError, ImportError, AttributeError) as error:
             found[name] = f"unknown ({error})"
     return found

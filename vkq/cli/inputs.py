@@ -122,7 +122,10 @@ def _array(path: Path, name: str) -> Array:
     """The array of an .npy file, or that of an .npz file with this name, or alone in it."""
     found = _arrays(path)
     if name not in found and len(found) != 1:
-        raise ArgumentError(f"{path} has the arrays {sorted(found)}; one must be {name!r}, or the only one")
+        raise ArgumentError(
+            f"{path} has the arrays {sorted(found)}; one must be {name!r}, or the only one: save it so with"
+            f" numpy.savez(FILE, {name}=...)"
+        )
     return found.get(name, next(iter(found.values())))
 
 

@@ -50,12 +50,14 @@ def run(options: argparse.Namespace) -> int:
     model = read(options.model)
     if done := [node for node in model.nodes if "QuantizeLinear" in node.op or node.op.endswith("Integer")]:
         raise ArgumentError(f"{options.model} is quantized already ({done[0]}); give the float model")
-    files = sorted(f for f in Path(options.calibrate).iterdir() if f.suffix.lower() in PICTURES)
+    folder = Path(options.calibrate)
+    if not folder.is_dir():
+        raise ArgumentError(f"-c {folder}: there is no such folder; name one with typical pictures")
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES)
     if not files or len(model.inputs) != 1:
         raise ArgumentError(
-            f"{options.calibrate} has {len(files)} pictures and the model {len(model.inputs)} inputs;"
-            " there must be"
-            " pictures, and one input"
+            f"{folder} has {len(files)} pictures ({', '.join(PICTURES)}) and the model {len(model.inputs)}"
+            " inputs; there must be pictures, and one input (vkq.onnx.quantize.quantize takes any)"
         )
     argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
     target = options.output or output_file(str(Path(options.model).with_suffix(".int8.onnx")))

@@ -62,7 +62,10 @@ def run(options: argparse.Namespace) -> int:
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
     """What the options ask for, with a session."""
+    from vkq.onnx.cpu import cpu_session
+
     feed = feed_of(session.model, options)
+    beside = cpu_session(options.model, "--compare onnxruntime") if options.compare else None
     if options.explain:
         print(session.explain({name: array.shape for name, array in feed.items()}))
     times = []
@@ -82,7 +85,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
         save(options.output, results)
     if options.profile or options.trace:
         profile(session, feed, options.trace)
-    return compare(options.model, feed, results) if options.compare else 0
+    return compare(beside, feed, results) if beside else 0
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
@@ -123,11 +126,10 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
             file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
-def compare(path: str, feed: dict[str, Any], results: dict[str, Any]) -> int:
-    """The same inputs through ONNX Runtime's CPU provider."""
-    from vkq.onnx.cpu import cpu_session, unequal
+def compare(session: Any, feed: dict[str, Any], results: dict[str, Any]) -> int:
+    """The same inputs through a session of ONNX Runtime's CPU provider."""
+    from vkq.onnx.cpu import unequal
 
-    session = cpu_session(path, "--compare onnxruntime")
     print(
         "compare ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in"
         " integers on x86 too)"
