@@ -93,6 +93,25 @@ def test_rows_of_a_last_group_that_is_not_full(
     assert_close(layer(x), x, w)
 
 
+def test_each_order_of_the_weight_counts(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """float32 rows read it as it is packed, float16 rows as matrices; other shapes of these share it. Nothing
+    is there before a layer is called."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    layer = vkq.Linear(weight(35, 640, 4, 128, True, "float16"), device=device)
+    x = rows_of(5, 640)
+    told = layer.explain(x.shape).weight_bytes
+    assert layer.device_bytes == 0
+    for rows in (5, 3, 3):
+        layer(x[:rows].astype(np.float32))
+        assert layer.device_bytes == told
+    assert told >= 35 * 640 // 2
+    plan = layer.plan(Spec(x.shape, "float16"))
+    assert layer.device_bytes == told
+    layer(x)
+    assert layer.device_bytes == told + plan.constant_bytes
+    assert f"{told} bytes of weights and tables" in str(layer.explain(x.shape))
+
+
 def test_a_single_row_in_long_turns(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """One for most subgroups, and nothing for the last; k ends within a turn."""
     device = units(strict_device, monkeypatch, "16x8x16")

@@ -88,6 +88,7 @@ def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) 
     dispatches = sum(len(row.shaders) for row in rows)
     notes = (
         f"{dispatches} dispatches, {repacks} of them repacks; {weights} bytes of constants",
+        f"on the device: {executable.plan.constant_bytes} bytes of weights, scales and tables",
         executable.memory(),
     )
     return Report(title, tuple(rows), notes)

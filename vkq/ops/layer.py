@@ -70,15 +70,15 @@ class Explanation:
     scratch_bytes: int
     method: str = ""
     method_reason: str = ""
+    weight_bytes: int = 0
 
     def __str__(self) -> str:
         lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]
         if self.method:
             lines.append(f"  method   {self.method} ({self.method_reason})")
         lines += [f"  shader   {name}" for name in self.variants]
-        return "\n".join(
-            [*lines, f"  work     {self.macs} multiply-adds, {self.scratch_bytes} bytes of scratch"]
-        )
+        work = f"{self.macs} multiply-adds, {self.weight_bytes} bytes of weights and tables"
+        return "\n".join([*lines, f"  work     {work}, {self.scratch_bytes} bytes of scratch"])
 
 
 class Layer(OfOneProcess, Generic[P]):
@@ -178,8 +178,15 @@ class Layer(OfOneProcess, Generic[P]):
         choice = self.choice()
         return Explanation(
             problem.name, self.scheme, choice.path, choice.reason, plan.variants, problem.macs,
-            sum(size for _, size in plan.scratch.values()), method, method_reason,
+            sum(size for _, size in plan.scratch.values()), method, method_reason, plan.constant_bytes,
         )  # fmt: skip
+
+    @property
+    def device_bytes(self) -> int:
+        """What the layer keeps on the device now, of all shapes that it was called with: the weight in each
+        order that its kernels read (of few rows and of many these may be others), scales and tables."""
+        found = dict.fromkeys(one for plan in self._plans.copy().values() for one in plan.constants.values())
+        return sum(one.bytes for one in found if one.uploaded)
 
     def choice(self) -> Choice:
         """The path taken on the device, and why."""

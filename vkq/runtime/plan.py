@@ -117,6 +117,11 @@ class Resident:
         found = self._buffer
         return found if found is not None and found.failure is None else self._upload()
 
+    @property
+    def uploaded(self) -> bool:
+        """Whether it is on the device."""
+        return self._buffer is not None and self._buffer.failure is None
+
     def _upload(self) -> Buffer:
         # No lock: a thread that holds the device's queue may come here. Two that come at once both upload it.
         data = np.ascontiguousarray(self._make())
@@ -169,6 +174,11 @@ class Plan:
     def variants(self) -> tuple[str, ...]:
         """The shader variants by name, in order of dispatch."""
         return tuple(step.program.variant.name for step in self.steps if step.program is not None)
+
+    @property
+    def constant_bytes(self) -> int:
+        """Of all that it reads beside its inputs: weights, scales, tables."""
+        return sum(one.bytes for one in dict.fromkeys(self.constants.values()))
 
     @property
     def macs(self) -> int:
