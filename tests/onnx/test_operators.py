@@ -325,6 +325,16 @@ def test_split_of_opset_11(any_device: vkq.Device) -> None:
     check(any_device, data, {"x": x})
 
 
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+def test_a_part_without_elements(any_device: vkq.Device, dtype: str) -> None:
+    """Which no step writes or reads."""
+    x = bytes_of((2, 3), dtype) if dtype == "uint8" else np.ones((2, 3), np.float32)
+    split = helper.make_node("Split", ["x", "sizes"], ["a", "b"], axis=1)
+    both = helper.make_node("Concat", ["b", "a"], ["y"], axis=1)
+    data = model([split, both], {"x": x}, {"sizes": np.array([0, 3])}, dtype)
+    check(any_device, data, {"x": x})
+
+
 def test_shapes_computed_by_the_model(any_device: vkq.Device) -> None:
     """The arithmetic that exporters put around Reshape."""
     x = bytes_of((2, 8, 6, 5), "uint8")

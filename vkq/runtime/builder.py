@@ -130,10 +130,12 @@ class Builder:
     def plan(self, *results: Value) -> Plan:
         """The plan with these results."""
         taken = {v.slot for v in (*self._inputs, *results)} | self._residents.keys()
-        between = [slot for slot in range(len(self._bytes)) if slot not in taken]
+        # What no step uses, such as an array without elements, has no place.
+        used = {self._parts.get(slot, (slot, 0))[0] for step in self._steps for slot in step.slots}
+        between = sorted(used - taken)
         offsets, total = place(self.lifetimes(between))
         places = dict(zip(between, offsets, strict=True))
-        places |= {part: places[whole] + at for part, (whole, at) in self._parts.items()}
+        places |= {part: places[whole] + at for part, (whole, at) in self._parts.items() if whole in used}
         sizes = {s: (at, self._bytes[s]) for s, at in places.items()}
         return Plan(
             tuple(v.spec for v in self._inputs), tuple(v.spec for v in results),
