@@ -171,6 +171,21 @@ def test_functions(any_device: vkq.Device, op: str) -> None:
         check(any_device, model(nodes, {"x": x}, constants, dtype), {"x": x})
 
 
+def test_hard_swish_multiplies_by_a_sixth(device: vkq.Device) -> None:
+    """As ONNX defines it: division by 6 rounds -45 * 0.02 to the other side of a tie, and one float32 in
+    seven otherwise."""
+    x = np.arange(256).astype(np.uint8)
+    constants = q("x", 0.02, 128, "uint8") | q("y", 0.03, 20, "uint8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("HardSwish", ["a"], ["b"]),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    check(device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
+    feed = {"r": np.linspace(-4, 4, 2001, dtype=np.float32)}
+    check(device, model([helper.make_node("HardSwish", ["r"], ["y"])], feed, {}, "float32"), feed)
+
+
 @pytest.mark.parametrize("op", ["Sub", "Div", "Max", "Min"])
 def test_functions_of_two(device: vkq.Device, op: str) -> None:
     a, b = bytes_of((2, 3, 16, 16), "uint8"), bytes_of((2, 3, 16, 16), "uint8", 1)

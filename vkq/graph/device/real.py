@@ -16,7 +16,7 @@ from ...ops.real import RealOp, combined, converted, number, square_root, summed
 from ...problem.window import Window
 from ...runtime.builder import Builder, Value
 from ..graph import Array, Graph, Node
-from ..operators.elementwise import normalization
+from ..operators.elementwise import SIXTH, normalization
 from ..operators.images import window
 from ..operators.number import reduced
 from .context import Context, DeviceOperator, Record, places_are_known
@@ -69,7 +69,7 @@ def _hard_sigmoid(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
 
 
 def _hard_swish(b: Builder, x: Value, a: Mapping[str, Any]) -> Value:
-    gate = _with(b, x, ("div", 6.0), ("add", 0.5), ("max", 0.0), ("min", 1.0))
+    gate = _with(b, x, ("mul", float(SIXTH)), ("add", 0.5), ("max", 0.0), ("min", 1.0))
     return combined(b, x, gate, "mul")
 
 

@@ -14,6 +14,7 @@ from .operator import Inputs, Operator, broadcast, one, same, there
 
 Unary = Callable[[Array, Mapping[str, Any]], Any]
 erf = np.vectorize(math.erf, otypes=[np.float64])
+SIXTH = np.float32(1 / 6)  # ONNX's HardSwish multiplies by it
 
 
 def _sigmoid(x: Array) -> Any:
@@ -55,7 +56,7 @@ STEPPED: dict[str, Unary] = {
     "Sign": lambda x, a: np.sign(x),
     "Softsign": lambda x, a: x / (1 + np.abs(x)),
     "HardSigmoid": lambda x, a: np.clip(a.get("alpha", 0.2) * x + a.get("beta", 0.5), 0, 1),
-    "HardSwish": lambda x, a: x * np.clip(x / 6 + 0.5, 0, 1),
+    "HardSwish": lambda x, a: x * np.clip(x * x.dtype.type(SIXTH) + x.dtype.type(0.5), 0, 1),
     "LeakyRelu": lambda x, a: np.where(x >= 0, x, a.get("alpha", 0.01) * x),
     "Elu": lambda x, a: np.where(x > 0, x, a.get("alpha", 1.0) * (np.exp(np.minimum(x, 0)) - 1)),
     "Celu": lambda x, a: (
