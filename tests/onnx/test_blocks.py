@@ -140,6 +140,20 @@ def test_last_blocks_that_are_not_full(
     compare(op, shape, n, dtype, block, points, {}, x_dtype, device)
 
 
+def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
+    """As Gemm broadcasts it: shaped (1, N)."""
+    x = np.random.default_rng(1).standard_normal((3, 64), np.float32)
+    data, _, bias = product("Gemm", x, 8, "int4", 32, True, 1, transB=1)
+    row = onnx.load_from_string(data)
+    (stored,) = (c for c in row.graph.initializer if c.name == "b")
+    stored.CopyFrom(numpy_helper.from_array(np.reshape(bias, (1, 8)), "b"))
+    found = [
+        vkq.onnx.InferenceSession(each, any_device).run(None, {"x": x})[0]
+        for each in (data, row.SerializeToString())
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 # Blocks that no group has, one much longer than K, and along N, as many as along K.
 @pytest.mark.parametrize(
     ("k", "n", "block", "axis"), [(40, 8, 20, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)]

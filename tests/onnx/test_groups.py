@@ -186,6 +186,7 @@ def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) 
             {"scales": np.ones(5, np.float32)},
             r"scale has shape \(5,\); by packed it must be \(3, 2\)",
         ),
+        (64, 32, {"bias": np.ones(2, np.float32)}, r"bias has shape \(2,\) and N is 3"),
         (64, 32, {"b": np.zeros((3, 4, 8), np.uint8), "scales": np.ones(12, np.float32)}, "block_size=32"),
     ],
 )

@@ -13,12 +13,15 @@ from .context import Context, DeviceOperator
 
 
 def _check(graph: Graph, node: Node) -> str | None:
-    if node.input(BIAS) and node.input(BIAS) not in graph.constants:
+    bias = graph.constants.get(node.input(BIAS))
+    if node.input(BIAS) and bias is None:
         return "its bias must be a constant"
     try:
-        weight_of(node, graph.constants)
+        n = weight_of(node, graph.constants).shape[0]
     except VkqError as error:
         return str(error).removeprefix(f"{node}: ")
+    if bias is not None and bias.size != n:
+        return f"its bias has shape {bias.shape} and N is {n}; it must be one number for each column"
     return None
 
 
@@ -26,7 +29,8 @@ def _record(context: Context, node: Node) -> Value:
     constants, device = context.graph.constants, context.builder.device
 
     def make() -> Linear:
-        bias = constants[node.inputs[BIAS]].astype(np.float32) if node.input(BIAS) else None
+        # A Gemm's may be a row of its own.
+        bias = constants[node.inputs[BIAS]].astype(np.float32).reshape(-1) if node.input(BIAS) else None
         return Linear(weight_of(node, constants), bias=bias, device=device)
 
     of = [constants.get(name) for name in node.inputs[1:]]
