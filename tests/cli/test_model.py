@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -281,6 +282,16 @@ def test_run_says_what_onnx_runtime_refuses(folder: Path, capsys: pytest.Capture
     onnx.save(proto, folder / "newer.onnx")
     assert main(["run", str(folder / "newer.onnx"), "--random", "--compare", "onnxruntime"]) == 2
     assert "vkq: error: ONNX Runtime refuses the model: " in capsys.readouterr().err
+
+
+def test_pipes_are_no_inputs(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They would be waited for."""
+    for name in ("pipe", "pipe.png"):
+        os.mkfifo(tmp_path / name)
+        assert main(["run", str(folder / "int8.onnx"), "-i", str(tmp_path / name)]) == 2
+        assert f"{name} is no regular file" in capsys.readouterr().err
+    assert main(["quantize", str(folder / "float.onnx"), "-c", str(tmp_path)]) == 2
+    assert "has 0 pictures" in capsys.readouterr().err
 
 
 def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import copy
+import json
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from vkq.cli.shader_table import figures, lines, loop_cost, worse
+import vkq
+from vkq.cli.shader_table import figures, lines, loop_cost, read, worse
 from vkq.runtime.statistics import PipelineExecutable
 
 KEPT: dict[str, Any] = {
@@ -38,6 +42,23 @@ def test_worse_is_said_with_both_numbers(change: dict[str, Any], said: str) -> N
     (problem,) = worse(now, KEPT, 10)
     assert said in problem
     assert f"({KEPT['kernels']['linear'][next(iter(change))]})" in lines(now, KEPT)[1] or "seconds" in change
+
+
+def test_what_is_no_kept_table_is_refused(tmp_path: Path) -> None:
+    """Also what never ends, and what is no text."""
+    path, pipe = tmp_path / "kept.json", tmp_path / "pipe"
+    path.write_text(json.dumps(KEPT))
+    assert read(path) == KEPT
+    odd = copy.deepcopy(KEPT)
+    odd["kernels"]["linear"]["spills"] = "1"
+    os.mkfifo(pipe)
+    texts = ("{", "[1]", "1", '{"kernels": {}}', '{"kernels": [1]}', json.dumps(odd))
+    for data in (b"\x93", *map(str.encode, texts)):
+        path.write_bytes(data)
+        with pytest.raises(vkq.ArgumentError, match=r"cannot be read: .* `vkq shaders stats --json` wrote"):
+            read(path)
+    with pytest.raises(vkq.ArgumentError, match="regular file"):
+        read(pipe)
 
 
 def test_the_same_and_better_are_not_worse() -> None:

@@ -111,11 +111,18 @@ def _named(model: Model, text: str) -> tuple[Argument | None, Path]:
     """The input that ``NAME=FILE`` names, if it names one, and the file."""
     for argument in model.inputs:
         if text.startswith(f"{argument.name}="):
-            return argument, Path(text[len(argument.name) + 1 :])
+            return argument, _regular(Path(text[len(argument.name) + 1 :]))
     if "=" in text and not Path(text).exists():
         name = text.partition("=")[0]
         raise ArgumentError(f"-i names {name!r}; the model takes {_names(model)}")
-    return None, Path(text)
+    return None, _regular(Path(text))
+
+
+def _regular(path: Path) -> Path:
+    """A file that ends: a pipe would wait for ever."""
+    if path.exists() and not path.is_file():
+        raise ArgumentError(f"{path} is no regular file; an input is one")
+    return path
 
 
 def _array(path: Path, name: str) -> Array:

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.calibrate)
     if not folder.is_dir():
         raise ArgumentError(f"-c {folder}: there is no such folder; name one with typical pictures")
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES)
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES and f.is_file())
     if not files or len(model.inputs) != 1:
         raise ArgumentError(
             f"{folder} has {len(files)} pictures ({', '.join(PICTURES)}) and the model {len(model.inputs)}"

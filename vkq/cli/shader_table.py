@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
+from vkq import files
 from vkq.cli.common import progress
+from vkq.errors import ArgumentError
 from vkq.kernels.taken import taken
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
@@ -24,6 +27,8 @@ MULTIPLY_ADDS = (
 DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")
 JUMP = re.compile(r"\b(?:s_c?branch\w*\s+(BB\d+)|(?:jump|br\w*)\s.*?#(l\d+))")
+COMPARED = ("instructions", "for_each_mac", "running", "spills")
+MOST_BYTES = 1 << 24  # of a kept table
 SLACK = 1.02  # more instructions than this are worse
 
 
@@ -40,6 +45,22 @@ def measure(which: int | str | None) -> dict[str, Any]:
             found = device.executables(each.variant, each.constants)[0]
             kernels[each.layer] = {"variant": each.variant.name, **figures(found, each.results)}
         return {"device": c.name, "driver": c.driver, "kernels": kernels}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What `measure` gave, from a file. Raises ArgumentError, naming it, where it is none."""
+    try:
+        found = files.parse_json(files.read(path, MOST_BYTES))
+        kernels = found["kernels"]
+        numbers = [figure.get(name) for figure in kernels.values() for name in COMPARED]
+        known = isinstance(found["driver"], str)
+        if not known or not all(isinstance(number, int | float | None) for number in numbers):
+            raise ValueError("its driver is no text, or a kernel's figure no number")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ArgumentError(
+            f"{path} cannot be read: {error}; give a file that `vkq shaders stats --json` wrote"
+        ) from error
+    return dict(found)
 
 
 def figures(e: PipelineExecutable, results: int | None = None) -> dict[str, Any]:

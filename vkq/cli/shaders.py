@@ -210,7 +210,7 @@ def shaders_stats(options: argparse.Namespace) -> int:
 
 def _stats_of_taken(options: argparse.Namespace) -> int:
     """What ``auto`` takes; exit code 1 where something is worse than in the kept file."""
-    kept = json.loads(options.compare.read_text()) if options.compare else None
+    kept = shader_table.read(options.compare) if options.compare else None
     now = shader_table.measure(options.device)
     if options.json:
         print(json.dumps(now, indent=1))
