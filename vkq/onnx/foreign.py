@@ -14,6 +14,7 @@ from ..graph.operators.operator import Inputs
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
+GRAPH = "a graph"  # what the reader makes of an attribute that is one
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # whose result onnx knows by its body alone
 
 
@@ -42,10 +43,22 @@ def _attribute(key: str, value: Any) -> Any:
     return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
 
 
+def _check_graphs(node: Node) -> None:
+    """Refuses branches and loops."""
+    own, op = node.attributes["attributes"].items(), node.attributes["op"]
+    if graphs := sorted(key for key, value in own if isinstance(value, str) and value == GRAPH):
+        raise ModelError(
+            f"{node}: {op} has graphs of its own ({', '.join(graphs)}), and vkq reads no such operator; fold"
+            " it (a constant condition leaves one branch, a loop can be unrolled), or export the model"
+            " without it"
+        )
+
+
 def _foreign_specs(x: Inputs) -> list[Spec]:
     onnx, a = package(), x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
+    _check_graphs(x.node)
     refusal, opset = f"{x.node}: {a['why']}", a["opset"] or NEWEST
     try:
         schema = onnx.defs.get_schema(a["op"], opset, a["domain"])

@@ -15,7 +15,7 @@ from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import fold_constants
 from ..numerics.stored import owned
-from .foreign import unknown
+from .foreign import GRAPH, unknown
 from .inline import inlined
 from .operators import read_node
 from .protobuf import NIBBLES, attribute_of, messages
@@ -158,7 +158,7 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
     attributes: dict[str, Any] = {}
     for attribute in proto.attribute:
         if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-            attributes[attribute.name] = "a graph"
+            attributes[attribute.name] = GRAPH
             continue
         attributes[attribute.name] = _value(attribute_of(attribute), folder)
     for key in ("to", "output_dtype"):
