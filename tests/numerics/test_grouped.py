@@ -1,5 +1,8 @@
 """Weights in groups: as ONNX Runtime quantizes them, and every refusal with its numbers."""
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -156,3 +159,14 @@ def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points:
 
 def test_the_largest_group() -> None:
     assert [largest_group(k) for k in (0, 31, 48, 32, 96, 192, 640)] == [None, None, None, 32, 32, 64, 128]
+
+
+@pytest.mark.parametrize("again", [lambda w: pickle.loads(pickle.dumps(w)), copy.deepcopy, copy.copy])
+def test_copies_cannot_be_changed_either(again: Callable[[vkq.GroupedWeight], vkq.GroupedWeight]) -> None:
+    w = made(zero=np.uint8([[0x21], [0x43], [0x65]]), k=50)
+    other = again(w)
+    assert (other.shape, other.bits) == (w.shape, w.bits)
+    np.testing.assert_array_equal(other.dequantize(), w.dequantize())
+    for array in (other.packed, other.scale, other.zero_point):
+        assert array is not None
+        assert not array.flags.writeable

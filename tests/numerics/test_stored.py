@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from vkq.numerics.qparams import QDType, QParams
-from vkq.numerics.stored import shift, signed, signed_zero_point
+from vkq.numerics.stored import owned, shift, signed, signed_zero_point
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -23,3 +23,19 @@ def test_numbers_and_zero_point_move_alike(zero_point: int, dtype: QDType) -> No
 
 def test_a_zero_point_found_at_run_time_counts_as_zero() -> None:
     assert signed_zero_point(None) == 0
+
+
+def test_what_somebody_can_write_to_is_copied() -> None:
+    """Also through the array that a view is of."""
+    mine = np.arange(6, dtype=np.int8)
+    shown = mine.reshape(2, 3)
+    shown.flags.writeable = False
+    over = np.broadcast_to(mine, (2, 6))
+    lent = np.frombuffer(memoryview(bytearray(b"abc")).toreadonly(), np.uint8)
+    for values in (mine, shown, shown[1], over, lent):
+        kept, want = owned(values), values.tolist()
+        assert not np.shares_memory(kept, values)
+        assert not kept.flags.writeable
+        assert kept.tolist() == want
+    for values in (owned(mine), owned(mine)[2:], np.frombuffer(b"abc", np.uint8)):
+        assert owned(values) is values

@@ -97,6 +97,10 @@ class GroupedWeight:
             )
         return _sized(given, (n, blocks), "zero_point")
 
+    def __reduce__(self) -> Any:
+        """Copies cannot be changed either, as pickled arrays could."""
+        return GroupedWeight, (self.packed, self.scale, self.zero_point, self.bits, self.shape[1])
+
     @property
     def nbytes(self) -> int:
         """Bytes of codes, scales and zero points."""

@@ -14,9 +14,12 @@ Int8 = npt.NDArray[np.int8]
 
 
 def owned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The array, or a copy where somebody can still write to it; nobody can to the result. So what is packed
-    later is what was given."""
-    if values.flags.writeable:
+    """The array, or a copy where somebody can still write to it, or to what it is a view of; nobody can to
+    the result. So what is packed later is what was given."""
+    owner: Any = values
+    while isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        owner = owner.base
+    if owner is not None and not isinstance(owner, bytes):
         values = values.copy()
         values.flags.writeable = False
     return values
