@@ -10,6 +10,8 @@ import pytest
 
 import vkq
 from vkq import QParams, cache, reference
+from vkq.device.profiles import preferred
+from vkq.errors import SpecError
 from vkq.runtime.device import Device
 from vkq.select import tune
 from vkq.select.tune import ProductShape, Setting
@@ -62,6 +64,11 @@ def test_an_adreno_never_gets_8x8_nor_4x16(m4: int, any_device: Device) -> None:
 def test_a_mali_and_a_videocore_get_the_narrow_tile(vendor: int, any_device: Device) -> None:
     facts = capabilities(any_device, vendor_id=vendor)
     assert tune.default(facts, ProductShape("s8s8", "q8to", 100, 100, 9)) == Setting("4x4", 8, 8)
+
+
+def test_a_tile_without_a_number_is_named(any_device: Device) -> None:
+    with preferred({"tile": "8x4"}), pytest.raises(SpecError, match="8x4 has no number in register_tile"):
+        tune.default(any_device.capabilities, SHAPE)
 
 
 def test_the_smallest_limits_leave_workgroups_of_up_to_128(any_device: Device) -> None:

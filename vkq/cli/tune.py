@@ -18,6 +18,8 @@ from vkq.select import tune
 from vkq.select.kernels import says, store
 from vkq.select.path import PATHS, choose_path
 
+SLOWER_SHOWN = 5  # of settings that are measured once, as they were slower then
+
 
 def register(commands: Parsers) -> None:
     parser = add_command(
@@ -106,7 +108,12 @@ def _show(each: dict[str, Any]) -> None:
         )
     if not each["results"]:
         return
-    for result in sorted(each["results"], key=lambda r: (not r["final"], r["time_us"] or float("inf"))):
+    ordered = sorted(each["results"], key=lambda r: (not r["final"], r["time_us"] or float("inf")))
+    slower = [result for result in ordered if not (result["final"] or result["error"])][SLOWER_SHOWN:]
+    slower = [result for result in slower if result["setting"] not in (each["kept"], each["default"])]
+    for result in ordered:
+        if result in slower:
+            continue
         mark = "*" if result["setting"] == each["kept"] else " "
         said = (
             result["error"]
@@ -116,4 +123,6 @@ def _show(each: dict[str, Any]) -> None:
             f" {mark} {result['setting']:<30}"
             f" {said}{'  (default)' if result['setting'] == each['default'] else ''}"
         )
+    if slower:
+        print(f"   {len(slower)} more, slower in the first round (--json has them)")
     print(f"  kept: {each['kept']}, {each['speedup']:.2f}x the default")

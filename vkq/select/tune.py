@@ -22,6 +22,7 @@ from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
 from ..device.profiles import Profile, profile
+from ..errors import SpecError
 from ..runtime.device import Device
 from ..shader.catalog import catalog
 from ..shader.spec import Value
@@ -96,6 +97,11 @@ def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
     tiles = list(known.register_tile_percent)
     shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
     built = catalog().shaders[shader].axes["tile"]
+    if widest not in tiles:
+        raise SpecError(
+            f"profiles.yaml: the tile {widest} has no number in register_tile_percent, which has"
+            f" {', '.join(tiles)}: give it one there, in its place from narrow to wide"
+        )
     tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in built]
     sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
     settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
