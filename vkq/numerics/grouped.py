@@ -158,7 +158,8 @@ class GroupedWeight:
 RULES |= {
     "npt.ArrayLike | GroupedWeight": Rule(
         lambda value: isinstance(value, GroupedWeight) or RULES["npt.ArrayLike"].check(value),
-        "an array of numbers or a GroupedWeight",
+        "an array of numbers or a GroupedWeight (of the two that quantize_weight gives for channels one is"
+        " weight, one w_scale: Linear(*quantize_weight(w)))",
     ),
 }
 

@@ -223,5 +223,6 @@ class Layer(OfOneProcess, Generic[P]):
         _, layout = self._problem_of(x.shape)  # refused before anything is copied
         allowed = self._scheme.inputs
         if x.dtype.name not in allowed:
-            raise DTypeError(f"{self._op}: x has dtype {x.dtype}; it must be {' or '.join(allowed)}")
+            remedy = ": x.astype(np.float32) is" if x.dtype.kind == "f" else ""
+            raise DTypeError(f"{self._op}: x has dtype {x.dtype}; it must be {' or '.join(allowed)}{remedy}")
         return Tensor.from_numpy(x, self.device, layout if x.dtype.name in BYTES else None)

@@ -142,7 +142,8 @@ class ChannelScheme(Scheme):
         w = owned(np.asarray(weight))
         if w.dtype not in (np.int8, np.uint8):
             raise DTypeError(
-                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8 (vkq.quantize_weight makes it)"
+                f"{op}: weight has dtype {w.dtype}; it must be int8 or uint8: weight, w_scale ="
+                " vkq.quantize_weight(weight) makes them"
             )
         if w.ndim != rank:
             raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {rank}")
