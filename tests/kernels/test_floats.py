@@ -350,6 +350,8 @@ def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -
         maxComputeWorkGroupInvocations=1024,
     )  # fmt: skip
     gemm = floats.GEMM_STAGED
+    for shader, tiles in floats.STAGED_TILES.items():
+        assert {tile for tile, _ in tiles} == set(catalog().shaders[shader].axes["tile"])
     assert staged_tile(large, gemm, 4096, 4096, 1) == "128x256"
     assert staged_tile(large, gemm, 512, 4096, 1) == "128x128"
     assert staged_tile(large, gemm, 64, 4096, 1) == "32x32x8"
@@ -357,5 +359,6 @@ def test_a_large_gpu_takes_tiles_through_shared_memory(any_device: vkq.Device) -
     assert staged_tile(large, gemm, 8, 4096, 1) is None
     small = doctored.capabilities(any_device, device_type="discrete", **doctored.SMALLEST_LIMITS)
     assert staged_tile(small, gemm, 4096, 4096, 1) in ("64x64", "32x32")
+    assert staged_tile(small, floats.CONV_STAGED, 64, 64, 1) == "32x32"
     phone = doctored.capabilities(any_device, device_type="integrated", vendor_id=0x13B5)
     assert staged_tile(phone, gemm, 4096, 4096, 1) is None

@@ -18,7 +18,7 @@ from tests.device.reported import profile_says
 from tests.kernels import sixteen_bits
 from tests.runtime.work import replayed
 from vkq import reference
-from vkq.device.profiles import preferred
+from vkq.device.profiles import preferred, profile
 from vkq.kernels import cast, grouped
 from vkq.layout.extent import Spec
 from vkq.runtime.builder import Builder
@@ -370,6 +370,8 @@ def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
     gpu = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
+    tiles = {*dict(profile(gpu).grouped_tiles), grouped.SMALLEST}
+    assert tiles == set(catalog().shaders[grouped.STAGED].axes["tile"])
     assert grouped.staged_tile(gpu, "4", 4096, 4096) == "128x128"
     assert grouped.staged_tile(gpu, "8", 4096, 4096) == "64x64"
     assert grouped.staged_tile(gpu, "4", 64, 4096) == "32x32x4"

@@ -37,12 +37,11 @@ SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
 # workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.
-MIDDLE_TILES, SMALL_TILES = (("128x128", 120), ("64x64", 200)), (("32x32x4", 0), ("32x32", 0))
+MIDDLE_TILES, SMALLEST_STAGED = (("128x128", 120), ("64x64", 200)), "32x32"
 STAGED_TILES = {
-    GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), *SMALL_TILES),
-    CONV_STAGED: (("256x128", 250), *MIDDLE_TILES, ("64x32x4", 96), *SMALL_TILES),
+    GEMM_STAGED: (("128x256", 396), *MIDDLE_TILES, ("64x32x4", 200), ("32x32x8", 0), (SMALLEST_STAGED, 0)),
+    CONV_STAGED: (("256x128", 250), *MIDDLE_TILES, ("64x32x4", 96), ("32x32x4", 0), (SMALLEST_STAGED, 0)),
 }
-SMALLEST_STAGED = "32x32"
 
 
 @dataclasses.dataclass(frozen=True)
