@@ -11,6 +11,8 @@ import vkq
 from tests.runtime import work
 from tests.runtime.work import counted, failing
 from vkq.runtime.context import SUBMISSIONS_IN_FLIGHT
+from vkq.runtime.program import refusals
+from vkq.shader.catalog import catalog
 
 
 def test_a_chain_of_layers_is_one_submission(device: vkq.Device) -> None:
@@ -104,6 +106,14 @@ def test_a_program_beyond_the_limits_is_refused_before_it_is_made(any_device: vk
         with pytest.raises(vkq.PathError, match="maxComputeWorkGroupInvocations is 32, needs 64"):
             vkq.quantize(np.ones(3, np.float32), vkq.QParams(0.5), device=one)
         assert counted() == 0
+    large = catalog().find("gemm_q8csw__staged", x="four", tile="128x128")
+    small = work.doctored(
+        any_device.capabilities, maxComputeSharedMemorySize=32767, maxComputeWorkGroupInvocations=255
+    )
+    assert refusals(large, large.constants(), small) == [
+        "maxComputeWorkGroupInvocations is 255, needs 256",
+        "maxComputeSharedMemorySize is 32767, needs 32768",
+    ]
 
 
 def test_buffers_beyond_the_limits_are_refused_before_submission(any_device: vkq.Device) -> None:

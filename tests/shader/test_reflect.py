@@ -193,25 +193,7 @@ def test_optional_bindings_may_be_unused(tmp_path: Path) -> None:
     assert differences(tmp_path, change) == []
 
 
-def test_needs_must_be_declared(tmp_path: Path) -> None:
-    more_shared = ("EXTRA]", "EXTRA + 1100]")
-    shared_text = ("EXTRA) * 16", "EXTRA + 1100) * 16")
-    assert differences(tmp_path, shared_text, glsl=more_shared) == [
-        "maxComputeSharedMemorySize is sure to be 16384, 17776 is used; add 'requires:"
-        " {maxComputeSharedMemorySize: 17776}'."
-    ]
-    declared = (
-        "requires: {maxComputeSharedMemorySize: 16384}",
-        "requires: {maxComputeSharedMemorySize: 17776}",
-    )
-    assert differences(tmp_path, shared_text, declared, glsl=more_shared) == []
-    found = differences(
-        tmp_path, ("[LOCAL_X, 1, 1]", "[LOCAL_X, 32, 1]"), glsl=("_id = 0)", "_id = 0, local_size_y = 32)")
-    )
-    assert found == [
-        "maxComputeWorkGroupInvocations is sure to be 128, 256 is used; add 'requires:"
-        " {maxComputeWorkGroupInvocations: 256}'."
-    ]
+def test_features_must_be_required(tmp_path: Path) -> None:
     dot = ("#include", "#extension GL_EXT_integer_dot_product : require\n#include")
     source = ("helper(words", "dotPacked4x8EXT(p.offset, p.offset) + helper(words")
     variant = sample(tmp_path).variants[0]

@@ -35,9 +35,6 @@ from vkq.shader.spirv import (
     Module,
 )
 
-# Vulkan's guaranteed minimum of each limit; a variant that needs more says so under `requires`.
-# Shared memory: 16 KiB (maxComputeSharedMemorySize), local size: 128 (maxComputeWorkGroupInvocations).
-GUARANTEED = {"maxComputeSharedMemorySize": 16384, "maxComputeWorkGroupInvocations": 128}
 FEATURES = {  # SPIR-V capability -> its name, and the Vulkan feature that allows it
     9: ("Float16", "shaderFloat16"),
     10: ("Float64", "shaderFloat64"),
@@ -252,17 +249,6 @@ def _check_sizes(variant: Variant, reflection: Reflection) -> Iterator[str]:
             f"shared memory is {reflection.shared_bytes} bytes in the GLSL and {variant.shared_bytes()} in"
             " the YAML."
         )
-    x, y, z = reflection.local_size
-    uses = {
-        "maxComputeSharedMemorySize": reflection.shared_bytes,
-        "maxComputeWorkGroupInvocations": x * y * z,
-    }
-    for limit, used in uses.items():
-        if used > max(GUARANTEED[limit], variant.requires.get(limit, 0)):
-            yield (
-                f"{limit} is sure to be {GUARANTEED[limit]}, {used} is used; add 'requires: {{{limit}:"
-                f" {used}}}'."
-            )
 
 
 def _check_requires(variant: Variant, reflection: Reflection) -> Iterator[str]:
