@@ -105,6 +105,16 @@ class Node:
             raise self.error(f"{self._kind()} stands here; a list is needed.")
         return [Node(self.path, value) for value in self.node.value]
 
+    def and_also(self, more: Node) -> Node:
+        """The entries of this mapping or list and then those of *more*; what has the key of one here stands
+        in its place. Where an entry stands is said as if it were in the file of *more*."""
+        if isinstance(self.node, yaml.SequenceNode):
+            values = [value.node for value in (*self.sequence(), *more.sequence())]
+            return Node(more.path, yaml.SequenceNode(more.node.tag, values, more.node.start_mark))
+        entries = {**self._entries(), **more._entries()}
+        pairs = [(key.node, value.node) for key, value in entries.values()]
+        return Node(more.path, yaml.MappingNode(more.node.tag, pairs, more.node.start_mark))
+
     def scalar(self) -> str | int | float | bool:
         """A single value with the type that YAML gives it."""
         if not isinstance(self.node, yaml.ScalarNode):

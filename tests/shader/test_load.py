@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.shader.sample import YAML, sample
+from tests.shader.sample import YAML, sample, write_folder
 from vkq.errors import SpecError
+from vkq.shader.load import load_shader
+from vkq.shader.spec import Shader
 
 
 def test_variants_are_the_product_of_the_axes(tmp_path: Path) -> None:
@@ -29,6 +31,85 @@ def test_exceptions_leave_out_combinations(tmp_path: Path) -> None:
     assert [variant.name.split(":")[1] for variant in shader.variants] == ["f32.one", "f32.two", "i32.one"]
     shader = sample(tmp_path, ("defines: {EXTRA: 3}", "defines: {EXTRA: 3}\nexcept: [{out: f32}]"))
     assert [variant.name.split(":")[1] for variant in shader.variants] == ["i32.one", "i32.two"]
+    assert shader.axes == {"out": ("i32",), "tile": ("one", "two")}
+
+
+LIKE = """\
+name: scale__other
+summary: the same with more
+like: scale.yaml
+axes:
+  tile:
+    three: {defines: {TILE: 3}}
+  sign:
+    plus: {defines: {SIGN: 1}}
+defines: {EXTRA: 4, MORE: 5}
+bindings:
+  - {name: z, access: read_write, type: uint}
+push_constants:
+  - {name: steps, type: uint}
+workgroups: ceil_div(count, TILE * LOCAL_X) * steps
+"""
+
+
+def like(tmp_path: Path, text: str) -> Shader:
+    write_folder(tmp_path)
+    path = tmp_path / "shaders/scale/other.yaml"
+    path.write_text(text)
+    return load_shader(path)
+
+
+def test_what_a_shader_is_like_holds_unless_it_is_said_anew(tmp_path: Path) -> None:
+    """Axes, defines, bindings and constants are added to."""
+    shader = like(tmp_path, LIKE)
+    assert [variant.name for variant in shader.variants] == [
+        "scale__other:f32.three.plus", "scale__other:i32.three.plus",
+    ]  # fmt: skip
+    one = shader.variants[0]
+    assert one.source.name == "scale.comp"
+    assert one.defines == {"EXTRA": 4, "MORE": 5, "OUT": 0, "TILE": 3, "SIGN": 1}
+    assert [(binding.name, binding.type) for binding in one.bindings] == [
+        ("x", "ivec4"), ("y", "float"), ("z", "uint"),
+    ]  # fmt: skip
+    assert [constant.name for constant in one.push_constants] == ["count", "offset", "factor", "steps"]
+    assert list(one.specialization) == ["LOCAL_X", "DOUBLED"]
+    assert one.requires == {"maxComputeSharedMemorySize": 16384}
+    assert one.workgroups({"count": 48, "steps": 7}) == 14
+    assert like(tmp_path, f"{LIKE}requires: {{}}\n").variants[0].requires == {}
+    sums = LIKE.replace("scale.yaml", "other.yaml").replace("scale__other", "scale__third")
+    (tmp_path / "shaders/scale/third.yaml").write_text(
+        sums.replace("name: z", "name: s").replace("steps", "t")
+    )
+    third = load_shader(tmp_path / "shaders/scale/third.yaml").variants[0]
+    assert [binding.name for binding in third.bindings] == ["x", "y", "z", "s"]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "message"), [
+    ("like: scale.yaml", "like: ../scale/scale.yaml", 3, "what it is like must be the name of a file beside"),
+    ("like: scale.yaml", "like: scales.yaml", 3, "scales.yaml' does not exist; it must stand beside"),
+    ("like: scale.yaml", "push: []", 1, "the key 'local_size' is missing"),
+    ("name: z,", "name: x,", 11, "the name 'x' stands here a second time"),
+    ("EXTRA: 4, MORE", "MORE: 4, MORE", 9, "the key 'MORE' stands here a second time"),
+    ("  - {name: steps, type: uint}", "  steps: uint", 13, "a mapping stands here; a list is needed"),
+    ("defines: {EXTRA: 4, MORE: 5}", "defines: [EXTRA]", 9, "a list stands here; a mapping"),
+    ("summary", "sumary", 2, "unknown key 'sumary'"),
+])  # fmt: skip
+def test_what_is_alike_is_refused_with_line(
+    tmp_path: Path, old: str, new: str, line: int, message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        like(tmp_path, LIKE.replace(old, new, 1))
+    assert str(caught.value).startswith(f"{tmp_path}/shaders/scale/other.yaml:{line}: ")
+    assert message in str(caught.value)
+
+
+def test_one_of_those_that_are_alike_says_everything(tmp_path: Path) -> None:
+    """Neither of two may be like the other, nor one like itself."""
+    for other in ("other.yaml", "third.yaml"):
+        write_folder(tmp_path)
+        (tmp_path / "shaders/scale/third.yaml").write_text(LIKE.replace("scale.yaml", "other.yaml"))
+        with pytest.raises(SpecError, match=r"it is like 'other.yaml', which is like this one"):
+            like(tmp_path, LIKE.replace("scale.yaml", other))
 
 
 def test_without_axes_there_is_one_variant(tmp_path: Path) -> None:

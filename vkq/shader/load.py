@@ -28,6 +28,9 @@ from vkq.shader.spec import TEXELS, Binding, Constant, PushConstant, Shader, Val
 from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
+REQUIRED = {"source", "bindings", "local_size", "workgroups"}
+ADDED = {"axes", "defines", "bindings", "push_constants", "specialization"}  # to those of what it is like
+KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "requires"}
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)
 
@@ -61,17 +64,8 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
     """The same, where what is wrong with a variant is said when it is first looked at."""
-    root = load(path)
-    top = root.mapping(
-        {"name", "summary", "source", "bindings", "local_size", "workgroups"},
-        {"axes", "except", "defines", "push", "push_constants", "specialization", "shared_bytes", "requires"},
-    )
-    if not re.fullmatch(r"[\w-][\w.-]{0,99}", top["source"].str()):
-        raise top["source"].error("the source must be the name of a file beside the YAML.")
-    source = path.parent / top["source"].str()
-    if not source.is_file():
-        raise top["source"].error(f"the source '{source}' does not exist; it must stand beside the YAML.")
-    axes = _axes(top.get("axes"))
+    top = _keys(path)
+    source, axes = _beside(path, top["source"], "the source"), _axes(top.get("axes"))
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
@@ -86,8 +80,34 @@ def described(path: Path, known: Mapping[str, Words]) -> Shader:
         choices = [common, *(axes[axis][value] for axis, value in values.items())]
         return _variant(top, name, source, values, choices, push, declared, bindings)
 
-    shown = {axis: tuple(values) for axis, values in axes.items()}
+    left = {axis: {each[axis] for each in combinations} for axis in axes}
+    shown = {axis: tuple(value for value in values if value in left[axis]) for axis, values in axes.items()}
     return Shader(name, top["summary"].str(), path, source, shown, tuple(combinations), variant)
+
+
+def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
+    """What a description says, with what the one says that it is ``like``."""
+    root = load(path)
+    if "like" not in dict(root.items()):
+        return root.mapping({"name", "summary"} | REQUIRED, KEYS)
+    said = root.mapping({"name", "summary", "like"}, KEYS)
+    like = said.pop("like")
+    other, within = _beside(path, like, "what it is like"), (*within, path)
+    if other in within:
+        raise like.error(f"it is like '{other.name}', which is like this one; one must say everything.")
+    found = _keys(other, within)
+    added = {key: found[key].and_also(said[key]) for key in ADDED & found.keys() & said.keys()}
+    return {**found, **said, **added}
+
+
+def _beside(path: Path, node: Node, what: str) -> Path:
+    """The file beside a description that a node names."""
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", node.str()):
+        raise node.error(f"{what} must be the name of a file beside the YAML.")
+    file = path.parent / node.str()
+    if not file.is_file():
+        raise node.error(f"{what} '{file}' does not exist; it must stand beside the YAML.")
+    return file
 
 
 def _variant(
