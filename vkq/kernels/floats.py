@@ -170,16 +170,7 @@ class FloatGemm:
     def _program(self, variant: Variant, **constants: Constant) -> Program:
         return self.device.program(variant, {**constants, **self.affine.constants})
 
-    def build(
-        self,
-        b: Builder,
-        x: Value,
-        y: Value,
-        rows: Rows,
-        first: int = 0,
-        count: int | None = None,
-        extra: Sequence[Value] = (),
-    ) -> None:
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
         """All rows of the result."""
         m = rows.count
         if matrices := self._matrices(x, m):

@@ -156,9 +156,9 @@ class Int8Gemm:
         x: Value,
         y: Value,
         rows: Rows,
+        extra: Sequence[Value] = (),
         first: int = 0,
         count: int | None = None,
-        extra: Sequence[Value] = (),
     ) -> None:
         """Row blocks [first, first + count) of the result, all by default; x holds just those.
 

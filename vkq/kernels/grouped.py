@@ -156,16 +156,7 @@ class GroupedGemm:
             parts *= 2
         return {"LOCAL_X": max(1, min(64 // parts, ceil4(self.n))), "LOCAL_Y": parts}
 
-    def build(
-        self,
-        b: Builder,
-        x: Value,
-        y: Value,
-        rows: Rows,
-        first: int = 0,
-        count: int | None = None,
-        extra: Sequence[Value] = (),
-    ) -> None:
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
         """Adds the dispatch, with x of the type of y."""
         if matrices := self._matrices(x, rows.count):
             matrices.build(b, x, y, rows.count)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
+from ..shader.spec import Variant
 
 RUN = 8  # halves of a uvec4
 X_PARTS = 3  # of a float32 as bfloat16
@@ -14,22 +15,23 @@ def halves(
     b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str = "images"
 ) -> Value:
     """float32 or float16 x as the kernels read it: see shaders/gemm/halves_q8csw.comp."""
-    runs = -(-channels // RUN)
-    count = images * groups * runs * plane
-    y = b.new(Spec((4 * count,), "int32"))
-    push: dict[str, int | float] = {
-        "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
-    }  # fmt: skip
-    b.dispatch(b.device.program(catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)), [x, y], push)
-    return y
+    variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
+    return _in_runs(b, x, variant, 1, images, groups, channels, plane)
 
 
 def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
     """float32 x as the kernels of bfloat16 read it: see shaders/gemm/parts_q8csw.comp."""
+    variant = catalog().find("parts_q8csw__runs", of=of)
+    return _in_runs(b, x, variant, X_PARTS, images, groups, channels, plane)
+
+
+def _in_runs(
+    b: Builder, x: Value, variant: Variant, parts: int, images: int, groups: int, channels: int, plane: int
+) -> Value:
     runs = -(-channels // RUN)
-    y = b.new(Spec((4 * X_PARTS * images * groups * runs * plane,), "int32"))
+    y = b.new(Spec((4 * parts * images * groups * runs * plane,), "int32"))
     push: dict[str, int | float] = {
         "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,
     }  # fmt: skip
-    b.dispatch(b.device.program(catalog().find("parts_q8csw__runs", of=of)), [x, y], push)
+    b.dispatch(b.device.program(variant), [x, y], push)
     return y

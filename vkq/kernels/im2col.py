@@ -36,4 +36,4 @@ class Im2col:
                 push |= divisor("line", rows.ow_padded) | divisor("image", rows.oh)
                 push |= divisor("tap", self.group_channels) | divisor("kh", p.kw)
                 b.dispatch(gemm.gather(self.group_channels), [x, matrix], push)
-            gemm.build(b, matrix, y, rows, first, size)
+            gemm.build(b, matrix, y, rows, first=first, count=size)

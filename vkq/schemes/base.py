@@ -68,18 +68,8 @@ class Product(Protocol):
 
     kernel: str  # "auto", or one by name
 
-    def build(
-        self,
-        b: Builder,
-        x: Value,
-        y: Value,
-        rows: Rows,
-        first: int = 0,
-        count: int | None = None,
-        extra: Sequence[Value] = (),
-    ) -> None:
-        """Adds it to a plan: rows [first, first + count) of the result, all by default; x holds just
-        those."""
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
+        """Adds it to a plan. extra: what else a scheme says of x (`Scheme.take`)."""
 
 
 class Scheme(ABC):
