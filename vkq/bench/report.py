@@ -119,12 +119,12 @@ def _network(one: Total) -> str:
 
 
 def footer(result: Result) -> list[str]:
-    """Warnings, each once with the number of rows, and mismatches."""
+    """Warnings, each once with the number of rows (a time of one clock each), and mismatches."""
     counts: dict[str, int] = {}
     for row in result.rows:
         for warning in row.warnings:
             counts[warning] = counts.get(warning, 0) + 1
-    lines = [f"warning: {warning} ({count} of {len(result.rows)} rows)" for warning, count in counts.items()]
+    lines = [f"warning: {warning} ({count} of {len(result.rows)} times)" for warning, count in counts.items()]
     wrong = len(result.mismatches)
     if wrong:
         lines.append(
@@ -134,9 +134,10 @@ def footer(result: Result) -> list[str]:
     left = sum(one.reason == INTERRUPTED for one in result.failures)
     if left:
         lines.append(f"interrupted: {left} of the cases have no time, or not on every clock")
+    arms = len(_arms(result.rows))
     lines.append(
-        f"{len(_arms(result.rows))} arms in {result.seconds:.0f} s; every time was taken after its numbers"
-        " had been verified"
+        f"{arms} arm{'s' * (arms != 1)} in {result.seconds:.0f} s; every time was taken after its numbers had"
+        " been verified"
     )
     return lines
 
