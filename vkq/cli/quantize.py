@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, device_argument, output_file
+from vkq.cli.common import Parsers, add_command, device_argument, output_file, progress
 from vkq.cli.inputs import PICTURES, picture, shape_argument, shapes_of
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
@@ -64,15 +64,15 @@ def run(options: argparse.Namespace) -> int:
     if target.exists() and target.samefile(options.model):
         raise ArgumentError(f"-o {target} is the float model itself; name another file")
 
-    def samples() -> Iterator[dict[str, Array]]:
-        for file in files:
+    def samples(what: str) -> Iterator[dict[str, Array]]:
+        for file in progress(files, len(files), f"{what}: picture"):
             yield {argument.name: picture(file, argument, shape, options)}
 
     with Device(options.device) as device:
-        quantize(options.model, target, samples(), options.activations, not options.per_tensor)
+        quantize(options.model, target, samples("ranges"), options.activations, not options.per_tensor)
         session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
-        real = run_float(options.model, samples())
-        found = agreement(real, [session.run(None, feed)[0] for feed in samples()])
+        real = run_float(options.model, samples("the float model"))
+        found = agreement(real, [session.run(None, feed)[0] for feed in samples("the int8 model")])
         name = device.name
     sizes = [Path(file).stat().st_size for file in (options.model, target)]
     print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {name}")
