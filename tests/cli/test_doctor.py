@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -158,6 +159,20 @@ def test_devices_tells_measurements_where_asked(capsys: pytest.CaptureFixture[st
     assert "measured on lavapipe" in " ".join(long.split())
     assert "measured on lavapipe" not in " ".join(short.split())
     assert max(map(len, short.splitlines())) < 200
+
+
+def test_devices_tells_the_default(
+    any_device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("VKQ_DEVICE", raising=False)
+    assert main(["devices"]) == 0
+    assert re.search(r"^default: \d+, the best$", capsys.readouterr().out, re.MULTILINE)
+    monkeypatch.setenv("VKQ_DEVICE", any_device.name)
+    assert main(["devices"]) == 0
+    assert f"default: {any_device.capabilities.index}, as VKQ_DEVICE says" in capsys.readouterr().out
+    monkeypatch.setenv("VKQ_DEVICE", "nowhere")
+    assert main(["devices"]) == 0
+    assert "default: none: no device matches 'nowhere' (from VKQ_DEVICE)" in capsys.readouterr().out
 
 
 def test_devices_prints_the_rate_of_each_path(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from typing import Any
 
 from vkq.cli.common import Parsers, add_command, folded
 from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
+from vkq.device.choose import choose_device
 from vkq.device.profiles import profile
 from vkq.device.query import devices
 from vkq.device.verdict import Verdict, with_choices
@@ -44,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
             _show(report, options.why)
         for driver in found["drivers"]:
             print(folded(driver, 3))
+        if found["devices"]:
+            print(folded(_default(), 3))
         if found["error"]:
             print(folded(f"no device: {found['error']}", 3))
     return 0 if any(report["path"] for report in found["devices"]) else 3
@@ -61,6 +65,15 @@ def described() -> dict[str, Any]:
     if not found and error is None:
         error = f"the Vulkan loader shows no device; {remedy.no_driver()}"
     return {"devices": [_report(c) for c in found], "drivers": left_out, "error": error}
+
+
+def _default() -> str:
+    """Which device is taken where none is named."""
+    try:
+        _, c = choose_device(None)
+    except NoDeviceError as error:
+        return f"default: none: {error}"
+    return f"default: {c.index}, {'as VKQ_DEVICE says' if os.environ.get('VKQ_DEVICE') else 'the best'}"
 
 
 def _report(c: Capabilities) -> dict[str, Any]:
