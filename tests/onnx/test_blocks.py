@@ -154,9 +154,11 @@ def test_a_bias_that_is_a_row(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(*found)
 
 
-# Blocks that no group has, one much longer than K, and along N, as many as along K.
+# Blocks that no group has, also with half a byte at their ends, one much longer than K, and along N, as many
+# as along K.
 @pytest.mark.parametrize(
-    ("k", "n", "block", "axis"), [(40, 8, 20, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)]
+    ("k", "n", "block", "axis"),
+    [(40, 8, 20, 0), (33, 8, 11, 0), (72, 8, 1024, 0), (64, 8, 4, 1), (256, 256, 256, 1)],
 )
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 def test_what_cannot_run_the_fallback_runs(

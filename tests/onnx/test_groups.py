@@ -203,6 +203,23 @@ def test_what_cannot_run_is_listed(
     assert str(caught.value).count("MatMulNBits '") == 1
 
 
+@pytest.mark.parametrize("name", ["K", "N", "block_size", "bits"])
+@pytest.mark.parametrize("value", [None, 4.0, "4", [4]])
+def test_sizes_are_whole_numbers(name: str, value: Any, any_device: vkq.Device) -> None:
+    """Bits may be left out."""
+    given = inputs_of(weight(3, 64, 4, 32, True))
+    product = node(64, 3, 4, 32, given)
+    product.attribute.remove(next(a for a in product.attribute if a.name == name))
+    if value is not None:
+        product.attribute.append(helper.make_attribute(name, value))
+    data = model([product], {"x": np.ones((2, 64), np.float32)}, given, "float32")
+    if (name, value) == ("bits", None):
+        vkq.onnx.InferenceSession(data, any_device)
+    else:
+        with pytest.raises(vkq.ModelError, match=f"attribute {name} is .*; it must be a whole number"):
+            vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_cannot_run_the_fallback_runs(dtype: str, any_device: vkq.Device) -> None:
     """Groups that are permuted."""

@@ -20,7 +20,7 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     codes, scales, points = (
         constants.get(node.input(i)) if node.input(i) else None for i in (B, SCALES, ZERO_POINTS)
     )
-    n, k, block, bits = (int(node.attributes.get(name, 4)) for name in ("N", "K", "block_size", "bits"))
+    n, k, block, bits = sizes_of(node)
     if block < 1:
         raise ModelError(f"{node}: block_size={block}; it must be at least 1")
     if node.input(G_IDX) and not _neighbours(constants.get(node.input(G_IDX)), block):
@@ -38,11 +38,21 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     return GroupedWeight(codes, scales, points, bits, k)
 
 
+def sizes_of(node: Node) -> tuple[int, int, int, int]:
+    """N, K, block_size and bits (4 where it is left out)."""
+    given = {"N": None, "K": None, "block_size": None, "bits": 4} | dict(node.attributes)
+    for name in ("N", "K", "block_size", "bits"):
+        if not isinstance(given[name], int):
+            told = "is missing" if given[name] is None else f"is {given[name]!r:.60}"
+            raise ModelError(f"{node}: its attribute {name} {told}; it must be a whole number")
+    return given["N"], given["K"], given["block_size"], given["bits"]
+
+
 def _in_groups(node: Node, k: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
     """Codes, scales and zero points of larger blocks as those of groups, of which several share scale and
     zero point; without groups beyond K."""
     n, blocks, size = codes.shape
-    bits = int(node.attributes.get("bits", 4))
+    bits = sizes_of(node)[3]
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
     for name, array in (("scales", scales), ("zero_points", points)):
@@ -65,10 +75,10 @@ def _neighbours(groups: Array | None, block: int) -> bool:
 
 
 def _infer(x: Inputs) -> list[Spec]:
-    shape, k = x.spec(A).shape, int(x.node.attributes["K"])
+    shape, (n, k, _, _) = x.spec(A).shape, sizes_of(x.node)
     if not shape or shape[-1] != k:
         raise ModelError(f"{x.node}: A has shape {shape} and K is {k}; its last axis must be K")
-    return [Spec(x.spec(A).dtype, (*shape[:-1], int(x.node.attributes["N"])))]
+    return [Spec(x.spec(A).dtype, (*shape[:-1], n))]
 
 
 OPERATORS: dict[str, Operator] = {"MatMulNBits": Operator("number", _infer)}

@@ -25,8 +25,10 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     (n, k), bias = data.shape, sweep.array(node.input(2))
     if (
         data.dtype.name not in ("int8", "uint8")
+        or block % GROUPS[0]  # vkq has no such groups
         or block > max(k, GROUPS[-1])  # as many zeros would be kept
         or scale.shape != (n, -(-k // block))  # else the blocks are along N
+        or (zero is not None and zero.shape != scale.shape)
         or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
     ):
         return False
