@@ -1,6 +1,7 @@
 """Models that are broken, or mean harm: a typed error that names what and why; nothing else is read or
 run."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,53 @@ def test_branches_are_refused_by_name(any_device: vkq.Device, fallback: str | No
     data.opset_import[0].version = 17
     with pytest.raises(vkq.ModelError, match=r"If has graphs of its own \(else_branch, then_branch\)"):
         vkq.onnx.InferenceSession(data, any_device, fallback=fallback)
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "attributes", "error"),
+    [
+        ("BatchNormalization", "xaaa", {}, "input 4 is missing"),
+        ("Div", ("x", ""), {}, "input 1 is missing"),
+        ("Pow", "x", {}, "input 1 is missing"),
+        ("Where", "fx", {}, "input 2 is missing"),
+        ("QuantizeLinear", ("x", "", "z"), {}, "input 1 is missing"),
+        ("QuantizeLinear", "x", {}, "input 1 is missing"),
+        ("Slice", "xi", {}, "do not fit"),
+        ("LeakyRelu", "x", {"alpha": "1"}, "attribute alpha is '1'; it must be a number"),
+        ("Concat", "xx", {"axis": 1.0}, "attribute axis is 1.0; it must be a whole number"),
+        ("Softmax", "x", {"axis": [1]}, r"attribute axis is \(1,\); it must be a whole number"),
+        ("Transpose", "x", {"perm": 1}, "attribute perm is 1; it must be whole numbers"),
+        ("MaxPool", "x", {"kernel_shape": [1.0, 1.0]}, "kernel_shape is .*; it must be whole numbers"),
+        ("Pad", "xp", {"mode": numpy_helper.from_array(np.ones(2))}, "mode is .*; it must be a text"),
+    ],
+)
+@pytest.mark.parametrize("fallback", [None, "onnxruntime"])
+def test_nodes_that_are_none_of_onnx(
+    any_device: vkq.Device,
+    op: str,
+    inputs: Sequence[str],
+    attributes: dict[str, Any],
+    error: str,
+    fallback: str | None,
+) -> None:
+    """Inputs that are missing, and attributes of another type."""
+    arrays = {
+        "a": np.ones(3, np.float32), "f": np.ones(4, bool), "z": np.int8(0), "i": np.zeros(1, np.int64),
+        "p": np.ones(8, np.int64),
+    }  # fmt: skip
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in arrays.items()]
+    proto = model([helper.make_node(op, list(inputs), ["y"], **attributes)], constants)
+    with pytest.raises(vkq.ModelError, match=error):
+        vkq.onnx.InferenceSession(proto, any_device, fallback=fallback)
+
+
+def test_a_zero_point_of_no_quantized_type(any_device: vkq.Device) -> None:
+    arrays = {"s": np.ones((1, 2, 4, 4), np.float32), "z": np.zeros((1, 2, 4, 4), np.int64)}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    node = helper.make_node("DequantizeLinear", ["x", "s", "z"], ["y"], axis=1, block_size=2)
+    proto = model([node], constants, 21, (("x", TensorProto.INT8, (1, 3, 4, 4)),))
+    with pytest.raises(UnsupportedModelError, match=r"float32 and 8-bit; it has .* int64"):
+        vkq.onnx.InferenceSession(proto, any_device)
 
 
 def test_constants() -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Node
 from ..graph.operators import elementwise, movement, number
+from .attributes import check_attributes
 from .normal import instance_normalization, layer_normalization, norm
 from .reading import Reading, Spelling, attributes_as_inputs
 
@@ -25,6 +26,7 @@ def read_node(reading: Reading, node: Node, domain: str) -> bool:
     rule = RULES.get((domain, node.op))
     if rule is None:
         return False
+    check_attributes(node)
     rule(reading, node)
     return True
 

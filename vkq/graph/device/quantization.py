@@ -35,8 +35,9 @@ def _each(function: Callable[..., Value]) -> Record:
 
 def _each_check(graph: Graph, node: Node) -> str | None:
     unknown = [name for name in node.inputs[1:] if name and name not in graph.constants]
-    dtypes = {graph.specs[name].dtype for name in (node.inputs[0], node.outputs[0])}
-    if unknown or graph.specs[node.inputs[1]].dtype != "float32" or len(dtypes & set(BYTES)) != 1:
+    dtypes = {graph.specs[name].dtype for name in (node.inputs[0], node.outputs[0], *node.inputs[2:]) if name}
+    types = graph.specs[node.inputs[1]].dtype, dtypes - set(BYTES), len(dtypes & set(BYTES))
+    if unknown or types != ("float32", {"float32"}, 1):
         has = ", ".join(str(graph.specs[name]) for name in node.inputs if name)
         return f"its parameters must be constants, float32 and 8-bit; it has {has}"
     scales = graph.constants[node.inputs[1]]

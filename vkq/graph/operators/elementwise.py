@@ -109,7 +109,7 @@ def _stepped(f: Unary) -> Operator:
     return Operator("elementwise", same, compute)
 
 
-def _binary(f: Callable[[Array, Array], Any], dtype: str | None = None) -> Operator:
+def _binary(f: Callable[[Array, Array], Any], dtype: str | None = None, least: int = 2) -> Operator:
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
         given = [there(v) for v in x]
         total = given[0]
@@ -118,7 +118,7 @@ def _binary(f: Callable[[Array, Array], Any], dtype: str | None = None) -> Opera
                 total = np.asarray(f(total, other))
             return one(total.astype(dtype or given[0].dtype))
 
-    return Operator("elementwise", lambda x: broadcast(x, dtype), compute)
+    return Operator("elementwise", lambda x: broadcast(x, dtype, least), compute)
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
@@ -161,7 +161,7 @@ def _batch_normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _like_normalized(x: Inputs) -> list[Spec]:
-    spec = x.spec(0)
+    spec, *_ = (x.spec(i) for i in range(5))
     if x.node.attributes.get("training_mode", 0):
         raise ModelError(f"{x.node}: training_mode is 1; a model for inference must have 0")
     return [spec]
@@ -170,7 +170,8 @@ def _like_normalized(x: Inputs) -> list[Spec]:
 OPERATORS: dict[str, Operator] = {
     **{name: _rounded(f) for name, f in ROUNDED.items()},
     **{name: _stepped(f) for name, f in STEPPED.items()},
-    **{name: _binary(f) for name, f in {**BINARY, **VARIADIC}.items()},
+    **{name: _binary(f) for name, f in BINARY.items()},
+    **{name: _binary(f, least=1) for name, f in VARIADIC.items()},
     **{name: _binary(f, "bool") for name, f in COMPARISONS.items()},
     "Not": Operator(
         "elementwise", lambda x: broadcast(x, "bool"), lambda node, x: one(~there(x[0]).astype(bool))
@@ -178,6 +179,6 @@ OPERATORS: dict[str, Operator] = {
     "Clip": Operator("elementwise", same, _clip),
     "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),
     "CastLike": Operator("elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _cast_like),
-    "Where": Operator("elementwise", lambda x: broadcast(x, x.spec(1).dtype), _where),
+    "Where": Operator("elementwise", lambda x: broadcast(x, x.spec(1).dtype, 3), _where),
     "BatchNormalization": Operator("elementwise", _like_normalized, _batch_normalization),
 }

@@ -40,12 +40,11 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
 
 def sizes_of(node: Node) -> tuple[int, int, int, int]:
     """N, K, block_size and bits (4 where it is left out)."""
-    given = {"N": None, "K": None, "block_size": None, "bits": 4} | dict(node.attributes)
-    for name in ("N", "K", "block_size", "bits"):
-        if not isinstance(given[name], int):
-            told = "is missing" if given[name] is None else f"is {given[name]!r:.60}"
-            raise ModelError(f"{node}: its attribute {name} {told}; it must be a whole number")
-    return given["N"], given["K"], given["block_size"], given["bits"]
+    for name in ("N", "K", "block_size"):
+        if name not in node.attributes:
+            raise ModelError(f"{node}: its attribute {name} is missing")
+    n, k, block = (int(node.attributes[name]) for name in ("N", "K", "block_size"))
+    return n, k, block, int(node.attributes.get("bits", 4))
 
 
 def _in_groups(node: Node, k: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:

@@ -79,7 +79,7 @@ def permutation(node: Node, rank: int) -> list[int]:
 
 def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | None]) -> tuple[slice, ...]:
     """starts, ends, axes, steps of a Slice as Python's slices, one for each axis."""
-    starts, ends = given[0] or (), given[1] or ()
+    starts, ends = (list(each or ()) for each in (*given, None, None)[:2])
     axes = given[2] if len(given) > 2 and given[2] is not None else range(len(starts))
     steps = given[3] if len(given) > 3 and given[3] is not None else [1] * len(starts)
     found = [slice(None)] * len(shape)

@@ -77,9 +77,9 @@ def same(x: Inputs) -> list[Spec]:
     return [x.spec(0)]
 
 
-def broadcast(x: Inputs, dtype: str | None = None) -> list[Spec]:
-    """The shapes of all inputs broadcast against each other."""
-    shapes = [s.shape for s in x.specs if s is not None]
+def broadcast(x: Inputs, dtype: str | None = None, least: int = 1) -> list[Spec]:
+    """The shapes of all inputs, so many at least, broadcast against each other."""
+    shapes = [x.spec(i).shape for i in range(max(least, len(x.specs)))]
     try:
         shape = np.broadcast_shapes(*shapes)
     except ValueError:

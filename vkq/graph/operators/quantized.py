@@ -173,7 +173,7 @@ def _lookup2(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 OPERATORS: dict[str, Operator] = {
     "QuantizeLinear": Operator(
-        "elementwise", lambda x: [Spec(_quantize_dtype(x), x.spec(0).shape)], _quantize
+        "elementwise", lambda x: [Spec(_quantize_dtype(x), (x.spec(0), x.spec(1))[0].shape)], _quantize
     ),
     "DequantizeLinear": Operator(
         "elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _dequantize
