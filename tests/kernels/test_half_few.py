@@ -15,7 +15,7 @@ from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import BRAIN, HALF
 from vkq.problem.names import parse
-from vkq.select.path import half_refusal
+from vkq.select.path import half_refusal, signs_refusal
 
 from . import emulated, sixteen_bits
 from .test_half import layer_of
@@ -31,7 +31,7 @@ CASES = [
     (64, 640, "16x16x16"),
 ]  # fmt: skip
 
-FEW = (half_few.STEPS, half_few.WORDS, half_few.RUNS)
+FEW = (half_few.STEPS, half_few.WORDS, half_few.RUNS, half_few.ROW)
 
 
 def units(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, shape: str) -> vkq.Device:
@@ -60,6 +60,39 @@ def test_rows_as_they_are(
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
     allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be cut off; rounded once
     assert (np.abs(got - want.y) <= allowed).all()
+
+
+@pytest.mark.parametrize(("k", "n", "signed"), [
+    (128, 36, True), (896, 44, False), (1024, 64, True), (1152, 36, False), (2048, 20, True),
+    (2176, 36, True), (4096, 20, False),
+])  # fmt: skip  # outputs beyond matrices; subgroups with two and four chunks, of which the last has fewer
+def test_a_row_of_few_outputs(
+    k: int, n: int, signed: bool, strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether weights have 7 bits or zero points are taken off, with bias and activation; replays give the
+    same bytes, and what is infinite is so in the end."""
+    device = units(strict_device, monkeypatch, "16x8x16")
+    profile_says(monkeypatch, half_few, multiprocessors=4, matrix_pairs=True)
+    monkeypatch.setattr(
+        half_few, "ROW_K", {1: 1024, 2: 2048, 4: 4096}
+    )  # half of it: the device has 256 invocations at most
+    rng = np.random.default_rng(k)
+    w, x = rng.integers(-100, 101, (n, k), np.int8), rng.normal(size=(1, k)).astype(np.float16)
+    w[0] = np.arange(k) % 100 + 1
+    points = rng.integers(-27, 28, n).astype(np.int8) if signed else np.full(n, -128, np.int8)
+    bias = rng.normal(size=n).astype(np.float32)
+    layer = vkq.Linear(
+        w, 0.01, bias=bias, compute="float16", w_zero_point=points, activation="relu", device=device
+    )  # fmt: skip
+    chunks = 1 if k <= 1024 else 2 if k <= 2048 else 4
+    assert layer.plan(Spec(x.shape, "float16")).variants == (f"{half_few.ROW}:{chunks}",)
+    assert layer._gemm.matrices.signed == (signed and not signs_refusal(device))
+    terms = x.astype(np.float64), (w.astype(np.float64) - points[:, None]).T * float(np.float32(0.01))
+    want, size = np.maximum(terms[0] @ terms[1] + bias, 0), np.abs(terms[0]) @ np.abs(terms[1]) + np.abs(bias)
+    got = replayed(layer, x, device) if k == 896 else layer(x)
+    assert (np.abs(got - want) <= (k + 4) * 2.0**-22 * size + 2.0**-10 * want + 2.0**-25).all()
+    x[0, -1] = np.inf
+    assert np.isposinf(layer(x)[0, 0])
 
 
 def test_how_many_rows_and_workgroups_are_worth_it() -> None:
@@ -100,6 +133,15 @@ def test_one_row_where_most_multiprocessors_have_a_workgroup() -> None:
     one = [half_few.worth(1, workgroups, 132, 4096, half_few.WORDS) for workgroups in (65, 66, 344)]
     assert one == [False, True, True]
     assert not any(half_few.worth(1, 128, 132, 4096, shader) for shader in (half_few.RUNS, half_few.STEPS))
+
+
+def test_a_row_by_subgroups_of_their_own_chunks() -> None:
+    """Where no multiprocessor has two workgroups, of which each is of 16 outputs."""
+    taken = [half_few.worth(1, workgroups, 132, 4096, half_few.ROW) for workgroups in (1, 132, 133)]
+    assert taken == [True, True, False]
+    facts = reported("nvidia-h200")
+    sizes = [half_few.invocations(facts, half_few.ROW, 1, 64, k) for k in (128, 2048, 2176, 4096, 4160, 4224)]
+    assert sizes == [(32,), (512,), (288,), (512,), (), (288,)]
 
 
 def test_invocations_by_chunks_and_multiprocessors() -> None:

@@ -1,6 +1,7 @@
 """Few rows on matrix units, whose subgroups have parts of k to themselves: of float16 tensors the product of
-gemv_q8csw_words_coopmat.comp, with more rows of gemv_q8csw_runs_coopmat.comp, and of gemv_q8csw_coopmat.comp
-where these are not for them, of float32 tensors that of gemv_q8csw_words_parts_coopmat.comp."""
+gemv_q8csw_words_coopmat.comp, with more rows of gemv_q8csw_runs_coopmat.comp, with one and few outputs of
+gemv_q8csw_row_coopmat.comp, and of gemv_q8csw_coopmat.comp where these are not for them, of float32 tensors
+that of gemv_q8csw_words_parts_coopmat.comp."""
 
 from __future__ import annotations
 
@@ -11,12 +12,14 @@ from ..runtime.device import Device
 from ..runtime.program import refusals
 from ..select.path import half_refusal, pairs_refusal, signs_refusal
 from ..shader.catalog import catalog
+from ..shader.expression import ceil_div
 from ..shader.spec import Value, Variant
 from .floats import FloatGemm
 from .half_operands import RUN
 
 STEPS, WORDS = "gemv_q8csw__coopmat", "gemv_q8csw__words_coopmat"
 RUNS, PARTS = "gemv_q8csw__runs_coopmat", "gemv_q8csw__words_parts_coopmat"
+ROW = "gemv_q8csw__row_coopmat"
 ROWS = (8, 16, 32, 48, 64)  # at most
 # Of a workgroup: many where each multiprocessor has one at most, fewer where it has several at once.
 INVOCATIONS = (512, 256, 128)
@@ -28,6 +31,7 @@ WORDS_INVOCATIONS = {
     RUNS: ((0, 0, 0), (512, 256, 128)),
 }
 CHUNK = 128  # k that their subgroups take at once, or whole parts of it
+ROW_K = {1: 2048, 2: 4096, 4: 8192}  # up to which its subgroups have so many chunks
 LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading the weights is all the work
 # Of PARTS. Up to SHORT_K two workgroups of more than 8 rows have as few invocations as more have; between the
 # GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
@@ -38,8 +42,11 @@ RUNS_MOST_K = 16384  # of RUNS with more than 32 rows: of all workgroups that a 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
     """Whether so many rows of float16 should be made by so many workgroups: 3 to 16 are, whatever there is;
-    two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; more,
-    whose x every workgroup reads, where also none has more than one; and by RUNS as many as were faster."""
+    two, which gemv adds up in registers, and one by WORDS, where most multiprocessors have a workgroup; one
+    by ROW where none has more than one; more, whose x every workgroup reads, where both is so; and by RUNS as
+    many as were faster."""
+    if shader == ROW:
+        return workgroups <= multiprocessors
     most = 2 * workgroups >= multiprocessors
     if rows <= 16:
         return shader != RUNS and (rows >= 3 or (most and (rows == 2 or shader == WORDS)))
@@ -79,10 +86,8 @@ def fitting(
         return None
     facts = gemm.device.capabilities
     for shader in _shaders(gemm.device, dtype, form):
-        able = (tall for tall in ROWS if rows <= tall and catalog().shaders[shader].having(rows=str(tall)))
-        if (tall := next(able, None)) is None:
+        if (variant := _variant(shader, rows, gemm.k)) is None:
             continue
-        variant = catalog().find(shader, rows=str(tall))
         workgroups = variant.workgroups({"n4": gemm.n4})
         multiprocessors = profile(facts).multiprocessors
         if shader == PARTS:
@@ -91,6 +96,7 @@ def fitting(
             taken = worth(rows, workgroups, multiprocessors, gemm.k, shader)
         if not taken:
             continue
+        tall = int(variant.axes.get("rows", 1))
         sizes = invocations(facts, shader, tall, workgroups, gemm.k)
         for matrices in _matrices(facts, shader):
             for size in sizes:
@@ -100,6 +106,20 @@ def fitting(
     return None
 
 
+def _variant(shader: str, rows: int, k: int) -> Variant | None:
+    """That of a shader for so many rows."""
+    if shader == ROW:
+        chunks = _row_chunks(k)
+        return catalog().find(ROW, chunks=str(chunks)) if rows == 1 and chunks else None
+    able = (tall for tall in ROWS if rows <= tall and catalog().shaders[shader].having(rows=str(tall)))
+    return catalog().find(shader, rows=str(tall)) if (tall := next(able, None)) else None
+
+
+def _row_chunks(k: int) -> int:
+    """Of a subgroup of ROW; 0 where there are too many."""
+    return next((chunks for chunks, most in ROW_K.items() if k <= most), 0)
+
+
 def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
     """Those for rows of a type that the device multiplies, the best first."""
     if dtype == "float32":
@@ -107,7 +127,7 @@ def _shaders(device: Device, dtype: str, form: str) -> tuple[str, ...]:
         return () if wrong else (PARTS,)
     if half_refusal(device):
         return ()
-    return (STEPS,) if pairs_refusal(device) else (WORDS, RUNS, STEPS)
+    return (STEPS,) if pairs_refusal(device) else (ROW, WORDS, RUNS, STEPS)
 
 
 def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k: int) -> tuple[int, ...]:
@@ -118,6 +138,8 @@ def invocations(facts: Capabilities, shader: str, tall: int, workgroups: int, k:
         return INVOCATIONS[workgroups > known.multiprocessors :]
     if k % CHUNK or not known.matrix_pairs:
         return ()
+    if shader == ROW and _row_chunks(k):
+        return (32 * ceil_div(k // CHUNK, _row_chunks(k)),)
     several = min(workgroups // (known.multiprocessors + 1), 2)
     if shader == PARTS and tall > 8 and several and k <= SHORT_K:
         several = 2
