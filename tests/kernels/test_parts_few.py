@@ -202,5 +202,5 @@ def test_rows_that_are_worth_it() -> None:
     ]
     assert worth(34, 1152) == list(range(5, 65))
     assert [worth(396, 4096), worth(396, 4224)] == [list(range(3, 65)), list(range(3, 33))]
-    assert [worth(528, 1024), worth(529, 1024)] == [list(range(3, 65)), list(range(3, 33))]
+    assert [worth(792, 1024), worth(793, 1024)] == [list(range(3, 65)), list(range(3, 33))]
     assert [worth(64, 4096, HALF), worth(64, 4224, HALF)] == [list(range(5, 9)), list(range(5, 8))]

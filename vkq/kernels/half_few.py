@@ -36,7 +36,7 @@ LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading t
 # Of PARTS. Up to SHORT_K two workgroups of more than 8 rows have as few invocations as more have; between the
 # GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
 # MOST_K in all, those of less than LEAST_K counted as that.
-SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 3072, 12288
+SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
 RUNS_MOST_K = 16384  # of RUNS with more than 32 rows: of all workgroups that a multiprocessor has
 
 
