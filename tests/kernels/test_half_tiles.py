@@ -11,6 +11,7 @@ from tests.cases import random_data
 from tests.device.reported import profile_says, reported
 from vkq.kernels import half, half_tiles, half_ways
 from vkq.kernels.half_tiles import HalfConvolution
+from vkq.layout.extent import Spec
 from vkq.probe import selftest
 from vkq.probe.matrices import HALF
 from vkq.problem.names import parse
@@ -220,22 +221,23 @@ def test_parts_of_k_of_gathered_pixels(units: vkq.Device, tile: str, monkeypatch
         assert y.numpy().tobytes() == first.tobytes()
 
 
-@pytest.mark.parametrize("tile", catalog().shaders[half.ROWS].axes["tile"])
+SPLIT = half_ways.FLOAT16.split
+
+
+@pytest.mark.parametrize("tile", [each["tile"] for each in catalog().shaders[SPLIT].having(y="float16_rows")])
 def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows are read in place, float32 (of the tiles that have it) or float16, beyond whole tiles and
-    steps; of the smallest tile 200 replays give the same bytes; more rows than the shader is for go the other
-    way."""
+    """Few rows of float16 are read in place, beyond whole tiles and steps; of the smallest tile 200 replays
+    give the same bytes; float32 and more rows go the other way."""
     only(monkeypatch, tile, 2)
     rows, k = min(int(tile.split("x")[0]), 32) - 3, 264
     rng = np.random.default_rng(rows)
     data = random_data(parse(f"linear[M={rows},K={k},N=36]"), rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(scale=0.1, size=(rows, k)).astype(np.float32)
     layer = layer_of(units, data)
-    in_place = tile != "64x64"
-    assert (layer.explain(x.shape).variants == (f"{half.ROWS}:float32.{tile}",)) == in_place
+    assert layer.explain(x.shape).variants[1:] == (f"{SPLIT}:four.{tile}",)
     assert data.expected_sum(x, None, "float16").mismatch(layer(x)) is None
     given = vkq.Tensor.from_numpy(x.astype(np.float16), units)
-    assert layer.plan(given.spec).variants == (f"{half.ROWS}:float16.{tile}",)
+    assert layer.plan(given.spec).variants == (f"{SPLIT}:float16_rows.{tile}",)
     with units.record() as recording:
         y = layer(given)
     recording.run()
@@ -245,7 +247,8 @@ def test_rows_as_they_are(units: vkq.Device, tile: str, monkeypatch: pytest.Monk
     for _ in range(200 if tile == "16x64" else 2):
         recording.run()
         assert y.numpy().tobytes() == first.tobytes()
-    assert len(layer.explain((half.MOST_ROWS["float32"] + 1, k)).variants) == 2
+    many = Spec((half.MOST_ROWS["float16"] + 1, k), "float16")
+    assert layer.plan(many).variants[1:] == (f"{SPLIT}:half.{tile}",)
 
 
 @pytest.mark.parametrize("k", [72, 77])  # whole runs of 8, or not
@@ -253,7 +256,7 @@ def test_float16_in_and_out(units: vkq.Device, k: int, monkeypatch: pytest.Monke
     """The product writes float16 itself, rounded once; what is quantized stays float32 until then."""
     only(monkeypatch, "32x32", 2)
     rng = np.random.default_rng(k)
-    w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(33, k)).astype(np.float16)
+    w, x = rng.integers(-127, 128, (36, k), np.int8), rng.normal(size=(65, k)).astype(np.float16)
     layer = vkq.Linear(w, 0.01, compute="float16", device=units)
     variants = layer.plan(vkq.Tensor.from_numpy(x, units).spec).variants
     assert [name.split(":")[1].split(".")[0] for name in variants] == ["float16", "half"]

@@ -5,6 +5,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
+from vkq.kernels import half
 from vkq.kernels.half_ways import STRAIGHT
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
@@ -53,7 +54,8 @@ def test_float16_rows(
     straight: vkq.Device, tile: str, k: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In place, or where they are no whole runs not; what is infinite or no number stays in its row; of the
-    smallest tile 200 replays give the same bytes. A few rows of float32 are read in place, too."""
+    smallest tile 200 replays give the same bytes. A few rows of float32 are read in place, too,
+    unless tiles of columns read them too often."""
     only(monkeypatch, tile, parts)
     rng = np.random.default_rng(k)
     w, x = rng.integers(-128, 128, (36, k), np.int8), rng.normal(size=(14, k)).astype(np.float16)
@@ -79,6 +81,10 @@ def test_float16_rows(
     in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
     assert in_place == (tile in ("32x64", "16x64") and parts > 1)
     np.testing.assert_array_equal(wide.astype(np.float16), got)
+    monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # by the one tile of columns
+    layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
+    assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"
+    np.testing.assert_array_equal(layer(x.astype(np.float32)), wide)
 
 
 def test_the_first_matrices_of_16_outputs_are_taken(

@@ -53,8 +53,8 @@ from .split import counters
 from .weights import Int8, Int32, block_weights
 
 K_PADDED = 64  # of weights: whole steps of every tile
-ROWS = "gemm_q8csw__split_rows_coopmat"  # a product that reads x as it is
-MOST_ROWS = {"float32": 32, "float16": 64}  # for it: of float32 twice the bytes come once a tile
+MOST_ROWS = {"float32": 32, "float16": 64}  # that are read as they are
+MOST_READ = 1 << 22  # numbers of them in float32, which each tile of columns reads, and makes float16
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
 SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
 LARGEST_SCALE = 2.0**103  # of those that may be
@@ -181,16 +181,15 @@ class HalfMatrices:
         """The variant that reads x as it is, for which no dispatch comes first: of few rows, or with weights
         straight from memory."""
         dtype, tile = x.spec.dtype, way.variant.axes["tile"]
+        shader = way.of.split if way.parts > 1 else way.of.product
         if way.of == WORDS:
-            return catalog().find(WORDS.split if way.parts > 1 else WORDS.product, tile=tile)
-        few, whole = rows <= MOST_ROWS[dtype], self._whole(x, y)
-        if way.of == STRAIGHT:
-            shader = STRAIGHT.split if way.parts > 1 else STRAIGHT.product
-            axes, taken = {"y": f"{dtype}_rows", "tile": tile}, few or dtype == "float16"
-        else:
-            shader, axes = ROWS, {"x": dtype, "tile": tile}
-            taken = few and way.of == FLOAT16 and way.parts > 1
-        found = whole and taken and catalog().shaders[shader].having(**axes)
+            return catalog().find(shader, tile=tile)
+        taken = rows <= MOST_ROWS[dtype] or (way.of == STRAIGHT and dtype == "float16")
+        if dtype == "float32":
+            columns = -(-4 * self.gemm.n4 // int(way.variant.defines["BN"]))
+            taken &= rows * self.k * columns <= MOST_READ
+        axes = {"y": f"{dtype}_rows", "tile": tile}
+        found = taken and self._whole(x, y) and catalog().shaders[shader].having(**axes)
         return catalog().find(shader, **axes) if found else None
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
