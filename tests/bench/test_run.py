@@ -153,14 +153,12 @@ def test_weight_only_is_within_its_bound(device: vkq.Device) -> None:
     assert [(r.path, r.verified, r.compute_ceiling) for r in found.rows] == [
         ("float", "within the bound of a float32 sum", "fp32_fma")
     ] * 2
-    cases += [Case(parse("linear[M=3,K=64,N=9]"), "q4gsw"), dataclasses.replace(CONV, scheme="q8gsw")]
+    cases += [Case(parse("linear[M=3,K=97,N=9]"), "q4gsw"), dataclasses.replace(CONV, scheme="q8gsw")]
     found = measured(device, cases[2:], {"copy": 2.0}, clocks=("submit",))
     assert [(r.scheme, r.path, r.verified) for r in found.rows] == [
         ("q4gsw", "float", "within the bound of a float32 sum")
     ]
-    assert [f.reason for f in found.failures] == [
-        f"{CONV.name}: q8gsw is for linear layers with K a multiple of 32"
-    ]
+    assert [f.reason for f in found.failures] == [f"{CONV.name}: q8gsw is for linear layers"]
     weights, x = data.weights(cases[0]), data.activations(cases[0])
     want = data.expected(cases[0], weights, x)
     assert (

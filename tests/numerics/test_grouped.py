@@ -158,7 +158,7 @@ def test_filled_with_what_stands_for_zero(bits: int, group: int, k: int, points:
 
 
 def test_the_largest_group() -> None:
-    assert [largest_group(k) for k in (0, 31, 48, 32, 96, 192, 640)] == [None, None, None, 32, 32, 64, 128]
+    assert [largest_group(k) for k in (1, 31, 48, 32, 96, 192, 640)] == [32, 32, 16, 32, 32, 64, 128]
 
 
 @pytest.mark.parametrize("again", [lambda w: pickle.loads(pickle.dumps(w)), copy.deepcopy, copy.copy])

@@ -61,15 +61,15 @@ def weights(case: Case) -> Weights:
 
 
 def _grouped(case: Case, w: npt.NDArray[np.int8]) -> GroupedWeight | None:
-    """The weight's bytes as codes, in the largest groups that divide K, with float16 scales; None where there
-    are none."""
-    group = largest_group(case.layer.gemm_k)
-    if case.scheme not in GROUPED or case.op != "linear" or group is None:
+    """The weight's bytes as codes, in `largest_group`s, with float16 scales; None in other schemes, and for
+    other layers."""
+    if case.scheme not in GROUPED or case.op != "linear":
         return None
-    bits, (n, k) = GROUPED[case.scheme], w.shape
-    packed = w.view(np.uint8).reshape(n, -1)[:, : k * bits // 8].reshape(n, k // group, group * bits // 8)
+    bits, (n, k), group = GROUPED[case.scheme], w.shape, largest_group(w.shape[1])
+    codes = np.pad(w.view(np.uint8), ((0, 0), (0, -k % group)))
+    packed = codes[:, : codes.shape[1] * bits // 8].reshape(n, -(-k // group), group * bits // 8)
     scale = _rng("g", w.shape).uniform(0.002, 0.008, packed.shape[:2]).astype(np.float16)
-    return GroupedWeight(packed, scale, None, bits)
+    return GroupedWeight(packed, scale, None, bits, k)
 
 
 def activations(case: Case) -> Array:
@@ -98,7 +98,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
         options["method"] = case.method
     if case.scheme in GROUPED:
         if data.groups is None:
-            raise ArgumentError(f"{case.name}: {case.scheme} is for linear layers with K a multiple of 32")
+            raise ArgumentError(f"{case.name}: {case.scheme} is for linear layers")
         return kind(data.groups, bias=data.bias, path=path, device=device, **options)
     if case.scheme in CHANNELS:
         options["compute"] = CHANNELS[case.scheme]

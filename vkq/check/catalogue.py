@@ -19,12 +19,10 @@ import numpy.typing as npt
 
 from ..errors import ArgumentError
 from ..kernels.methods import names as conv_methods
-from ..numerics.grouped import largest_group
 from ..numerics.qparams import QDType
 from ..numerics.quantize import dequantize, quantize
 from ..numerics.requantize import Activation
 from ..ops.linear import METHODS as LINEAR_METHODS
-from ..problem.linear import LinearProblem
 from ..problem.names import MOST_LETTERS, Problem, check_work, parse
 from .cases import (
     CASES,
@@ -185,8 +183,7 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
     if case.op == "linear":
         yield from ({**_CENTRED, "method": name} for name in ("gemv", "staged"))
         yield {**_DYNAMIC, "method": "gemv"}
-        if largest_group(case.layer.gemm_k):
-            yield from _IN_GROUPS
+        yield from _IN_GROUPS
     else:
         yield from ({**_CENTRED, "method": name} for name in ("direct", "implicit"))
 
@@ -206,8 +203,6 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
         options["method"] = str(rng.choice(METHODS[check.op])) if rng.integers(2) else "auto"
         options["scheme"] = str(rng.choice(SCHEMES[:2])) if rng.integers(4) else str(rng.choice(SCHEMES))
-        if options["scheme"] in GROUPED and isinstance(p := check.problem, LinearProblem):
-            options["problem"] = LinearProblem(p.m, p.n, -(-p.k // 32) * 32)
         yield _fitting(dataclasses.replace(check, **options))
 
 
@@ -215,7 +210,7 @@ def _fitting(check: Check) -> Check:
     """The check with what its scheme cannot take replaced."""
     if check.scheme == "dq8ca_q8csw" and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
-    if check.scheme in GROUPED and (check.op != "linear" or not largest_group(check.problem.gemm_k)):
+    if check.scheme in GROUPED and check.op != "linear":
         check = dataclasses.replace(check, scheme="q8csw")
     if check.integer:
         return check
@@ -280,6 +275,6 @@ def check_of(name: str) -> Check:
         raise ArgumentError(
             f"check {name!r}: scheme={check.scheme} takes float32 x (no float_in); q8csw has no methods"
             " im2col and matrix; dq8ca_q8csw linear layers alone, and no method staged; q4gsw and q8gsw"
-            " linear layers with K a multiple of 32."
+            " linear layers alone."
         )
     return check

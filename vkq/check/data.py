@@ -47,13 +47,12 @@ class Data:
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
 
     def grouped(self, bits: int) -> GroupedWeight:
-        """The weight in groups of so many bits, the largest that divide K, or the smallest where N % 4 is 3;
-        with zero points where it has some, and float16 scales where N is odd."""
+        """The weight in groups of so many bits, `largest_group`s, or the smallest where N % 4 is 3; with zero
+        points where it has some, and float16 scales where N is odd."""
         points = 0 if self.w_zero_point is None else self.w_zero_point[:, None]
         real = ((self.w.astype(np.float64) - points) * self.w_scale[:, None]).astype(np.float32)
         group = GROUPS[0] if real.shape[0] % 4 == 3 else largest_group(real.shape[1])
         dtype = "float16" if real.shape[0] % 2 else "float32"
-        assert group is not None
         return quantize_groups(real, bits, group, self.w_zero_point is None, dtype)
 
     def expected(self, y: QParams | None, **changes: Any) -> Array:

@@ -23,9 +23,9 @@ WHOLE = 32  # of which the K of kernels is a multiple, whatever the group: codes
 SCALES = ("float16", "float32")
 
 
-def largest_group(k: int) -> int | None:
-    """The largest size of a group that divides K; None where K is no multiple of `WHOLE`."""
-    return max(group for group in GROUPS if k % group == 0) if k and k % WHOLE == 0 else None
+def largest_group(k: int) -> int:
+    """The largest size of a group that divides K; `WHOLE` where none does."""
+    return max((group for group in GROUPS if k % group == 0), default=WHOLE)
 
 
 class GroupedWeight:
