@@ -166,14 +166,39 @@ def test_what_cannot_run_the_fallback_runs(
 ) -> None:
     x = np.random.default_rng(1).standard_normal((3, k), np.float32)
     data, weight, _ = product("MatMul", x, n, dtype, block, axis == 0, axis)
-    with pytest.raises(vkq.UnsupportedModelError, match="MatMul"):
+    rule = "must be of 16, 32, 64, 128, or a multiple of 128" if axis == 0 else "are not along K"
+    with pytest.raises(vkq.UnsupportedModelError, match=f"the blocks of {block} in which .*{rule}") as told:
         vkq.onnx.InferenceSession(data, any_device)
+    assert "vkq quantize" not in str(told.value)
     session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
     with pytest.warns(FallbackWarning, match="1 of 1 nodes run on the CPU .*MatMul"):
         (ours,) = session.run(None, {"x": x})
     bound = (k + 4) * EPSILON * (np.abs(x) @ np.abs(weight.T))
     for result in (ours, onnxruntime(data, x)):
         assert (np.abs(result - x @ weight.T) <= bound).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"transA": 1}, "without alpha, beta and transA"),
+        ({"alpha": 2.0}, "without alpha, beta and transA"),
+        ({"beta": 0.5}, "without alpha, beta and transA"),
+        ({}, "have a bias that is no constant of N=64 numbers"),
+        ({"scale": np.inf}, r"scale\[0, 0\] is inf; it must be finite"),
+    ],
+)
+def test_why_a_gemm_cannot_run(options: dict[str, Any], why: str, any_device: vkq.Device) -> None:
+    x = np.ones((64, 64), np.float32)
+    scale, own = options.get("scale", 0.5), {k: v for k, v in options.items() if k != "scale"}
+    bias = np.ones(64 if options else 1, np.float32)
+    constants = {"w": codes("int4", (64, 64)), "s": np.full((2, 64), scale, np.float32), "b": bias}
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("Gemm", ["x", "d", "b"], ["y"], **own),
+    ]
+    with pytest.raises(vkq.UnsupportedModelError, match=f"the blocks of 32 in which its weight .*{why}"):
+        vkq.onnx.InferenceSession(model(nodes, x, constants), any_device)
 
 
 @pytest.mark.parametrize("block", [1 << 40, 16, -32])

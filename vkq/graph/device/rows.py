@@ -45,7 +45,7 @@ def refusal(graph: Graph, node: Node) -> str | None:
 
 
 def _why_float(graph: Graph, node: Node) -> str:
-    if node.op == "foreign":
+    if "why" in node.attributes:
         return str(node.attributes["why"])
     dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
     return (

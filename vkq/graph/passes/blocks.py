@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from ...errors import VkqError
@@ -11,32 +13,38 @@ from ..operators.groups import weight_of
 from .sweep import Sweep
 
 
-def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
+def in_blocks(sweep: Sweep, node: Node, transposed: bool, plain: bool = True) -> bool:
     """MatMul or Gemm with a constant matrix, (N, K) where it is *transposed*, else (K, N). False where it is
-    none in such blocks, or vkq has no such weight."""
+    none in blocks; where vkq has no such weight, or the Gemm is not *plain*, the node says why."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
-    if made is None or not block or node.inputs[0] in sweep.constants:
+    if made is None or not block or node.inputs[0] in sweep.constants or "why" in node.attributes:
         return False
     arrays = [sweep.array(made.input(i)) for i in range(3)]
     data, scale, zero = (array if transposed or array is None else array.T for array in arrays)
     if data is None or scale is None or data.ndim != 2 or not data.size or (zero is None and made.input(2)):
         return False
     (n, k), bias = data.shape, sweep.array(node.input(2))
-    if (
-        data.dtype.name not in ("int8", "uint8")
-        or block % GROUPS[0]  # vkq has no such groups
-        or block > max(k, GROUPS[-1])  # as many zeros would be kept
-        or scale.shape != (n, -(-k // block))  # else the blocks are along N
-        or (zero is not None and zero.shape != scale.shape)
-        or (node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)))
-    ):
+    if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
-    product = _product(sweep, node, data, scale, zero, block)
-    try:
-        weight_of(product, sweep.constants)
-    except VkqError:
-        return False
+    why = None
+    if not plain:
+        why = "are taken without alpha, beta and transA"
+    elif scale.shape != (n, -(-k // block)):
+        why = f"are not along K: {n} x {k} numbers have {scale.shape} scales"
+    elif block % GROUPS[0] or block > max(k, GROUPS[-1]):  # else as many zeros would be kept
+        why = f"must be of {', '.join(map(str, GROUPS))}, or a multiple of {GROUPS[-1]} up to K={k}"
+    elif node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)):
+        why = f"have a bias that is no constant of N={n} numbers"
+    else:
+        product = _product(sweep, node, data, scale, zero, block)
+        try:
+            weight_of(product, sweep.constants)
+        except VkqError as error:
+            why = f"are no weight of vkq's: {str(error).removeprefix(f'{product}: ')}"
+    if why is not None:
+        why = f"the blocks of {block} in which its weight is dequantized {why}"
+        product = replace(node, attributes={**node.attributes, "why": why})
     sweep.keep(product)
     return True
 

@@ -156,7 +156,7 @@ def _gemm(sweep: Sweep, node: Node) -> bool:
     )
     transposed = bool(a.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
-    if plain and in_blocks(sweep, node, transposed):
+    if in_blocks(sweep, node, transposed, plain):
         return True
     if not plain or (weight is None and (transposed or node.input(2))):
         return False
