@@ -4,6 +4,8 @@ import errno
 import io
 import json
 import os
+import re
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -292,6 +294,16 @@ def test_pipes_are_no_inputs(folder: Path, tmp_path: Path, capsys: pytest.Captur
         assert f"{name} is no regular file" in capsys.readouterr().err
     assert main(["quantize", str(folder / "float.onnx"), "-c", str(tmp_path)]) == 2
     assert "has 0 pictures" in capsys.readouterr().err
+
+
+def test_a_cache_that_cannot_be_written_is_told_in_lines(folder: Path, tmp_path: Path) -> None:
+    """Also that of pipelines, which is written at the process's exit."""
+    (tmp_path / "file").touch()
+    argv = [sys.executable, "-m", "vkq", "run", str(folder / "int8.onnx"), "--random"]
+    environment = os.environ | {"VKQ_CACHE_DIR": str(tmp_path / "file"), "VKQ_TUNE": "off"}
+    said = subprocess.run(argv, capture_output=True, text=True, env=environment, check=True).stderr
+    assert re.findall("^vkq: warning: the cache folder .*pipelines cannot be written", said, re.MULTILINE)
+    assert all(line.startswith("vkq: warning: ") for line in said.splitlines()), said
 
 
 def test_run_refuses_a_negative_seed(pair: str, capsys: pytest.CaptureFixture[str]) -> None:

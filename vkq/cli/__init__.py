@@ -89,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _parsed(argv)
             return int(options.run(options))
         finally:
-            warnings.formatwarning = told
+            if argv is not None:  # else caches are written at the process's exit, and may warn, too
+                warnings.formatwarning = told
             sys.stdout.flush()  # a reader that has left is noticed here, not at exit
     except BrokenPipeError:  # the reader, say `head`, has left; keep Python from complaining at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
