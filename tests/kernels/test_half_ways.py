@@ -81,6 +81,8 @@ def test_float16_rows(
     in_place = layer.explain(x.shape).variants == (f"{STRAIGHT.split}:float32_rows.{tile}",)
     assert in_place == (tile in ("32x64", "16x64") and parts > 1)
     np.testing.assert_array_equal(wide.astype(np.float16), got)
+    counts = [len(layer.explain((rows, k)).variants) for rows in (half.MOST_ROWS, half.MOST_ROWS + 1)]
+    assert counts == [1 if in_place else 2, 2]
     monkeypatch.setattr(half, "MOST_READ", 14 * k - 1)  # by the one tile of columns
     layer = vkq.Linear(w, 1e-3, compute="float16", device=straight)
     assert layer.explain(x.shape).variants[-1] == f"{shader}:four.{tile}"

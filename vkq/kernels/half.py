@@ -53,7 +53,7 @@ from .split import counters
 from .weights import Int8, Int32, block_weights
 
 K_PADDED = 64  # of weights: whole steps of every tile
-MOST_ROWS = {"float32": 32, "float16": 64}  # that are read as they are
+MOST_ROWS = 64  # that are read as they are
 MOST_READ = 1 << 22  # numbers of them in float32, which each tile of columns reads, and makes float16
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 26}  # with fewer, what brings x into parts takes too long
 SIGNED_UNIT = 2.0**-24  # what 1 is among `packed_signs`, so that scales are as much more
@@ -184,10 +184,11 @@ class HalfMatrices:
         shader = way.of.split if way.parts > 1 else way.of.product
         if way.of == WORDS:
             return catalog().find(shader, tile=tile)
-        taken = rows <= MOST_ROWS[dtype] or (way.of == STRAIGHT and dtype == "float16")
         if dtype == "float32":
             columns = -(-4 * self.gemm.n4 // int(way.variant.defines["BN"]))
-            taken &= rows * self.k * columns <= MOST_READ
+            taken = rows <= MOST_ROWS and rows * self.k * columns <= MOST_READ
+        else:
+            taken = rows <= MOST_ROWS or way.of == STRAIGHT
         axes = {"y": f"{dtype}_rows", "tile": tile}
         found = taken and self._whole(x, y) and catalog().shaders[shader].having(**axes)
         return catalog().find(shader, **axes) if found else None
