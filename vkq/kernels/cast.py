@@ -20,7 +20,7 @@ def converted(b: Builder, x: Value, dtype: str) -> Value:
 
 
 def filled_rows(b: Builder, x: Value, k: int) -> Value:
-    """x (..., K), float16 or float32, with zeros from K to k, an even number; made once for all who ask."""
+    """x (..., K), float16 or float32, with zeros from K to k, a multiple of 8; made once for all who ask."""
     if x.spec.shape[-1] == k:
         return x
 
@@ -28,7 +28,7 @@ def filled_rows(b: Builder, x: Value, k: int) -> Value:
         y = b.new(Spec((*x.spec.shape[:-1], k), x.spec.dtype))
         if y.spec.size:
             program = b.device.program(catalog().find("fill_rows__words", x=x.spec.dtype))
-            sizes = {"words": y.spec.nbytes // 4, "x_k": x.spec.shape[-1], "y_k": k}
+            sizes = {"vectors": y.spec.nbytes // 16, "x_k": x.spec.shape[-1], "y_k": k}
             b.dispatch(program, [x, y], sizes)
         return y
 
