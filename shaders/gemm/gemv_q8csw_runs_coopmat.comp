@@ -154,7 +154,7 @@ void main() {
       vec4 values = bounded(sums * parameters[3u * block] + parameters[3u * block + 1u]);
       uint c4 = tile_n / 4u + block;
       if (to < p.m && c4 < p.n4)
-        y[to * (p.channels / 4u) + c4] = float16_pair(values);
+        y[to * (p.channels / 4u) + c4] = uvec2(float16_word(values.xy), float16_word(values.zw));
     }
   }
 }
