@@ -18,6 +18,7 @@ from vkq.problem.names import parse
 from vkq.select.path import half_refusal, signs_refusal
 
 from . import emulated, sixteen_bits
+from .matrix_layers import known
 from .test_half import layer_of
 
 # rows beyond whole workgroups and matrices, columns too; a k of which some subgroups have nothing, and one of
@@ -115,6 +116,25 @@ def test_how_many_workgroups_of_runs_are_worth_it() -> None:
     assert taken(64, 11008) == [66, 132, 133, 196]
     assert taken(64, 1024) == [66, 132, 133, 196, 197, 528, 529, 1056]
     assert taken(64, 32768) == [66, 132]
+
+
+def test_long_rows_of_several_workgroups_are_words(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than two for each multiprocessor, of 4096 k, where WORDS takes weights, and less than others."""
+    device, tiles = units(strict_device, monkeypatch, "16x8x16"), {"64x128": (9, 9, 1)}
+    profile_says(monkeypatch, half_few, multiprocessors=2, matrix_pairs=True)
+
+    def taken(rows: int, n: int, k: int, least: int = -127, straight: int = 10) -> str:
+        cycles = {"straight_tile_cycles": {"64x128": (straight, straight)}, "words_tile_cycles": tiles}
+        known(monkeypatch, half_tile_cycles={}, multiprocessors=2, matrix_pairs=True, **cycles)
+        w = np.resize(np.arange(least, 128, dtype=np.int8), (n, k))
+        layer = vkq.Linear(w, 1e-3, compute="float16", device=device)
+        return layer.plan(Spec((rows, k), "float16")).variants[-1].split(":")[0]
+
+    assert "words" in taken(33, 192, 4096)
+    assert {taken(33, 192, 3840), taken(33, 192, 4224), taken(33, 128, 4096), taken(33, 192, 4096, -128),
+            taken(33, 192, 4096, straight=8), taken(32, 192, 4096)} == {half_few.RUNS}  # fmt: skip
 
 
 def test_matrices_are_as_wide_as_rows_fill(

@@ -153,11 +153,15 @@ class HalfMatrices:
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(rows))
 
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
-        """The pipeline of few rows and the weights as it reads them, unless a tile or parts are asked for."""
+        """The pipeline of few rows and the weights as it reads them, unless a tile or parts are asked for, or
+        WORDS takes less."""
         if self.tile or self.parts or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
             variant, values, matrices = found
+            as_words = half_few.long(self.gemm, variant, rows) and self._as_words(x, y)
+            if as_words and self.way(rows, as_words=True).of == WORDS:
+                return None
             values |= {**self.gemm.affine.constants, "SIGNED": self.signed}
             weights = self.ordered.runs(matrices) if variant.shader == half_few.RUNS else self.pairs
             return self.gemm.device.program(variant, values, matrices.subgroup), weights

@@ -37,7 +37,9 @@ LEAST_ROWS = {HALF: 8, BRAIN: 9}  # of other matrix units: with fewer, reading t
 # GEMV_K gemv is faster with few outputs; with more than 32 rows a multiprocessor has workgroups of at most
 # MOST_K in all, those of less than LEAST_K counted as that.
 SHORT_K, GEMV_K, LEAST_K, MOST_K = 4096, (1024, 4096), 2048, 12288
-RUNS_MOST_K = 16384  # of RUNS with more than 32 rows: of all workgroups that a multiprocessor has
+# Of RUNS with more than 32 rows: k of all workgroups that a multiprocessor has; and so many of each of more
+# than two are long.
+RUNS_MOST_K, LONG_K = 16384, 4096
 
 
 def worth(rows: int, workgroups: int, multiprocessors: int, k: int, shader: str = STEPS) -> bool:
@@ -74,6 +76,13 @@ def worth_parts(rows: int, workgroups: int, multiprocessors: int, k: int, form: 
     if rows <= 16:
         return 4 * workgroups > multiprocessors or not GEMV_K[0] < k < GEMV_K[1]
     return rows <= 32 or workgroups * max(k, LEAST_K) <= MOST_K * multiprocessors
+
+
+def long(gemm: FloatGemm, variant: Variant, rows: int) -> bool:
+    """Whether so many rows by this variant, of `fitting`, take longer than by the product that puts matrices
+    together in registers (`half_ways.WORDS`), where that should be the fastest of the others."""
+    several = variant.workgroups({"n4": gemm.n4}) > 2 * profile(gemm.device.capabilities).multiprocessors
+    return variant.shader == RUNS and rows > 32 and several and gemm.k >= LONG_K
 
 
 def fitting(
