@@ -153,6 +153,6 @@ void main() {
       sums += uintBitsToFloat(tile[s * PIECE + row * SUM_ROW + block]);
     vec4 values = bounded(sums * parameters[3u * block] + parameters[3u * block + 1u]);
     if (row < p.m && n / 4u + block < p.n4)
-      y[row * (p.channels / 4u) + n / 4u + block] = float16_pair(values);
+      y[row * (p.channels / 4u) + n / 4u + block] = uvec2(float16_word(values.xy), float16_word(values.zw));
   }
 }
