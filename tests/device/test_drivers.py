@@ -111,7 +111,8 @@ def test_a_driver_that_fails_while_it_is_loaded_is_left_out(
     said = f"the driver {shim} is left out: {why.get(how, 'the driver ended the process (exit code 9)')}"
     assert lines[2].startswith("no device matches 'llvmpipe'")
     assert said in lines[2]
-    assert lines[-2].startswith(said)
+    assert lines[-3].startswith(said)
+    assert lines[-2] == "default: 0, the best"
     assert lines[-1] == "0"
     kept = [json.loads(cache.read(path) or b"")["refused"] for path in (tmp_path / "drivers").iterdir()]
     assert kept.count(None) == 1
