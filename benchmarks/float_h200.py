@@ -155,7 +155,7 @@ def half_layers(made: Any, p: Any) -> Any:
                 layer._gemm.matrices.tile, layer._gemm.matrices.parts = tile, parts
                 yield f"{tile} in {parts}", layer
     elif p.groups == 1:
-        for shader in (half_tiles.TILES, half_ways.FLOAT16.convolution):
+        for shader in (half_tiles.TILES, half_ways.GATHERED["f16"].product):
             for tile in catalog().shaders[shader].axes["tile"]:
                 layer = made(method="matrix")
                 kernel = half_tiles.HalfConvolution(layer._convolution.gemm, layer._convolution.weight,

@@ -1,5 +1,6 @@
 """1x1 convolutions on matrix units of float16 and bfloat16 that read images as they are; see test_half.py."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ from tests.cases import random_data
 from tests.device.reported import reported
 from tests.runtime.work import replayed
 from vkq.kernels import half_planes
+from vkq.kernels.half_planes import PartsConvolution
 from vkq.kernels.half_tiles import HalfConvolution
-from vkq.probe.matrices import BRAIN, HALF
+from vkq.probe.matrices import BRAIN, FLOAT_FEATURES, HALF
 from vkq.problem.names import parse
 from vkq.select.path import half_refusal
 from vkq.shader.catalog import catalog
@@ -26,8 +28,8 @@ CASES = (
 )
 TILES = [
     (form, tile, CASES[i % 2])
-    for form, elements in half_planes.PLANES.items()
-    for i, tile in enumerate(catalog().shaders[elements.convolution].axes["tile"])
+    for form in (HALF, BRAIN)
+    for i, tile in enumerate(catalog().shaders[half_planes.PLANES[form, "float32"].product].axes["tile"])
 ]
 
 
@@ -62,7 +64,7 @@ def test_every_tile(
     data = random_data(problem, rng, "int8", "int8", w_zero_points="channel")
     x = rng.normal(size=problem.x_shape).astype(np.float32)
     layer = layer_of(strict_device, data, form)
-    shader = half_planes.PLANES[form].convolution
+    shader = half_planes.PLANES[form, "float32"].product
     (variant,) = layer.explain(x.shape).variants
     assert variant.startswith(shader)
     assert variant.endswith(tile)
@@ -72,7 +74,7 @@ def test_every_tile(
         check_float16_images(layer, x.astype(np.float16))
 
 
-@pytest.mark.parametrize("form", half_planes.PLANES)
+@pytest.mark.parametrize("form", [HALF, BRAIN])
 def test_what_is_no_number_stays_in_its_pixels(
     strict_device: vkq.Device, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +86,7 @@ def test_what_is_no_number_stays_in_its_pixels(
     x = rng.normal(size=problem.x_shape).astype(np.float32)
     compute = "float16" if form == HALF else "float32"
     layer = vkq.Conv2d(w, 0.01, groups=2, compute=compute, device=strict_device)
-    assert half_planes.PLANES[form].convolution in layer.explain(x.shape).variants[0]
+    assert half_planes.PLANES[form, "float32"].product in layer.explain(x.shape).variants[0]
     clean = layer(x)
     x[0, 9, 1], x[0, 10:, 2], x[0, 3, 3, 3] = np.nan, -np.inf, np.inf
     got = replayed(layer, x, strict_device) if form == HALF else layer(x)
@@ -106,30 +108,67 @@ def test_other_convolutions_are_gathered_or_in_tiles(
         layer = vkq.Conv2d(w, 1.0, method="matrix", device=strict_device, **options)
         return str(layer.explain((1, 16, size, size)).variants[-1]).split(":")[0]
 
-    planes = half_planes.PLANES[BRAIN].convolution
+    planes = half_planes.PLANES[BRAIN, "float32"].product
     assert shader(8) == planes
     assert {shader(7), shader(8, stride=2), shader(8, padding=1)} == {"conv2d_q8csw__parts_coopmat"}
 
 
-@pytest.mark.parametrize(("images", "channels", "size", "outputs", "taken"), [
-    (1, 256, 56, 64, "planes 32x64"), (1, 512, 28, 128, "planes 16x64"), (8, 256, 56, 64, "planes 64x64"),
-    (1, 64, 56, 256, "4x8x64"), (1, 64, 56, 64, "4x8x32"), (32, 64, 56, 256, "gathered"),
+@pytest.mark.parametrize(("compute", "dtype", "name", "taken"), [
+    ("float16", "float16", "N=1,IC=256,H=56,OC=64", "planes 32x64"),
+    ("float16", "float16", "N=1,IC=512,H=28,OC=128", "planes 16x64"),
+    ("float16", "float16", "N=8,IC=256,H=56,OC=64", "planes 64x64"),
+    ("float16", "float16", "N=1,IC=64,H=56,OC=256", "4x8x64"),
+    ("float16", "float16", "N=1,IC=64,H=56,OC=64", "4x8x32"),
+    ("float16", "float16", "N=32,IC=64,H=56,OC=256", "gathered 128x256"),
+    # float32 images take longer to read as they are
+    ("float16", "float32", "N=1,IC=256,H=56,OC=64", "planes 32x64"),
+    ("float16", "float32", "N=8,IC=96,H=56,OC=24", "4x8x32"),
+    ("float16", "float32", "N=8,IC=512,H=28,OC=256", "gathered 64x128"),
+    ("float16", "float32", "N=32,IC=1024,H=14,OC=512", "gathered 128x256"),
+    ("float32", "float32", "N=1,IC=32,H=28,OC=192", "planes 32x64"),
+    ("float32", "float32", "N=32,IC=64,H=56,OC=64", "planes 64x64"),
+    ("float32", "float32", "N=8,IC=512,H=14,OC=512", "gathered 64x64"),
+    ("float32", "float32", "N=8,IC=128,H=28,OC=128,KH=3,KW=3,padding=1", "gathered 64x64"),
+    ("float32", "float32", "N=10,IC=128,H=72,W=120,OC=128,KH=3,KW=3,padding=1", "gathered 128x128"),
 ])  # fmt: skip
 def test_what_an_h200_takes(
-    any_device: vkq.Device, images: int, channels: int, size: int, outputs: int, taken: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    any_device: vkq.Device, compute: str, dtype: str, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was the fastest there."""
-    p = parse(f"conv2d[N={images},IC={channels},H={size},W={size},OC={outputs},KH=1,KW=1]")
-    made = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, device=any_device)._convolution
-    monkeypatch.setattr(any_device, "capabilities", reported("nvidia-h200"))
-    kernel = HalfConvolution(made.gemm, made.weight, made.zero_points, 1)
-    if tile := kernel.chosen(p, "float16"):
-        found = tile.variant.axes["tile"]
-    elif kernel._other(p, "float16")[1] is kernel.planes:
-        way = kernel.planes.way(p)
-        assert way
-        found = f"planes {way.variant.axes['tile']}"
+    sizes = dict(one.split("=") for one in name.split(","))
+    sizes = {"W": sizes["H"], "KH": "1", "KW": "1"} | sizes
+    p = parse(f"conv2d[{','.join(f'{key}={value}' for key, value in sizes.items())}]")
+    layer = vkq.Conv2d(np.zeros(p.weight_shape, np.int8), 1.0, padding=p.padding, device=any_device)
+    made = layer._convolution
+    monkeypatch.setattr(any_device, "capabilities", with_brain(reported("nvidia-h200")))
+    kernel: HalfConvolution | PartsConvolution
+    if compute == "float16":
+        kernel = HalfConvolution(made.gemm, made.weight, made.zero_points, 1)
+        tile = kernel.chosen(p, dtype)
+        either = kernel._other(p, dtype)[1]
     else:
-        found = "gathered"
+        kernel, tile = PartsConvolution(made.gemm, made.weight), None
+        either = kernel.chosen(p)
+    if tile:
+        found = tile.variant.axes["tile"]
+    elif either is kernel.planes:
+        way = kernel.planes.way(p, dtype)
+        found = f"planes {way and way.variant.axes['tile']}"
+    else:
+        gathered = kernel.gathered.way(p.gemm_m, kernel.gathered.gathering, dtype)
+        found = f"gathered {gathered.variant.axes['tile']}"
     assert found == taken
+
+
+def with_brain(facts: vkq.Capabilities) -> vkq.Capabilities:
+    """The same with matrices of bfloat16, too, as newer drivers have them."""
+    more = [
+        dataclasses.replace(one, a=BRAIN, b=BRAIN)
+        for one in facts.cooperative_matrices
+        if (one.a, one.b, one.c, one.d) == (HALF, HALF, "f32", "f32")
+    ]
+    features = dict.fromkeys((FLOAT_FEATURES[BRAIN], "shaderBFloat16Type"), True)
+    return dataclasses.replace(
+        facts, features={**facts.features, **features},
+        cooperative_matrices=(*facts.cooperative_matrices, *more),
+    )  # fmt: skip

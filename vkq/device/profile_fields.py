@@ -10,7 +10,8 @@ from ..yamlfile import Node
 
 COSTS = {
     "matrix_conv_costs": {"step", "chunk", "strided"},
-    "half_pixel_costs": {"float32", "float16", "straight", "gathered", "once", "number"},
+    "half_pixel_costs": {"float32", "float16", "straight"},
+    "gathered_before_cycles": {"once", "f16", "bf16"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},
 }
 

@@ -81,7 +81,11 @@ class Profile:
     half_part_cycles: tuple[int, int, int]
     matrix_pairs: bool
     parts_tile_cycles: Mapping[str, tuple[int, int]]
+    half_gathered_cycles: Mapping[str, tuple[int, int, int]]
+    parts_gathered_cycles: Mapping[str, tuple[int, int, int]]
+    gathered_before_cycles: Mapping[str, float]
     half_plane_cycles: Mapping[str, tuple[int, int, int]]
+    float32_plane_cycles: Mapping[str, tuple[int, int, int]]
     parts_plane_cycles: Mapping[str, tuple[int, int, int]]
     half_pixel_cycles: Mapping[str, tuple[int, int, int]]
     half_pixel_costs: Mapping[str, float]

@@ -27,7 +27,7 @@ from .split import counters
 
 FEW, AT_ONCE = "gemv_q4gsw__coopmat", "gemv_q4gsw__words_coopmat"
 MANY = Elements(
-    HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "", "straight_tile_cycles"
+    HALF, "gemm_q4gsw__straight_coopmat", "gemm_q4gsw__split_straight_coopmat", "straight_tile_cycles"
 )
 LANES = 32  # of a subgroup of FEW
 FEW_ROWS = (1, 8, 16)  # of a workgroup of it

@@ -68,6 +68,7 @@ class HalfMatrices:
 
     def __init__(self, gemm: FloatGemm, channels: int, elements: Elements = FLOAT16):
         self.gemm, self.channels, self.elements = gemm, channels, elements
+        self.gathering = GATHERED[elements.form]  # of a convolution
         self.runs = -(-channels // RUN)
         self.taps = gemm.k // max(channels, 1)
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
@@ -199,7 +200,7 @@ class HalfMatrices:
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         """A convolution, its rows gathered from the image."""
-        gemm, way = self.gemm, self.way(p.gemm_m, self.elements.convolution, y.spec.dtype)
+        gemm, way = self.gemm, self.way(p.gemm_m, self.gathering, y.spec.dtype)
         operand, push = self._operand(b, x, p.n, p.groups, p.h * p.w, "images")
         push |= gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "c": p.groups * self.runs, "group_channels": self.runs, "ow": p.ow, "kh": p.kh, "k": self.k,
@@ -214,12 +215,11 @@ class HalfMatrices:
         b.dispatch(self.program(variant, way.matrices), slots, push | steps, gemm.macs(p.gemm_m))
 
     def gathered_cycles(self, p: Conv2dProblem, dtype: str = "float32") -> float:
-        """What a convolution with results of that type should take (`half_pixel_costs`)."""
+        """What a convolution with results of that type should take (`gathered_before_cycles`)."""
         known = profile(self.gemm.device.capabilities)
-        sizes, costs = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.half_pixel_costs
-        way = self.way(p.gemm_m, self.elements.convolution, dtype)
-        product = way.cycles(known, *sizes) * (costs["gathered"] if way.parts == 1 else 1.0)
-        return product + costs["once"] + costs["number"] * math.prod(p.x_shape)
+        sizes, before = (p.gemm_m, 4 * self.gemm.n4, self.k, self.gemm.groups), known.gathered_before_cycles
+        product = self.way(p.gemm_m, self.gathering, dtype).cycles(known, *sizes)
+        return product + before["once"] + before[self.elements.form] * math.prod(p.x_shape)
 
     def _operand(
         self, b: Builder, x: Value, images: int, groups: int, plane: int, of: str
@@ -249,19 +249,18 @@ class HalfMatrices:
         return self.gemm.device.program(variant, values, matrices.subgroup)
 
     def way(
-        self, rows: int, shader: str | None = None, dtype: str = "float32", as_words: bool = False
+        self, rows: int, of: Elements | None = None, dtype: str = "float32", as_words: bool = False
     ) -> Way:  # fmt: skip
-        """The one that should be the fastest for so many rows, of a product (of WORDS, too) or another
-        shader. Convolutions' k is shared by workgroups where results are float16: others have not been
-        timed."""
-        gemm, known = self.gemm, profile(self.gemm.device.capabilities)
-        sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), shader or self.elements.product
-        whole = shader == self.elements.convolution and dtype != "float16"
+        """The one that should be the fastest for so many rows, of a product (of WORDS, too) or a convolution
+        (of `GATHERED`). Convolutions' k is shared by workgroups where results are float16: others have not
+        been timed."""
+        gemm, known, of = self.gemm, profile(self.gemm.device.capabilities), of or self.elements
+        sizes, shader = (rows, 4 * gemm.n4, self.k, gemm.groups), of.product
+        whole = of == self.gathering and dtype != "float16"
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         facts = gemm.device.capabilities
-        of = GATHERED if shader == GATHERED.product else self.elements
         able = of.able(facts, shader, self.tile)
-        if shader == FLOAT16.product:
+        if of == FLOAT16:
             more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
             able = itertools.chain(able, *(one.able(facts, one.product, self.tile) for one in more))
         found = [

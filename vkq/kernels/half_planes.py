@@ -13,14 +13,10 @@ from ..shader.catalog import catalog
 from .cast import converted
 from .floats import FloatGemm
 from .half import HalfMatrices
-from .half_ways import PARTS_OF_FLOAT32, STEP, Elements, Way
+from .half_ways import PARTS_OF_FLOAT32, PLANES, Way
 from .pixels import window
 from .weights import Int8
 
-PLANES = {
-    HALF: Elements(HALF, "", "", "conv2d_q8csw__planes_coopmat", "half_plane_cycles"),
-    BRAIN: Elements(BRAIN, "", "", "conv2d_q8csw__planes_parts_coopmat", "parts_plane_cycles"),
-}
 VECTOR = 4  # pixels that are read at once
 LEAST_MACS = {HALF: 0, BRAIN: 1 << 20}  # with fewer, what is not the product takes too long
 
@@ -35,35 +31,32 @@ class Planes:
     """A 1x1 convolution whose pixels `are_rows`: the product of *gathered*, with no dispatch before it."""
 
     def __init__(self, gathered: HalfMatrices):
-        self.gathered, self.elements = gathered, PLANES[gathered.elements.form]
+        self.gathered = gathered
         self.tile: str | None = None  # for tests and measurements: this one instead of the one chosen
 
-    def way(self, p: Conv2dProblem) -> Way | None:
-        """The tile that should be the fastest, where the device runs any."""
-        facts = self.gathered.gemm.device.capabilities
-        found = self.elements.able(facts, self.elements.convolution, self.tile)
+    def way(self, p: Conv2dProblem, dtype: str) -> Way | None:
+        """The tile that should be the fastest for images of that type, where the device runs any."""
+        facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
+        found = of.able(facts, of.product, self.tile)
         return min(found, key=lambda way: self._cycles(way, p), default=None)
 
-    def cycles(self, p: Conv2dProblem) -> float:
+    def cycles(self, p: Conv2dProblem, dtype: str) -> float:
         """What a convolution should take: forever, where its pixels are no rows."""
-        way = self.way(p) if are_rows(p) else None
+        way = self.way(p, dtype) if are_rows(p) else None
         return self._cycles(way, p) if way else math.inf
 
     def _cycles(self, way: Way, p: Conv2dProblem) -> float:
         gemm = self.gathered.gemm
         known = profile(gemm.device.capabilities)
-        alone, together, end = self.elements.of(known)[way.variant.axes["tile"]]
-        share = math.ceil(way.tiles(p.gemm_m, 4 * gemm.n4, gemm.groups) / known.multiprocessors)
-        steps = math.ceil(self.gathered.k / STEP)
-        return max(alone * steps, share * (end + together * steps))
+        return way.cycles(known, p.gemm_m, 4 * gemm.n4, self.gathered.k, gemm.groups)
 
     def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        gemm, way = self.gathered.gemm, self.way(p)
+        gemm, way = self.gathered.gemm, self.way(p, y.spec.dtype)
         assert way
         variant = way.variant
-        if self.elements.form == HALF:
+        if way.of.form == HALF:
             whole = "half" if y.spec.dtype == "float16" else "any"
-            variant = catalog().find(self.elements.convolution, tile=variant.axes["tile"], y=whole)
+            variant = catalog().find(way.of.product, tile=variant.axes["tile"], y=whole)
         push = gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | {
             "k": self.gathered.k, "group_channels": self.gathered.channels,
         }  # fmt: skip
@@ -84,5 +77,9 @@ class PartsConvolution:
         return "float32"
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
-        either = self.planes if self.planes.cycles(p) < self.gathered.gathered_cycles(p) else self.gathered
-        either.convolve(b, p, x, y)
+        self.chosen(p).convolve(b, p, x, y)
+
+    def chosen(self, p: Conv2dProblem) -> Planes | HalfMatrices:
+        """What should be faster."""
+        planes, gathered = self.planes.cycles(p, "float32"), self.gathered.gathered_cycles(p)
+        return self.planes if planes < gathered else self.gathered

@@ -27,6 +27,7 @@ from .half import HalfMatrices
 from .half_planes import Planes
 from .half_ways import FLOAT16, STEP, fits
 from .half_ways import STRAIGHT as PAIRED
+from .half_ways import STRAIGHT_TILES as STRAIGHT
 from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
@@ -40,7 +41,6 @@ from .pixels import window
 from .weights import Int8, Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
-STRAIGHT = PAIRED.convolution  # the same with weights straight from memory into matrices
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
 BLOCK = 32  # of them, whose weights STRAIGHT reads at once
 LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
@@ -136,7 +136,7 @@ class HalfConvolution:
     def _other(self, p: Conv2dProblem, dtype: str) -> tuple[float, Planes | HalfMatrices]:
         """The kernel without a tile of pixels that should be faster, with its cycles: one that reads planes,
         or one that gathers."""
-        planes, gathered = self.planes.cycles(p), self.gathered.gathered_cycles(p, dtype)
+        planes, gathered = self.planes.cycles(p, dtype), self.gathered.gathered_cycles(p, dtype)
         return (planes, self.planes) if planes < gathered else (gathered, self.gathered)
 
     def _values(self, p: Conv2dProblem, variant: Variant, matrices: Matrices) -> dict[str, Constant]:

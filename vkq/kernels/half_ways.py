@@ -25,13 +25,13 @@ STEP = 32  # of k: what a profile's cycles are for
 
 @dataclasses.dataclass(frozen=True)
 class Elements:
-    """What matrices are made of: the form, the shaders of a product, of one whose k workgroups share and of a
-    convolution, and the profile's field of cycles by tile."""
+    """What matrices are made of, and from where they are read: the form, the shader of a product (its rows
+    perhaps pixels of a convolution), that of one whose k workgroups share, and the profile's field of cycles
+    by tile."""
 
     form: str
     product: str
     split: str
-    convolution: str
     cycles: str
 
     def of(self, known: Profile) -> Mapping[str, tuple[int, ...]]:
@@ -54,23 +54,26 @@ class Elements:
                     break
 
 
-FLOAT16 = Elements(
-    HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "conv2d_q8csw__coopmat", "half_tile_cycles"
-)
+FLOAT16 = Elements(HALF, "gemm_q8csw__coopmat", "gemm_q8csw__split_coopmat", "half_tile_cycles")
 STRAIGHT = Elements(  # weights straight from memory into matrices
-    HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat",
-    "conv2d_q8csw__straight_coopmat", "straight_tile_cycles",
-)  # fmt: skip
-GATHERED = Elements(  # as FLOAT16, convolutions
-    HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "", "half_tile_cycles"
+    HALF, "gemm_q8csw__straight_coopmat", "gemm_q8csw__split_straight_coopmat", "straight_tile_cycles"
 )
 WORDS = Elements(  # as STRAIGHT, put together in registers, of float16 rows as they are
-    HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "", "words_tile_cycles"
+    HALF, "gemm_q8csw__words_coopmat", "gemm_q8csw__split_words_coopmat", "words_tile_cycles"
 )
 PARTS_OF_FLOAT32 = Elements(
-    BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "conv2d_q8csw__parts_coopmat",
-    "parts_tile_cycles",
-)  # fmt: skip
+    BRAIN, "gemm_q8csw__parts_coopmat", "gemm_q8csw__split_parts_coopmat", "parts_tile_cycles"
+)
+GATHERED = {  # rows of a convolution, gathered from its image
+    HALF: Elements(HALF, "conv2d_q8csw__coopmat", "conv2d_q8csw__split_coopmat", "half_gathered_cycles"),
+    BRAIN: Elements(BRAIN, "conv2d_q8csw__parts_coopmat", "", "parts_gathered_cycles"),
+}
+PLANES = {  # pixels of a 1x1 convolution, read from an image of that type as they are
+    (HALF, "float16"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "half_plane_cycles"),
+    (HALF, "float32"): Elements(HALF, "conv2d_q8csw__planes_coopmat", "", "float32_plane_cycles"),
+    (BRAIN, "float32"): Elements(BRAIN, "conv2d_q8csw__planes_parts_coopmat", "", "parts_plane_cycles"),
+}
+STRAIGHT_TILES = "conv2d_q8csw__straight_coopmat"  # as STRAIGHT, of convolutions in tiles of pixels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,14 +121,18 @@ class Way:
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
         """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
-        alone, together, *room = self.of.of(known)[self.variant.axes["tile"]]
+        alone, together, *third = self.of.of(known)[self.variant.axes["tile"]]
         tiles, d = self.tiles(rows, n, groups), self.variant.defines
-        share = math.ceil(tiles * self.parts / known.multiprocessors)
-        last = (share - 1) % room[0] + 1 if room else share  # of those at once
+        share = last = math.ceil(tiles * self.parts / known.multiprocessors)
+        end = share * third[0] if third and self.of != WORDS else 0
+        if self.of == WORDS:
+            last = (share - 1) % third[0] + 1  # of those at once
+        elif self.of in GATHERED.values() and share > 1:
+            share = last = share + share % 2
         each_step = together * (share - last) + max(alone, together * last)
         loop = self.steps(k) * int(d["BK"]) / STEP * each_step
         if self.parts == 1:
-            return loop
+            return loop + end
         once, each, sums = known.half_part_cycles
         return loop + once + self.parts * (each + sums * tiles * int(d["BM"]) * int(d["BN"]) / 1e6)
 
@@ -138,12 +145,14 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
         return False
     if int(variant.defines.get("BK", matrices.k)) % matrices.k:
         return False
-    straight = any(variant.shader in (of.product, of.split, of.convolution) for of in (STRAIGHT, WORDS))
+    straight = variant.shader == STRAIGHT_TILES or any(
+        variant.shader in (of.product, of.split) for of in (STRAIGHT, WORDS)
+    )
     if straight and (matrices.m, matrices.k) != (16, 16):
         return False  # as they lie in memory
     d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
     if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:
         return False
-    whole = d["TW"] if variant.shader == STRAIGHT.convolution else 16
+    whole = d["TW"] if variant.shader == STRAIGHT_TILES else 16
     return rows % whole == 0 and columns >= matrices.m and columns % matrices.m == 0
