@@ -103,7 +103,7 @@ def test_the_first_matrices_of_16_outputs_are_taken(
         (("8x16x16", "16x8x8"), []),
     ):
         device = emulated.capabilities(strict_device, *shapes, form="f16")
-        assert [str(way.matrices) for way in STRAIGHT.able(device, STRAIGHT.product)] == taken
+        assert [str(way.matrices) for way in STRAIGHT.able(device)] == taken
 
 
 @pytest.mark.parametrize(("of", "pairs"), [(GATHERED[HALF], True), (PLANES[HALF, "float32"], False)])

@@ -111,7 +111,7 @@ def test_subgroups_have_32_outputs(strict_device: vkq.Device, monkeypatch: pytes
     known(monkeypatch, **SAYS)
     for shape, subgroup, able in (("16x16x16", 32, 3), ("16x16x16", 8, 1), ("8x16x16", 32, 0)):
         device = emulated.capabilities(strict_device, shape, form="f16", subgroup=subgroup)
-        assert len(list(WORDS.able(device, WORDS.product))) == able
+        assert len(list(WORDS.able(device))) == able
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_what_an_h200_takes_so(rows: int, n: int, k: int, tile: str, parts: int)
     ways = [
         dataclasses.replace(one, parts=count)
         for of in (FLOAT16, STRAIGHT, WORDS)
-        for one in of.able(facts, of.product)
+        for one in of.able(facts)
         if one.takes(k)
         for count in PARTS
         if count == 1 or one.may_split(rows, n, 1)

@@ -259,10 +259,10 @@ class HalfMatrices:
         whole = of == self.gathering and dtype != "float16"
         parts = (1,) if whole else (self.parts,) if self.parts else PARTS
         facts = gemm.device.capabilities
-        able = of.able(facts, shader, self.tile)
+        able = of.able(facts, self.tile)
         if of == FLOAT16:
             more = (STRAIGHT, WORDS) if as_words else (STRAIGHT,)
-            able = itertools.chain(able, *(one.able(facts, one.product, self.tile) for one in more))
+            able = itertools.chain(able, *(one.able(facts, self.tile) for one in more))
         found = [
             dataclasses.replace(one, parts=count)
             for one in able

@@ -37,7 +37,7 @@ class Planes:
     def way(self, p: Conv2dProblem, dtype: str) -> Way | None:
         """The tile that should be the fastest for images of that type, where the device runs any."""
         facts, of = self.gathered.gemm.device.capabilities, PLANES[self.gathered.elements.form, dtype]
-        found = of.able(facts, of.product, self.tile)
+        found = of.able(facts, self.tile)
         return min(found, key=lambda way: self._cycles(way, p), default=None)
 
     def cycles(self, p: Conv2dProblem, dtype: str) -> float:

@@ -39,14 +39,14 @@ class Elements:
         found: Mapping[str, tuple[int, ...]] = getattr(known, self.cycles)
         return found
 
-    def able(self, facts: Capabilities, shader: str, forced: str | None = None) -> Iterator[Way]:
-        """The tiles of a shader that a device runs (or of them the one that is *forced*), each with the first
-        matrices of its list that fit."""
+    def able(self, facts: Capabilities, forced: str | None = None) -> Iterator[Way]:
+        """The tiles that a device runs (or of them the one that is *forced*), each with the first matrices of
+        its list that fit."""
         for tile in self.of(profile(facts)):
             if forced not in (None, tile):
                 continue
-            any_y = {"y": "any"} if "y" in catalog().shaders[shader].axes else {}
-            variant = catalog().find(shader, tile=tile, **any_y)
+            any_y = {"y": "any"} if "y" in catalog().shaders[self.product].axes else {}
+            variant = catalog().find(self.product, tile=tile, **any_y)
             for matrices in advertised_half(facts, self.form):
                 values = matrices.constants(variant)
                 if fits(variant, matrices) and not refusals(variant, variant.constants(values), facts):
