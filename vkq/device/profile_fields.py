@@ -9,7 +9,7 @@ from typing import Any
 from ..yamlfile import Node
 
 COSTS = {
-    "matrix_conv_costs": {"step", "chunk", "strided"},
+    "matrix_conv_costs": {"step", "chunk", "strided", "lone"},
     "half_pixel_costs": {"float32", "float16", "straight"},
     "gathered_before_cycles": {"once", "f16", "bf16"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},
@@ -56,6 +56,9 @@ READERS: dict[str, Callable[[Node], Any]] = {
     ),
     "Mapping[str, tuple[int, int, int]]": lambda node: MappingProxyType(
         {name: _cycles(three, 3) for name, three in node.items()}
+    ),
+    "Mapping[str, tuple[int, int, int, int]]": lambda node: MappingProxyType(
+        {name: _cycles(four, 4) for name, four in node.items()}
     ),
     "tuple[tuple[int, int], ...]": lambda node: tuple((int(n), one.int()) for n, one in node.items()),
     "tuple[tuple[str, float], ...]": lambda node: tuple(_numbers(node.items()).items()),

@@ -90,7 +90,9 @@ class Profile:
     half_pixel_cycles: Mapping[str, tuple[int, int, int]]
     half_pixel_costs: Mapping[str, float]
     matrix_conv_costs: Mapping[str, float]
-    matrix_gathered_percent: Mapping[str, int]
+    matrix_gathered_cycles: Mapping[str, tuple[int, int, int, int]]
+    matrix_gathered_part_cycles: tuple[int, int, int]
+    matrix_gathered_once: int
     sum_apart_bytes: int
     direct_group_channels: int
     grouped_tiles: tuple[tuple[str, float], ...]

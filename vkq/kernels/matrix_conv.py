@@ -103,17 +103,20 @@ def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
 
-def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant) -> float:
-    """What a convolution should take with a tile (`matrix_conv_costs` of the profile). Where there are fewer
-    workgroups than a device holds at once, two a multiprocessor, the rest of it is idle."""
+def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool = False) -> float:
+    """What a convolution should take with a tile (`matrix_conv_costs` of the profile), in comparison with
+    other tiles, or *beside* kernels that gather pixels. Where there are fewer workgroups than a device holds
+    at once, two a multiprocessor, the rest of it is idle."""
     costs = known.matrix_conv_costs
     th, tw, bn, ch = (int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
     steps = chunks * (-(-k // turn(shader)) * turn(shader) / 32 + costs["chunk"])
     tiles = math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
-    at_once = 2 * known.multiprocessors
-    workgroups = max(p.n * p.groups * tiles, at_once)
+    count = p.n * p.groups * tiles
+    workgroups = max(count, 2 * known.multiprocessors)
     step = costs["step"] * (costs["strided"] if max(p.stride) > 1 else 1)
+    if beside and count <= known.multiprocessors:
+        step *= costs["lone"]
     return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * step / 2
 
 

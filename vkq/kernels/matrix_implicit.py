@@ -39,10 +39,11 @@ class MatrixImplicit:
 
 
 def implicit_cycles(known: Profile, p: Conv2dProblem) -> float:
-    """What a convolution should take so, with the best tiling."""
+    """What a convolution should take so, with the best tiling, beside `matrix_conv.conv_cycles`."""
     k, n = p.kh * p.kw * padded_channels(p.ic // p.groups), p.oc // p.groups
     sizes = p.gemm_m, n, k + -k % TURN, p.groups
-    return tilings(known, *sizes, gathered=True, wide=False)[0].cycles(known, *sizes, gathered=True)
+    best = tilings(known, *sizes, gathered=True, wide=False)[0]
+    return best.cycles(known, *sizes, gathered=True) + known.matrix_gathered_once
 
 
 def padded_channels(channels: int) -> int:

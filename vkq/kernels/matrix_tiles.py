@@ -79,19 +79,28 @@ class Tiling:
         rows are pixels of a convolution, a tap at a time."""
         tiles = self.tiles(rows, n, groups)
         parts = self.taken(k)
-        alone, together = known.matrix_tile_cycles[self.tile]
-        share = tiles * parts / known.multiprocessors
-        if alone == together:  # one at a time, in whole turns of all multiprocessors
-            share = math.ceil(share)
+        share: float = tiles * parts / known.multiprocessors
+        if gathered:
+            alone, together, end, at_once = known.matrix_gathered_cycles[self.tile]
+            share, part_cycles = math.ceil(share), known.matrix_gathered_part_cycles
+            ends: float = end * share
+            if share > 1:
+                share += -share % at_once
+        else:
+            alone, together = known.matrix_tile_cycles[self.tile]
+            part_cycles = known.matrix_part_cycles
+            if alone == together:  # one at a time, in whole turns of all multiprocessors
+                share = math.ceil(share)
+            ends = known.matrix_end_cycles.get(self.tile, 0) * share
         steps = 1 if self.short else -(-k // WIDE_STEP) if self.wide else self.part(k) / STEP
-        loop = steps * max(alone, together * share) + known.matrix_end_cycles.get(self.tile, 0) * share
+        loop = steps * max(alone, together * share) + ends
         tile_rows, outputs = self.size
         if summed:
             loop += known.matrix_sum_cycles[self.tile] * tile_rows * outputs / 1e3 * max(1, share / parts)
         if parts > 1:
-            once, each, sums = known.matrix_part_cycles
+            once, each, sums = part_cycles
             loop += once + parts * (each + sums * tiles * tile_rows * outputs / 1e6)
-        return loop * known.matrix_gathered_percent[self.tile] / 100 if gathered else loop
+        return loop
 
 
 @functools.lru_cache(maxsize=1024)  # layers are alike
