@@ -291,10 +291,10 @@ def test_tile_of_a_convolution(
             BLOCKED,
         ),  # few rows, and no other kernel strides
         ((8, 16, 1, 1), (1, 16, 9, 9), {"stride": 2, "method": "pointwise"}, "pointwise", BLOCKED),
-        ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "matrix", BLOCKED),
+        ((8, 16, 1, 1), (1, 16, 9, 9), {"padding": 1}, "implicit", BLOCKED),
         ((32, 16, 1, 1), (1, 32, 9, 9), {"groups": 2}, "pointwise", BLOCKED),
         ((32, 12, 1, 1), (1, 24, 9, 9), {"groups": 2}, "direct", IMAGE),
-        ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "matrix", BLOCKED),
+        ((32, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "implicit", BLOCKED),
         ((24, 32, 3, 3), (1, 64, 9, 9), {"groups": 2}, "im2col", IMAGE),  # groups of 12 outputs
         ((64, 1, 3, 3), (1, 64, 9, 9), {"groups": 64}, "depthwise", BLOCKED),
         ((64, 3, 7, 7), (1, 3, 30, 30), {"stride": 2}, "stem", IMAGE),

@@ -9,7 +9,7 @@ from typing import Any
 from ..yamlfile import Node
 
 COSTS = {
-    "matrix_conv_costs": {"step", "chunk", "strided", "lone"},
+    "matrix_conv_costs": {"step", "chunk", "strided", "lone", "end"},
     "half_pixel_costs": {"float32", "float16", "straight"},
     "gathered_before_cycles": {"once", "f16", "bf16"},
     "integer_costs": {"tiles", "multiply", "chunk", "part"},

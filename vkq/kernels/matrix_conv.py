@@ -115,9 +115,10 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
     count = p.n * p.groups * tiles
     workgroups = max(count, 2 * known.multiprocessors)
     step = costs["step"] * (costs["strided"] if max(p.stride) > 1 else 1)
+    cycles = workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * step / 2
     if beside and count <= known.multiprocessors:
-        step *= costs["lone"]
-    return workgroups / known.multiprocessors * steps * math.sqrt(th * tw * bn) * step / 2
+        return costs["lone"] * cycles + costs["end"] * th * tw * bn
+    return cycles
 
 
 def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple[Variant, Matrices] | None:
