@@ -134,7 +134,7 @@ def test_other_convolutions_are_gathered_or_in_tiles(
 def test_what_an_h200_takes(
     any_device: vkq.Device, compute: str, dtype: str, name: str, taken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was the fastest there."""
+    """What was the fastest there, or less than 8 % slower."""
     sizes = dict(one.split("=") for one in name.split(","))
     sizes = {"W": sizes["H"], "KH": "1", "KW": "1"} | sizes
     p = parse(f"conv2d[{','.join(f'{key}={value}' for key, value in sizes.items())}]")

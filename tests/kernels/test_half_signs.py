@@ -98,7 +98,7 @@ def test_convolutions_have_the_bits_of_others(
         kernel.tile = "8x8x64_straight"
         layer._kernel = lambda m, q: kernel
         assert layer.plan(Spec(x.shape, "float16")).variants == (
-            f"{half_tiles.STRAIGHT}:float16.{way}.eights.8x8x64_straight",
+            f"{half_ways.STRAIGHT_TILES}:float16.{way}.eights.8x8x64_straight",
         )
         return kernel.gathered.signed, layer(x)
 

@@ -25,9 +25,7 @@ from .divisor import divisor
 from .floats import FloatGemm
 from .half import HalfMatrices
 from .half_planes import Planes
-from .half_ways import FLOAT16, STEP, fits
-from .half_ways import STRAIGHT as PAIRED
-from .half_ways import STRAIGHT_TILES as STRAIGHT
+from .half_ways import FLOAT16, STEP, STRAIGHT, STRAIGHT_TILES, fits
 from .half_weights import (
     PAIRS_LAYOUT,
     WEIGHT_LAYOUT,
@@ -42,9 +40,9 @@ from .weights import Int8, Int32
 
 TILES = "conv2d_q8csw__tiles_coopmat"
 CHUNK = 64  # channels whose pixels are in shared memory at a time, CH of both
-BLOCK = 32  # of them, whose weights STRAIGHT reads at once
-LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT multiplies together
-RUN = 8  # channels that STRAIGHT reads at once
+BLOCK = 32  # of them, whose weights STRAIGHT_TILES reads at once
+LINES_REGISTERS = 208  # of sums, and of the weights of lines of taps that STRAIGHT_TILES multiplies together
+RUN = 8  # channels that STRAIGHT_TILES reads at once
 VECTOR = 4  # pixels of x that it reads at once, of lines of whole vectors
 LINES = {"eights": 8, "fours": 4, "twos": 2}  # pixels of vectors whose lines are whole ones, of y
 
@@ -67,7 +65,7 @@ class PixelTile:
         count = p.n * p.groups * math.prod(-(-length // self.size(name)) for length, name in tiles)
         share = math.ceil(count / known.multiprocessors)
         pixels, channels = self.size("TH") * self.size("TW") * math.prod(p.stride) / 128, self.size("CH")
-        cost = known.half_pixel_costs["straight" if self.variant.shader == STRAIGHT else dtype]
+        cost = known.half_pixel_costs["straight" if self.variant.shader == STRAIGHT_TILES else dtype]
         steps = -(-p.ic // (p.groups * channels)) * (p.kh * p.kw * channels / STEP + cost * pixels)
         return max(alone * steps, share * (end + together * steps))
 
@@ -118,11 +116,11 @@ class HalfConvolution:
         lines = _lines(p)
         found = [
             PixelTile(variant, matrices)
-            for shader in ((TILES, STRAIGHT) if _straight(p) else (TILES,))
+            for shader in ((TILES, STRAIGHT_TILES) if _straight(p) else (TILES,))
             for variant in catalog().shaders[shader].variants
             if variant.axes["x"] == dtype and self.tile in (None, variant.axes["tile"])
             if variant.axes.get("w", way) == way and variant.axes.get("lines", lines) == lines
-            for matrices in advertised_half(facts, sums=shader == STRAIGHT)
+            for matrices in advertised_half(facts, sums=shader == STRAIGHT_TILES)
             if fits(variant, matrices)
             and int(variant.defines["TW"]) % matrices.n == 0
             and not refusals(variant, variant.constants(self._values(p, variant, matrices)), facts)
@@ -143,7 +141,7 @@ class HalfConvolution:
         h, w = halo(p, variant)
         size = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
         units = matrices.constants(variant)
-        if variant.shader == STRAIGHT:
+        if variant.shader == STRAIGHT_TILES:
             d = {name: int(variant.defines[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
@@ -164,7 +162,7 @@ class HalfConvolution:
         push = self.gemm.push(p.gemm_m, p.oh * p.ow) | window(p) | tiles | {
             "group_channels": p.ic // p.groups, "oh": p.oh, "ow": p.ow, "taps": p.kh * p.kw,
         }  # fmt: skip
-        if found.variant.shader == STRAIGHT:
+        if found.variant.shader == STRAIGHT_TILES:
             tiles["tiles_n"] = -(-4 * self.gemm.n4 // found.size("BN"))
             for name, count in tiles.items():
                 push |= divisor(name, count)
@@ -172,14 +170,14 @@ class HalfConvolution:
             push["steps"] = p.kh * p.kw * found.size("CH") // found.size("BK")
         values = self._values(p, found.variant, found.matrices)
         program = self.device.program(found.variant, values, found.matrices.subgroup)
-        scales = self.gathered.parameters(PAIRED if found.variant.shader == STRAIGHT else FLOAT16)
+        scales = self.gathered.parameters(STRAIGHT if found.variant.shader == STRAIGHT_TILES else FLOAT16)
         slots = [x, b.constant(self.weights(found)), b.constant(scales), y]
         return b.dispatch(program, slots, push, self.gemm.macs(p.gemm_m))
 
 
 def by_columns(weight: Int8) -> Int8:
-    """(OC, IC, KH, KW) as STRAIGHT reads it: (OC, K) with k = (chunk of channels, kw, block of them, kh,
-    channel)."""
+    """(OC, IC, KH, KW) as STRAIGHT_TILES reads it: (OC, K) with k = (chunk of channels, kw, block of them,
+    kh, channel)."""
     w, (oc, _, kh, kw) = chunked(weight, CHUNK, 1), weight.shape
     blocks: Int8 = w.reshape(oc, -1, kh, kw, CHUNK // BLOCK, BLOCK).transpose(0, 1, 3, 4, 2, 5)
     return blocks.reshape(w.shape)
@@ -192,8 +190,8 @@ def _lines(p: Conv2dProblem) -> str | None:
 
 
 def _straight(p: Conv2dProblem) -> bool:
-    """Whether lines and channels are as STRAIGHT reads and writes them, of a filter of more than one tap and
-    steps of one pixel: others have not been timed."""
+    """Whether lines and channels are as STRAIGHT_TILES reads and writes them, of a filter of more than one
+    tap and steps of one pixel: others have not been timed."""
     channels = p.ic // p.groups
     timed = p.kh * p.kw > 1 and p.stride == (1, 1)
     return timed and channels > 0 == channels % RUN and _lines(p) is not None
