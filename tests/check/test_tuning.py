@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,10 @@ from vkq.check.catalogue import check_of
 from vkq.check.tuning import Trial, winner
 from vkq.cli import main
 from vkq.runtime.device import Device
+from vkq.runtime.program import Program
 from vkq.select import tune
 from vkq.select.tune import Setting
+from vkq.shader.spec import Value, Variant
 
 from ..select.test_tune import fresh  # noqa: F401  a fixture
 
@@ -44,6 +47,28 @@ def test_every_setting_is_measured_and_the_best_again(device: Device, few: None)
     assert {r.setting for r in results if not r.final} >= {A, B, C}
     assert all(r.time_us and r.time_us > 0 for r in results)
     assert any(r.final for r in results)
+
+
+def test_every_setting_runs_a_program_of_its_own(
+    software_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer keeps a plan for each forced setting; with one plan for all, every time is the first one's."""
+    made: set[object] = set()
+    program = Device.program
+
+    def noted(
+        self: Device, variant: Variant, constants: Mapping[str, Value], subgroup_size: int = 0
+    ) -> Program:
+        made.add((variant.name, *constants.items()))
+        return program(self, variant, constants, subgroup_size)
+
+    monkeypatch.setattr(Device, "program", noted)
+    monkeypatch.setattr(tuning, "SAMPLE_US", 1.0)
+    results = list(tuning.tuned(software_device, check_of(NAME), "portable"))
+    settings = {result.setting for result in results}
+    assert settings == {*tune.candidates(software_device.capabilities)}
+    assert len(made) == len(settings) == 36
+    assert not [result.error for result in results if result.error]
 
 
 def test_without_timestamps_the_host_times(

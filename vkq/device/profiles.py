@@ -186,9 +186,9 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
         _preferred.reset(token)
 
 
-def is_preferred() -> bool:
-    """Whether something is `preferred` here, be it nothing."""
-    return _preferred.get() is not None
+def preference() -> tuple[tuple[str, Any], ...] | None:
+    """What is `preferred` here, perhaps nothing; None outside of such a block."""
+    return _preferred.get()
 
 
 def _file() -> dict[str, Any]:

@@ -23,7 +23,7 @@ from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.kept import keep
-from ..select import kernels, tune
+from ..select import kernels
 from .applied import applied
 from .layer import Layer, as_tuned
 
@@ -98,7 +98,7 @@ class Conv2d(Layer[Conv2dProblem]):
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
     def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
-        key = problem, tune.is_forced()
+        key = problem, kernels.asked()
         found = self._methods.get(key)
         if found is None:
             with kernels.tuned(self.device.capabilities, problem.name, self.scheme):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
 from ..schemes.base import COMPUTE, Weight, XParams
 from ..schemes.choose import scheme_of
-from ..select import kernels, tune
+from ..select import kernels
 from ..select.path import PATHS, Choice
 
 
@@ -118,8 +118,8 @@ class Layer(OfOneProcess, Generic[P]):
         self.path = path
         self.device = opened(device)
         self._choice = self._scheme.choice(self.device)
-        self._plans: dict[tuple[Spec, bool], Plan] = {}
-        self._problems: dict[tuple[tuple[int, ...], bool], tuple[P, str]] = {}
+        self._plans: dict[tuple[Spec, Hashable], Plan] = {}
+        self._problems: dict[tuple[tuple[int, ...], Hashable], tuple[P, str]] = {}
 
     @property
     def scheme(self) -> str:
@@ -151,12 +151,12 @@ class Layer(OfOneProcess, Generic[P]):
             raise ArgumentError(
                 f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same"
             )
-        plan = self._plans.get((x.spec, tune.is_forced()))
+        plan = self._plans.get((x.spec, kernels.asked()))
         return run(plan or self.plan(x.spec), (x,), out, self._op)
 
     def plan(self, x: Spec) -> Plan:
         """What the layer does with an input of this shape, type and layout; made once for each."""
-        key = x, tune.is_forced()  # for which kernels without settings are not taken
+        key = x, kernels.asked()
         found = self._plans.get(key)
         if found is None:
             b = Builder(self.device)
@@ -205,7 +205,7 @@ class Layer(OfOneProcess, Generic[P]):
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
         """The problem for an input's shape, and the layout in which its kernels take int8 and give it."""
-        key = x_shape, tune.is_forced()
+        key = x_shape, kernels.asked()
         found = self._problems.get(key)
         if found is None:
             problem = self._problem(x_shape)

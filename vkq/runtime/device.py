@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..device.capabilities import Capabilities
-from ..device.profiles import profile
+from ..device.profiles import preference, profile
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
@@ -151,7 +151,7 @@ class Device(OfOneProcess):
     def plan(self, key: Hashable, make: Callable[[], P]) -> P:
         """What *make* returns, made once for each key; the latest PLANS_KEPT are kept. Thread-safe."""
         self.check_usable()
-        found: P = self._plans.get((key, self.soft_float), make)
+        found: P = self._plans.get((key, self.soft_float, preference()), make)
         return found
 
     @property

@@ -8,14 +8,15 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
-from ..device.profiles import is_preferred, preferred, tuned_families
+from ..device.profiles import preference, preferred, tuned_families
+from . import tune
 
 Candidates = Mapping[str, str]  # candidate by family
 _tuned: dict[str, dict[str, Candidates]] = {}  # by device, then subject
@@ -25,6 +26,12 @@ _lock = threading.Lock()
 def subject(problem: str, scheme: str) -> str:
     """What a choice is kept by: ``linear[M=1,K=64,N=32] q8csw``."""
     return f"{problem} {scheme}"
+
+
+def asked() -> Hashable:
+    """What is asked for in this context in place of a device's choices: plans and methods that are kept
+    depend on it."""
+    return tune.forced_setting(), preference()
 
 
 def says(choice: Candidates) -> dict[str, Any]:
@@ -39,7 +46,7 @@ def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.A
     """In the block the profile says what was tuned for the problem, where it was; while a candidate is being
     measured, that one stays."""
     choice = stored(capabilities).get(subject(problem, scheme))
-    return preferred(says(choice)) if choice and not is_preferred() else contextlib.nullcontext()
+    return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
 
 
 def stored(capabilities: Capabilities) -> Mapping[str, Candidates]:

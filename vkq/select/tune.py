@@ -157,6 +157,11 @@ def is_forced() -> bool:
     return _forced.get() is not None
 
 
+def forced_setting() -> Setting | None:
+    """The setting that is `forced` here, or None."""
+    return _forced.get()
+
+
 def stored(capabilities: Capabilities) -> Mapping[str, Setting]:
     """The tuned settings of a device by bucket."""
     with _lock:
