@@ -1,11 +1,11 @@
 """Case lists, sweeps and what the command line names."""
 
-import time
 from pathlib import Path
 
 import pytest
 
 from tests import cases as shapes
+from tests.effort import little_work
 from vkq.bench import cases
 from vkq.bench.cases import expand, load_list, select, swept
 from vkq.check.cases import SCHEMES, Case
@@ -177,10 +177,8 @@ def test_the_swept_size() -> None:
     ],
 )
 def test_names_that_cannot_be_run_are_refused(text: str, message: str) -> None:
-    begun = time.process_time()
-    with pytest.raises(ArgumentError, match=message):
+    with little_work(), pytest.raises(ArgumentError, match=message):
         select([text])
-    assert time.process_time() - begun < 1
 
 
 def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> None:
@@ -188,11 +186,10 @@ def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> No
     for number in range(27):
         (tmp_path / f"l{number}.yaml").write_text(f"summary: s\ninclude: [{f'l{number + 1}, ' * 2}]\n")
     (tmp_path / "l27.yaml").write_text('summary: s\ncases:\n  - {case: "linear[M=1,K=4,N=4]", reason: r}\n')
-    begun = time.process_time()
-    with pytest.raises(SpecError, match=r"16 inside each other"):
-        load_list(tmp_path / "l0.yaml")
-    assert len(load_list(tmp_path / "l13.yaml")) == 1
-    assert time.process_time() - begun < 1
+    with little_work():
+        with pytest.raises(SpecError, match=r"16 inside each other"):
+            load_list(tmp_path / "l0.yaml")
+        assert len(load_list(tmp_path / "l13.yaml")) == 1
     many = ", ".join(f"m{number}" for number in range(150))
     (tmp_path / "m.yaml").write_text(f"summary: s\ninclude: [{many}]\n")
     for number in range(150):
@@ -211,10 +208,9 @@ def test_lists_that_include_each_other_twice_are_read_once(tmp_path: Path) -> No
 def test_a_list_states_a_bounded_number_of_cases(tmp_path: Path, case: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text("summary: s\ncases:\n" + f"  - {case}\n" * 500)
-    begun = time.process_time()
-    with pytest.raises(SpecError, match=r"a\.yaml:[34]: .*1?0000 cases|20000 cases are stated"):
+    stated = r"a\.yaml:[34]: .*1?0000 cases|20000 cases are stated"
+    with little_work(), pytest.raises(SpecError, match=stated):
         load_list(file)
-    assert time.process_time() - begun < 1
 
 
 @pytest.mark.parametrize("name", ["../a", "/etc/a", "sub/a", ".", "a.b"])

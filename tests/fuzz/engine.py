@@ -6,17 +6,20 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import signal
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 from hypothesis import strategies as st
 
+from tests.effort import steps_at_most
+
 from .targets import Target, once
 
-SECONDS = 1.0  # of processor time that one input may take
+WATCH_S = 1.0  # of processor time, after which the work of an input is counted
+STEPS = 10_000_000  # bytecode instructions that one input may run
 MEGABYTES = 300  # of memory, above what the process has before
 MOST_BYTES = 60_000  # of an input
 MEMORY = next(
@@ -72,20 +75,42 @@ def bounded_memory() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, before)
 
 
+class TookLong(BaseException):
+    """An input ran longer than `WATCH_S`. No handler of the tested code catches it."""
+
+
 @contextlib.contextmanager
-def checking(target: Target, seconds: float | None = None) -> Iterator[Callable[[bytes], None]]:
-    """What tries one input of a target: it raises what the input raised, or AssertionError where that took
-    *seconds* (`SECONDS`) three times, so that no collection of garbage counts."""
-    most = SECONDS if seconds is None else seconds
+def watched() -> Iterator[None]:
+    """Raise `TookLong` inside the block after `WATCH_S` of processor time."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TookLong
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, WATCH_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+@contextlib.contextmanager
+def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
+    """Yield a function that tries one input of a target. It raises what the input raised.
+
+    An input that takes longer than `WATCH_S` of processor time is stopped, and run again while its
+    instructions are counted: AssertionError above `STEPS`. A slow machine changes no verdict.
+    """
     with tempfile.TemporaryDirectory(prefix="vkq-fuzz-", dir=MEMORY) as folder, bounded_memory():
 
         def check(data: bytes) -> None:
-            took: list[float] = []
-            while len(took) < 3 and (not took or took[-1] >= most):
-                begun = time.process_time()
-                once(target, data, Path(folder))
-                took.append(time.process_time() - begun)
-            assert min(took) < most, f"{min(took):.1f} s for {len(data)} bytes"
+            try:
+                with watched():
+                    once(target, data, Path(folder))
+            except TookLong:
+                with steps_at_most(STEPS):
+                    once(target, data, Path(folder))
 
         yield check
 

@@ -15,7 +15,6 @@ import time
 
 import atheris
 
-SLOWER = 4  # times as long may an input take, as counting branches takes time of its own
 LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own dictionaries hold 64 bytes
 
 # A module that an editable installation's finder loads gets no counters, so the checkout on sys.path comes
@@ -23,7 +22,7 @@ LONG = 0.1  # of the mutations put a token in, maybe many times: libFuzzer's own
 sys.meta_path.sort(key=lambda finder: not isinstance(finder, type))
 
 with atheris.instrument_imports(include=["vkq"]):
-    from .engine import SECONDS, checking
+    from .engine import checking
     from .targets import TARGETS, Target
 
 
@@ -41,7 +40,7 @@ def main() -> None:
     name, seconds, *options = sys.argv[1:]
     target = TARGETS[name]
     counted = atheris.instrument_imports(include=["vkq"])  # what is imported late, too
-    with counted, checking(target, SLOWER * SECONDS) as check:
+    with counted, checking(target) as check:
         end = time.process_time() + float(seconds)
 
         def limited(data: bytes) -> None:
