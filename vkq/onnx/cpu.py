@@ -11,10 +11,14 @@ import numpy.typing as npt
 from ..errors import ModelError
 from ..graph.graph import Array
 
+# Quantizes float weights to 8 bits per tensor wherever activations are quantized: the model then computes
+# other numbers than it says.
+CHANGES_NUMBERS = ["WeightBiasQuantization"]
+
 
 def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
     """A session of ONNX Runtime that computes int8 activations in integers on every machine: on x86-64 it
-    takes floats without the option.
+    takes floats without the option. Optimizers that change the model's numbers are off.
 
     Raises ModelError where the package is missing, with what it was *needed* for, and where it refuses the
     model.
@@ -27,7 +31,9 @@ def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
     options.add_session_config_entry("session.qdqisint8allowed", "1")
     source = model if isinstance(model, bytes) else os.fspath(model)
     try:
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            source, options, providers=["CPUExecutionProvider"], disabled_optimizers=CHANGES_NUMBERS
+        )
     except Exception as error:  # a class of its own for each kind of failure
         raise ModelError(f"ONNX Runtime refuses the model: {str(error)[:500]}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -93,9 +93,9 @@ def slices(node: Node, shape: Sequence[int], given: Sequence[Sequence[int] | Non
         size = shape[axis]
         if step > 0:
             found[axis] = slice(start, end, step)
-        else:
-            last = None if end < -size else end
-            found[axis] = slice(min(start, size - 1), last, step)
+        else:  # ONNX clamps the start to the data; Python's slices begin before it, with nothing
+            first, last = (value + size if value < 0 else value for value in (start, end))
+            found[axis] = slice(min(max(first, 0), size - 1), None if last < 0 else last, step)
     return tuple(found)
 
 
@@ -194,26 +194,35 @@ def margins(node: Node, rank: int, pads: Sequence[int], axes: Sequence[int] | No
 def _pad(x: Inputs) -> list[Spec]:
     given = x.spec(0).shape
     around = margins(x.node, len(given), _needed(x, 1), x.numbers(3))
-    return like(x, [d + before + after for d, (before, after) in zip(given, around, strict=True)])
+    shape = [d + before + after for d, (before, after) in zip(given, around, strict=True)]
+    if min(shape, default=0) < 0:
+        raise ModelError(f"{x.node}: its pads {around} cut off more than {given} and what they add hold")
+    return like(x, shape)
 
 
 def _pad_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given, axes = there(x[0]), x[3] if len(x) > 3 else None
     pads = [int(v) for v in there(x[1]).reshape(-1)]
     around = margins(node, given.ndim, pads, None if axes is None else [int(a) for a in axes.reshape(-1)])
-    cut = given[
-        tuple(slice(max(0, -b), d + min(0, a)) for d, (b, a) in zip(given.shape, around, strict=True))
-    ]
     grown = [(max(0, before), max(0, after)) for before, after in around]
     mode = node.attributes.get("mode", "constant")
     if mode == "constant":
         fill = x[2] if len(x) > 2 else None
         value = given.dtype.type(0) if fill is None else fill.reshape(())
-        return one(np.pad(cut, grown, constant_values=value))
+        return one(_cropped(np.pad(given, grown, constant_values=value), around))
     if mode not in ("reflect", "edge", "wrap"):
         raise ModelError(f"{node}: mode is {mode!r}; it must be constant, reflect, edge or wrap")
-    known: Any = mode
+    cut, known = _cropped(given, around), cast(Any, mode)
+    if any(not size and max(pair) > 0 for size, pair in zip(cut.shape, around, strict=True)):
+        raise ModelError(f"{node}: its pads {around} leave nothing of {given.shape} that {mode} could repeat")
     return one(np.pad(cut, grown, mode=known))
+
+
+def _cropped(x: Array, around: Sequence[tuple[int, int]]) -> Array:
+    """Without what negative margins cut off."""
+    return x[
+        tuple(slice(max(0, -b), max(0, d + min(0, a))) for d, (b, a) in zip(x.shape, around, strict=True))
+    ]
 
 
 def _dropout(x: Inputs) -> list[Spec]:

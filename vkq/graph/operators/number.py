@@ -56,8 +56,8 @@ def transposed_options(node: Node, x_shape: Sequence[int], w_shape: Sequence[int
             if total < 0:
                 raise UnsupportedForm(f"{node}: its output_shape {tuple(wanted)} is beyond what x reaches")
             less, more = total // 2, total - total // 2
-            before.append(more if auto == "SAME_LOWER" else less)
-            after.append(less if auto == "SAME_LOWER" else more)
+            before.append(less if auto == "SAME_UPPER" else more)  # ONNX: the odd one belongs to the start
+            after.append(more if auto == "SAME_UPPER" else less)
         pads = (*before, *after)
     return {
         "stride": strides, "padding": pads, "output_padding": added, "dilation": dilations,

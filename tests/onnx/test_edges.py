@@ -1,0 +1,138 @@
+"""Attributes at the edge of what ONNX allows, where the shape or the last bit is easily another: against ONNX
+Runtime."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx.cpu import cpu_session
+from vkq.onnx.fallback import FallbackWarning
+
+from .test_operators import around, bytes_of, check, model, q
+
+
+def many(nodes: list[Any], constants: dict[str, Any], x: np.ndarray, results: list[str]) -> bytes:
+    """A model with several results of the type of x."""
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    info = helper.make_tensor_value_info
+    stored = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    made = [info(name, kind, None) for name in results]
+    graph = helper.make_graph(nodes, "g", [info("x", kind, x.shape)], made, stored)
+    opsets = [helper.make_opsetid("", 21)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+
+
+def all_equal(device: vkq.Device, data: bytes, x: np.ndarray) -> None:
+    """Every result as ONNX Runtime's."""
+    got = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    for number, (a, b) in enumerate(zip(got, ort.InferenceSession(data).run(None, {"x": x}), strict=True)):
+        np.testing.assert_array_equal(a, b, err_msg=f"result {number}")
+
+
+def test_slices_that_begin_and_end_outside(any_device: vkq.Device) -> None:
+    """A start before the data counts as its first element where the step is negative."""
+    x, nodes, constants = np.arange(1, 6, dtype=np.uint8), [], {"ax": np.array([0])}
+    cases = list(itertools.product((-9, -5, 0, 2, 9), (-99, -6, -5, -1, 0, 3, 99), (-1, -2, 1, 3)))
+    for i, numbers in enumerate(cases):
+        names = [f"{kind}{i}" for kind in ("a", "e", "s")]
+        constants |= dict(zip(names, ([np.array([number]) for number in numbers]), strict=True))
+        nodes.append(helper.make_node("Slice", ["x", *names[:2], "ax", names[2]], [f"y{i}"]))
+    all_equal(any_device, many(nodes, constants, x, [f"y{i}" for i in range(len(cases))]), x)
+
+
+CROPS = [(3, -3), (-3, 3), (-4, 3), (3, -4), (-3, 6), (4, -2), (-1, 2), (5, -6), (-1, -1)]
+
+
+def test_pads_that_cut_off_more_than_the_data(any_device: vkq.Device) -> None:
+    """What is cut off may be the margin of the other end."""
+    for x in (np.array([1, 2], np.uint8), np.arange(6, dtype=np.uint8).reshape(2, 3)):
+        nodes, constants = [], {"v": np.uint8(9)}
+        for i, (before, after) in enumerate(CROPS):
+            rest = [1] * (x.ndim - 1)
+            constants[f"p{i}"] = np.array([before, *rest, after, *rest])
+            nodes.append(helper.make_node("Pad", ["x", f"p{i}", "v"], [f"y{i}"]))
+        all_equal(any_device, many(nodes, constants, x, [f"y{i}" for i in range(len(CROPS))]), x)
+
+
+@pytest.mark.parametrize(
+    ("mode", "pads", "why"),
+    [
+        ("constant", [-2, -1], "cut off more than"),
+        ("edge", [-3, 3], "leave nothing"),
+        ("wrap", [4, -2], "leave"),
+    ],
+)
+def test_pads_that_no_data_allows_name_their_node(
+    any_device: vkq.Device, mode: str, pads: list[int], why: str
+) -> None:
+    x = np.array([1, 2], np.uint8)
+    node = helper.make_node("Pad", ["x", "p"], ["y"], name="margin", mode=mode)
+    data = model([node], {"x": x}, {"p": np.array(pads)}, "uint8", 21)
+    with pytest.raises(vkq.ModelError, match=f"margin.*{why}"):
+        vkq.onnx.InferenceSession(data, any_device).run(None, {"x": x})
+
+
+@pytest.mark.parametrize("auto", ["NOTSET", "SAME_LOWER", "SAME_UPPER"])
+@pytest.mark.parametrize("size", [(4, 9), (5, 10)])
+def test_the_odd_padding_of_an_output_shape(device: vkq.Device, auto: str, size: tuple[int, int]) -> None:
+    """It belongs to the start, but for SAME_UPPER."""
+    x = bytes_of((1, 2, 2, 5), "uint8")
+    constants = q("x", 0.05, 100, "uint8") | {
+        "w": bytes_of((2, 3, 3, 2), "int8", 1), "ws": np.float32(0.01), "wz": np.int8(0),
+    }  # fmt: skip
+    weight = helper.make_node("DequantizeLinear", ["w", "ws", "wz"], ["k"])
+    node = helper.make_node(
+        "ConvTranspose", ["a", "k"], ["b"], output_shape=size, strides=[2, 2], auto_pad=auto
+    )
+    check(device, model([weight, *around(node)], {"x": x}, constants, "uint8"), {"x": x})
+
+
+def test_sixteen_bit_activations_keep_their_weights(any_device: vkq.Device) -> None:
+    """In the fallback: an optimizer of ONNX Runtime quantizes float weights, also those that were dequantized
+    before it saw them, anew for the whole tensor."""
+    rng = np.random.default_rng(0)
+    x, scales = rng.standard_normal((1, 3, 8, 8)).astype(np.float32), np.array([1e-3, 1e-4, 5e-3, 3e-5])
+    constants = {
+        "w": bytes_of((4, 3, 3, 3), "int8"), "ws": scales.astype(np.float32), "s": np.float32(2**-13),
+        "z": np.uint16(32767), "y": np.float32(3e-4),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "s", "z"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=0),
+        helper.make_node("Conv", ["xd", "wd"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "y", "z"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "y", "z"], ["r"]),
+    ]
+    graph = onnx.helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, x.shape)],
+        [helper.make_tensor_value_info("r", 1, None)],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    exact = _convolved(x, constants)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning):
+        (got,) = session.run(None, {"x": x})
+    (beside,) = cpu_session(data, "test").run(None, {"x": x})
+    for each in (got, beside):
+        assert np.abs(each - exact).max() <= constants["y"] * 0.51  # half a step, and float32's own error
+
+
+def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
+    """The real convolution of the activations as 16 bits have them, in float64."""
+    step = float(c["s"])
+    seen = (np.clip(np.rint(x / np.float32(step)) + 32767, 0, 65535) - 32767) * step
+    weight = c["w"].astype(np.float64) * c["ws"].astype(np.float64).reshape(-1, 1, 1, 1)
+    windows = np.lib.stride_tricks.sliding_window_view(seen, (3, 3), (2, 3))
+    return np.einsum("nchwij,ocij->nohw", windows, weight)
