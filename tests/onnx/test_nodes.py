@@ -17,6 +17,7 @@ from onnx import numpy_helper
 import vkq
 import vkq.onnx
 from vkq.check import graph as oracle
+from vkq.graph.executable import Executable
 from vkq.onnx import ModelError, backend
 from vkq.onnx.reader import fixed
 
@@ -60,7 +61,7 @@ QUANTIZED = [
     "clip_default_int8_max",
     "clip_default_int8_inbounds",
 ]
-TAKEN = 501  # of ONNX 1.22.0's tests, so many run on a device; and at least so many in NumPy:
+TAKEN = 398  # of ONNX 1.22.0's tests, at least so many compute on a device; and so many in NumPy:
 COMPUTED = 590
 
 
@@ -106,19 +107,23 @@ def test_quantized(device: vkq.Device, name: str) -> None:
 
 
 def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
-    """What the device does not take is refused by a ModelError, and nothing that it takes is wrong."""
+    """What the device does not take is refused by a ModelError, and nothing that it takes is wrong. Tests
+    whose inputs all count as constants are computed when the model is loaded, and do not count."""
     count: Counter[str] = Counter()
     for name in NAMES:
         for model, inputs, outputs in cases(name):
             try:
-                results = backend.prepare(model, any_device).run(inputs)
+                prepared = backend.prepare(model, any_device)
+                results = prepared.run(inputs)
             except ModelError:
                 count["refused"] += 1
                 continue
             for got, want in zip(results, outputs, strict=True):
                 same(got, want)
-            count["taken"] += 1
-    assert count["taken"] == TAKEN, count
+            (made,) = prepared.session._executables.kept.values()
+            ahead = isinstance(made, Executable) and not made.results
+            count["ahead" if ahead else "taken"] += 1
+    assert count["taken"] >= TAKEN, count
 
 
 def test_every_node_in_numpy() -> None:

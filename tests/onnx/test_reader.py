@@ -83,20 +83,6 @@ def test_unknown_operators_are_all_listed(any_device: vkq.Device) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-@pytest.mark.parametrize("fallback", [None, "onnxruntime"])
-def test_branches_are_refused_by_name(any_device: vkq.Device, fallback: str | None) -> None:
-    """Their graphs are not read, nor handed on."""
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])
-    branch = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "branch", [], [y])
-    node = helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2])
-    c = numpy_helper.from_array(np.array(True), "c")
-    data = helper.make_model(helper.make_graph([node], "g", [x], [y], [c]))
-    data.opset_import[0].version = 17
-    with pytest.raises(vkq.ModelError, match=r"If has graphs of its own \(else_branch, then_branch\)"):
-        vkq.onnx.InferenceSession(data, any_device, fallback=fallback)
-
-
 @pytest.mark.parametrize(
     ("op", "inputs", "attributes", "error"),
     [

@@ -18,7 +18,7 @@ from tests.runtime.work import counted, failing
 from vkq.kernels import binary
 from vkq.numerics.elementwise import binary_table
 from vkq.onnx.fallback import FallbackWarning
-from vkq.onnx.session import KEPT
+from vkq.onnx.prepared import KEPT
 from vkq.runtime.plan import Resident
 
 
@@ -82,9 +82,9 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
     for batch in (1, 3, 2, 1):
         feed = {"x": images(batch, 3, 16, 16, seed=batch)}
         np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(resnet, feed)[0])
-    layers = dict(session._layers)
+    layers = dict(session._executables.layers)
     session.run(None, {"x": images(5, 3, 16, 16)})
-    assert session._layers == layers, "weights are shared between batches"
+    assert session._executables.layers == layers, "weights are shared between batches"
     session = vkq.onnx.InferenceSession(filter_, any_device)
     for size in ((16, 16), (7, 33), (1, 1)):
         feed = {"x": images(1, 3, *size)}
@@ -95,7 +95,7 @@ def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: byt
     session = vkq.onnx.InferenceSession(filter_, any_device)
     for width in range(1, KEPT + 4):
         session.run(None, {"x": images(1, 3, 4, width)})
-    assert len(session._executables) == KEPT
+    assert len(session._executables.kept) == KEPT
 
 
 def test_wrong_inputs(any_device: vkq.Device, resnet: bytes) -> None:
@@ -222,7 +222,7 @@ def test_map_again_prepares_nothing(any_device: vkq.Device, resnet: bytes) -> No
         for _ in range(3):
             np.testing.assert_array_equal(list(session.map(x, 2)), want)
         assert counted() == 0
-    assert len(session._executables) == 3  # of five, two and one
+    assert len(session._executables.kept) == 3  # of five, two and one
 
 
 def test_map_on_the_cpu_too(any_device: vkq.Device, folder: Path) -> None:

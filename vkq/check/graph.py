@@ -42,7 +42,9 @@ def run(graph: Graph, inputs: Mapping[str, Array], every: bool = False) -> dict[
         values[name] = inputs[name]
     for node in graph.nodes:
         arrays = [values[name] if name else None for name in node.inputs]
-        results = COMPUTE[node.op](node, arrays) if node.op in COMPUTE else compute(node, arrays)
+        if node.op == "foreign":
+            raise ModelError(f"{node}: the oracle does not know it")
+        results = COMPUTE.get(node.op, compute)(node, arrays) or ()
         values.update((name, array) for name, array in zip(node.outputs, results, strict=False) if name)
     return values if every else {name: values[name] for name in graph.outputs}
 

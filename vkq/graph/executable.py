@@ -40,12 +40,12 @@ def refusals(graph: Graph) -> list[tuple[Node, str]]:
     return [(node, why) for node, why in found if why]
 
 
-def listed(graph: Graph, refused: Sequence[tuple[Node, str]]) -> str:
+def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None = None) -> str:
     """In words: a line for the first node of each operator and reason, sizes aside, with names of others."""
     alike: dict[tuple[str, str], list[tuple[Node, str]]] = {}
     for node, why in refused:
         alike.setdefault((str(node).split()[0], re.sub(r"\d+", "", why)), []).append((node, why))
-    lines = [f"{len(refused)} of {len(graph.nodes)} nodes cannot run on a device:"]
+    lines = [f"{len(refused)} of {total or len(graph.nodes)} nodes cannot run on a device:"]
     for (node, why), *others in alike.values():
         names = [repr(other.source) for other, _ in others[:NAMED]] + ["..."] * (len(others) > NAMED)
         more = f"; so {len(others)} more: {', '.join(names)}" if others else ""

@@ -1,96 +1,102 @@
 """Operators that vkq does not know: kept in the graph, so that the list of refusals is whole and a fallback
-can run them."""
+can run them. Their results' shapes come from onnx, else from ONNX Runtime; what they make of constants, too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError
-from ..graph.graph import Node, Spec
-from ..graph.operators.operator import Inputs
+from ..graph.graph import Array, Node, Spec
+from ..graph.operators.operator import Inputs, OpenShape
+from .alone import computed, in_onnx, is_graph, runtime_specs, type_of
 from .protobuf import package
 from .tensors import NEWEST, Argument, argument_of
 
-GRAPH = "a graph"  # what the reader makes of an attribute that is one
 LIKE_X = ("GroupNormalization", "MeanVarianceNormalization")  # whose result onnx knows by its body alone
+# Whose results are other ones in each run: never computed ahead.
+RANDOM = (
+    "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli",
+)  # fmt: skip
 
 
-def unknown(node: Node, domain: str, opset: int | None, why: str = "") -> Node:
-    """A node that the graph keeps without knowing what it computes; onnx may know its results' shapes. It is
-    as in *opset* of ai.onnx, or in the newest form."""
+def unknown(
+    node: Node,
+    domain: str,
+    opset: int | None,
+    why: str = "",
+    versions: Mapping[str, int] | None = None,
+    captured: Sequence[str] = (),
+) -> Node:
+    """A node that the graph keeps without knowing what it computes. It is as in *opset* of ai.onnx, or in the
+    newest form.
+
+    versions: of the model's other domains. captured: values that the node's own graphs (If, Loop, Scan) read
+    by name: further inputs here.
+    """
     why = why or f"vkq does not know the operator {domain or 'ai.onnx'}.{node.op}"
+    domains = {**({domain: 1} if domain else {}), **(versions or {})}
     attributes = {
         "op": node.op, "domain": domain, "opset": None if domain else opset, "attributes": node.attributes,
-        "infer": _foreign_specs, "why": why,
+        "infer": _foreign_specs, "compute": _foreign_arrays, "why": why, "captured": tuple(captured),
+        "versions": tuple(sorted((key, version) for key, version in domains.items() if key)),
     }  # fmt: skip
-    return Node("foreign", node.inputs, node.outputs, attributes, node.source)
+    return Node("foreign", (*node.inputs, *captured), node.outputs, attributes, node.source)
 
 
-def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """A node's attributes as ``onnx.helper.make_node`` takes them."""
-    return {key: _attribute(key, value) for key, value in attributes.items()}
+def has_graphs(node: Node) -> bool:
+    """Whether a foreign node is a branch or a loop."""
+    return any(map(is_graph, node.attributes["attributes"].values()))
 
 
-def _attribute(key: str, value: Any) -> Any:
-    onnx = package()
-    if key in ("to", "output_dtype") and isinstance(value, str):
-        return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value))
-    if isinstance(value, np.ndarray):
-        return onnx.numpy_helper.from_array(value)
-    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value
-
-
-def _check_graphs(node: Node) -> None:
-    """Refuses branches and loops."""
-    own, op = node.attributes["attributes"].items(), node.attributes["op"]
-    if graphs := sorted(key for key, value in own if isinstance(value, str) and value == GRAPH):
-        raise ModelError(
-            f"{node}: {op} has graphs of its own ({', '.join(graphs)}), and vkq reads no such operator; fold"
-            " it (a constant condition leaves one branch, a loop can be unrolled), or export the model"
-            " without it"
-        )
+def _foreign_arrays(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
+    return None if node.attributes["op"] in RANDOM else computed(node, arrays)
 
 
 def _foreign_specs(x: Inputs) -> list[Spec]:
-    onnx, a = package(), x.node.attributes
+    """By onnx, which has most operators' shapes; else by ONNX Runtime."""
+    a = x.node.attributes
     if not a["domain"] and a["op"] in LIKE_X:
         return [x.spec(0)]
-    _check_graphs(x.node)
-    refusal, opset = f"{x.node}: {a['why']}", a["opset"] or NEWEST
+    refusal = f"{x.node}: {a['why']}"
     try:
-        schema = onnx.defs.get_schema(a["op"], opset, a["domain"])
-        types = {
-            name: onnx.helper.make_tensor_type_proto(
-                onnx.helper.np_dtype_to_tensor_dtype(np.dtype(s.dtype)), s.shape
-            )
-            for name, s in zip(x.node.inputs, x.specs, strict=True)
-            if s is not None
-        }
-        data = {
-            name: onnx.numpy_helper.from_array(array, name)
-            for name, array in zip(x.node.inputs, x.arrays, strict=True)
-            if array is not None
-        }
-        proto = onnx.helper.make_node(
-            a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **in_onnx(a["attributes"])
-        )
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, proto, types, data, opset_imports=[onnx.helper.make_opsetid(a["domain"], opset)]
-        )
-        arguments = [
-            argument_of(onnx.helper.make_value_info(name, found[name]))
-            if name
-            else Argument("", "float32", ())
-            for name in x.node.outputs
-        ]
-        known = all(found[name].tensor_type.HasField("shape") for name in x.node.outputs if name)
-        if not known or any(isinstance(d, str) for argument in arguments for d in argument.shape):
-            raise ModelError(f"{refusal}, and its results have no fixed shape")
-        return [Spec(argument.dtype, tuple(int(d) for d in argument.shape)) for argument in arguments]
-    except ModelError:
-        raise
-    except Exception as error:
-        raise ModelError(f"{refusal}, nor does onnx know its results' shapes: {error}") from error
+        found, why = None if has_graphs(x.node) else _inferred(x), ""
+    except Exception as error:  # ONNX's own, which are no ValueErrors
+        found, why = None, f", nor does onnx know its results' shapes: {str(error)[:200]}"
+    if found is not None:
+        return found
+    try:
+        return runtime_specs(x.node, x.specs, x.arrays)
+    except OpenShape as error:
+        raise OpenShape(f"{refusal}, and {error}") from error
+    except ModelError as error:
+        raise ModelError(f"{refusal}{why}; {error}") from error
+
+
+def _inferred(x: Inputs) -> list[Spec] | None:
+    """What onnx says of the results; None where it does not know their sizes."""
+    onnx, a = package(), x.node.attributes
+    schema = onnx.defs.get_schema(a["op"], a["opset"] or NEWEST, a["domain"])
+    pairs = list(zip(x.node.inputs, x.specs, x.arrays, strict=True))
+    types = {
+        name: onnx.helper.make_tensor_type_proto(type_of(spec), spec.shape)
+        for name, spec, _ in pairs
+        if spec is not None
+    }
+    data = {name: onnx.numpy_helper.from_array(np.asarray(v), name) for name, _, v in pairs if v is not None}
+    proto = onnx.helper.make_node(
+        a["op"], x.node.inputs, x.node.outputs, domain=a["domain"], **in_onnx(a["attributes"])
+    )
+    imports = [onnx.helper.make_opsetid(a["domain"], a["opset"] or NEWEST)]
+    found = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, opset_imports=imports)
+    if not all(found[name].tensor_type.HasField("shape") for name in x.node.outputs if name):
+        return None
+    arguments = [
+        argument_of(onnx.helper.make_value_info(name, found[name])) if name else Argument("", "float32", ())
+        for name in x.node.outputs
+    ]
+    if any(isinstance(dim, str) for argument in arguments for dim in argument.shape):
+        return None
+    return [Spec(argument.dtype, tuple(int(d) for d in argument.shape)) for argument in arguments]

@@ -27,21 +27,26 @@ def norm(square: bool, root: bool) -> Spelling:
 
 
 def _normal(reading: Reading, node: Node, x: str, axes: Sequence[int]) -> str:
-    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon), the means along these axes."""
+    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) in the type of x, the means along these axes."""
     along = reading.constant(np.array(axes), f"{node.outputs[0]}/axes")
-    small = np.float32(node.attributes.get("epsilon", 1e-5))
+    epsilon = np.float32(node.attributes.get("epsilon", 1e-5))
     apart = reading.emit(node, "Sub", [x, reading.emit(node, "ReduceMean", [x, along])])
     variance = reading.emit(node, "ReduceMean", [reading.emit(node, "Mul", [apart, apart]), along])
-    moved = reading.emit(node, "Add", [variance, reading.constant(small, f"{node.outputs[0]}/epsilon")])
+    small = reading.emit(node, "CastLike", [reading.constant(epsilon, f"{node.outputs[0]}/epsilon"), x])
+    moved = reading.emit(node, "Add", [variance, small])
     return reading.emit(node, "Div", [apart, reading.emit(node, "Sqrt", [moved])])
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
+    """In float32 up to the scale, whatever the type of x, as ``stash_type`` says; 0 says in x's own."""
     axis = int(node.attributes.get("axis", -1))
     if axis >= 0 or len(node.outputs) > 1:
         reading.nodes.append(unknown(node, "", reading.opset))  # how many axes there are is not known here
         return
-    normal, bias = _normal(reading, node, node.inputs[0], range(axis, 0)), node.input(2)
+    x, bias = node.inputs[0], node.input(2)
+    wide = reading.emit(node, "Cast", [x], to="float32") if node.attributes.get("stash_type", 1) else x
+    normal = _normal(reading, node, wide, range(axis, 0))
+    normal = reading.emit(node, "CastLike", [normal, x]) if wide != x else normal
     scaled = reading.emit(node, "Mul", [normal, node.inputs[1]], "" if bias else node.outputs[0])
     if bias:
         reading.emit(node, "Add", [scaled, bias], node.outputs[0])

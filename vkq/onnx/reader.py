@@ -13,9 +13,10 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Array, Graph, Node, Spec, in_order
-from ..graph.passes.constants import fold_constants
+from ..graph.passes.constants import Rest, fold_constants, fold_known
 from ..numerics.stored import owned
-from .foreign import GRAPH, unknown
+from .alone import is_graph
+from .foreign import unknown
 from .inline import inlined
 from .operators import read_node
 from .protobuf import NIBBLES, attribute_of, messages
@@ -38,18 +39,24 @@ class Model:
     name: str = ""
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
-        """The graph for these shapes of the inputs, with flags as uint8; every refusal names the node."""
+        """The graph for these shapes of the inputs; every refusal names the node. Raises
+        OpenShape where numbers decide a shape."""
+        return fold_constants(self._graph(shapes), _otherwise)  # infers every value on its way
+
+    def known(self, shapes: Mapping[str, Sequence[int]]) -> tuple[Graph, Rest]:
+        """The same of what can be planned before numbers are there, and the rest."""
+        return fold_known(self._graph(shapes), _otherwise)
+
+    def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         specs = {name: Spec.of(array) for name, array in self.constants.items()}
-        constants = dict(self.constants)
         for argument in self.inputs:
-            dtype = "uint8" if argument.dtype == "bool" else argument.dtype
-            specs[argument.name] = Spec(dtype, tuple(int(d) for d in shapes[argument.name]))
-        graph = Graph(
-            [a.name for a in self.inputs], [a.name for a in self.outputs], list(self.nodes), constants, specs
-        )
-        return fold_constants(
-            graph, lambda node, why: unknown(node, "", None, why)
-        )  # infers every value on its way
+            specs[argument.name] = Spec(argument.dtype, tuple(int(d) for d in shapes[argument.name]))
+        inputs, outputs = ([a.name for a in arguments] for arguments in (self.inputs, self.outputs))
+        return Graph(inputs, outputs, list(self.nodes), dict(self.constants), specs)
+
+
+def _otherwise(node: Node, why: str) -> Node:
+    return unknown(node, "", None, why)
 
 
 def fixed(model: Model, given: Mapping[str, Array]) -> Model:
@@ -120,11 +127,48 @@ def _model(proto: Any, folder: Path | None) -> Model:
     _check_nibbles(graph, plain, outputs)
     ordered = in_order([node for node, _ in plain], {*(a.name for a in inputs), *reading.constants})
     domains = {id(node): domain for node, domain in plain}
-    for node in ordered:
+    for node in _needed(ordered, outputs):
         if not read_node(reading, node, domains[id(node)]):
-            reading.nodes.append(unknown(node, domains[id(node)], opset))
+            own = node.inputs[: len(node.inputs) - len(captured(node))]
+            plainly = dataclasses.replace(node, inputs=own)
+            unread = unknown(plainly, domains[id(node)], opset, "", opsets, captured(node))
+            reading.nodes.append(unread)
     _check_names(inputs, outputs, reading)
     return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
+
+
+def _needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
+    """Without what no result needs: it may be anything."""
+    needed, kept = {a.name for a in outputs}, []
+    for node in reversed(nodes):
+        if not needed.isdisjoint(node.outputs):
+            kept.append(node)
+            needed.update(name for name in node.inputs if name)
+    return kept[::-1]
+
+
+def captured(node: Node) -> tuple[str, ...]:
+    """The values that a node's graphs (of If, Loop, Scan) read by name; the reader has them as its last
+    inputs."""
+    graphs = [
+        g for v in node.attributes.values() if is_graph(v) for g in (v if isinstance(v, tuple) else (v,))
+    ]
+    return tuple(dict.fromkeys(name for graph in graphs for name in _read_outside(graph)))
+
+
+def _read_outside(graph: Any) -> list[str]:
+    """The names that a graph of a node reads and does not make."""
+    onnx = messages()
+    kinds = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
+    made = {v.name for v in (*graph.input, *graph.initializer)}
+    found: list[str] = []
+    for node in graph.node:
+        inside = [a.g for a in node.attribute if a.type == kinds[0]]
+        inside += [g for a in node.attribute if a.type == kinds[1] for g in a.graphs]
+        read = [*node.input, *(name for one in inside for name in _read_outside(one))]
+        found += [name for name in read if name and name not in made]
+        made.update(node.output)
+    return found + [v.name for v in graph.output if v.name not in made]
 
 
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
@@ -158,7 +202,8 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
     attributes: dict[str, Any] = {}
     for attribute in proto.attribute:
         if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
-            attributes[attribute.name] = GRAPH
+            found = (attribute.g,) if attribute.HasField("g") else tuple(attribute.graphs)
+            attributes[attribute.name] = found[0] if attribute.HasField("g") else found
             continue
         attributes[attribute.name] = _value(attribute_of(attribute), folder)
     for key in ("to", "output_dtype"):
@@ -172,6 +217,8 @@ def _node(reading: Reading, proto: Any, index: int, folder: Path | None) -> tupl
     if not any(outputs):
         raise ModelError(f"node {source}: it has no results")
     node = Node(proto.op_type, tuple(proto.input), outputs, attributes, source)
+    if outside := captured(node):
+        node = dataclasses.replace(node, inputs=(*node.inputs, *outside))
     if domain == "" and node.op == "Constant":
         reading.constants[outputs[0]] = _constant(node)
         return None, domain

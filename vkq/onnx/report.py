@@ -6,9 +6,11 @@ import dataclasses
 from collections import Counter
 from typing import Any
 
-from ..graph.executable import NOT_QUANTIZED, Executable, in_floats, refusals
-from ..graph.graph import Graph
+from ..graph.executable import NOT_QUANTIZED, in_floats, refusals
+from ..graph.graph import Graph, Node
 from .fallback import Mixed
+from .prepared import Prepared, Staged
+from .whole import Whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +53,7 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
     rows = [
         NodeRow(
             node.source,
-            str(node.attributes["op"]) if node.op == "foreign" else node.label,
+            _operator(node),
             str(graph.specs[node.outputs[0]]) if node.outputs[0] else "",
             elsewhere if id(node) in refused else "device",
             refused.get(id(node), ""),
@@ -63,8 +65,12 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
     return Report(title, tuple(rows), (f"{weights} bytes of constants", *hint))
 
 
-def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) -> Report:
+def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:
     """A graph that was recorded on a device: each operator with its shaders, and why they were chosen."""
+    if isinstance(executable, Whole):
+        return Report(title, (), (f"the whole model runs on the CPU through ONNX Runtime: {executable.why}",))
+    if isinstance(executable, Staged):
+        return _staged(executable, layers, title)
     if isinstance(executable, Mixed):
         plain = inspect(executable.graph, title, "CPU")
         note = f"{executable.cpu_nodes} nodes on the CPU; {executable.crossing_bytes} bytes cross in each run"
@@ -92,3 +98,17 @@ def explain(executable: Executable | Mixed, layers: dict[Any, Any], title: str) 
         executable.memory(),
     )
     return Report(title, tuple(rows), notes)
+
+
+def _staged(staged: Staged, layers: dict[Any, Any], title: str) -> Report:
+    """What is planned already, and what will be when its shapes are known."""
+    first = explain(staged.first, layers, title) if staged.first else Report(title, ())
+    why = staged.rest.why
+    rows = [NodeRow(node.source, str(node.attributes["op"]), "", "CPU", why) for node in staged.found]
+    rows += [NodeRow(node.source, _operator(node), "", "later") for node in staged.later]
+    note = f"{len(staged.later)} nodes are planned when their shapes are known: {why}"
+    return dataclasses.replace(first, rows=(*first.rows, *rows), notes=(*first.notes, note))
+
+
+def _operator(node: Node) -> str:
+    return str(node.attributes["op"]) if node.op == "foreign" else node.label

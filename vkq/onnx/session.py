@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from ..device.meanwhile import meanwhile
 from ..device.profiles import profiles
 from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
-from ..graph.executable import Executable, listed, refusals
+from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..graph.passes import lower
 from ..layout.glsl import glsl_includes
@@ -23,14 +22,13 @@ from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
 from ..shader.catalog import catalog
-from .fallback import Mixed
-from .feed import NodeArg, alike, checked_feed, checked_shapes, columns, groups, trial_shapes
+from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, columns, groups, trial_shapes
+from .prepared import ON_DEVICE, Executables, Prepared, known
 from .protobuf import messages
 from .reader import fixed, read
 from .report import Report, explain
+from .whole import Whole
 
-ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16")
-KEPT = 8  # executables of other input shapes; the least recently used goes
 AHEAD = 1  # batches that `map` has begun when it waits for one
 
 
@@ -69,14 +67,24 @@ class InferenceSession:
             raise ArgumentError(f"fallback is {fallback!r}; it must be None or 'onnxruntime'")
         self._fallback = fallback
         self._progress = progress
+        self._source = model if fallback else None
         self._which = device.name if isinstance(device, Device) else device
         reading = messages, lambda: self._read(model, constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
             opened = _opened(device)
+        if self._unread:
+            self._unread.told()
         self._take(opened)
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
-        self.model = read(model)
+        self._unread: Whole | None = None
+        try:
+            self.model = read(model)
+        except ModelError as error:
+            if not self._fallback:
+                raise
+            self._unread = Whole(model, error)
+            self.model = self._unread.model()
         known = [argument.name for argument in self.model.inputs]
         if unknown := [name for name in constant_inputs if name not in known]:
             raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {known}")
@@ -90,21 +98,24 @@ class InferenceSession:
         self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
         # float16 that an operator on the device does not take is the fallback's, or else a constant of a run
         halves = set() if self._fallback else {a.name for a in self.model.inputs if a.dtype == "float16"}
-        if self._constant:
+        if self._constant or self._unread:
             self._constant |= halves
             return
         try:
             shapes = self.trial_shapes()
             few = halves | {a.name for a in self.model.inputs if a.dtype == "bool"}
-            if few and refusals(lower(self.model.at(shapes))):
+            if few and refusals(lower(self.model.known(shapes)[0])):
                 self._constant = few
             else:
-                self._trial = shapes, self.lowered(shapes)
+                graph, rest = known(self.model, shapes, bool(self._fallback))
+                self._trial = None if rest.nodes else (shapes, graph)
         except UnsupportedModelError:
             raise
-        except ModelError:
+        except ModelError as error:
             if all(isinstance(dim, int) for a in self.model.inputs for dim in a.shape):
-                raise
+                if not self._fallback:
+                    raise
+                self._unread = Whole(self._source, error)
             self._constant = halves
 
     def _prepare(self) -> None:
@@ -116,9 +127,11 @@ class InferenceSession:
 
     def _take(self, device: Device) -> None:
         self.device = device
-        self._layers: dict[Hashable, Any] = {}
-        self._executables: OrderedDict[Hashable, Executable | Mixed] = OrderedDict()
-        self._lock = threading.Lock()
+        source, unread = self._source, self._unread
+        whole = (lambda why: unread or Whole(source, why).told()) if self._fallback else None
+        self._executables = Executables(
+            self.model, device, bool(self._fallback), self._constant, self._progress, whole
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         return {
@@ -126,6 +139,8 @@ class InferenceSession:
             "_fallback": self._fallback,
             "_which": self._which,
             "_constant": self._constant,
+            "_source": self._source,
+            "_unread": self._unread,
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -157,14 +172,9 @@ class InferenceSession:
         model = fixed(self.model, given) if given else self.model
         if not given:
             checked_shapes(model.inputs, shapes)
-        graph = lower(model.at(shapes))
-        refused = refusals(graph)
-        if refused and self._fallback is None:
-            raise UnsupportedModelError(
-                listed(graph, refused)
-                + "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU",
-                [f"{node}: {why}" for node, why in refused],
-            )
+        graph, rest = known(model, shapes, bool(self._fallback))
+        if rest.nodes:
+            raise ModelError(f"the model runs in stages, which no one graph shows: {rest.why}")
         return graph
 
     @checked
@@ -175,9 +185,8 @@ class InferenceSession:
         arrays = {a.name: np.broadcast_to(np.zeros((), a.dtype), chosen[a.name]) for a in self.model.inputs}
         executable = self._executable(arrays)
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
-        return explain(
-            executable, self._layers, f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
-        )
+        title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
+        return explain(executable, self._executables.layers, title)
 
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike]) -> list[tuple[str, str, float]]:
@@ -188,7 +197,7 @@ class InferenceSession:
         arrays = self._checked(input_feed)
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
-        executable = Executable(graph, self.device, {} if given else self._layers, timestamps=True)
+        executable = Executable(graph, self.device, self._executables.layers, timestamps=True)
         for _ in range(2):  # the first run also warms caches
             executable.run(arrays)
         times = executable.times_us()
@@ -242,8 +251,7 @@ class InferenceSession:
         if not self._constant:
             shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
             executable = self._executable(self._checked(shapes))
-            lane = executable.lane(output) if isinstance(executable, Executable) else None
-            if lane is not None:
+            if isinstance(executable, Executable) and (lane := executable.lane(output)):
                 lane.start([alike(name, rows[name]) for name in executable.graph.inputs])
                 return lane.finish
         arrays = self._checked({name: np.stack(alike(name, x)) for name, x in rows.items()})
@@ -263,24 +271,17 @@ class InferenceSession:
         return list(names) if names else known
 
     def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        if self._unread:  # ONNX Runtime looks itself: texts and sequences may be among them
+            given: dict[str, Any] = {x: v if isinstance(v, list) else array_of(x, v) for x, v in feed.items()}
+            return given
         return checked_feed(self.model.inputs, feed, self._constant)
 
-    def _executable(self, arrays: Mapping[str, Array]) -> Executable | Mixed:
+    def _executable(self, arrays: Mapping[str, Array]) -> Prepared:
         shapes = {name: array.shape for name, array in arrays.items()}
-        given = {name: array for name, array in arrays.items() if name in self._constant}
-        key = (*shapes.items(), *((name, array.tobytes()) for name, array in given.items()))
-        with self._lock:
-            found = self._executables.get(key)
-            if found is None:
-                trial, self._trial = self._trial, None
-                graph = trial[1] if trial and trial[0] == shapes else self.lowered(shapes, given)
-                layers = {} if given else self._layers
-                kind = Mixed if refusals(graph) else Executable
-                found = self._executables[key] = kind(graph, self.device, layers, progress=self._progress)
-                if len(self._executables) > KEPT:
-                    self._executables.popitem(last=False)
-            self._executables.move_to_end(key)
-            return found
+        trial, self._trial = self._trial, None
+        if self._unread:
+            return self._unread
+        return self._executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
 
 
 def _opened(device: Device | int | str | None) -> Device:

@@ -136,10 +136,8 @@ def argument_of(value: Any) -> Argument:
     dtype = dtype_of(tensor.elem_type, value.name)
     shape: list[int | str] = []
     for i, dim in enumerate(tensor.shape.dim):
-        if dim.HasField("dim_value"):
-            if dim.dim_value < 0:
-                raise ModelError(f"{value.name!r}: dim {i} is {dim.dim_value}; it must be 0 or more")
+        if dim.HasField("dim_value") and dim.dim_value >= 0:
             shape.append(dim.dim_value)
-        else:
-            shape.append(dim.dim_param or f"{value.name}.{i}")
+        else:  # Paddle's exports have -1 for an open size, and "?" for each of several
+            shape.append(dim.dim_param.replace("?", "") or f"{value.name}.{i}")
     return Argument(value.name, dtype, tuple(shape))

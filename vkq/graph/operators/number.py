@@ -259,5 +259,9 @@ OPERATORS: dict[str, Operator] = {
     "ConstantOfShape": Operator("shape", _filled_shape, _filled),
     "Range": Operator("shape", _range, _range_compute),
     # An operator that vkq does not know; whoever made the node says what its results are.
-    "foreign": Operator("number", lambda x: x.node.attributes["infer"](x)),
+    "foreign": Operator(
+        "number",
+        lambda x: x.node.attributes["infer"](x),
+        lambda node, x: node.attributes["compute"](node, x),
+    ),
 }

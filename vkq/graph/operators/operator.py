@@ -16,6 +16,19 @@ class UnsupportedForm(ModelError):
     """A valid form of an operator, which the graph has not."""
 
 
+class OpenShape(ModelError):
+    """The shapes of a node's results depend on numbers that are there at run time alone: those of *needed*, a
+    value of the graph, or what the node itself computes.
+
+    >>> OpenShape("Range 'r': needs its limit", "limit").needed
+    'limit'
+    """
+
+    def __init__(self, message: str, needed: str = ""):
+        super().__init__(message)
+        self.needed = needed
+
+
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
 
@@ -41,7 +54,10 @@ class Inputs:
             return None
         found = self.arrays[index]
         if found is None:
-            raise ModelError(f"{self.node}: input {index} must be a constant; it is computed from the inputs")
+            raise OpenShape(
+                f"{self.node}: input {index} must be a constant; it is computed from the inputs",
+                self.node.inputs[index],
+            )
         return found
 
     def numbers(self, index: int) -> list[int] | None:
@@ -54,7 +70,7 @@ class Inputs:
         return [int(v) for v in found.reshape(-1)]
 
 
-Compute = Callable[[Node, Sequence["Array | None"]], Sequence[Array]]
+Compute = Callable[[Node, Sequence["Array | None"]], "Sequence[Array] | None"]
 
 
 @dataclasses.dataclass(frozen=True)

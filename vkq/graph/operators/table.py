@@ -37,8 +37,11 @@ def compute(node: Node, arrays: Sequence[Array | None]) -> list[Array]:
     if row is None:
         raise ModelError(f"{node}: {node.op} is not computed ahead of time")
     try:
-        return list(row(node, arrays))
+        found = row(node, arrays)
     except ModelError:
         raise
     except (VkqError, KeyError, ValueError, TypeError, IndexError, AssertionError, ArithmeticError) as error:
         raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
+    if found is None:
+        raise ModelError(f"{node}: nobody computes {node.op} ahead of time")
+    return list(found)

@@ -16,9 +16,11 @@ from .reductions import to_sums
 from .simplify import simplify
 from .tables import to_tables
 from .transposes import join_transposes
+from .types import hold_types
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
+    hold_types,
     simplify,
     move_in_8_bits,
     to_integers,

@@ -6,37 +6,112 @@ the walk that first knows the shapes, so lines become images here (`lines`).
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from ..graph import Array, Graph, Node, Spec
-from ..operators.operator import UnsupportedForm
-from ..operators.table import TABLE, compute
+from ..operators.operator import Inputs, OpenShape, UnsupportedForm
+from ..operators.table import TABLE, compute, infer
 from .lines import as_image
 from .sweep import Sweep
 
 LARGEST_FOLDED_BYTES = 1 << 28
+HELD = {"bool": "uint8"}  # types that a device holds otherwise
+Otherwise = Callable[[Node, str], Node]
 
 
-def fold_constants(graph: Graph, otherwise: Callable[[Node, str], Node] | None = None) -> Graph:
+@dataclasses.dataclass
+class Rest:
+    """What of a graph cannot be planned yet: ``found`` are nodes whose results have the shapes that they find
+    when they run, ``later`` those that read such results, or the numbers of values in ``needed``."""
+
+    found: list[Node] = dataclasses.field(default_factory=list)
+    later: list[Node] = dataclasses.field(default_factory=list)
+    needed: set[str] = dataclasses.field(default_factory=set)
+    why: str = ""  # of the first
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [*self.found, *self.later]
+
+
+def fold_constants(graph: Graph, otherwise: Otherwise | None = None) -> Graph:
     """The graph without Shape and Size, and without nodes whose inputs are all constant.
 
-    otherwise: what is kept instead of a node in a form that the graph has not, with the reason.
+    otherwise: what is kept instead of a node in a form that the graph has not, with the reason. Raises
+    OpenShape where a shape depends on numbers that are there at run time alone.
     """
+    sweep = Sweep(graph)
+    return sweep.run(lambda sweep, node: _visit(sweep, node, otherwise))
+
+
+def fold_known(graph: Graph, otherwise: Otherwise | None = None) -> tuple[Graph, Rest]:
+    """The same of what can be planned now, and the rest, whose inputs are further results of the graph."""
+    sweep, rest, unknown = Sweep(graph), Rest(), set[str]()
 
     def visit(sweep: Sweep, node: Node) -> bool:
-        if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
-            return True
-        try:
-            sweep.keep(node)
-        except UnsupportedForm as error:
-            if otherwise is None:
-                raise
-            sweep.keep(otherwise(node, str(error).removeprefix(f"{node}: ")))
+        if not unknown.isdisjoint(node.inputs):
+            rest.later.append(node)
+        else:
+            try:
+                return _visit(sweep, node, otherwise)
+            except OpenShape as error:
+                rest.why = rest.why or str(error)
+                (rest.later if error.needed else rest.found).append(node)
+                rest.needed |= {error.needed} - {""}
+        unknown.update(name for name in node.outputs if name)
         return True
 
-    return Sweep(graph).run(visit)
+    sweep.walk(visit)
+    read = read_by(rest.later)
+    # Dequantized there: integers go from here to there.
+    again = [n for n in graph.nodes if n.op == "DequantizeLinear" and not read.isdisjoint(n.outputs)]
+    rest.later = [*(node for node in again if unknown.isdisjoint(node.outputs)), *rest.later]
+    made, found = {name for node in rest.nodes for name in node.outputs}, read_by(rest.found)
+    results = dict.fromkeys(name for name in graph.outputs if name not in unknown)
+    for name in (name for node in rest.nodes for name in node.inputs if name):
+        if name not in graph.constants and (name not in made or name in found):
+            results[name] = None
+    return sweep.finish([name for name in results if name not in unknown]), rest
+
+
+def read_by(nodes: Sequence[Node]) -> set[str]:
+    """The values that nodes read."""
+    return {name for node in nodes for name in node.inputs if name}
+
+
+def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
+    if node.op == "CastLike":
+        to = sweep.specs[node.inputs[1]].dtype
+        node = Node("Cast", node.inputs[:1], node.outputs, {"to": to}, node.source)
+    if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
+        return True
+    try:
+        sweep.keep(node)
+    except UnsupportedForm as error:
+        if otherwise is None:
+            raise
+        sweep.keep(otherwise(node, str(error).removeprefix(f"{node}: ")))
+    if sweep.nodes[-1].op == "foreign":
+        sweep.keep(_settled(sweep, sweep.nodes.pop()))
+    return True
+
+
+def _settled(sweep: Sweep, node: Node) -> Node:
+    """A foreign node that knows the types it takes and what it gives: a device may hold them otherwise."""
+    if "takes" in node.attributes:
+        return node
+    takes = tuple(sweep.specs[name].dtype if name else "" for name in node.inputs)
+    gives = tuple(sweep.specs[name] if name else Spec("float32", ()) for name in node.outputs)
+    attributes = {**node.attributes, "takes": takes, "gives": gives, "infer": _given}
+    return dataclasses.replace(node, attributes=attributes)
+
+
+def _given(x: Inputs) -> list[Spec]:
+    return [Spec(HELD.get(spec.dtype, spec.dtype), spec.shape) for spec in x.node.attributes["gives"]]
 
 
 def fold_weights(graph: Graph) -> Graph:
@@ -51,6 +126,8 @@ def _fold(sweep: Sweep, node: Node) -> bool:
     arrays = [sweep.array(name) if name else None for name in node.inputs]
     if any(name and array is None for name, array in zip(node.inputs, arrays, strict=True)):
         return False
+    if node.op == "foreign":
+        return _fold_foreign(sweep, node, arrays)
     if node.op in TABLE and TABLE[node.op].compute is None:
         return False
     sweep.keep(node)  # refused here, with its sizes, before anything is computed
@@ -58,6 +135,16 @@ def _fold(sweep: Sweep, node: Node) -> bool:
         return True
     sweep.nodes.pop()
     return _make(sweep, node, compute(node, arrays))
+
+
+def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> bool:
+    """By whoever can. Results whose sizes are known are small enough before they are made."""
+    specs = [sweep.specs[name] if name else None for name in node.inputs]
+    with contextlib.suppress(OpenShape):
+        if sum(spec.nbytes for spec in infer(node, specs, arrays)) > LARGEST_FOLDED_BYTES:
+            return False
+    results = node.attributes["compute"](node, arrays)
+    return results is not None and _make(sweep, node, results)
 
 
 def _make(sweep: Sweep, node: Node, results: Sequence[Array]) -> bool:

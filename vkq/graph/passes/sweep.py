@@ -101,6 +101,10 @@ class Sweep:
 
     def run(self, visit: Callable[[Sweep, Node], bool]) -> Graph:
         """Visits every node; where *visit* returns False the node is kept as it is."""
+        self.walk(visit)
+        return self.finish(list(self.old.outputs))
+
+    def walk(self, visit: Callable[[Sweep, Node], bool]) -> None:
         with np.errstate(all="ignore"):  # a broken model's scales are anything
             for node in self.old.nodes:
                 if self.same and any(name in self.same for name in node.inputs):
@@ -113,9 +117,11 @@ class Sweep:
                     raise
                 except BROKEN as error:  # attributes of wrong types, scales below 0, shapes that do not fit
                     raise ModelError(f"{node}: {type(error).__name__}: {error}") from error
-        outputs = list(self.old.outputs)
+
+    def finish(self, outputs: list[str]) -> Graph:
+        """What was walked, with these results, which keep their names."""
         for name in outputs:
-            if name in self.same and name not in self.made:  # a result keeps its name
+            if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
         return without_dead(Graph(list(self.old.inputs), outputs, self.nodes, self.constants, self.specs))
 

@@ -1,0 +1,266 @@
+"""Models that run in parts and in stages: branches, loops, sequences, shapes that a part finds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx import alone
+from vkq.onnx.fallback import FallbackWarning, Mixed
+from vkq.onnx.prepared import Staged
+
+from .networks import onnxruntime_results
+from .test_operators import MICROSOFT, model
+
+X = np.random.default_rng(0).standard_normal((2, 3, 5)).astype(np.float32)
+FLOAT, INT, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+pytestmark = pytest.mark.filterwarnings("ignore::vkq.onnx.fallback.FallbackWarning")
+
+
+def info(name: str, kind: int, shape: Any = ()) -> Any:
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def branch(op: str, result: str) -> Any:
+    return helper.make_graph([node(op, "r", result)], op, [], [info(result, FLOAT, X.shape)])
+
+
+def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any:
+    """The last executable, after the results for all feeds were compared with ONNX Runtime's."""
+    session = vkq.onnx.InferenceSession(data, device, fallback="onnxruntime")
+    for feed in feeds:
+        (got,), (want,) = session.run(None, feed), onnxruntime_results(data, feed)
+        assert (got.dtype, got.shape) == (want.dtype, want.shape)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert "CPU" in str(session.explain()) or len(feeds[0]) > 1
+    return list(session._executables.kept.values())[-1] if not session._unread else session._unread
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_branch_that_an_input_decides(any_device: vkq.Device, flag: bool) -> None:
+    """Its graphs read a value that the device made."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
+        node("Add", "b r"),
+    ]
+    data = model(nodes, {"c": np.array(flag), "x": X}, {}, "float32")
+    made = check(any_device, data, {"c": np.array(flag), "x": X})
+    assert isinstance(made, Mixed)
+    assert [cpu for cpu, _, _ in made.parts] == [False, True, False]
+
+
+def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:
+    carried = [info("k", BOOL), info("a", FLOAT, [2, 3, 5])]
+    body = helper.make_graph(
+        [node("Add", "a0 r", "a"), node("Identity", "k0", "k"), node("ReduceSum", "a", "s", keepdims=0)],
+        "body", [info("i", INT), info("k0", BOOL), info("a0", FLOAT, [2, 3, 5])],
+        [*carried, info("s", FLOAT)],
+    )  # fmt: skip
+    nodes = [
+        node("Relu", "x", "r"),
+        helper.make_node("Loop", ["n", "", "r"], ["last", "sums"], body=body),
+        node("Neg", "sums"),
+    ]
+    made = check(any_device, model(nodes, {"x": X}, {"n": np.array(3)}, "float32"), {"x": X}, {"x": -X})
+    assert isinstance(made, Staged)
+    assert [one.op for one in made.later] == ["Neg"]
+
+
+def test_what_follows_is_planned_when_its_shape_is_known(any_device: vkq.Device) -> None:
+    """As NonZero finds it: each count of elements that are not 0 is a shape of its own."""
+    nodes = [
+        node("Round", "x", "r"),
+        node("NonZero", "r", "i"),
+        node("Transpose", "i", "t"),
+        node("GatherND", "r t", "g"),
+        node("Mul", "g g"),
+    ]
+    feeds = [{"x": X}, {"x": X * 0}, {"x": X + 1}]
+    made = check(any_device, model(nodes, {"x": X}, {}, "float32"), *feeds)
+    assert isinstance(made, Staged)
+    assert "NonZero" in str(made.rest.why)
+    assert [one.attributes["op"] for one in made.found] == ["NonZero"]
+
+
+def test_a_length_that_the_device_counts(any_device: vkq.Device) -> None:
+    """Needs no CPU: Range takes a number that an earlier stage makes."""
+    nodes = [
+        node("Max", "x zero", "m"),
+        node("ReduceSum", "m", "s", keepdims=0),
+        node("Range", "zero s one", "r"),
+        node("Mul", "r r"),
+    ]
+    constants = {"zero": np.float32(0), "one": np.float32(1)}
+    data = model(nodes, {"x": X}, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    for feed in ({"x": X}, {"x": X + 1}):
+        np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+
+
+def test_sequences_stay_on_the_cpu(any_device: vkq.Device) -> None:
+    nodes = [
+        node("SplitToSequence", "x one", "s", axis=1, keepdims=0),
+        node("SequenceAt", "s one", "a"),
+        node("Relu", "a"),
+    ]
+    made = check(any_device, model(nodes, {"x": X}, {"one": np.array(1)}, "float32"), {"x": X})
+    assert [one.attributes["op"] for one in made.found] == ["SplitToSequence", "SequenceAt"]
+
+
+def test_texts_run_whole_on_the_cpu(any_device: vkq.Device) -> None:
+    encode = helper.make_node(
+        "LabelEncoder", ["t"], ["y"], domain="ai.onnx.ml", keys_strings=["a", "b"], values_floats=[1.0, 2.0]
+    )
+    text = info("t", TensorProto.STRING, [2])
+    graph = helper.make_graph([encode], "g", [text], [info("y", FLOAT, [2])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    assert session.run(["y"], {"t": np.array(["b", "a"])})[0].tolist() == [2, 1]
+    assert session.get_inputs()[0].type == "tensor(string)"
+    with pytest.raises(vkq.ModelError, match="'t' is of object"):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_operators_of_microsoft(any_device: vkq.Device) -> None:
+    """Shapes and all from ONNX Runtime."""
+    nodes = [
+        node("Relu", "x", "r"),
+        helper.make_node("BiasGelu", ["r", "b"], ["g"], domain=MICROSOFT),
+        node("Mul", "g g"),
+    ]
+    data = model(nodes, {"x": X}, {"b": np.ones(5, np.float32)}, "float32")
+    made = check(any_device, data, {"x": X})
+    assert isinstance(made, Mixed)
+    assert made.cpu_nodes == 1
+    with pytest.raises(vkq.UnsupportedModelError, match=r"1 of 3 .*\n.*know the .* com.microsoft.BiasG"):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_unknown_operators_on_constants_are_computed_at_load(
+    any_device: vkq.Device, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By ONNX Runtime, or onnx's reference where that is not installed: pads of a Swin."""
+    if not installed:
+        monkeypatch.setitem(__import__("sys").modules, "onnxruntime", None)
+    nodes = [
+        node("Shape", "x", "sh"),
+        node("Mod", "sh two", "m"),
+        node("Concat", "none m", "pads", axis=0),
+        node("Pad", "x pads"),
+    ]
+    data = model(nodes, {"x": X}, {"two": np.full(3, 2), "none": np.zeros(3, np.int64)}, "float32")
+    got = vkq.onnx.InferenceSession(data, any_device).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(got, np.pad(X, ((0, 0), (0, 1), (0, 1))))
+
+
+def test_arithmetic_on_constants_ends(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless loop is stopped, and is then one of the nodes that cannot run; a random number is none that
+    is computed ahead."""
+    monkeypatch.setattr(alone, "SECONDS", 0.2)
+    body = helper.make_graph(
+        [node("Identity", "k0", "k"), node("Mul", "a0 a0", "a")], "body",
+        [info("i", INT), info("k0", BOOL), info("a0", FLOAT)], [info("k", BOOL), info("a", FLOAT)],
+    )  # fmt: skip
+    loop = helper.make_node("Loop", ["", "on", "one"], ["l"], body=body)
+    constants = {"on": np.array(True), "one": np.float32(1)}
+    data = model([loop, node("Add", "x l")], {"x": X}, constants, "float32")
+    with pytest.raises(vkq.UnsupportedModelError, match="1 of 2 nodes"):
+        vkq.onnx.InferenceSession(data, any_device)
+    noise = model([node("RandomNormal", "", "n", shape=[5]), node("Add", "x n")], {"x": X}, {}, "float32")
+    session = vkq.onnx.InferenceSession(noise, any_device, fallback="onnxruntime")
+    assert not np.array_equal(*(session.run(None, {"x": X})[0] for _ in range(2)))
+
+
+def test_sessions_on_the_cpu_serve_all_shapes(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    real = vkq.onnx.part.cpu_session
+    monkeypatch.setattr(vkq.onnx.part, "cpu_session", lambda *a: made.append(1) or real(*a))
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Sinh", "r", "s"),
+        node("Flatten", "s", "f", axis=2),
+        node("Sinh", "f"),
+    ]
+    proto = helper.make_graph(nodes, "g", [info("x", FLOAT, ["a", "b", 5])], [info("y", FLOAT, ["c", 5])])
+    data = helper.make_model(proto, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    for x in (X, X[:1], X[:, :2]):
+        np.testing.assert_allclose(
+            session.run(None, {"x": x})[0], np.sinh(np.sinh(np.maximum(x, 0))).reshape(-1, 5), rtol=1e-5
+        )
+    assert len(made) == 2  # and not two for each shape
+
+
+def test_half_precision_normalization(any_device: vkq.Device) -> None:
+    """In float32 up to the scale, as ONNX says it."""
+    x = X.astype(np.float16)
+    constants = {"g": np.linspace(1, 2, 5, dtype=np.float16), "b": np.ones(5, np.float16)}
+    data = model([node("LayerNormalization", "x g b")], {"x": x}, constants, "float16")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    got, want = session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0]
+    assert got.dtype == np.float16
+    np.testing.assert_allclose(got, want, rtol=2**-9)
+
+
+@pytest.mark.parametrize("sizes", [(-1, 3, -1, -1), ("?", 3, "?", "?")], ids=["-1", "question"])
+def test_open_sizes_of_paddle(any_device: vkq.Device, sizes: tuple[Any, ...]) -> None:
+    """ "?" stands for several different sizes."""
+    graph = helper.make_graph([node("Relu", "x")], "g", [info("x", FLOAT, sizes)], [info("y", FLOAT, sizes)])
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    session = vkq.onnx.InferenceSession(data, any_device)
+    assert session.get_inputs()[0].shape == [None, 3, None, None]
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 7)).astype(np.float32)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
+
+
+def test_dead_nodes_may_be_anything(any_device: vkq.Device) -> None:
+    nodes = [node("Relu", "x"), node("Reshape", "x far", "dead"), node("Conv", "x x x", "dead2")]
+    data = model(nodes, {"x": X}, {"far": np.array([7, 7])}, "float32")
+    got = vkq.onnx.InferenceSession(data, any_device).run(None, {"x": X})[0]
+    np.testing.assert_array_equal(got, np.maximum(X, 0))
+
+
+def test_what_neither_can_run_is_told(any_device: vkq.Device) -> None:
+    """The reason is vkq's own."""
+    own = helper.make_node("Own", ["x"], ["y"], domain="mine")
+    graph = helper.make_graph([own], "g", [info("x", FLOAT, [2])], [info("y", FLOAT, [2])])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    with pytest.raises(vkq.ModelError, match=r"know the operator mine\.Own"):
+        vkq.onnx.InferenceSession(data, any_device)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.raises(vkq.ModelError, match=r"know the operator mine\.Own.*ONNX Runtime refuses"):
+        session.run(None, {"x": X[0, 0, :2]})
+
+
+def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
+    """A sequence that a later stage takes."""
+    nodes = [
+        node("NonZero", "x", "i"),
+        node("SplitToSequence", "i one", "s", axis=1),
+        node("Cast", "i", "f", to=FLOAT),
+        node("ReduceMax", "f", "m", keepdims=0),
+        node("Cast", "m", "at", to=INT),
+        node("SequenceAt", "s at", "a"),
+        node("Cast", "a", to=FLOAT),
+    ]
+    feed = {"x": np.abs(X) + 1}
+    data = model(nodes, feed, {"one": np.array(1)}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="whole model"):
+        got = session.run(None, feed)[0]
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])

@@ -1,0 +1,170 @@
+"""One node by itself: what ONNX Runtime, or onnx's reference, says of an operator that vkq does not know."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Node, Spec
+from ..graph.operators.operator import OpenShape
+from .protobuf import package
+
+SECONDS = 20.0  # that the arithmetic of one node on constants may take
+SMALL = 4096  # elements of a constant that may decide a shape; larger ones are described by shape alone
+TYPES = {"float": "float32", "double": "float64"}  # of ONNX Runtime, where NumPy says them otherwise
+UNKNOWN = "No Op registered", "is not a registered function/op"  # what ONNX Runtime says of an operator
+OPSET = 21  # of ai.onnx, for nodes that are in their newest form
+
+
+def in_onnx(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """A node's attributes as ``onnx.helper.make_node`` takes them."""
+    return {key: _attribute(key, value) for key, value in attributes.items()}
+
+
+def _attribute(key: str, value: Any) -> Any:
+    onnx = package()
+    if key in ("to", "output_dtype") and isinstance(value, str):
+        return onnx.helper.np_dtype_to_tensor_dtype(np.dtype(value))
+    if isinstance(value, np.ndarray):
+        return onnx.numpy_helper.from_array(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str | bytes) else value
+
+
+def node_proto(node: Node) -> list[Any]:
+    """A foreign node as ONNX has it. Values that its graphs read by name come first under these names."""
+    helper, a = package().helper, node.attributes
+    own = node.inputs[: len(node.inputs) - len(a["captured"])]
+    renamed = [
+        helper.make_node("Identity", [name], [old])
+        for old, name in zip(a["captured"], node.inputs[len(own) :], strict=True)
+        if old != name
+    ]
+    attributes = in_onnx(a["attributes"])
+    made = helper.make_node(a["op"], own, node.outputs, name=node.source, domain=a["domain"], **attributes)
+    return [*renamed, made]
+
+
+def type_of(spec: Spec) -> int:
+    """ONNX's number of a value's type."""
+    return int(package().helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype)))
+
+
+def model_of(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> bytes:
+    """A model of this foreign node alone; inputs with an array are constants of it."""
+    onnx = package()
+    helper, a = onnx.helper, node.attributes
+    inputs, constants = {}, {}
+    for name, spec, array in zip(node.inputs, specs, arrays, strict=True):
+        if name and array is not None:
+            constants[name] = onnx.numpy_helper.from_array(np.array(array, order="C"), name)
+        elif name and spec is not None:
+            inputs[name] = helper.make_tensor_value_info(name, type_of(spec), spec.shape)
+    results = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    graph = helper.make_graph(
+        node_proto(node), "alone", list(inputs.values()), results, list(constants.values())
+    )
+    opsets = {"": a["opset"] or OPSET, **dict(a["versions"])}
+    imports = [helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    made: bytes = helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+    return made
+
+
+def _session(model: bytes) -> Any:
+    """A session of ONNX Runtime that computes a node as it is. ImportError where the package is missing."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4  # what it refuses is raised
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def runtime_specs(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> list[Spec]:
+    """What ONNX Runtime knows of a node's results. Raises ModelError where it refuses the node, OpenShape
+    where they are known when they are there, or nobody knows the operator."""
+    small = [None if array is None or array.size > SMALL else array for array in arrays]
+    try:
+        session = _session(model_of(node, specs, small))
+    except ImportError as error:
+        raise OpenShape("onnx knows no shapes of it, and onnxruntime is not installed") from error
+    except Exception as error:  # a class of its own for each kind of failure
+        if any(text in str(error) for text in UNKNOWN):
+            raise OpenShape("nor does ONNX Runtime know it") from error
+        raise ModelError(f"ONNX Runtime refuses it: {str(error)[:300]}") from error
+    found = iter(session.get_outputs())
+    return [_spec_of(next(found)) if name else Spec("float32", ()) for name in node.outputs]
+
+
+def _spec_of(argument: Any) -> Spec:
+    kind, _, element = str(argument.type).rstrip(")").partition("(")
+    known = argument.shape is not None and all(isinstance(dim, int) for dim in argument.shape)
+    if kind != "tensor" or element == "string" or not known:
+        raise OpenShape(f"its result is {argument.type} of shape {argument.shape}, known when it is there")
+    return Spec(TYPES.get(element, element), tuple(argument.shape))
+
+
+def computed(node: Node, arrays: Sequence[Array | None]) -> list[Array] | None:
+    """What a foreign node makes of constants: by ONNX Runtime where it is installed, else by onnx's
+    reference; None where neither can, or takes longer than `SECONDS`."""
+    model = model_of(node, [None] * len(arrays), arrays)
+    results: list[Any] | None
+    try:
+        results = _run(model)
+    except ImportError:
+        results = _referenced(node, model)
+    except Exception:  # what it does not know, or refuses, stays in the graph and is told with the rest
+        return None
+    if results is None or not all(isinstance(r, np.ndarray) and r.dtype.kind in "biuf" for r in results):
+        return None
+    given = iter(results)
+    return [next(given) if name else np.zeros(0, np.float32) for name in node.outputs]
+
+
+def _run(model: bytes) -> list[Any]:
+    import onnxruntime
+
+    session, options = _session(model), onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    with _stopped_after(options):
+        results: list[Any] = session.run(None, {}, options)
+    return results
+
+
+@contextlib.contextmanager
+def _stopped_after(options: Any) -> Iterator[None]:
+    """A run with these options ends after `SECONDS`."""
+
+    def stop() -> None:
+        options.terminate = True
+
+    timer = threading.Timer(SECONDS, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _referenced(node: Node, model: bytes) -> list[Any] | None:
+    """By onnx's own Python: loops, which nothing would stop, are left alone."""
+    if node.attributes["captured"] or any(map(is_graph, node.attributes["attributes"].values())):
+        return None
+    from onnx.reference import ReferenceEvaluator
+
+    try:
+        results: Any = ReferenceEvaluator(model).run(None, {})
+        return [np.asarray(result) for result in results]
+    except Exception:
+        return None
+
+
+def is_graph(value: Any) -> bool:
+    """Whether an attribute is a graph, or several."""
+    return hasattr(value, "node") or (isinstance(value, tuple) and any(hasattr(v, "node") for v in value))

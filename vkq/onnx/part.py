@@ -1,0 +1,177 @@
+"""Part of a graph in ONNX's words, in a session of ONNX Runtime."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Container, Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Graph, Node
+from .alone import OPSET, in_onnx, node_proto
+from .cpu import cpu_session
+from .operators import MICROSOFT
+from .tensors import NEWEST
+
+
+def _since(op: str, opset: int = NEWEST) -> int:
+    """The opset of ai.onnx from which on an operator is as it is in *opset*; 0: there is none."""
+    from onnx import defs
+
+    try:
+        return int(defs.get_schema(op, opset, "").since_version)
+    except defs.SchemaError:
+        return 0
+
+
+def opset_of(node: Node) -> int:
+    """The opset of ai.onnx in which a node is handed to ONNX Runtime: an operator that the reader does not
+    know is as the model has it, which a newer opset may read otherwise, and some came later than `OPSET`."""
+    op, own = node.op, None
+    if op == "foreign":
+        op, own = node.attributes["op"], node.attributes["opset"]
+    form = _since(op, OPSET)
+    if not form:
+        return own or _since(op) or OPSET
+    return OPSET if own is None or _since(op, own) == form else int(own)
+
+
+class CpuPart:
+    """Nodes in ONNX's words, in a session of ONNX Runtime, which is made once for all shapes: sizes are open,
+    and constants that may hold a size are fed with the inputs. (Its results' sizes may be unknown.)"""
+
+    def __init__(self, part: Graph, opset: int, layers: dict[Hashable, Any], own: Mapping[str, Array]):
+        self.inputs, self.outputs = part.inputs, part.outputs
+        held = {x for x, array in part.constants.items() if own.get(x) is array or array.dtype != np.int64}
+        self.fed = {x: array for x, array in part.constants.items() if x not in held}
+        proto = _proto(part, opset, held)
+        folded = (part.constants[x] for x in sorted(held) if x not in own)
+        theirs = (hashlib.sha256(array.tobytes()).digest() for array in folded)
+        key = ("cpu", proto.SerializeToString(deterministic=True), *theirs)
+        if key not in layers:
+            constants = [onnx_array(part.constants[name], name) for name in sorted(held)]
+            proto.graph.initializer.extend(constants)
+            layers[key] = cpu_session(proto.SerializeToString(), "fallback='onnxruntime'")
+        self.session = layers[key]
+
+    @classmethod
+    def open(
+        cls, graph: Graph, nodes: list[Node], layers: dict[Hashable, Any], own: Mapping[str, Array]
+    ) -> CpuPart:
+        """Nodes that read a graph's results, and whose own results have the shapes that they find."""
+        read = {name for node in nodes for name in node.inputs if name}
+        made = {name for node in nodes for name in node.outputs if name}
+        constants = {name: own[name] for name in read if name in own}
+        inputs = sorted(read - made - constants.keys())
+        specs = {name: graph.specs[name] for name in inputs}
+        part = Graph(inputs, sorted(made), nodes, constants, specs)
+        return cls(part, opset_of(nodes[0]), layers, own)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        given = {name: inputs[name] for name in self.inputs} | self.fed
+        try:
+            results: list[Array] = self.session.run(self.outputs, given)
+        except Exception as error:  # a class of its own for each kind of failure
+            raise ModelError(f"ONNX Runtime cannot run its part: {str(error)[:500]}") from error
+        return dict(zip(self.outputs, results, strict=True))
+
+
+def onnx_array(array: Array, name: str) -> Any:
+    import onnx
+
+    return onnx.numpy_helper.from_array(np.asarray(array, order="C"), name)
+
+
+def _proto(part: Graph, opset: int, held: Container[str]) -> Any:
+    """The part as a model without constants; those that are not *held* are inputs."""
+    from onnx import helper
+
+    def info(name: str) -> Any:
+        spec = part.specs.get(name)
+        if spec is None:
+            return helper.make_empty_tensor_value_info(name)
+        kind = helper.np_dtype_to_tensor_dtype(np.dtype(spec.dtype))
+        return helper.make_tensor_value_info(name, kind, [None] * len(spec.shape))
+
+    nodes = [one for node in part.nodes for one in _nodes(node, part, opset)]
+    _name_once(nodes)
+    domains = {"": opset}
+    for node in part.nodes:
+        domains |= dict(node.attributes["versions"]) if node.op == "foreign" else {}
+    domains |= {node.domain: 1 for node in nodes if node.domain not in domains}
+    inputs = [*part.inputs, *(name for name in sorted(part.constants) if name not in held)]
+    graph = helper.make_graph(nodes, "part", [info(x) for x in inputs], [info(x) for x in part.outputs])
+    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(domains.items())]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def _name_once(nodes: list[Any]) -> None:
+    """Of nodes that stand for one of the model's only the first has its name: ONNX Runtime takes no name
+    twice, but none as often as one likes."""
+    named: set[str] = set()
+    for node in nodes:
+        if node.name in named:
+            node.name = ""
+        named.add(node.name)
+
+
+MICROSOFTS = ("QuickGelu", "MatMulNBits")  # of the graph's operators, those of its domain
+LOGIC = ("And", "Or", "Xor", "Not")
+
+
+def _taken(part: Graph, node: Node) -> dict[str, str]:
+    """The types in which ONNX takes inputs that the graph has in another one."""
+    if node.op == "foreign":
+        pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
+        return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
+    flags = node.inputs if node.op in LOGIC else node.inputs[:1] if node.op == "Where" else ()
+    return {x: "bool" for x in flags if part.specs[x].dtype == "uint8"}
+
+
+def _given(part: Graph, node: Node) -> dict[str, str]:
+    """The types in which the graph has results that ONNX gives in another one."""
+    if node.op != "foreign":
+        return {}
+    pairs = zip(node.outputs, node.attributes.get("gives", ()), strict=False)
+    return {
+        x: part.specs[x].dtype for x, spec in pairs if x in part.specs and part.specs[x].dtype != spec.dtype
+    }
+
+
+def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
+    """A node of the graph as ONNX has it, with Casts around it where the types differ."""
+    taken, given = _taken(part, node), _given(part, node)
+    inputs = {x: f"{node.outputs[0]}/{x}/{to}" for x, to in taken.items()}
+    outputs = {x: f"{x}/given" for x in given}
+    plain = dataclasses.replace(
+        node,
+        inputs=tuple(inputs.get(x, x) for x in node.inputs),
+        outputs=tuple(outputs.get(x, x) for x in node.outputs),
+    )
+    made = node_proto(plain) if node.op == "foreign" else [_proto_of(plain, opset)]
+    before = [_cast(x, inputs[x], to) for x, to in taken.items()]
+    return [*before, *made, *(_cast(outputs[x], x, to) for x, to in given.items())]
+
+
+def _cast(x: str, y: str, to: str) -> Any:
+    from onnx import helper
+
+    return helper.make_node("Cast", [x], [y], to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
+
+
+def _proto_of(node: Node, opset: int) -> Any:
+    from onnx import defs, helper
+
+    op, domain, attributes = node.op, "", node.attributes
+    if op in ("quantize", "dequantize") or op.islower():
+        raise ModelError(f"{node}: it can run neither on the device nor in ONNX Runtime")
+    if op in MICROSOFTS:
+        domain = MICROSOFT
+    else:
+        known = defs.get_schema(op, opset, domain).attributes
+        attributes = {key: value for key, value in attributes.items() if key in known}
+    given = in_onnx(attributes)
+    return helper.make_node(op, node.inputs, node.outputs, name=node.source, domain=domain, **given)

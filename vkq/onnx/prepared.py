@@ -1,0 +1,213 @@
+"""A model that is ready for some shapes of its inputs: on the device, in parts on the CPU too, or in stages
+where a shape is known only when a part has run."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, UnsupportedModelError
+from ..graph.executable import Executable, listed, refusals
+from ..graph.graph import Array, Graph, Node
+from ..graph.passes import lower
+from ..graph.passes.constants import Rest
+from ..runtime.device import Device
+from ..runtime.programs import Progress
+from .fallback import Mixed, warn
+from .part import CpuPart, opset_of
+from .reader import Model, fixed
+from .tensors import Argument
+from .whole import Whole
+
+ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16")
+KEPT = 8  # executables of other input shapes; the least recently used goes
+HINT = "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU"
+
+
+class Executables:
+    """What one model needs to run, made once for each set of shapes, and of values that count as constants
+    (of the inputs named in *constant*). Weights are shared by all of them.
+
+    whole: the fallback for what cannot run in parts either, which is given the reason; None refuses it.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        device: Device,
+        fallback: bool,
+        constant: set[str],
+        progress: Progress | None = None,
+        whole: Callable[[ModelError], Whole] | None = None,
+    ):
+        self.model, self.device, self.whole = model, device, whole
+        self.layers: dict[Hashable, Any] = {}
+        self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self._fallback, self._constant, self._progress = fallback, constant, progress
+        self._lock = threading.Lock()
+
+    def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
+        """For these inputs, or inputs like these. lowered: their graph, where it is there already."""
+        given = {name: array for name, array in arrays.items() if name in self._constant}
+        key = (
+            *((name, array.shape) for name, array in arrays.items()),
+            *((name, array.tobytes()) for name, array in given.items()),
+        )
+        with self._lock:
+            found = self.kept.get(key)
+            if found is None:
+                found = self.kept[key] = self._made(arrays, given, lowered)
+                if len(self.kept) > KEPT:
+                    self.kept.popitem(last=False)
+            self.kept.move_to_end(key)
+            return found
+
+    def _made(
+        self, arrays: Mapping[str, Array], given: Mapping[str, Array], lowered: Graph | None
+    ) -> Prepared:
+        try:
+            if lowered is not None:
+                return self.one(lowered)
+            model = fixed(self.model, given) if given else self.model
+            graph, rest = known(model, {name: array.shape for name, array in arrays.items()}, self._fallback)
+            return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
+        except ModelError as error:
+            if self.whole is None:
+                raise
+            return self.whole(error)
+
+    def one(self, graph: Graph) -> Executable | Mixed:
+        """A graph whose shapes are all known."""
+        if refusals(graph):
+            return Mixed(graph, self.device, self.layers, self.model.constants, self._progress)
+        return Executable(graph, self.device, self.layers, progress=self._progress)
+
+    def after(self, model: Model, constant: set[str]) -> Executables:
+        """Those of what follows in a later stage."""
+        made = Executables(model, self.device, self._fallback, constant, self._progress)
+        made.layers = self.layers
+        return made
+
+
+def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
+    """The graph of vkq's operators for these shapes, as far as they say it, and the rest. Refuses nodes that
+    cannot run on the device, where there is no fallback."""
+    graph, rest = model.known(shapes)
+    graph = lower(graph)
+    refused = refusals(graph) + [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
+    if refused and not fallback:
+        raise UnsupportedModelError(
+            listed(graph, refused, len(graph.nodes) + len(rest.nodes)) + HINT,
+            [f"{node}: {why}" for node, why in refused],
+        )
+    return graph, rest
+
+
+class Staged:
+    """What can be planned ahead, then nodes whose results have the shapes that they find, on the CPU, then
+    the rest, which is planned for these shapes. Used as `Executable`."""
+
+    def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
+        self.graph, self.rest = graph, rest
+        self.first = executables.one(graph) if graph.outputs else None
+        self.found, self.later = _split(rest)
+        self.part = self._on_cpu(executables.layers, model) if self.found else None
+        self._executables, self._model = executables, model
+        self._results = [argument.name for argument in model.outputs]
+        self._lock = threading.Lock()
+        self._then: dict[Hashable, Executables] = {}  # by types and numbers of axes
+        self._whole: Whole | None = None
+
+    def _on_cpu(self, layers: dict[Hashable, Any], model: Model) -> CpuPart:
+        try:
+            part = CpuPart.open(self.graph, self.found, layers, model.constants)
+        except ModelError as error:
+            raise ModelError(f"{self.rest.why}; {error}") from error
+        ops = ", ".join(sorted({str(node.attributes["op"]) for node in self.found}))
+        total = len(self.graph.nodes) + len(self.rest.nodes)
+        warn(
+            f"{len(self.found)} of {total} nodes run on the CPU through ONNX Runtime ({ops}), and the shapes"
+            " of what follows are known then"
+        )
+        return part
+
+    @property
+    def cpu_nodes(self) -> int:
+        """Of those that are planned already."""
+        first = self.first.cpu_nodes if isinstance(self.first, Mixed) else 0
+        return first + len(self.found)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results by name. Threads take turns."""
+        with self._lock:
+            values = {**self._model.constants, **inputs}
+            if self.first is not None:
+                values |= self.first.run({name: inputs[name] for name in self.graph.inputs})
+            if self.part is not None:
+                values |= self.part.run(values)
+            if self.later and self._whole is None:
+                try:
+                    values |= self._rest(values)
+                except ModelError as error:
+                    if self._executables.whole is None:
+                        raise
+                    self._whole = self._executables.whole(error)
+            if self._whole is not None:
+                return self._whole.run(inputs)
+            return {name: values[name] for name in self._results}
+
+    def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        made = {name for node in self.later for name in node.outputs}
+        read = dict.fromkeys(name for node in self.later for name in node.inputs if name)
+        inputs = [name for name in read if name not in made and name not in self._model.constants]
+        if lists := [name for name in inputs if not isinstance(values[name], np.ndarray)]:
+            raise ModelError(f"{lists[0]!r} is a sequence, and what follows takes tensors alone")
+        key = tuple((values[name].dtype, values[name].ndim) for name in inputs)
+        if key not in self._then:
+            self._then[key] = self._executables.after(*self._following(inputs, values))
+        arrays = ((name, values[name]) for name in inputs)
+        given = {name: x.view(np.uint8) if x.dtype == np.bool_ else x for name, x in arrays}
+        return self._then[key].of(given).run(given)
+
+    def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
+        """What is left as a model of its own, and which of its inputs count as constants."""
+        m = self._model
+        made = {name for node in self.later for name in node.outputs}
+        read = {name for node in self.later for name in node.inputs}
+        constants = {name: array for name, array in m.constants.items() if name in read}
+        inputs = tuple(self._argument(name, values[name]) for name in names)
+        results = tuple(argument for argument in m.outputs if argument.name in made)
+        model = Model(inputs, results, tuple(self.later), constants, m.opset, m.name)
+        numbers = {a.name for a in inputs if a.name in self.rest.needed or a.dtype not in ON_DEVICE}
+        return model, numbers
+
+    def _argument(self, name: str, value: Array) -> Argument:
+        """An open size for each axis."""
+        flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
+        known = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
+        return Argument(name, "bool" if flags else known, tuple(f"{name}.{i}" for i in range(value.ndim)))
+
+
+Prepared = Executable | Mixed | Staged | Whole
+
+
+def _split(rest: Rest) -> tuple[list[Node], list[Node]]:
+    """What runs on the CPU at once: nodes of one opset whose results have the shapes that they find, and
+    foreign ones that read nothing else; and the rest."""
+    if not rest.found:
+        return [], rest.later
+    opset, found, later = opset_of(rest.found[0]), [], []
+    waiting = {name for node in rest.later for name in node.outputs}
+    for node in (*rest.found, *rest.later):
+        blocked = node in rest.later and not waiting.isdisjoint(node.inputs)
+        if node.op == "foreign" and opset_of(node) == opset and not blocked:
+            found.append(node)
+            waiting.difference_update(node.outputs)
+        else:
+            later.append(node)
+            waiting.update(node.outputs)
+    return found, later

@@ -1,0 +1,63 @@
+"""A model that runs whole on the CPU, through ONNX Runtime: the fallback's last resort."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array
+from .cpu import cpu_session
+from .fallback import warn
+from .reader import Model
+from .tensors import Argument
+
+TYPES = {"float": "float32", "double": "float64"}
+
+
+class Whole:
+    """A model in ONNX Runtime, for the reason *why*, what vkq says of it. Used as `Executable`. Raises *why*
+    itself where ONNX Runtime refuses the model, too."""
+
+    def __init__(self, source: Any, why: ModelError):
+        self.why = str(why)
+        given = source if isinstance(source, bytes | str | os.PathLike) else _serialized(source)
+        try:
+            self.session = cpu_session(given, "fallback='onnxruntime'")
+        except ModelError:
+            raise why from None
+        self._flags = {one.name for one in self.session.get_inputs() if one.type == "tensor(bool)"}
+
+    def told(self) -> Whole:
+        """Itself, with a warning."""
+        warn(f"the whole model runs on the CPU through ONNX Runtime: {self.why}")
+        return self
+
+    def model(self) -> Model:
+        """Its inputs and outputs. What is no tensor of numbers has the type that ONNX Runtime calls it."""
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+        return Model(tuple(map(_argument, inputs)), tuple(map(_argument, outputs)), (), {}, 0)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        """The results by name."""
+        given = {name: x.view(np.bool_) if name in self._flags else x for name, x in inputs.items()}
+        try:
+            results = self.session.run(None, given)
+        except Exception as error:  # a class of its own for each kind of failure
+            raise ModelError(f"{self.why}\nONNX Runtime cannot run it: {str(error)[:500]}") from error
+        return dict(zip([one.name for one in self.session.get_outputs()], results, strict=True))
+
+
+def _serialized(source: Any) -> bytes:
+    data: bytes = bytes(source) if hasattr(source, "__len__") else source.SerializeToString()
+    return data
+
+
+def _argument(one: Any) -> Argument:
+    kind, _, element = str(one.type).rstrip(")").partition("(")
+    dtype = TYPES.get(element, element) if kind == "tensor" else str(one.type)
+    shape = tuple(d if isinstance(d, int) else d or f"{one.name}.{i}" for i, d in enumerate(one.shape or ()))
+    return Argument(one.name, dtype, shape)
