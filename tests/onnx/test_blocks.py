@@ -178,27 +178,36 @@ def test_what_cannot_run_the_fallback_runs(
         assert (np.abs(result - x @ weight.T) <= bound).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"transA": 1}, "without alpha, beta and transA"),
-        ({"alpha": 2.0}, "without alpha, beta and transA"),
-        ({"beta": 0.5}, "without alpha, beta and transA"),
-        ({}, "have a bias that is no constant of N=64 numbers"),
-        ({"scale": np.inf}, r"scale\[0, 0\] is inf; it must be finite"),
-    ],
-)
-def test_why_a_gemm_cannot_run(options: dict[str, Any], why: str, any_device: vkq.Device) -> None:
-    x = np.ones((64, 64), np.float32)
-    scale, own = options.get("scale", 0.5), {k: v for k, v in options.items() if k != "scale"}
-    bias = np.ones(64 if options else 1, np.float32)
-    constants = {"w": codes("int4", (64, 64)), "s": np.full((2, 64), scale, np.float32), "b": bias}
+@pytest.mark.parametrize("options", [{"transA": 1}, {"alpha": 2.0}, {"beta": 0.5}, {}])
+def test_gemm_in_another_form(options: dict[str, Any], device: vkq.Device) -> None:
+    """What a product has not stands before and behind it; one number is a bias for all columns."""
+    x = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+    constants = {
+        "w": codes("int4", (64, 32)),
+        "s": np.full((2, 32), 0.5, np.float32),
+        "b": np.ones(1, np.float32),
+    }
     nodes = [
         helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
-        helper.make_node("Gemm", ["x", "d", "b"], ["y"], **own),
+        helper.make_node("Gemm", ["x", "d", "b"], ["y"], **options),
     ]
-    with pytest.raises(vkq.UnsupportedModelError, match=f"the blocks of 32 in which its weight .*{why}"):
-        vkq.onnx.InferenceSession(model(nodes, x, constants), any_device)
+    data = model(nodes, x, constants)
+    session = vkq.onnx.InferenceSession(data, device)
+    assert "MatMulNBits" in [node.op for node in session.lowered({"x": x.shape}).nodes]
+    (y,) = session.run(None, {"x": x})
+    wanted = onnxruntime(data.SerializeToString(), x)
+    np.testing.assert_allclose(y, wanted, rtol=0, atol=2 * 68 * 2.0**-24 * 2 * 4 * 64 * 4)
+
+
+def test_why_a_gemm_cannot_run(any_device: vkq.Device) -> None:
+    x, scale = np.ones((64, 64), np.float32), np.full((2, 64), np.inf, np.float32)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["w", "s"], ["d"], axis=0, block_size=32),
+        helper.make_node("Gemm", ["x", "d"], ["y"]),
+    ]
+    why = r"the blocks of 32 in which its weight .*scale\[0, 0\] is inf; it must be finite"
+    with pytest.raises(vkq.UnsupportedModelError, match=why):
+        vkq.onnx.InferenceSession(model(nodes, x, {"w": codes("int4", (64, 64)), "s": scale}), any_device)
 
 
 @pytest.mark.parametrize("block", [1 << 40, 16, -32])

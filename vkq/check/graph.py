@@ -23,7 +23,7 @@ from ..numerics.quantize import quantize
 from ..numerics.requantize import multipliers, requantize
 from ..problem.conv2d import Conv2dProblem
 from ..problem.transposed import TransposedConv2dProblem
-from ..reference import layers, linear_grouped, transposed
+from ..reference import floats, layers, linear_grouped, transposed
 from ..reference import operators as reference_ops
 from ..reference.layers import convolve
 from ..reference.resize import interpolate, resize, resize_real
@@ -111,10 +111,14 @@ def _resize_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(interpolate(given, how))
 
 
-def _layer(reference: Any, names: Sequence[str]) -> Compute:
+def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
     def compute_layer(node: Node, x: Sequence[Array | None]) -> list[Array]:
         a, bias = node.attributes, x[2] if len(x) > 2 else None
         chosen, given = options(node, (*LAYER, *names)), there(x[0])
+        if a["x"] is None:
+            del chosen["w_zero_point"], chosen["w_scale"]
+            y = of_floats(given, there(x[1]), a["w_scale"], bias, w_zero_point=a["w_zero_point"], **chosen)
+            return one(y.astype(given.dtype))
         if given.dtype == np.float32:  # a layer quantizes what is not
             given = quantize(given, a["x"])
         y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen)
@@ -173,9 +177,9 @@ COMPUTE: dict[str, Compute] = {
     "MatMulNBits": _grouped_compute,
     "MaxPool": _max_pool_compute,
     "Resize": _resize_compute,
-    "conv2d": _layer(layers.conv2d, CONV),
-    "conv_transpose2d": _layer(transposed.conv_transpose2d, TRANSPOSED),
-    "linear": _layer(layers.linear, ()),
+    "conv2d": _layer(layers.conv2d, floats.conv2d_q8csw, CONV),
+    "conv_transpose2d": _layer(transposed.conv_transpose2d, floats.conv_transpose2d_q8csw, TRANSPOSED),
+    "linear": _layer(layers.linear, floats.linear_q8csw, ()),
     "matmul": _matmul_compute,
     "avg_pool2d": _avg_pool,
     "global_avg_pool2d": _global_avg_pool,

@@ -16,6 +16,7 @@ from ...runtime.transfer import stored
 from ..graph import Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32")
+OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear layers
 
 
 @dataclasses.dataclass
@@ -115,10 +116,10 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """x and y of one 8-bit type."""
-    x: QParams = node.attributes["x"]
+    """x and y of one 8-bit type, or both float."""
+    x: QParams | None = node.attributes["x"]
     y: QParams | None = node.attributes["y"]
-    if y is not None and y.dtype != x.dtype:
+    if x is not None and y is not None and y.dtype != x.dtype:
         return f"takes {x.dtype} and gives {y.dtype}; both must be of one type"
     return None
 

@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ...select.path import COOPMAT
 from ..graph import Graph, Node
 from ..operators.quantized import CONV, OWN, TRANSPOSED, options
-from .context import Context, DeviceOperator, Record, same_type, unnamed
+from .context import OF_LAYERS, Context, DeviceOperator, Record, same_type, unnamed
 
 
 def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> Any:
@@ -120,6 +120,6 @@ def prepare(graph: Graph) -> None:
 
 
 ROWS: dict[str, DeviceOperator] = {
-    "conv_transpose2d": DeviceOperator(same_type, _layer(ConvTranspose2d, TRANSPOSED)),
-    "linear": DeviceOperator(same_type, _layer(Linear, ())),
+    "conv_transpose2d": DeviceOperator(same_type, _layer(ConvTranspose2d, TRANSPOSED), OF_LAYERS),
+    "linear": DeviceOperator(same_type, _layer(Linear, ()), OF_LAYERS),
 }

@@ -21,7 +21,7 @@ def wanted(context: Context, name: str) -> str | None:
     graph, found = context.graph, [name]
     for node in graph.nodes:
         reads = [one for one in node.inputs[: 2 if node.op in KEEP_WHOLE else 1] if one in found]
-        if not reads:
+        if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
             continue
         shape = graph.specs[reads[0]].shape
         if node.op == "linear":

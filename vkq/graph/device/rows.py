@@ -20,6 +20,7 @@ from ..operators.operator import axis_of
 from . import gates, groups, layers, movement, quantization, real
 from .context import (
     BYTES,
+    OF_LAYERS,
     WORDS,
     Context,
     DeviceOperator,
@@ -183,7 +184,7 @@ ROWS: dict[str, DeviceOperator] = {
             context.builder, context.value(node.inputs[0]), node.attributes["x"]
         ),
     ),
-    "conv2d": DeviceOperator(same_type, _conv),
+    "conv2d": DeviceOperator(same_type, _conv, OF_LAYERS),
     **layers.ROWS,
     "matmul": DeviceOperator(anything, _matmul),
     "add": DeviceOperator(bytes_of_one_type, _binary),

@@ -86,8 +86,11 @@ def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
-    y: QParams | None = x.node.attributes[key]
-    return [Spec(y.dtype if y else "float32", tuple(shape))]
+    """8-bit; or float32, or of the type of x where that is not quantized (its parameters are None)."""
+    a = x.node.attributes
+    y: QParams | None = a[key]
+    real = x.spec(0).dtype if "x" in a and a["x"] is None else "float32"
+    return [Spec(y.dtype if y else real, tuple(shape))]
 
 
 CONV = ("stride", "padding", "dilation", "groups")
@@ -104,7 +107,8 @@ LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
 
 
 def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
-    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants).
+    """conv2d, conv_transpose2d and linear: inputs x, weight, bias (constants). Their x is None for float
+    activations, float32 or float16, as the result is then.
 
     A conv2d may have ``after``, a node (add, sub, lookup) that takes its result as `OWN`, and whose other
     operand is the fourth input; a linear a dequantize.

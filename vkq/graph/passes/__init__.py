@@ -11,6 +11,7 @@ from .constants import fold_constants, fold_weights
 from .integers import to_integers
 from .means import to_means
 from .movement import move_in_8_bits
+from .products import plain_products
 from .quantized import quantize_in_convolutions
 from .reductions import to_sums
 from .simplify import simplify
@@ -22,6 +23,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     hold_types,
     simplify,
+    plain_products,
     move_in_8_bits,
     to_integers,
     to_tables,

@@ -10,12 +10,13 @@ from ...errors import VkqError
 from ...numerics.grouped import GROUPS, packed
 from ..graph import Array, Node
 from ..operators.groups import weight_of
+from .products import real
 from .sweep import Sweep
 
 
-def in_blocks(sweep: Sweep, node: Node, transposed: bool, plain: bool = True) -> bool:
+def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     """MatMul or Gemm with a constant matrix, (N, K) where it is *transposed*, else (K, N). False where it is
-    none in blocks; where vkq has no such weight, or the Gemm is not *plain*, the node says why."""
+    none in blocks; where vkq has no such weight, the node says why."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
     if made is None or not block or node.inputs[0] in sweep.constants or "why" in node.attributes:
@@ -24,18 +25,14 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool, plain: bool = True) ->
     data, scale, zero = (array if transposed or array is None else array.T for array in arrays)
     if data is None or scale is None or data.ndim != 2 or not data.size or (zero is None and made.input(2)):
         return False
-    (n, k), bias = data.shape, sweep.array(node.input(2))
+    n, k = data.shape
     if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
     why = None
-    if not plain:
-        why = "are taken without alpha, beta and transA"
-    elif scale.shape != (n, -(-k // block)):
+    if scale.shape != (n, -(-k // block)):
         why = f"are not along K: {n} x {k} numbers have {scale.shape} scales"
     elif block % GROUPS[0] or block > max(k, GROUPS[-1]):  # else as many zeros would be kept
         why = f"must be of {', '.join(map(str, GROUPS))}, or a multiple of {GROUPS[-1]} up to K={k}"
-    elif node.input(2) and (bias is None or bias.size != n or bias.shape[-1:] != (n,)):
-        why = f"have a bias that is no constant of N={n} numbers"
     else:
         product = _product(sweep, node, data, scale, zero, block)
         try:
@@ -67,6 +64,8 @@ def _product(sweep: Sweep, node: Node, data: Array, scale: Array, zero: Array | 
         sweep.constant(np.ascontiguousarray(scale), f"{name}/scales"),
     ]
     usual = bool((points == middle).all())
-    inputs += ["" if usual else sweep.constant(packed(points, bits), f"{name}/points"), "", node.input(2)]
+    bias = real(sweep, node.input(2)) if node.input(2) else None
+    inputs += ["" if usual else sweep.constant(packed(points, bits), f"{name}/points"), ""]
+    inputs.append("" if bias is None else sweep.constant(bias.reshape(-1), f"{node.input(2)}/bias"))
     sizes = {"K": k, "N": n, "bits": bits, "block_size": block}
     return Node("MatMulNBits", (node.inputs[0], *inputs), node.outputs, sizes, node.source)

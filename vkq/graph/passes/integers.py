@@ -59,6 +59,8 @@ def _bounded_layer(sweep: Sweep, node: Node) -> bool:
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:
         return False
+    if layer.attributes["x"] is None and sweep.uses[node.inputs[0]] > 1:  # floats would be computed twice
+        return False
     low, high = activation_range(layer.attributes["activation"])
     both = (max(low, bounds[0]), max(bounds[0], min(high, bounds[1])))
     sweep.emit(
@@ -105,13 +107,14 @@ def _clamped(sweep: Sweep, name: str, q: QParams, bounds: Bounds, node: Node) ->
 def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
     """quantize(layer) in one step, with an int32 bias. A result of another type is float32 first."""
     attributes, inputs = dict(made.attributes), list(made.inputs)
-    if attributes["a" if made.op == "matmul" else "x"].dtype != q.dtype:
+    x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
+    if x is None or x.dtype != q.dtype:
         return False
     if made.op in LAYERS and len(inputs) > 2:
         bias = sweep.constants[inputs[2]]
         if bias.dtype == np.float32:
             try:
-                rounded = rounded_bias(bias, attributes["x"].scale, attributes["w_scale"], inputs[2])
+                rounded = rounded_bias(bias, x.scale, attributes["w_scale"], inputs[2])
             except ArgumentError:
                 return False
             inputs[2] = sweep.constant(rounded, f"{inputs[2]}/int32")

@@ -17,8 +17,11 @@ from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
 from ..operators.quantized import along
 from .blocks import in_blocks
+from .products import real
 from .reductions import summed
 from .sweep import Sweep, every_equal
+
+FLOATS = ("float32", "float16")
 
 
 def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
@@ -26,7 +29,7 @@ def parameters(sweep: Sweep, name: str) -> tuple[str, QParams] | None:
     made = sweep.producer(name, "dequantize")
     if made is not None:
         return made.inputs[0], made.attributes["x"]
-    weight = _weight(sweep, name)
+    weight = _weight(sweep, name) if sweep.specs[name].dtype == "float32" else None
     if weight is None or weight[1].size != 1 or weight[0].dtype.name not in ("int8", "uint8"):
         return None
     made = sweep.made[name]
@@ -42,11 +45,12 @@ def _weight(sweep: Sweep, name: str, axis: int | None = None) -> tuple[Array, Ar
         made is None
         or data is None
         or scale is None
-        or scale.dtype != np.float32
-        or not are_scales(scale).all()
+        or scale.dtype.name not in FLOATS
+        or not are_scales(scale.astype(np.float32)).all()
         or made.attributes.get("block_size")
     ):
         return None
+    scale = scale.astype(np.float32)
     zero = sweep.array(made.input(2)) if made.input(2) else np.zeros(scale.shape, data.dtype)
     if zero is None or zero.size != scale.size:
         return None
@@ -89,8 +93,10 @@ def _layer(
 ) -> bool:
     """Emits a layer with float32 result for a node with inputs x, weight, bias."""
     x = parameters(sweep, node.inputs[0])
-    if x is None or weight is None or weight[0].dtype.name not in ("int8", "uint8"):
+    if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
+    if x is None:
+        return _of_floats(sweep, node, op, weight, channels, **options)
     data, scale, zero = weight
     inputs = [x[0], sweep.constant(data, f"{node.inputs[1]}/weight")]
     if node.input(2):
@@ -107,6 +113,27 @@ def _layer(
     return True
 
 
+def _of_floats(
+    sweep: Sweep, node: Node, op: str, weight: tuple[Array, Array, Array], channels: int, **options: Any
+) -> bool:
+    """The same of float activations (q8csw), with a float32 bias."""
+    if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
+        return False
+    data, scale, zero = weight
+    inputs = [node.inputs[0], sweep.constant(data, f"{node.inputs[1]}/weight")]
+    if node.input(2):
+        bias = real(sweep, node.input(2))
+        if bias is None or bias.size not in (1, channels):
+            return False
+        whole = np.broadcast_to(bias.astype(np.float32).reshape(-1), (channels,))
+        inputs.append(sweep.constant(np.array(whole), f"{node.input(2)}/bias"))
+    sweep.emit(
+        op, inputs, node.outputs[0], node.source, x=None, y=None, w_scale=scale,
+        w_zero_point=zero if zero.any() else None, activation=None, **options,
+    )  # fmt: skip
+    return True
+
+
 def _conv(sweep: Sweep, node: Node) -> bool:
     weight = _weight(sweep, node.inputs[1], 0)
     shapes = sweep.specs[node.inputs[0]].shape, sweep.specs[node.inputs[1]].shape
@@ -118,9 +145,11 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 def _conv_transpose(sweep: Sweep, node: Node) -> bool:
     shapes = sweep.specs[node.inputs[0]].shape, sweep.specs[node.inputs[1]].shape
     groups = int(node.attributes.get("group", 1))
-    weight = _weight(sweep, node.inputs[1], 1 if groups == 1 else None)
+    weight = _weight(sweep, node.inputs[1], 1)
     if weight is None or len(shapes[0]) != 4:
         return False
+    if weight[1].size > 1:  # a channel of every group has one scale
+        weight = weight[0], np.tile(weight[1], groups), np.tile(weight[2], groups)
     return _layer(
         sweep, node, "conv_transpose2d", weight, shapes[1][1] * groups, **transposed_options(node, *shapes)
     )
@@ -156,7 +185,7 @@ def _gemm(sweep: Sweep, node: Node) -> bool:
     )
     transposed = bool(a.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
-    if in_blocks(sweep, node, transposed, plain):
+    if in_blocks(sweep, node, transposed):
         return True
     if not plain or (weight is None and (transposed or node.input(2))):
         return False

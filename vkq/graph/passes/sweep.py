@@ -3,6 +3,7 @@ its inputs."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,11 @@ class Sweep:
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
 
     # ------------------------------------------------------------------------------------------ looking back
+
+    @functools.cached_property
+    def uses(self) -> dict[str, int]:
+        """How often the old graph reads each of its values."""
+        return self.old.uses()
 
     def array(self, name: str) -> Array | None:
         """The constant of this name, or None."""
