@@ -89,6 +89,20 @@ def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytes
         assert 0.1 < host.per_second[op] / gpu.per_second[op] < 10
 
 
+def test_cores_are_counted_by_what_many_workgroups_do_more_than_one(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock of a device with 24 cores, each of which works on a workgroup at a time; and the true one."""
+    x, y = (any_device.allocate(1 << 22) for _ in range(2))
+    found = rates.measured_cores(any_device, "gpu", (x, y))
+    assert found is not None
+    assert 1 <= found <= 1024
+    c = dataclasses.replace(any_device.capabilities, device_type="discrete")
+    monkeypatch.setattr(any_device, "capabilities", c)
+    monkeypatch.setattr(rates._Work, "time_us", lambda work, loops: 20.0 + loops * max(1.0, work.groups / 24))
+    assert rates.measured_cores(any_device, "gpu", (x, y)) == 24
+
+
 def test_rates_without_the_dot_product_are_those_of_the_rest(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

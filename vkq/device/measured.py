@@ -4,8 +4,8 @@ family of kernels (``candidates`` of profiles.yaml), once, in a child process.
 A candidate counts only after its result was compared with the reference. One that takes longer than
 `COMPILE_S` to compile and run once ends its child, and like one that crashes or is wrong it is never taken
 here. The answer is kept with the probe's (`vkq.device.verdict`). VKQ_TUNE: "auto" (the default) measures
-where no rule of profiles.yaml says that such a device was timed; "always" everywhere; "off" nowhere, and
-takes nothing that was measured.
+where neither a rule of profiles.yaml nor a file of ``tuned`` says that such a device was timed; "always"
+everywhere; "fresh" as if no file came with vkq; "off" nowhere, and takes nothing that was measured.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from .. import spawn
 from ..errors import ArgumentError
 from . import vulkan
 from .capabilities import Capabilities
+from .costs import FRESH, VARIABLE
 from .profiles import Family, families, profile
 
-VARIABLE = "VKQ_TUNE"
-MODES = ("auto", "always", "off")
+MODES = ("auto", "always", FRESH, "off")
 CHILD = "vkq.check.measuring"
 TOTAL_S = 2.0  # of all candidates together
 COMPILE_S = 0.5  # to compile one, and run it once
@@ -73,7 +73,7 @@ def mode() -> str:
 
 def wanted(c: Capabilities) -> bool:
     """Whether a device is to be measured."""
-    return mode() == "always" or (mode() == "auto" and not profile(c).timed)
+    return mode() == "always" or (mode() in ("auto", FRESH) and not profile(c).timed)
 
 
 def choices(tuning: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...]:

@@ -8,18 +8,9 @@ from typing import Any
 
 from ..yamlfile import Node
 
-COSTS = {
-    "matrix_conv_costs": {"step", "chunk", "strided", "lone", "end"},
-    "half_pixel_costs": {"float32", "float16", "straight"},
-    "gathered_before_cycles": {"once", "f16", "bf16"},
-    "integer_costs": {"tiles", "multiply", "chunk", "part"},
-}
 
-
-def value_of(field: str, annotation: str, node: Node) -> Any:
-    """The value of a field. Raises SpecError, with its line, where it is not what the annotation says."""
-    if field in COSTS:
-        return _numbers(node.mapping(COSTS[field]).items())
+def value_of(annotation: str, node: Node) -> Any:
+    """The value of a field of that annotation. Raises SpecError, with its line, for another."""
     return READERS[annotation](node)
 
 
@@ -34,13 +25,6 @@ def _sizes(node: Node) -> frozenset[tuple[int, ...]]:
     return frozenset(pairs)
 
 
-def _cycles(node: Node, count: int) -> tuple[int, ...]:
-    found = tuple(number.int() for number in node.sequence())
-    if len(found) != count:
-        raise node.error(f"{count} numbers of cycles stand here (see the head of this file)")
-    return found
-
-
 READERS: dict[str, Callable[[Node], Any]] = {
     "bool": Node.bool,
     "int": Node.int,
@@ -48,18 +32,8 @@ READERS: dict[str, Callable[[Node], Any]] = {
     "int | None": lambda node: None if node.scalar() == "rows" else node.int(),
     "str | None": lambda node: None if node.str() == "none" else node.str(),
     "frozenset[tuple[int, int]]": _sizes,
-    "tuple[int, int, int]": lambda node: _cycles(node, 3),
     "Mapping[str, int]": lambda node: MappingProxyType({name: one.int() for name, one in node.items()}),
     "Mapping[int, int]": lambda node: MappingProxyType({int(name): one.int() for name, one in node.items()}),
-    "Mapping[str, tuple[int, int]]": lambda node: MappingProxyType(
-        {name: _cycles(pair, 2) for name, pair in node.items()}
-    ),
-    "Mapping[str, tuple[int, int, int]]": lambda node: MappingProxyType(
-        {name: _cycles(three, 3) for name, three in node.items()}
-    ),
-    "Mapping[str, tuple[int, int, int, int]]": lambda node: MappingProxyType(
-        {name: _cycles(four, 4) for name, four in node.items()}
-    ),
     "tuple[tuple[int, int], ...]": lambda node: tuple((int(n), one.int()) for n, one in node.items()),
     "tuple[tuple[str, float], ...]": lambda node: tuple(_numbers(node.items()).items()),
 }

@@ -16,16 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from ..yamlfile import load
+from . import costs
 from .capabilities import DEVICE_TYPES, Capabilities
+from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity: `profile` makes each once
-class Profile:
-    """How products are computed on a device; see profiles.yaml for each field. ``names`` are the rules that
-    made it, ``whys`` their reasons and sources."""
+class Profile(costs.Costs):
+    """How products are computed on a device; see profiles.yaml for each field, and `Costs` for the tables.
+    ``names`` are the rules that made it, ``whys`` their reasons and sources."""
 
     staged: str | None
     staged_conv: str | None
@@ -68,31 +70,8 @@ class Profile:
     cache_bytes: int
     multiprocessors: int
     matrix_subgroup: int | None  # None: as many as a matrix has rows
-    matrix_tile_cycles: Mapping[str, tuple[int, int]]
-    integer_tile_cycles: Mapping[str, tuple[int, int]]
-    integer_costs: Mapping[str, float]
     transform_element_macs: int
-    matrix_part_cycles: tuple[int, int, int]
-    matrix_sum_cycles: Mapping[str, int]
-    matrix_end_cycles: Mapping[str, int]
-    half_tile_cycles: Mapping[str, tuple[int, int]]
-    straight_tile_cycles: Mapping[str, tuple[int, int]]
-    words_tile_cycles: Mapping[str, tuple[int, int, int]]
-    half_part_cycles: tuple[int, int, int]
     matrix_pairs: bool
-    parts_tile_cycles: Mapping[str, tuple[int, int]]
-    half_gathered_cycles: Mapping[str, tuple[int, int, int]]
-    parts_gathered_cycles: Mapping[str, tuple[int, int, int]]
-    gathered_before_cycles: Mapping[str, float]
-    half_plane_cycles: Mapping[str, tuple[int, int, int]]
-    float32_plane_cycles: Mapping[str, tuple[int, int, int]]
-    parts_plane_cycles: Mapping[str, tuple[int, int, int]]
-    half_pixel_cycles: Mapping[str, tuple[int, int, int]]
-    half_pixel_costs: Mapping[str, float]
-    matrix_conv_costs: Mapping[str, float]
-    matrix_gathered_cycles: Mapping[str, tuple[int, int, int, int]]
-    matrix_gathered_part_cycles: tuple[int, int, int]
-    matrix_gathered_once: int
     sum_apart_bytes: int
     direct_group_channels: int
     grouped_tiles: tuple[tuple[str, float], ...]
@@ -168,7 +147,7 @@ def profile(c: Capabilities) -> Profile:
 @functools.lru_cache(maxsize=256)  # a dispatch asks for it
 def _profile(c: Capabilities, instead: tuple[tuple[str, Any], ...]) -> Profile:
     facts = tuple((name, int(c.properties.get(name, c.features.get(name, 0)))) for name in _facts())
-    return _merged(c.device_type, c.vendor_id, c.device_id, facts, c.choices + instead)
+    return _merged(c.device_type, c.vendor_id, c.device_id, facts, told_cores(c), c.choices + instead)
 
 
 _preferred: contextvars.ContextVar[tuple[tuple[str, Any], ...] | None] = contextvars.ContextVar(
@@ -215,7 +194,7 @@ def tuned_families() -> tuple[Family, ...]:
 def _tries(node: Any) -> dict[str, Mapping[str, Any]]:
     return {
         candidate: {
-            field: value_of(field, SETTINGS[field], value)
+            field: value_of(SETTINGS[field], value)
             for field, value in says.mapping(set(), set(SETTINGS)).items()
         }
         for candidate, says in node.items()
@@ -236,7 +215,7 @@ def profiles() -> tuple[ProfileRule, ...]:
 SETTINGS = {  # of the file, with their annotations
     f.name: str(f.type)
     for f in dataclasses.fields(Profile)
-    if f.name not in ("names", "whys", "timed", "measured")
+    if f.name not in {"names", "whys", "timed", "measured", *costs.SEED}
 }
 
 
@@ -252,16 +231,24 @@ def _merged(
     vendor_id: int,
     device_id: int,
     facts: tuple[tuple[str, int], ...],
+    cores: int | None,
     choices: tuple[tuple[str, Any], ...],
 ) -> Profile:
     rules = [rule for rule in profiles() if rule.matches(device_type, vendor_id, device_id, facts)]
-    says: dict[str, Any] = {}
+    says: dict[str, Any] = {**costs.SEED}
     for rule in rules:
         says |= rule.says
+    if not says["matrix_pairs"]:  # nobody has timed fragments direct from memory elsewhere
+        says |= dict.fromkeys(costs.DIRECT, costs.Table())
+    kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
+    if kind:
+        says |= {**kind.costs, "multiprocessors": kind.cores}
+    if cores:
+        says["multiprocessors"] = cores
     return Profile(
         **says | dict(choices),
-        timed=rules[-1].timed,
-        measured=bool(choices),
+        timed=rules[-1].timed or kind is not None,
+        measured=bool(dict(choices).keys() - {"multiprocessors"}),
         names=tuple(rule.name for rule in rules),
         whys=tuple(f"{rule.why} ({rule.source})" for rule in rules),
     )
@@ -282,7 +269,7 @@ def _rule(node: Any, name: str | None) -> ProfileRule:
         keys["vendor_id"].int() if "vendor_id" in keys else None,
         _device_ids(keys["device_ids"]) if "device_ids" in keys else None,
         {fact: value.int() for fact, value in facts.items()},
-        {field: value_of(field, text, keys[field]) for field, text in SETTINGS.items() if field in keys},
+        {field: value_of(text, keys[field]) for field, text in SETTINGS.items() if field in keys},
         keys["why"].str(),
         keys["source"].str(),
         "timed" in keys and keys["timed"].bool(),

@@ -23,7 +23,7 @@ LIMITS = (
     "maxMemoryAllocationCount",
     "timestampPeriod",
 )
-PROPERTIES: tuple[tuple[str, tuple[int, int], str | None, tuple[str, ...]], ...] = (
+PROPERTIES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]], ...] = (
     ("ShaderIntegerDotProductProperties", (1, 3), "VK_KHR_shader_integer_dot_product", DOT_ACCELERATED),
     (
         "FloatControlsProperties",
@@ -44,6 +44,9 @@ PROPERTIES: tuple[tuple[str, tuple[int, int], str | None, tuple[str, ...]], ...]
     ),
     ("Maintenance3Properties", (1, 1), None, ("maxMemoryAllocationSize",)),
     ("Maintenance4Properties", (1, 3), "VK_KHR_maintenance4", ("maxBufferSize",)),
+    ("ShaderSMBuiltinsPropertiesNV", None, "VK_NV_shader_sm_builtins", ("shaderSMCount",)),
+    ("ShaderCoreProperties2AMD", None, "VK_AMD_shader_core_properties2", ("activeComputeUnitCount",)),
+    ("ShaderCoreBuiltinsPropertiesARM", None, "VK_ARM_shader_core_builtins", ("shaderCoreCount",)),
 )
 COMPONENT_TYPES = {
     0: "f16",

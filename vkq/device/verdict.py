@@ -21,8 +21,9 @@ from .. import cache, spawn
 from .._version import __version__
 from . import measured, vulkan
 from .capabilities import Capabilities
+from .cores import told_cores
 
-FORMAT = 15  # of the kept report: raised when a test or a rate changes
+FORMAT = 16  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
@@ -41,8 +42,8 @@ class Verdict:
     ``failures``: what was wrong, by test (a dot form, ``matrices``, ``matrices_half``, ``requantize``,
     ``quantize``, or ``open`` where the driver did not get so far). ``soft_float``: floats are rounded in
     integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu"
-    or "host". ``isolated``: it ran in a child process. ``tuning``: what was measured by family of kernels
-    (`measured`); None where nothing was.
+    or "host". ``isolated``: it ran in a child process. ``cores``: how many it has, where that was measured.
+    ``tuning``: what was measured by family of kernels (`measured`); None where nothing was.
     """
 
     failures: Mapping[str, str]
@@ -50,6 +51,7 @@ class Verdict:
     rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
     clock: str = ""
     isolated: bool = False
+    cores: int | None = None
     tuning: Mapping[str, measured.Measured] | None = None
 
     @property
@@ -78,6 +80,7 @@ class Verdict:
             and value["clock"] in ("", "gpu", "host")
             and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
             and (tuning is None or isinstance(tuning, dict))
+            and (value["cores"] is None or (type(value["cores"]) is int and value["cores"] > 0))
         )
         if not good:
             raise ValueError("a value has the wrong type")
@@ -141,6 +144,8 @@ def with_choices(c: Capabilities) -> Capabilities:
     """The capabilities with what was measured on the device, where that is known and asked for."""
     found = None if spawn.in_child() else _reports.get(c.key)
     choices = measured.choices(found.tuning if found else None)
+    if found and found.cores and told_cores(c) is None:
+        choices = (*choices, ("multiprocessors", found.cores))
     # Where nothing is: itself, which what is kept by capabilities knows without comparing all that they say.
     return dataclasses.replace(c, choices=choices) if choices != c.choices else c
 
@@ -163,8 +168,9 @@ def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: boo
     plain, soft = (failed.get(name) or results.get(name, silent) for name in (REQUANTIZE, SOFT))
     if plain and soft and OPENING not in failures:
         failures[REQUANTIZE] = f"{soft} (and without SOFT_FLOAT: {plain})"
-    measured = results.get(RATES) or {"per_second": {}, "clock": ""}
-    return Verdict(failures, plain is not None, measured["per_second"], measured["clock"], isolated)
+    rates = results.get(RATES) or {"per_second": {}, "clock": "", "cores": None}
+    per_second, clock, cores = (rates[name] for name in ("per_second", "clock", "cores"))
+    return Verdict(failures, plain is not None, per_second, clock, isolated, cores)
 
 
 def _place(c: Capabilities) -> Path:

@@ -1,5 +1,5 @@
 """How fast a device does what the int8 kernels are made of: each dot form, the float lanes, float32 FMA, a
-copy.
+copy; and how many cores it has, where no driver tells.
 
 A flag says that a dot product is accelerated; only a rate says what that is worth. Each rate comes from the
 difference between no loop and many, so that what a dispatch costs at all falls out, and from the fastest of
@@ -13,6 +13,7 @@ import dataclasses
 import time
 from collections.abc import Mapping
 
+from ..device.cores import told_cores
 from ..device.profiles import profile
 from ..runtime.buffer import Buffer
 from ..runtime.device import Device
@@ -30,20 +31,30 @@ DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 @dataclasses.dataclass(frozen=True)
 class Rates:
     """Operations per second by dot form (two per multiply-add) and for ``fma``, bytes per second (read and
-    written) for ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is
-    missing."""
+    written) for ``copy``; ``clock`` is "gpu" (timestamps) or "host". What could not be measured is missing.
+    ``cores``: see `measured_cores`."""
 
     per_second: Mapping[str, float]
     clock: str
+    cores: int | None = None
 
 
 class _Work:
-    """One rate's program with its two loop counts."""
+    """One rate's program with its two loop counts; of *groups* workgroups of *local* invocations."""
 
-    def __init__(self, device: Device, op: str, clock: str, buffers: tuple[Buffer, Buffer]):
-        self.device, self.op, self.clock, self.buffers = device, op, clock, buffers
-        self.program: Program = device.program(catalog().find("selftest__rates", op=op))
-        self.groups = profile(device.capabilities).fill_workgroups
+    def __init__(
+        self,
+        device: Device,
+        op: str,
+        clock: str,
+        buffers: tuple[Buffer, Buffer],
+        groups: int = 0,
+        local: int = LOCAL,
+    ):
+        self.device, self.op, self.clock, self.buffers, self.local = device, op, clock, buffers, local
+        variant = catalog().find("selftest__rates", op=op)
+        self.program: Program = device.program(variant, {"LOCAL_X": local})
+        self.groups = groups or profile(device.capabilities).fill_workgroups
         self.most = MOST_LOOPS
         if op == "copy":
             per_loop = 16 * LOCAL * self.groups
@@ -88,7 +99,7 @@ class _Work:
 
     def per_loop(self) -> float:
         """Operations (or bytes) of one more loop."""
-        invocations = LOCAL * self.groups
+        invocations = self.local * self.groups
         if self.op == "copy":
             return 32.0 * invocations
         steps = int(self.program.variant.defines["STEPS"])
@@ -115,11 +126,29 @@ def measure(device: Device) -> Rates:
     has_dot = facts.features["shaderIntegerDotProduct"]
     ops = [op for op in (*DOT_FORMS, "fma", "copy") if op in ("float", "fma", "copy") or has_dot]
     works = [_Work(device, op, clock, (x, y)) for op in ops]
+    _sample(works)
+    found = {work.op: work.per_second() for work in works}
+    rates = {op: rate for op, rate in found.items() if rate is not None}
+    ask = told_cores(facts) is None and facts.device_type != "cpu"  # a CPU's are shared with all else
+    return Rates(rates, clock, measured_cores(device, clock, (x, y)) if ask else None)
+
+
+def measured_cores(device: Device, clock: str, buffers: tuple[Buffer, Buffer]) -> int | None:
+    """How many workgroups work at once as fast as one alone: the rate of many over that of one, each of as
+    many invocations as fill a core. None where the clock says nothing."""
+    local = min(1024, device.capabilities.properties["maxComputeWorkGroupInvocations"])
+    many = profile(device.capabilities).fill_workgroups * LOCAL // local
+    works = [_Work(device, "fma", clock, buffers, groups, local) for groups in (1, many)]
+    _sample(works)
+    one, all_of_them = (work.per_second() for work in works)
+    return max(1, round(all_of_them / one)) if one and all_of_them else None
+
+
+def _sample(works: list[_Work]) -> None:
+    """Samples them in turn, with more loops each where these took too little time."""
     pending = works
     for left in reversed(range(ATTEMPTS)):
         for _ in range(ROUNDS):
             for work in pending:
                 work.sample()
         pending = [work for work in pending if work.lengthen()] if left else []
-    found = {work.op: work.per_second() for work in works}
-    return Rates({op: rate for op, rate in found.items() if rate is not None}, clock)

@@ -1,0 +1,32 @@
+"""How many cores of a device share the workgroups of a dispatch: multiprocessors (NVIDIA), compute units
+(AMD), shader cores (Arm), Xe-cores (Intel)."""
+
+from __future__ import annotations
+
+from .capabilities import Capabilities
+
+# What drivers tell: VK_NV_shader_sm_builtins, VK_AMD_shader_core_properties2, VK_ARM_shader_core_builtins.
+PROPERTIES = ("shaderSMCount", "activeComputeUnitCount", "shaderCoreCount")
+INTEL = 0x8086
+# Xe-cores by device id, which no extension tells. Source: "Xe-cores" of each product's page on
+# https://www.intel.com/content/www/us/en/ark.html, the ids from
+# https://dgpu-docs.intel.com/devices/hardware-table.html
+XE_CORES = {
+    0x56A6: 6,  # Arc A310
+    0x5693: 8,  # Arc A370M
+    0x56A5: 8,  # Arc A380
+    0x5692: 16,  # Arc A550M
+    0x56A2: 24,  # Arc A580
+    0x5691: 24,  # Arc A730M
+    0x56A1: 28,  # Arc A750
+    0x5690: 32,  # Arc A770M
+    0x56A0: 32,  # Arc A770
+    0xE20C: 18,  # Arc B570
+    0xE20B: 20,  # Arc B580
+}
+
+
+def told_cores(c: Capabilities) -> int | None:
+    """What the driver tells, or the device's id; None where neither does, so that the probe measures it."""
+    told = next((c.properties[name] for name in PROPERTIES if c.properties.get(name)), None)
+    return told or (XE_CORES.get(c.device_id) if c.vendor_id == INTEL else None)

@@ -1,0 +1,180 @@
+"""What the tiles of matrix units cost: the numbers that choices among them weigh.
+
+A table has for each tile two numbers of cycles (or another unit that all tables share) for 32 k of a
+workgroup: where it has a core alone, and where several workgroups share one. `SEED` is for any device: a step
+reads lines and columns and makes their product, so it takes as long as the square root of the tile's results,
+times one number for each kind of kernel. What was measured takes the seed's place: on the device itself (`vkq
+tune`), or on one of its kind (``tuned/VENDOR-DEVICE.json``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).with_name("tuned")
+VARIABLE, FRESH = "VKQ_TUNE", "fresh"
+# A workgroup that has a core alone waits for memory: it takes so many times its share, unless its results are
+# so many that a core has room for no other.
+LONE, ROOM = 1.4, 1 << 14
+
+
+class Table(dict[str, Any]):
+    """A mapping that nobody changes, so that it can be a part of a key."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
+Tiles = Mapping[str, tuple[float, ...]]
+Numbers = Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Costs:
+    """The tables. ``*_part_cycles``: where workgroups share the sum over k of a tile: until the last of them
+    is known, for each of them, and for a million sums that are passed on."""
+
+    matrix_tile_cycles: Tiles  # int8 products; tiles that end with _short: for all k; with _wide: for 512 k
+    matrix_part_cycles: tuple[float, ...]
+    matrix_sum_cycles: Numbers  # for a thousand results that are added to another tensor's
+    matrix_end_cycles: Numbers  # of an end beside which nothing runs: a core has one such workgroup at a time
+    # int8 convolutions in tiles of pixels: 32 k take `step` times the root of the tile's results, reading a
+    # chunk's pixels as long as `chunk` of them, `strided` times that where strides leave pixels out. Beside
+    # those that gather, where no core has two workgroups: all of it `lone` times, and `end` for each result.
+    matrix_conv_costs: Numbers
+    # int8 convolutions that gather pixels; then cycles of a workgroup that are not its products, and how many
+    # of a core start together; `once`: what they take more than tiles of pixels
+    matrix_gathered_cycles: Tiles
+    matrix_gathered_part_cycles: tuple[float, ...]
+    matrix_gathered_once: float
+    integer_tile_cycles: Tiles  # exact integer correlations
+    # `tiles`: multiply-adds of dot products of a core in a cycle; `multiply`: how many of them one 32-bit
+    # multiply takes; `chunk`: cycles for each KiB of pixels brought to shared memory; `part`: for each int32
+    # that several parts of a sum write and read again
+    integer_costs: Numbers
+    half_tile_cycles: Tiles  # products of float16 with int8 weights
+    straight_tile_cycles: Tiles  # the same with fragments of weights direct from memory; no tile: never
+    words_tile_cycles: Tiles  # fragments put together in registers, and the workgroups a core has room for
+    parts_tile_cycles: Tiles  # float32 in three parts of bfloat16
+    half_part_cycles: tuple[float, ...]
+    half_gathered_cycles: Tiles  # convolutions that gather pixels, and cycles that are not their products
+    parts_gathered_cycles: Tiles
+    gathered_before_cycles: Numbers  # of the dispatch before those: `once`, and for each number of x
+    half_plane_cycles: Tiles  # 1x1 convolutions that read float16 images as they are
+    float32_plane_cycles: Tiles
+    parts_plane_cycles: Tiles
+    half_pixel_cycles: Tiles  # convolutions in tiles of pixels (lines x columns x outputs)
+    half_pixel_costs: Numbers  # a chunk's pixels (of 128) take as long as so many times 32 k
+
+
+def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> Table:
+    """The seed of tiles: *step* for the root of the results and 32 k, *end* for each result, then *more*."""
+    found = Table()
+    for name in names.split():
+        results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
+        cycles = step * math.sqrt(results)
+        lone = LONE if results <= ROOM else 1.0
+        found[name] = (round(lone * cycles), round(cycles), *((round(end * results),) if end else ()), *more)
+    return found
+
+
+_INT8 = "128x256 128x256_long 128x128 128x64 64x64 64x64_deep 64x32"
+_SHORT = "128x128_short 128x64_short 64x64_short 64x32_short"
+_GATHERED = "128x128 128x64 64x64 32x64 32x32 16x64"
+_PLANES = "64x64 32x64 16x64"
+# The steps and ends are the slopes of an H200's own tables, so that kinds of kernels compare; those of parts
+# of a sum are of it, too.
+SEED: Mapping[str, Any] = {
+    "matrix_tile_cycles": Table(
+        **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)
+    ),
+    "matrix_part_cycles": (3900, 970, 3600),
+    "matrix_sum_cycles": Table(dict.fromkeys((_INT8 + " " + _SHORT + " 32x32_wide").split(), 150)),
+    "matrix_end_cycles": Table({"128x256": 5000, "128x256_long": 5000}),
+    "matrix_conv_costs": Table(step=4.6, chunk=6, strided=1.3, lone=0.58, end=0.4),
+    "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
+    "matrix_gathered_part_cycles": (213, 928, 2723),
+    "matrix_gathered_once": 2900,
+    "integer_tile_cycles": _tiles("16x8x128 16x8x64 16x8x32 16x16x64 16x16x32", 2.5),
+    "integer_costs": Table(tiles=62, multiply=2.1, chunk=54, part=0.125),
+    "half_tile_cycles": _tiles("128x256 128x128 128x64 64x128 64x64 32x64 32x32 16x64", 6.2),
+    "straight_tile_cycles": _tiles("64x256 64x128 64x64 32x64 16x64", 4.7),
+    "words_tile_cycles": Table(
+        **_tiles("64x256", 5.5, 0, 2), **_tiles("64x256_eight", 5.5, 0, 1), **_tiles("64x128", 4.1, 0, 2)
+    ),
+    "parts_tile_cycles": _tiles("128x128 64x128 64x64 32x64 16x64", 11.0),
+    "half_part_cycles": (4500, 1200, 5300),
+    "half_gathered_cycles": _tiles("128x256 " + _GATHERED + " 64x128", 5.8, 0.8),
+    "parts_gathered_cycles": _tiles("128x128 64x128 64x64 32x64 16x64", 12.0, 1.0),
+    "gathered_before_cycles": Table(once=6400, f16=0.0036, bf16=0.006),
+    "half_plane_cycles": _tiles(_PLANES, 7.0, 0.9),
+    "float32_plane_cycles": _tiles(_PLANES, 9.0, 1.2),
+    "parts_plane_cycles": _tiles(_PLANES, 16.0, 1.5),
+    "half_pixel_cycles": Table(
+        **_tiles("8x16x128 4x8x64 4x8x32", 6.0, 0.5),
+        **_tiles("4x32x128_straight 4x24x128_straight 8x8x64_straight", 3.5, 0.2),
+    ),
+    "half_pixel_costs": Table(float32=15, float16=10, straight=4),
+}
+DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that take fragments direct from memory
+
+
+@dataclasses.dataclass(frozen=True)
+class Tuned:
+    """What was measured on a kind of device: ``devices`` are VENDOR-DEVICE ids in hexadecimal, ``driver`` the
+    one it was measured with, ``cores`` how many the device has, ``costs`` tables of `Costs`."""
+
+    devices: tuple[str, ...]
+    driver: str
+    cores: int
+    costs: Mapping[str, Any]
+
+    @classmethod
+    def parse(cls, value: Any) -> Tuned:
+        """From the value of a JSON text. Raises ValueError for another form."""
+        if not isinstance(value, dict) or value.keys() != {"devices", "driver", "cores", "costs"}:
+            raise ValueError("its keys are not devices, driver, cores, costs")
+        devices, cores = value["devices"], value["cores"]
+        if not (isinstance(devices, list) and type(cores) is int and cores > 0):
+            raise ValueError("devices are a list, and cores at least 1")
+        return cls(tuple(map(str, devices)), str(value["driver"]), cores, parse_costs(value["costs"]))
+
+
+def parse_costs(value: Any) -> Table:
+    """Tables of `Costs` from the value of a JSON text, each of the form that `SEED` has. Raises ValueError
+    for another form, and for a number that is negative or no number."""
+    if not isinstance(value, dict) or not value.keys() <= SEED.keys():
+        raise ValueError("it is no mapping of tables of costs")
+    return Table({name: _like(SEED[name], table, name) for name, table in value.items()})
+
+
+def _like(seed: Any, given: Any, where: str) -> Any:
+    if isinstance(seed, dict):
+        if not isinstance(given, dict):
+            raise ValueError(f"{where} is no mapping")
+        known = next(iter(seed.values()), 0)
+        return Table({key: _like(seed.get(key, known), one, f"{where}: {key}") for key, one in given.items()})
+    if isinstance(seed, tuple):
+        if not isinstance(given, list) or len(given) != len(seed):
+            raise ValueError(f"{where} has not {len(seed)} numbers")
+        return tuple(_like(0, one, where) for one in given)
+    if type(given) not in (int, float) or not (math.isfinite(given) and given >= 0):
+        raise ValueError(f"{where} is {given!r}; it must be a number of at least 0")
+    return given
+
+
+@functools.cache
+def shipped() -> Mapping[str, Tuned]:
+    """What comes with vkq, by VENDOR-DEVICE; nothing where VKQ_TUNE is "fresh". A file serves each of its
+    devices."""
+    if os.environ.get(VARIABLE) == FRESH:
+        return {}
+    files = (Tuned.parse(json.loads(path.read_text())) for path in sorted(FOLDER.glob("*.json")))
+    return {device: one for one in files for device in one.devices}
