@@ -25,7 +25,7 @@ VARIABLE, FRESH = "VKQ_TUNE", "fresh"
 LONE, ROOM = 1.4, 1 << 14
 
 
-class Table(dict[str, Any]):
+class CostTable(dict[str, Any]):
     """A mapping that nobody changes, so that it can be a part of a key."""
 
     def __hash__(self) -> int:  # type: ignore[override]
@@ -74,9 +74,9 @@ class Costs:
     half_pixel_costs: Numbers  # a chunk's pixels (of 128) take as long as so many times 32 k
 
 
-def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> Table:
+def _tiles(names: str, step: float, end: float = 0.0, *more: float) -> CostTable:
     """The seed of tiles: *step* for the root of the results and 32 k, *end* for each result, then *more*."""
-    found = Table()
+    found = CostTable()
     for name in names.split():
         results = math.prod(int(size) for size in name.partition("_")[0].split("x"))
         cycles = step * math.sqrt(results)
@@ -92,36 +92,36 @@ _PLANES = "64x64 32x64 16x64"
 # The steps and ends are the slopes of an H200's own tables, so that kinds of kernels compare; those of parts
 # of a sum are of it, too.
 SEED: Mapping[str, Any] = {
-    "matrix_tile_cycles": Table(
+    "matrix_tile_cycles": CostTable(
         **_tiles(_INT8, 4.4), **_tiles(_SHORT, 12.0), **_tiles("32x32_wide", 16 * 5.3)
     ),
     "matrix_part_cycles": (3900, 970, 3600),
-    "matrix_sum_cycles": Table(dict.fromkeys((_INT8 + " " + _SHORT + " 32x32_wide").split(), 150)),
-    "matrix_end_cycles": Table({"128x256": 5000, "128x256_long": 5000}),
-    "matrix_conv_costs": Table(step=4.6, chunk=6, strided=1.3, lone=0.58, end=0.4),
+    "matrix_sum_cycles": CostTable(dict.fromkeys((_INT8 + " " + _SHORT + " 32x32_wide").split(), 150)),
+    "matrix_end_cycles": CostTable({"128x256": 5000, "128x256_long": 5000}),
+    "matrix_conv_costs": CostTable(step=4.6, chunk=6, strided=1.3, lone=0.58, end=0.4),
     "matrix_gathered_cycles": _tiles("128x128 128x64 64x64 64x64_deep", 3.0, 0.25, 1),
     "matrix_gathered_part_cycles": (213, 928, 2723),
     "matrix_gathered_once": 2900,
     "integer_tile_cycles": _tiles("16x8x128 16x8x64 16x8x32 16x16x64 16x16x32", 2.5),
-    "integer_costs": Table(tiles=62, multiply=2.1, chunk=54, part=0.125),
+    "integer_costs": CostTable(tiles=62, multiply=2.1, chunk=54, part=0.125),
     "half_tile_cycles": _tiles("128x256 128x128 128x64 64x128 64x64 32x64 32x32 16x64", 6.2),
     "straight_tile_cycles": _tiles("64x256 64x128 64x64 32x64 16x64", 4.7),
-    "words_tile_cycles": Table(
+    "words_tile_cycles": CostTable(
         **_tiles("64x256", 5.5, 0, 2), **_tiles("64x256_eight", 5.5, 0, 1), **_tiles("64x128", 4.1, 0, 2)
     ),
     "parts_tile_cycles": _tiles("128x128 64x128 64x64 32x64 16x64", 11.0),
     "half_part_cycles": (4500, 1200, 5300),
     "half_gathered_cycles": _tiles("128x256 " + _GATHERED + " 64x128", 5.8, 0.8),
     "parts_gathered_cycles": _tiles("128x128 64x128 64x64 32x64 16x64", 12.0, 1.0),
-    "gathered_before_cycles": Table(once=6400, f16=0.0036, bf16=0.006),
+    "gathered_before_cycles": CostTable(once=6400, f16=0.0036, bf16=0.006),
     "half_plane_cycles": _tiles(_PLANES, 7.0, 0.9),
     "float32_plane_cycles": _tiles(_PLANES, 9.0, 1.2),
     "parts_plane_cycles": _tiles(_PLANES, 16.0, 1.5),
-    "half_pixel_cycles": Table(
+    "half_pixel_cycles": CostTable(
         **_tiles("8x16x128 4x8x64 4x8x32", 6.0, 0.5),
         **_tiles("4x32x128_straight 4x24x128_straight 8x8x64_straight", 3.5, 0.2),
     ),
-    "half_pixel_costs": Table(float32=15, float16=10, straight=4),
+    "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
 DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that take fragments direct from memory
 
@@ -147,12 +147,12 @@ class Tuned:
         return cls(tuple(map(str, devices)), str(value["driver"]), cores, parse_costs(value["costs"]))
 
 
-def parse_costs(value: Any) -> Table:
+def parse_costs(value: Any) -> CostTable:
     """Tables of `Costs` from the value of a JSON text, each of the form that `SEED` has. Raises ValueError
     for another form, and for a number that is negative or no number."""
     if not isinstance(value, dict) or not value.keys() <= SEED.keys():
         raise ValueError("it is no mapping of tables of costs")
-    return Table({name: _like(SEED[name], table, name) for name, table in value.items()})
+    return CostTable({name: _like(SEED[name], table, name) for name, table in value.items()})
 
 
 def _like(seed: Any, given: Any, where: str) -> Any:
@@ -160,7 +160,9 @@ def _like(seed: Any, given: Any, where: str) -> Any:
         if not isinstance(given, dict):
             raise ValueError(f"{where} is no mapping")
         known = next(iter(seed.values()), 0)
-        return Table({key: _like(seed.get(key, known), one, f"{where}: {key}") for key, one in given.items()})
+        return CostTable(
+            {key: _like(seed.get(key, known), one, f"{where}: {key}") for key, one in given.items()}
+        )
     if isinstance(seed, tuple):
         if not isinstance(given, list) or len(given) != len(seed):
             raise ValueError(f"{where} has not {len(seed)} numbers")

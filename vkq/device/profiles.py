@@ -239,7 +239,7 @@ def _merged(
     for rule in rules:
         says |= rule.says
     if not says["matrix_pairs"]:  # nobody has timed fragments direct from memory elsewhere
-        says |= dict.fromkeys(costs.DIRECT, costs.Table())
+        says |= dict.fromkeys(costs.DIRECT, costs.CostTable())
     kind = costs.shipped().get(f"{vendor_id:04x}-{device_id:04x}")
     if kind:
         says |= {**kind.costs, "multiprocessors": kind.cores}
