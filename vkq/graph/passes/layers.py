@@ -89,10 +89,12 @@ def _layer(
     op: str,
     weight: tuple[Array, Array, Array] | None,
     channels: int,
+    x: tuple[str, QParams] | None = None,
     **options: Any,
 ) -> bool:
-    """Emits a layer with float32 result for a node with inputs x, weight, bias."""
-    x = parameters(sweep, node.inputs[0])
+    """Emits a layer with float32 result for a node with inputs x, weight, bias. x: the 8-bit value and its
+    parameters, where they are not those of the first input."""
+    x = x or parameters(sweep, node.inputs[0])
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
     if x is None:
@@ -139,7 +141,30 @@ def _conv(sweep: Sweep, node: Node) -> bool:
     shapes = sweep.specs[node.inputs[0]].shape, sweep.specs[node.inputs[1]].shape
     if weight is None or len(shapes[0]) != 4:
         return False
-    return _layer(sweep, node, "conv2d", weight, shapes[1][0], **conv_options(node, *shapes))
+    options, x = conv_options(node, *shapes), None
+    if options["groups"] == shapes[0][1] and (found := _each_channel(sweep, node.inputs[0], shapes[0][1])):
+        x = found[0], QParams.of(np.float32(1), found[2])
+        scale = np.repeat(found[1], shapes[1][0] // shapes[0][1]) * weight[1]
+        weight = weight[0], scale, np.broadcast_to(weight[2], scale.shape)
+    return _layer(sweep, node, "conv2d", weight, shapes[1][0], x, **options)
+
+
+def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
+    """(8-bit value, scales, zero point) of a value that is dequantized with a scale for each channel and one
+    zero point. A depthwise sum sees one channel: its scale is the product of the channel's and the weight's."""
+    made = sweep.producer(name, "DequantizeLinear")
+    if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
+        return None
+    scale, points = sweep.array(made.inputs[1]), sweep.array(made.input(2)) if made.input(2) else np.uint8(0)
+    if scale is None or points is None or scale.shape != (channels,) or not are_scales(scale).all():
+        return None
+    along_channels = axis_of(made, len(sweep.specs[name].shape), 1) == 1 and not made.attributes.get(
+        "block_size"
+    )
+    dtype = sweep.specs[made.inputs[0]].dtype
+    if not along_channels or not every_equal(np.asarray(points)) or dtype not in ("int8", "uint8"):
+        return None
+    return made.inputs[0], scale, np.asarray(points).reshape(-1)[0].astype(dtype)
 
 
 def _conv_transpose(sweep: Sweep, node: Node) -> bool:
