@@ -481,6 +481,16 @@ def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
         assert lines[1].endswith("%")
 
 
+def test_names_in_a_narrow_table_keep_what_tells_them_apart() -> None:
+    rows = (1, 2, 16)
+    names = [f"linear[M={m},K=8192,N=8192]" for m in rows]
+    assert report.shown_names(names, 20) == dict(zip(names, (f"linear[M={m},..]" for m in rows), strict=True))
+    assert report.shown_names(names, 80) == {}
+    one = "linear[M=1,K=100000,N=100000]"
+    assert report.shown_names([one], 20) == {one: one}
+    assert report.Table(names, 80, clock="submit").head().split()[:3] == ["case", "path", "submit"]
+
+
 def test_a_network_ends_with_what_its_layers_add_up_to(
     any_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

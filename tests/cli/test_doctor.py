@@ -161,6 +161,14 @@ def test_devices_tells_measurements_where_asked(capsys: pytest.CaptureFixture[st
     assert max(map(len, short.splitlines())) < 200
 
 
+def test_devices_shows_the_one_that_is_named(any_device: Device, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--device", any_device.name, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["devices"]
+    assert found["capabilities"]["name"] == any_device.name
+    assert main(["devices", "--device", "no such device"]) == 3
+    assert "no such device" in capsys.readouterr().out
+
+
 def test_devices_tells_the_default(
     any_device: Device, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ import vkq
 from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from vkq.cli import main
 from vkq.onnx.fallback import FallbackWarning
-from vkq.onnx.quantize import quantize
+from vkq.onnx.quantize import quantize, stored_bytes
 
 
 @pytest.fixture(scope="module")
@@ -109,11 +109,45 @@ def test_run_arrays_and_repeat(folder: Path, capsys: pytest.CaptureFixture[str])
 
 def test_run_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = folder / "trace.json"
-    assert main(["run", str(folder / "int8.onnx"), "--random", "--profile", "--trace", str(trace)]) == 0
-    assert "us on the device" in capsys.readouterr().out
+    words = [
+        "run",
+        str(folder / "int8.onnx"),
+        "--random",
+        "--profile",
+        "--repeat",
+        "3",
+        "--trace",
+        str(trace),
+    ]
+    assert main(words) == 0
     events = json.loads(trace.read_text())["traceEvents"]
+    assert f"us on the device, {len(events)} nodes, medians of 3 runs" in capsys.readouterr().out
     assert {event["ph"] for event in events} == {"X"}
-    assert sum(event["name"].split("+")[0].strip() == "conv2d" for event in events) == 6, events
+    assert sum(event["cat"].split("+")[0].strip() == "conv2d" for event in events) == 6, events
+    assert any("Conv" in event["name"] for event in events), "events are named by node"
+
+
+def test_a_profile_says_how_many_nodes_it_leaves_out(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkq.cli.run.NODES", 2)
+    assert main(["run", str(folder / "int8.onnx"), "--random", "--profile"]) == 0
+    out = capsys.readouterr().out
+    (nodes,) = re.findall(r"(\d+) nodes, medians of 1 run\n", out)
+    assert f"  {int(nodes) - 2} shorter nodes are left out; --trace writes all\n" in out
+
+
+def test_external_data_is_counted(folder: Path, tmp_path: Path) -> None:
+    model = onnx.load(folder / "float.onnx")
+    whole = tmp_path / "whole.onnx"
+    onnx.save(model, whole)
+    assert stored_bytes(whole) == whole.stat().st_size
+    onnx.save(
+        model, tmp_path / "split.onnx", save_as_external_data=True, location="split.data", size_threshold=0
+    )
+    files = [(tmp_path / name).stat().st_size for name in ("split.onnx", "split.data")]
+    assert files[1] > files[0] / 2
+    assert stored_bytes(tmp_path / "split.onnx") == sum(files)
 
 
 def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

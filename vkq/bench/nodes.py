@@ -54,7 +54,7 @@ def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[s
     lines.append(f"{'us':>11} {'floor us':>9} {'lost':>6}  node")
     worst = sorted(nodes, key=lambda node: node.floor_us - node.time_us)
     for node in worst if wide else worst[:SHOWN]:
-        said = f"{node.operator} {node.shapes} {node.node}: {' + '.join(node.kernels)}"
+        said = f"{node.node}: {node.operator} {node.shapes}: {' + '.join(node.kernels)}"
         lost = (node.time_us - node.floor_us) / total
         line = f"{node.time_us:11,.1f} {node.floor_us:9,.1f} {lost:6.1%}  {said}"
         lines.append(line if columns is None or wide else line[:columns])

@@ -41,26 +41,34 @@ def header(result: Result) -> list[str]:
 
 
 _WIDE_WIDTHS = (11, 19, 11, 11, 9, 10, 18, 9, 8, 24)
-_WIDTHS = {"path": 8, "median us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}  # 80 with a case
+_WIDTHS = {"path": 8, "us": 9, "p20..p80": 20, "GOP/s": 8, "of ceiling": 10}  # 80 with a case
 _LEAST = 20  # letters of a case
 
 
 class Table:
-    """The table on a terminal: a line for each arm, of its first clock, the names of cases shortened to
-    *columns* (None: as long as they are). *wide*: every clock and rate, each line ending with its command."""
+    """The table on a terminal: a line for each arm with the times of *clock*, the first that is measured.
 
-    def __init__(self, names: Iterable[str], columns: int | None = None, wide: bool = False):
-        self.wide = wide
+    Names of cases are shortened to *columns* (None: whole). With *wide* a line has every clock and rate and
+    ends with its command.
+    """
+
+    def __init__(
+        self, names: Iterable[str], columns: int | None = None, wide: bool = False, clock: str = "gpu"
+    ):
+        self.wide, self.clock = wide, clock
+        names = list(names)
         longest = max([len("case"), *map(len, names)])
         room = columns - sum(_WIDTHS.values()) - len(_WIDTHS) if columns else longest
         self.letters = min(longest, max(room, _LEAST))
+        self._shown = shown_names(names, self.letters)
 
     def head(self) -> str:
         """The names of the columns."""
         if self.wide:
             cells = [name.rjust(width) for name, width in zip(_WIDE, _WIDE_WIDTHS, strict=True)]
             return " ".join(cells) + "  command"
-        return self._line("case", list(_WIDTHS))
+        path, _, *rates = _WIDTHS
+        return self._line("case", [path, f"{self.clock} us", *rates])
 
     def lines(
         self, rows: Sequence[Row], comparisons: Sequence[Comparison], failures: Sequence[Failure]
@@ -90,7 +98,7 @@ class Table:
         rate, share = _speed(row)
         spread = f"{microseconds(row.p20_us)}..{microseconds(row.p80_us)}"
         line = self._line(
-            row.case,
+            self._shown.get(row.case, row.case),
             [row.path, microseconds(row.median_us), spread, rate if row.clock != "host" else "-", share],
         )
         ratio = _ratio(row, comparisons)
@@ -111,6 +119,28 @@ def shortened(name: str, letters: int) -> str:
         return name
     tail = (letters - 2) // 2
     return f"{name[: letters - 2 - tail]}..{name[-tail:]}"
+
+
+def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Map each name that is longer than *letters* to a shorter one that keeps what tells it from the others.
+
+    Names of one operator drop the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
+    ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
+    """
+    kinds: dict[str, list[list[str]]] = {}
+    for name in names:
+        operator, _, sizes = name.partition("[")
+        kinds.setdefault(operator, []).append(sizes.removesuffix("]").split(","))
+    shown = {}
+    for name in names:
+        operator, bracket, sizes = name.partition("[")
+        if len(name) <= letters or not bracket:
+            continue
+        others = kinds[operator]
+        shared = set.intersection(*map(set, others)) if len(others) > 1 else set()
+        own = [size for size in sizes.removesuffix("]").split(",") if size not in shared]
+        shown[name] = f"{operator}[{','.join([*own, *(['..'] if shared else [])])}]"
+    return shown
 
 
 def _network(one: Total) -> str:

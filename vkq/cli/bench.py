@@ -191,7 +191,8 @@ def _measure(
         command = shlex.join(["vkq", *(options.argv or [])])
         result = empty(device, request, command, status, not options.no_ceilings)
         names = [*(case.name for case in chosen), *(one.name for one in networks)]
-        table = report.Table(names, columns(), options.wide)
+        table = report.Table(names, columns(), options.wide, request.clocks[0])
+        status("")
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
         runner = Runner(device, request, result, status)
         work: list[Case | network.Network] = [*chosen, *networks]

@@ -84,6 +84,7 @@ def _print(
             folded(f"{what}  vkq {one.vkq}, {one.created}, {one.device['name']}, {one.device['driver']}", 5)
         )
     counts: dict[str, int] = {"SLOWER": 0, "faster": 0, "same": 0}
+    print(f"{'':6} {'ratio':>6} {'old us':>8} -> {'new us':>8}  case, path, clock")
     for change in sorted(found.changes, key=lambda c: -c.ratio.value):
         verdict = _verdict(change, limit)
         counts[verdict] += 1

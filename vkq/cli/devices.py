@@ -7,7 +7,7 @@ import json
 import os
 from typing import Any
 
-from vkq.cli.common import Parsers, add_command, folded
+from vkq.cli.common import Parsers, add_command, device_argument, folded
 from vkq.device import remedy, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
 from vkq.device.choose import choose_device
@@ -26,11 +26,12 @@ def register(commands: Parsers) -> None:
         "devices",
         run,
         "list the Vulkan devices, what they can do, and the path chosen on each",
-        ["vkq devices", "vkq devices --why", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
+        ["vkq devices", "vkq devices --device 0 --why", "VK_DRIVER_FILES=/path/icd.json vkq devices"],
     )
     parser.add_argument(
         "--why", action="store_true", help="the measurements by which the kernels of each device were chosen"
     )
+    device_argument(parser)
     parser.add_argument(
         "--json", action="store_true", help="print JSON: {devices: [...], drivers: [...], error: ...}"
     )
@@ -38,7 +39,7 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Prints the devices; exit code 3 where none can run vkq."""
-    found = described()
+    found = described(options.device)
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -53,12 +54,14 @@ def run(options: argparse.Namespace) -> int:
     return 0 if any(report["path"] for report in found["devices"]) else 3
 
 
-def described() -> dict[str, Any]:
-    """Every device with its path and why, the drivers left out, and why there is none: as `--json` prints
-    it."""
+def described(which: str | None = None) -> dict[str, Any]:
+    """Return what `--json` prints: every device, or *which* alone, with its path and the reason; the drivers
+    that were left out; why there is no device."""
     left_out: list[str] = []
     try:
         found, error = devices(), None
+        if which is not None:
+            found = [choose_device(which, probed=False)[1]]
         left_out = [str(driver) for driver in vulkan.refused_drivers()]
     except NoDeviceError as reason:
         found, error = [], str(reason)

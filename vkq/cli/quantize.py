@@ -44,7 +44,7 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx import InferenceSession
-    from vkq.onnx.quantize import agreement, quantize, run_float
+    from vkq.onnx.quantize import agreement, quantize, run_float, stored_bytes
     from vkq.onnx.reader import read
 
     model = read(options.model)
@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         real = run_float(options.model, samples("the float model"))
         found = agreement(real, [session.run(None, feed)[0] for feed in samples("the int8 model")])
         name = device.name
-    sizes = [Path(file).stat().st_size for file in (options.model, target)]
+    sizes = [stored_bytes(file) for file in (options.model, target)]
     print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {name}")
     print(f"against the float model on {len(files)} pictures: {found['snr_db']:.1f} dB signal to noise,")
     print(f"the same largest element in {100 * found['top1']:.1f} %")

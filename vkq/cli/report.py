@@ -9,6 +9,7 @@ import html
 import json
 import shlex
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,11 +93,13 @@ def _measured(device: Device, options: argparse.Namespace, chosen: list[Any]) ->
         paths_of(["auto"], device), ("gpu", "submit", "call"), None, (), Settings(time_s=options.time),
         options.device,
     )  # fmt: skip
+    begin = time.perf_counter()
     with status_line() as status:
         result = bench.empty(device, request, shlex.join(["vkq", *options.argv]), status)
         runner = Runner(device, request, result, status)
         for case in chosen:
             runner.run(case)
+    result.seconds = round(time.perf_counter() - begin, 1)
     return result
 
 

@@ -13,10 +13,20 @@ from typing import Any
 import numpy as np
 
 from vkq import files
-from vkq.cli.common import Parsers, add_command, device_argument, folded, output_file, status_line, whole
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    counted,
+    device_argument,
+    folded,
+    output_file,
+    status_line,
+    whole,
+)
 from vkq.cli.inputs import feed_of, input_arguments
 
-SHOWN = 5
+SHOWN = 5  # largest scores of an output
+NODES = 20  # of a profile
 
 
 def register(commands: Parsers) -> None:
@@ -42,7 +52,11 @@ def register(commands: Parsers) -> None:
     parser.add_argument(
         "--repeat", type=whole(1), default=1, metavar="N", help="run N times and tell the times"
     )
-    parser.add_argument("--profile", action="store_true", help="a time on the device for each node")
+    parser.add_argument(
+        "--profile",
+        action="store_true",
+        help="a time on the device for each node, the median of --repeat runs",
+    )
     parser.add_argument(
         "--trace", type=output_file, metavar="FILE.json", help="the profile in Chrome's trace format"
     )
@@ -84,7 +98,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
     if options.output:
         save(options.output, results)
     if options.profile or options.trace:
-        profile(session, feed, options.trace)
+        profile(session, feed, options.trace, options.repeat)
     return compare(beside, feed, results) if beside else 0
 
 
@@ -108,18 +122,31 @@ def summary(array: Any) -> str:
     return f"from {known.min():.6g} to {known.max():.6g}{missing}"
 
 
-def profile(session: Any, feed: dict[str, Any], trace: Path | None) -> None:
-    """Each node's time on the device, the longest first; with *trace* also as a file for chrome://tracing."""
-    steps = session.profile(feed)
+def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -> None:
+    """Print each node's time on the device, the median of *runs*, the longest first.
+
+    With *trace* also write them as a file for chrome://tracing.
+    """
+    steps = session.profile(feed, runs)
     total = sum(us for _, _, us in steps)
-    print(f"profile {total:.1f} us on the device, {len(steps)} nodes")
-    for source, operator, us in sorted(steps, key=lambda step: -step[2])[:20]:
+    print(f"profile {total:.1f} us on the device, {len(steps)} nodes, medians of {counted(runs, 'run')}")
+    for source, operator, us in sorted(steps, key=lambda step: -step[2])[:NODES]:
         print(f"  {us:10.1f} us {100 * us / max(total, 1e-9):5.1f} %  {operator:18} {source}")
+    if len(steps) > NODES:
+        print(f"  {len(steps) - NODES} shorter nodes are left out; --trace writes all")
     if trace:
         events, at = [], 0.0
         for source, operator, us in steps:
             events.append(
-                {"name": operator, "cat": source, "ph": "X", "ts": at, "dur": us, "pid": 0, "tid": 0}
+                {
+                    "name": source or operator,
+                    "cat": operator,
+                    "ph": "X",
+                    "ts": at,
+                    "dur": us,
+                    "pid": 0,
+                    "tid": 0,
+                }
             )
             at += us
         with files.output(trace) as file:

@@ -96,3 +96,11 @@ def run_float(model: str | os.PathLike[str], samples: Iterable[Mapping[str, Arra
     """The first output of the float model for each sample, through ONNX Runtime."""
     session = cpu_session(model, "quantizing")
     return [np.asarray(session.run(None, dict(sample))[0]) for sample in samples]
+
+
+def stored_bytes(path: str | os.PathLike[str]) -> int:
+    """The bytes of a model on disk: its file, and each file of external data that it names, once."""
+    model = package().load(os.fspath(path), load_external_data=False)
+    entries = (entry for tensor in model.graph.initializer for entry in tensor.external_data)
+    beside = {Path(path).parent / entry.value for entry in entries if entry.key == "location"}
+    return sum(os.stat(file).st_size for file in (path, *beside))

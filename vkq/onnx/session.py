@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -189,8 +190,10 @@ class InferenceSession:
         return explain(executable, self._executables.layers, title)
 
     @checked
-    def profile(self, input_feed: Mapping[str, npt.ArrayLike]) -> list[tuple[str, str, float]]:
-        """(node of the model, operator, time on the device in microseconds) of each operator in one run.
+    def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
+        """(node of the model, operator, time on the device in microseconds) of each operator.
+
+        A time is the median of *runs* runs, after one that warms caches.
 
         Raises DeviceError where the device has no timestamps.
         """
@@ -198,9 +201,12 @@ class InferenceSession:
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)
         executable = Executable(graph, self.device, self._executables.layers, timestamps=True)
-        for _ in range(2):  # the first run also warms caches
+        executable.run(arrays)
+        taken = []
+        for _ in range(max(1, runs)):
             executable.run(arrays)
-        times = executable.times_us()
+            taken.append(executable.times_us())
+        times = [statistics.median(each) for each in zip(*taken, strict=True)]
         return [
             (node.source, node.label, us) for (node, _, _), us in zip(executable.steps, times, strict=True)
         ]
