@@ -191,12 +191,8 @@ class InferenceSession:
 
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:
-        """(node of the model, operator, time on the device in microseconds) of each operator.
-
-        A time is the median of *runs* runs, after one that warms caches.
-
-        Raises DeviceError where the device has no timestamps.
-        """
+        """Return (node of the model, operator, microseconds on the device) for each operator: the median of
+        *runs* runs, after one that warms caches. Raises DeviceError where the device has no timestamps."""
         arrays = self._checked(input_feed)
         given = {name: array for name, array in arrays.items() if name in self._constant}
         graph = self.lowered({name: array.shape for name, array in arrays.items()}, given)

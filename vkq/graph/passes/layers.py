@@ -150,8 +150,10 @@ def _conv(sweep: Sweep, node: Node) -> bool:
 
 
 def _each_channel(sweep: Sweep, name: str, channels: int) -> tuple[str, Array, Any] | None:
-    """(8-bit value, scales, zero point) of a value that is dequantized with a scale for each channel and one
-    zero point. A depthwise sum sees one channel: its scale is the product of the channel's and the weight's."""
+    """Return (8-bit value, scales, zero point) of a value dequantized with one scale for each channel.
+
+    A depthwise sum sees one channel, so its scale is the product of the channel's and the weight's.
+    """
     made = sweep.producer(name, "DequantizeLinear")
     if made is None or made.inputs[0] in sweep.constants or sweep.specs[name].dtype != "float32":
         return None
