@@ -21,7 +21,7 @@ from vkq.shader.catalog import shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
-from vkq.shader.spec import Variant
+from vkq.shader.spec import Variant, Written
 
 FORMAT = 1  # raised when the same text must give other SPIR-V: another target or optimization
 DEBUG = "DEBUG"  # a define under which shaders print (debugPrintfEXT)
@@ -258,6 +258,8 @@ def spirv(variant: Variant) -> bytes:
     Raises:
         CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.
     """
+    if isinstance(variant, Written):
+        return variant.module()
     source = text(variant)
     data = _compiled(variant, source)
     if data is None:
@@ -268,7 +270,7 @@ def spirv(variant: Variant) -> bytes:
 
 def compiled(variant: Variant) -> bytes | None:
     """The SPIR-V of *variant* from the package or the user's cache; None where it has to be compiled."""
-    return _compiled(variant, text(variant))
+    return variant.module() if isinstance(variant, Written) else _compiled(variant, text(variant))
 
 
 def _compiled(variant: Variant, source: str) -> bytes | None:

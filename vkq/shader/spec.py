@@ -215,6 +215,24 @@ class Variant:
         }
 
 
+class Written(Variant):
+    """A variant without a source: *module* writes its SPIR-V down (`vkq.shader.assembler`)."""
+
+    module: Callable[[], bytes]
+
+    def __init__(
+        self, shader: str, name: str, summary: str, bindings: tuple[Binding, ...],
+        push_constants: tuple[PushConstant, ...], local: int, workgroups: Expression, shared_bytes: int,
+        module: Callable[[], bytes],
+    ):  # fmt: skip
+        size = (Expression(str(local)), Expression("1"), Expression("1"))
+        super().__init__(
+            shader, name, summary, Path(), {}, {}, bindings, push_constants, {}, {}, size,
+            Expression(str(shared_bytes)), workgroups,
+        )  # fmt: skip
+        object.__setattr__(self, "module", module)
+
+
 @dataclass(frozen=True, eq=False)
 class Shader:
     """One YAML: a GLSL source and its variants, in the order of the axes' product. ``combinations`` are their

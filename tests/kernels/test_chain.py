@@ -1,0 +1,174 @@
+"""Chains of element-wise operators: NumPy's steps are the device's, bit for bit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.kernels.chain import Chain, Link, chained, collapsed, fits
+from vkq.layout.extent import Spec
+from vkq.numerics.described import LOGIC, REAL, TESTS, WHOLE, WHOLE_TESTS, takes
+from vkq.runtime.builder import Builder
+from vkq.runtime.tensor import Tensor
+
+CLIP = (("bounds", ("min", "max")),)
+TWO = {
+    "Add", "Sub", "Mul", "Div", "Pow", "Mod", "PRelu", "Sum", "Max", "Min", "Mean", "Equal", "Less",
+    "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr",
+    "BitwiseXor",
+}  # fmt: skip
+EDGES = np.float32([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 8388607.5, 65504, 65520, 2.0**-126, 2.0**-149,
+                    88.72, -87.4, 3.4e38, np.inf, -np.inf, np.nan])  # fmt: skip
+
+
+def run(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> list[np.ndarray]:
+    b = Builder(device)
+    stored = [array.astype(np.int32) if array.dtype == bool else array for array in arrays]
+    shape = np.broadcast_shapes(*(array.shape for array in arrays))
+    results = chained(b, chain, [b.input(Spec(a.shape, a.dtype.name)) for a in stored], shape)
+    plan = b.plan(*results)
+    assert len(plan.steps) == 1
+    outputs = [Tensor.of(device, spec) for spec in plan.results]
+    inputs = [Tensor.from_numpy(a, device=device) for a in stored]
+    device.add(plan, [x.buffer for x in inputs], [y.buffer for y in outputs])
+    types = [chain.types[i] for i in chain.results]
+    return [y.numpy().astype(bool if t == "bool" else t) for y, t in zip(outputs, types, strict=True)]
+
+
+def one(op: str, dtype: str, result: str, attributes: Any = ()) -> Chain:
+    """A chain of one operator."""
+    count = 3 if op == "Clip" else 2 if op in TWO else 1
+    return Chain((dtype,) * count, (), (Link(op, tuple(range(count)), dtype, result, attributes),), (count,))
+
+
+def reals(seed: int, count: int) -> np.ndarray:
+    """Of every exponent, of the sizes that matter, and edges."""
+    r = np.random.default_rng(seed)
+    every = r.integers(0, 2**32, count, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    return np.concatenate([r.permutation(EDGES), every, r.normal(0, 5, count).astype(np.float32)])
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    assert (got.dtype, got.shape) == (want.dtype, want.shape)
+    width = f"u{got.dtype.itemsize}"
+    np.testing.assert_array_equal(got.view(width), want.view(width))
+
+
+def compared(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> None:
+    for got, want in zip(run(device, chain, *arrays), chain.computed(*arrays), strict=True):
+        same(got, want)
+
+
+@pytest.mark.parametrize("op", [*REAL, *TESTS])
+def test_real(device: vkq.Device, op: str) -> None:
+    """float32 of all exponents; the attributes' defaults."""
+    result = "bool" if op in TESTS else "float32"
+    chain = one(op, "float32", result, CLIP if op == "Clip" else ())
+    compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
+
+
+@pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round"])
+def test_half(device: vkq.Device, op: str) -> None:
+    """Every float16, an odd number of them."""
+    chain = one(op, "float16", "bool" if op in TESTS else "float16")
+    every = np.arange(65536, dtype=np.uint16).view(np.float16)[:65535]
+    compared(device, chain, *[every, np.random.default_rng(1).permutation(every)][: len(chain.inputs)])
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Div", "Exp", "Cos", "Floor"])
+def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Sums and products in whole numbers have the same bits, infinities and NaN too."""
+    monkeypatch.setattr(device, "_soft_float", True)
+    chain = one(op, "float32", "float32")
+    compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))
+
+
+@pytest.mark.parametrize("op", [*WHOLE, *WHOLE_TESTS])
+def test_whole(device: vkq.Device, op: str) -> None:
+    """int32 wraps, and a quotient by zero is 0."""
+    chain = one(op, "int32", "bool" if op in WHOLE_TESTS else "int32", CLIP if op == "Clip" else ())
+    r, ends = np.random.default_rng(2), np.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], np.int32)
+    given = [np.concatenate([r.permutation(ends), r.integers(-50, 50, 500), r.integers(-(2**31), 2**31, 500)])
+             for _ in chain.inputs]  # fmt: skip
+    compared(device, chain, *(x.astype(np.int32) for x in given))
+
+
+def test_logic(device: vkq.Device) -> None:
+    x, y = np.array([0, 0, 1, 1, 1], bool), np.array([0, 1, 0, 1, 1], bool)
+    for op in LOGIC:
+        chain = one(op, "bool", "bool")
+        compared(device, chain, *[x, y][: len(chain.inputs)])
+
+
+@pytest.mark.parametrize("to", ["float32", "float16", "int32", "bool"])
+def test_cast(device: vkq.Device, to: str) -> None:
+    """Toward zero, to the ends beyond them; NaN is true, and the whole number 0."""
+    chain = Chain(("float32",), (), (Link("Cast", (0,), "float32", to, (("to", to),)),), (1,))
+    compared(device, chain, np.append(reals(3, 1001), np.float32([2147483648, -2147483648, 2147483520])))
+    whole = np.array([0, 1, -1, 16777217, 2049, -2051, 2**31 - 1, -(2**31), 70000], np.int32)
+    compared(device, Chain(("int32",), (), (Link("Cast", (0,), "int32", to, (("to", to),)),), (1,)), whole)
+    flags = np.array([True, False, True])
+    compared(device, Chain(("bool",), (), (Link("Cast", (0,), "bool", to, (("to", to),)),), (1,)), flags)
+
+
+def gelu_by_hand() -> Chain:
+    """x * 0.5 * (1 + erf(x / 1.4142)) + bias where a flag, with two results."""
+    f = "float32"
+    return Chain(
+        (f, f, "bool"), ((f, 1.4142135), (f, 1.0), (f, 0.5)),
+        (Link("Div", (0, 3), f, f), Link("Erf", (6,), f, f), Link("Add", (7, 4), f, f),
+         Link("Mul", (0, 8), f, f), Link("Mul", (9, 5), f, f), Link("Add", (10, 1), f, f),
+         Link("Where", (2, 11, 4), f, f)),
+        (12,),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        [(3, 5, 7), (7,), (3, 5, 7)],
+        [(3, 5, 7), (5, 1), (1, 1, 1)],
+        [(2, 3, 5, 7), (3, 1, 7), (2, 1, 5, 1)],
+        [(1, 4, 3, 1), (5, 1, 1, 2), (1, 1)],
+        [(), (6,), (1,)],
+        [(3, 1, 5, 1, 7), (2, 1, 6, 1), (7,)],
+    ],
+)
+def test_broadcast(device: vkq.Device, shapes: list[tuple[int, ...]]) -> None:
+    """One dispatch, whatever broadcasts; the same kernel for other sizes."""
+    r = np.random.default_rng(4)
+    x, z = (r.normal(0, 2, shape).astype(np.float32) for shape in shapes[:2])
+    compared(device, gelu_by_hand(), x, z, r.random(shapes[2]) < 0.5)
+
+
+def test_many(device: vkq.Device) -> None:
+    """Several elements for each invocation, not a multiple of them; float16 beside float32; two results."""
+    f, h = "float32", "float16"
+    steps = (Link("Mul", (0, 1), f, f), Link("Cast", (2,), f, h, (("to", h),)))
+    chain = Chain((f, f), (), steps, (2, 3))
+    r = np.random.default_rng(5)
+    for shape in ((5, 131071), (1 << 19,)):
+        compared(device, chain, r.normal(0, 1, shape).astype(f), r.normal(0, 1, shape[-1:]).astype(f))
+
+
+def test_empty(any_device: vkq.Device) -> None:
+    b = Builder(any_device)
+    x = b.input(Spec((0, 3), "float32"))
+    (y,) = chained(b, one("Exp", "float32", "float32"), [x], (0, 3))
+    assert y.spec.shape == (0, 3)
+    assert b.dispatches == 0
+
+
+def test_axes_are_joined() -> None:
+    assert collapsed((2, 3, 4), [(2, 3, 4), (4,)]) == ((6, 4), [(4, 1), (0, 1)])
+    assert collapsed((2, 3, 4), [(2, 3, 4), ()]) == ((24,), [(1,), (0,)])
+    assert collapsed((1, 1), [(1, 1), (1,)]) == ((1,), [(0,), (0,)])
+    assert fits(gelu_by_hand(), [(2, 3), (3,), ()], (2, 3))
+
+
+def test_what_is_described() -> None:
+    for op, dtype in (("Exp", "float16"), ("And", "bool"), ("Mod", "int32")):
+        assert takes(op, dtype)
+    for op, dtype in (("Exp", "int32"), ("Add", "bool"), ("Add", "int64")):
+        assert not takes(op, dtype)

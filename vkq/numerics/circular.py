@@ -1,0 +1,89 @@
+"""Sine and cosine of any float32, in steps that every device takes alike (`exponential`).
+
+The argument is divided by pi / 2 in whole numbers: its 24 bits times those bits of 2 / pi that matter.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from .rational import FRACTION, Pair
+from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, polynomial, quick_sum
+
+# a word that is zero, and 2 / pi: its first 224 bits
+WORDS = (0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041, 0xFE5163AB)
+HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
+# (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 of r^2 on [0, 0.62]
+SINE = (2.7248364773036666e-06, -0.00019840074665737465, 0.008333331852310973, -0.16666666663797544)
+COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.0013888887653322967, 0.04166666666427301)
+
+
+def sine(x: Number) -> Number:
+    """sin(x), within 0.9 units; of infinities NaN."""
+    quarter, r = _reduced(x)
+    return _finished(x, quarter, r, x.u & SIGN)
+
+
+def cosine(x: Number) -> Number:
+    """cos(x), within 0.9 units; of infinities NaN."""
+    quarter, r = _reduced(x)
+    return _finished(x, quarter + 1, r, x.of(0, "u"))
+
+
+def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:
+    """sin(r + quarter * pi / 2), with a sign."""
+    square, lost = exact_product(r[0], r[0])
+    small = magnitude(r[0]) < 2.0**-30
+    straight = r[0] + (r[1] + (r[0] * square) * polynomial(square, *SINE))
+    one, rest = quick_sum(x.of(1.0), square * -0.5)
+    tail = square * square * polynomial(square, *COSINE)
+    upright = one + (rest + (tail - (lost * 0.5 + r[0] * r[1])))
+    odd = (quarter & 1).equals(1)
+    found = odd.where(small.where(1.0, upright), small.where(r[0], straight))
+    found = found ^ (sign ^ (quarter & 2).u << 30)
+    return (magnitude(x).u >= INFINITY).where(np.nan, found)
+
+
+def _reduced(x: Number) -> tuple[Number, Pair]:
+    """k and r with |x| = r + (k mod 4) * pi / 2, r a pair in [-pi / 4, pi / 4]."""
+    exponent = (x.u >> 23) & 255
+    # |x| * 2 / pi = m * 2^(exponent - 150) * 2^32 * 0.WORDS; the bits before these make whole turns alone
+    skip = (exponent < 120).where(0, exponent - 120)
+    parts = [_word(skip >> 5, i) for i in range(4)]
+    shift = skip & 31
+    a, b, c = (
+        shift.equals(0).where(high, (high << shift) | (low >> ((32 - shift) & 31)))
+        for high, low in itertools.pairwise(parts)
+    )
+    m = (x.u & FRACTION) | HIDDEN
+    # m * (a, b, c) without what is above 2^96 is |x| * 2 / pi * 2^94 without whole turns: its upper 64 bits
+    low = b * m
+    mid = low + c.high(m)
+    high = a * m + b.high(m) + (mid < low).where(1, 0, "u")
+    quarter = high >> 30
+    high, mid = (high << 2) | (mid >> 30), mid << 2
+    up = high >= SIGN  # more than half a quarter: from the next one back
+    negative = up.where(SIGN, 0, "u")
+    flip = up.where(2**32 - 1, 0, "u")
+    high, mid = high ^ flip, mid ^ flip
+    quarter = (quarter + up.where(1, 0, "u")).i
+    f = [(high >> 16, 2.0**-16), (high & 0xFFFF, 2.0**-32), (mid >> 16, 2.0**-48), (mid & 0xFFFF, 2.0**-64)]
+    values = [word.i.as_float() * unit for word, unit in f]
+    total, lost = quick_sum(values[0], values[1])
+    total, lost = quick_sum(total, lost + (values[2] + values[3]))
+    product, rest = exact_product(total, x.of(HALF_PI[0]))
+    r = quick_sum(product, rest + (total * HALF_PI[1] + lost * HALF_PI[0]))
+    # below pi / 4 nothing is taken off, and small numbers keep all of their bits
+    own = magnitude(x) < 0.78539816
+    quarter = own.where(0, quarter)
+    return quarter, (own.where(magnitude(x), r[0] ^ negative), own.where(0.0, r[1] ^ negative))
+
+
+def _word(index: Number, offset: int) -> Number:
+    """WORDS[index + offset], zero beyond them."""
+    found = index.of(0)
+    for i in range(offset, min(offset + 5, len(WORDS))):
+        found = index.equals(i - offset).where(WORDS[i], found)
+    return found

@@ -1,0 +1,197 @@
+"""Element-wise operators of ONNX on float32, float16, int32 and bool, by ONNX's names: one description for
+NumPy and devices (`vkq.numerics.steps`).
+
+float16 numbers are computed with as float32, each operator's result rounded. int32 wraps; a quotient by zero
+is 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from . import elementary as e
+from .circular import cosine, sine
+from .exponential import celu, elu, exp, log, mish, selu, sigmoid, softplus, swish, tanh
+from .normal import erf, gelu, gelu_tanh
+from .powers import power
+from .rational import add, divide, multiply, square_root, subtract
+from .steps import DTYPES, INFINITY, Array, Computed, Kind, Number, flushed, is_nan, magnitude
+
+Attributes = Mapping[str, Any]
+Function = Callable[..., Number]  # (attributes, operands...)
+KINDS: dict[str, Kind] = {"float32": "f", "float16": "f", "int32": "i", "bool": "b"}
+
+
+def _plain(f: Callable[..., Number]) -> Function:
+    return lambda a, *x: f(*x)
+
+
+def _with(f: Callable[..., Number], *names: str) -> Function:
+    """A function of attributes, by these names, which are float32 numbers."""
+    return lambda a, x: f(x, **{name: float(np.float32(a[name])) for name in names if name in a})
+
+
+def _folded(f: Callable[[Number, Number], Number]) -> Function:
+    return lambda a, *x: functools.reduce(f, x)
+
+
+def _mean(a: Attributes, *x: Number) -> Number:
+    return divide(functools.reduce(add, x), x[0].of(float(len(x))))
+
+
+def _is_infinite(a: Attributes, x: Number) -> Number:
+    up, down = x.u.equals(INFINITY), x.u.equals(INFINITY | 0x80000000)
+    found = x.of(False, "b")
+    found = found | up if a.get("detect_positive", 1) else found
+    return found | down if a.get("detect_negative", 1) else found
+
+
+def _gelu(a: Attributes, x: Number) -> Number:
+    return gelu_tanh(x) if a.get("approximate", "none") == "tanh" else gelu(x)
+
+
+def _clip(a: Attributes, x: Number, *bounds: Number) -> Number:
+    """low and high follow; which of them are there is said by ``bounds``."""
+    for name, bound in zip(a["bounds"], bounds, strict=True):
+        x = (e.maximum if name == "min" else e.minimum)(x, bound)
+    return x
+
+
+REAL: dict[str, Function] = {
+    "Add": _folded(add), "Sub": _plain(subtract), "Mul": _plain(multiply), "Div": _plain(divide),
+    "Pow": _plain(power), "Mod": _plain(e.remainder), "PRelu": _plain(e.prelu), "Sum": _folded(add),
+    "Max": _folded(e.maximum), "Min": _folded(e.minimum), "Mean": _mean, "Clip": _clip,
+    "Exp": _plain(exp), "Log": _plain(log), "Sin": _plain(sine), "Cos": _plain(cosine),
+    "Tanh": _plain(tanh), "Sigmoid": _plain(sigmoid), "Softplus": _plain(softplus), "Mish": _plain(mish),
+    "Erf": _plain(erf), "Gelu": _gelu, "Swish": _with(swish, "alpha"), "Elu": _with(elu, "alpha"),
+    "QuickGelu": lambda a, x: swish(x, float(np.float32(a.get("alpha", 1.702)))),
+    "Selu": _with(selu, "alpha", "gamma"), "Celu": _with(celu, "alpha"),
+    "HardSigmoid": _with(e.hard_sigmoid, "alpha", "beta"), "HardSwish": _plain(e.hard_swish),
+    "LeakyRelu": _with(e.leaky_relu, "alpha"), "ThresholdedRelu": _with(e.thresholded_relu, "alpha"),
+    "Relu": lambda a, x: e.maximum(x, x.of(0.0)), "Softsign": _plain(e.softsign),
+    "Sqrt": _plain(square_root), "Reciprocal": lambda a, x: divide(x.of(1.0), x),
+    "Floor": _plain(e.floor), "Ceil": _plain(e.ceil), "Round": _plain(e.round_even), "Sign": _plain(e.sign),
+    "Abs": _plain(magnitude), "Neg": lambda a, x: -x, "Identity": lambda a, x: x,
+}  # fmt: skip
+TESTS: dict[str, Function] = {  # of real numbers: bool
+    "Equal": _plain(e.equal), "Less": _plain(e.less), "LessOrEqual": _plain(e.less_or_equal),
+    "Greater": lambda a, x, y: e.less(y, x), "GreaterOrEqual": lambda a, x, y: e.less_or_equal(y, x),
+    "IsNaN": _plain(is_nan), "IsInf": _is_infinite,
+}  # fmt: skip
+
+
+def _size(x: Number) -> Number:
+    return (x < 0).where(x.of(0) - x, x)
+
+
+def _quotient(a: Attributes, x: Number, y: Number) -> Number:
+    """Cut toward zero."""
+    size = _size(x).u.divided(y.equals(0).where(1, _size(y)).u).i
+    found = ((x ^ y) < 0).where(x.of(0) - size, size)
+    return y.equals(0).where(0, found)
+
+
+def _modulo(a: Attributes, x: Number, y: Number) -> Number:
+    """What a quotient leaves: cut toward zero with ``fmod``, else toward minus infinity."""
+    rest = x - _quotient(a, x, y) * y
+    if not a.get("fmod", 0):
+        rest = (~rest.equals(0) & ((rest ^ y) < 0)).where(rest + y, rest)
+    return y.equals(0).where(0, rest)
+
+
+def _larger(x: Number, y: Number) -> Number:
+    return (x < y).where(y, x)
+
+
+def _smaller(x: Number, y: Number) -> Number:
+    return (y < x).where(y, x)
+
+
+def _clip_whole(a: Attributes, x: Number, *bounds: Number) -> Number:
+    for name, bound in zip(a["bounds"], bounds, strict=True):
+        x = (_larger if name == "min" else _smaller)(x, bound)
+    return x
+
+
+WHOLE: dict[str, Function] = {
+    "Add": lambda a, x, y: x + y, "Sub": lambda a, x, y: x - y, "Mul": lambda a, x, y: x * y,
+    "Div": _quotient, "Mod": _modulo, "Sum": _folded(lambda x, y: x + y), "Max": _folded(_larger),
+    "Min": _folded(_smaller), "Clip": _clip_whole, "Abs": lambda a, x: _size(x),
+    "Neg": lambda a, x: x.of(0) - x, "Relu": lambda a, x: _larger(x, x.of(0)),
+    "Sign": lambda a, x: (x < 0).where(-1, (x > 0).where(1, 0, "i")), "Identity": lambda a, x: x,
+    "BitwiseAnd": lambda a, x, y: x & y, "BitwiseOr": lambda a, x, y: x | y,
+    "BitwiseXor": lambda a, x, y: x ^ y, "BitwiseNot": lambda a, x: ~x,
+}  # fmt: skip
+WHOLE_TESTS: dict[str, Function] = {
+    "Equal": lambda a, x, y: x.equals(y), "Less": lambda a, x, y: x < y,
+    "LessOrEqual": lambda a, x, y: x <= y, "Greater": lambda a, x, y: x > y,
+    "GreaterOrEqual": lambda a, x, y: x >= y,
+}  # fmt: skip
+LOGIC: dict[str, Function] = {
+    "And": lambda a, x, y: x & y, "Or": lambda a, x, y: x | y, "Xor": lambda a, x, y: x ^ y,
+    "Equal": lambda a, x, y: ~(x ^ y), "Not": lambda a, x: ~x, "Identity": lambda a, x: x,
+}  # fmt: skip
+
+
+def takes(op: str, dtype: str) -> bool:
+    """Whether an operator is described for operands of this type (Where: its second)."""
+    if dtype not in KINDS:
+        return False
+    if op in ("Where", "Cast"):
+        return True
+    if dtype == "bool":
+        return op in LOGIC
+    return op in (*REAL, *TESTS) if KINDS[dtype] == "f" else op in (*WHOLE, *WHOLE_TESTS)
+
+
+def applied(op: str, attributes: Attributes, dtype: str, *x: Number) -> Number:
+    """An operator on operands of a type; `takes` says which."""
+    if op == "Where":
+        return x[0].where(x[1], x[2])
+    if op == "Cast":
+        return cast(x[0], dtype, attributes["to"])
+    if KINDS[dtype] != "f":
+        tables = (LOGIC,) if dtype == "bool" else (WHOLE, WHOLE_TESTS)
+        return next(table[op] for table in tables if op in table)(attributes, *x)
+    if op in TESTS:
+        return TESTS[op](attributes, *x)
+    found = REAL[op](attributes, *x)
+    return e.halved(found) if dtype == "float16" else found
+
+
+def cast(x: Number, dtype: str, to: str) -> Number:
+    """A number as one of another type: cut toward zero, true where it is not zero."""
+    if KINDS[dtype] == "b":
+        x = x.where(1, 0, "i")
+        dtype = "int32"
+    if KINDS[dtype] == "i":
+        if to == "int32":
+            return x
+        if to == "bool":
+            return ~x.equals(0)
+        x = e.from_int(x)
+    elif to == "int32":
+        return e.to_int(x)
+    elif to == "bool":
+        return ~magnitude(x).u.equals(0)
+    return e.halved(x) if to == "float16" and dtype != "float16" else x
+
+
+def number_of(array: Array) -> Number:
+    """An array as a number: subnormal float32 numbers count as zero."""
+    kind = KINDS[array.dtype.name]
+    value = Computed(array.astype(DTYPES[kind]), kind)
+    return flushed(value) if array.dtype == np.float32 else value
+
+
+def array_of(value: Number, dtype: str) -> Array:
+    """A number as an array of a type; every NaN is the same."""
+    assert isinstance(value, Computed)
+    array = value.array
+    if KINDS[dtype] == "f":
+        array = np.where(np.isnan(array), np.float32(np.nan), array)
+    return array.astype(dtype)

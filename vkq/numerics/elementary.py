@@ -1,0 +1,158 @@
+"""Roundings, choices, comparisons and conversions of numbers, in steps that every device takes alike."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rational import add, divide, multiply
+from .steps import HIDDEN, INFINITY, MAGNITUDE, SIGN, Number, is_nan, magnitude, scaled
+
+WHOLE = 0x4B000000  # 2^23: from here on every float is a whole number
+
+
+def truncated(x: Number) -> Number:
+    """x, cut toward zero."""
+    cut = (magnitude(x).as_int().as_float()) | (x.u & SIGN)
+    return (magnitude(x).u < WHOLE).where(cut, x)
+
+
+def floor(x: Number) -> Number:
+    cut = truncated(x)
+    return is_nan(x).where(x, (x < cut).where(cut - 1.0, cut))
+
+
+def ceil(x: Number) -> Number:
+    return -floor(-x)
+
+
+def round_even(x: Number) -> Number:
+    """The nearest whole number, of two the even one."""
+    near = ((magnitude(x) + 8388608.0) - 8388608.0) | (x.u & SIGN)
+    return (magnitude(x).u < WHOLE).where(near, x)
+
+
+def sign(x: Number) -> Number:
+    one = x.of(1.0) | (x.u & SIGN)
+    return magnitude(x).u.equals(0).where(0.0, is_nan(x).where(x, one))
+
+
+def order(x: Number) -> Number:
+    """An "i" that orders floats as they are; zeros of both signs are one."""
+    return (x.u >= SIGN).where(x.of(0, "i") - magnitude(x).i, x.i)
+
+
+def less(a: Number, b: Number) -> Number:
+    return ~(is_nan(a) | is_nan(b)) & (order(a) < order(b))
+
+
+def less_or_equal(a: Number, b: Number) -> Number:
+    return ~(is_nan(a) | is_nan(b)) & (order(a) <= order(b))
+
+
+def equal(a: Number, b: Number) -> Number:
+    return ~(is_nan(a) | is_nan(b)) & order(a).equals(order(b))
+
+
+def maximum(a: Number, b: Number) -> Number:
+    """The larger one, NaN where one is; of zeros of both signs the positive one."""
+    first = (a.i ^ _folded(a)) > (b.i ^ _folded(b))
+    return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
+
+
+def minimum(a: Number, b: Number) -> Number:
+    """The smaller one, NaN where one is; of zeros of both signs the negative one."""
+    first = (a.i ^ _folded(a)) < (b.i ^ _folded(b))
+    return is_nan(a).where(a, is_nan(b).where(b, first.where(a, b)))
+
+
+def _folded(x: Number) -> Number:
+    """What makes bits of floats ordered whole numbers."""
+    return (x.i >> 31) & MAGNITUDE
+
+
+def remainder(a: Number, b: Number) -> Number:
+    """fmod: what is left of a without whole b, of the sign of a; exact, 8 bits of a quotient at once."""
+    x, y = magnitude(a).u, magnitude(b).u
+    bits = (x >> 23).i - (y >> 23).i
+    rest, divisor = (x & 0x7FFFFF) | HIDDEN, (y & 0x7FFFFF) | HIDDEN
+    rest = rest.modulo(divisor)
+    for _ in range(32):
+        now = (bits > 8).where(8, (bits < 0).where(0, bits))
+        rest, bits = (rest << now.u).modulo(divisor), bits - now
+    found = scaled(rest.i.as_float(), (y >> 23).i - 150) | (a.u & SIGN)
+    found = (x < y).where(a, found)
+    wrong = is_nan(a) | is_nan(b) | x.equals(INFINITY) | y.equals(0)
+    return wrong.where(np.nan, found)
+
+
+def softsign(x: Number) -> Number:
+    """x / (1 + |x|)."""
+    found = divide(x, add(magnitude(x), x.of(1.0)))
+    return (magnitude(x).u.equals(INFINITY)).where(x.of(1.0) | (x.u & SIGN), found)
+
+
+def clip(x: Number, low: Number, high: Number) -> Number:
+    return minimum(maximum(x, low), high)
+
+
+def hard_sigmoid(x: Number, alpha: float = 0.2, beta: float = 0.5) -> Number:
+    return clip(add(multiply(x, x.of(alpha)), x.of(beta)), x.of(0.0), x.of(1.0))
+
+
+def hard_swish(x: Number) -> Number:
+    return multiply(x, hard_sigmoid(x, 1 / 6, 0.5))
+
+
+def leaky_relu(x: Number, alpha: float = 0.01) -> Number:
+    return prelu(x, x.of(alpha))
+
+
+def prelu(x: Number, slope: Number) -> Number:
+    return less(x, x.of(0.0)).where(multiply(x, slope), x)
+
+
+def thresholded_relu(x: Number, alpha: float = 1.0) -> Number:
+    return less(x.of(alpha), x).where(x, 0.0)
+
+
+# ------------------------------------------------------------------------------------------------ conversions
+
+
+def from_half(h: Number) -> Number:
+    """The float32 of the 16 bits of a float16."""
+    large = ((h & 0x7FFF) << 13) + (112 << 23)
+    exponent = (h >> 10) & 31
+    small = (h & 0x3FF).i.as_float() * 2.0**-24
+    found = exponent.equals(0).where(small.u, exponent.equals(31).where(large + (112 << 23), large))
+    return (found | ((h & 0x8000) << 16)).f
+
+
+def to_half(x: Number) -> Number:
+    """The 16 bits of the nearest float16, of two the even one; subnormal ones too."""
+    bits = magnitude(x).u
+    near = bits - (112 << 23)
+    large = (near + 0xFFF + ((near >> 13) & 1)) >> 13
+    small = ((magnitude(x) * 2.0**24 + 8388608.0) - 8388608.0).as_int().u
+    found = (bits < (113 << 23)).where(small, (bits >= 0x47800000).where(0x7C00, large, "u"))
+    return (bits > INFINITY).where(0x7E00, found | ((x.u >> 16) & 0x8000))
+
+
+def halved(x: Number) -> Number:
+    """The nearest float16, as a float32."""
+    return from_half(to_half(x))
+
+
+def from_int(v: Number) -> Number:
+    """The float32 nearest to an "i", of two the even one."""
+    negative = v < 0
+    size = negative.where(v.of(0) - v, v).u
+    high, low = (size >> 12).i.as_float() * 4096.0, (size & 0xFFF).i.as_float()
+    return (high + low) | negative.where(SIGN, 0, "u")
+
+
+def to_int(x: Number) -> Number:
+    """The "i" of a float32, cut toward zero; beyond it the nearest end, of NaN zero."""
+    inside = magnitude(x).u < 0x4F000000
+    end = (x.u >= SIGN).where(-(2**31), 2**31 - 1, "i")
+    found = inside.where(inside.where(x, 0.0).as_int(), end)
+    return is_nan(x).where(0, found)

@@ -1,0 +1,232 @@
+"""Functions made of the exponential and the logarithm, in steps that every device takes alike.
+
+Each says its distance from the real value in units of the last place of the result (a unit is the distance
+of the two float32 numbers around it); half a unit is a correctly rounded one. The tests measure it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .rational import FRACTION, ONE, Pair, divide, inverse, multiply, pair_quotient
+from .steps import (
+    INFINITY,
+    SIGN,
+    Number,
+    exact_product,
+    exact_sum,
+    is_nan,
+    magnitude,
+    polynomial,
+    quick_sum,
+    scaled,
+)
+
+# Chebyshev fits on the intervals that are named, by mpmath.chebyfit.
+# (exp(r) - 1 - r) / r^2 on [-0.35, 0.35]
+EXP = (1.9891970e-4, 1.3934532e-3, 8.3333100e-3, 4.1666457e-2, 1.6666667e-1, 0.5)
+# (log(1 + f) - f + f^2 / 2) / f^3 on [sqrt(1/2) - 1, sqrt(2) - 1]
+LOG = (
+    0.05555094556064493, -0.09727659389760898, 0.09804564386097082, -0.09931553137948022,
+    0.11048250377157395, -0.12499927717186018, 0.14287886099982502, -0.1666671980607466,
+    0.19999973727896375, -0.249999994987083, 0.33333333384803754,
+)  # fmt: skip
+# (tanh(x) / x - 1) / x^2 of x^2 on [0, 0.25]
+TANH = (
+    0.002679742569846649, -0.008621821062099357, 0.02183908027392791, -0.05396649878175882,
+    0.1333332959940025, -0.33333333320386505,
+)  # fmt: skip
+LN2 = (0.693359375, -2.12194440e-4)  # the first has 9 bits
+ROOT_HALF = 0x3F3504F3  # the bits of sqrt(1/2)
+
+
+def clamped(x: Number, low: float, high: float) -> Number:
+    return (x < low).where(low, (x > high).where(high, x))
+
+
+def exp_parts(x: Number, more: Number | None = None) -> tuple[Number, Number, Number]:
+    """exp(x + more) as (s + t) * 2^n, a pair within 2^-29 of it, s in [0.7, 1.42]; |x| <= 200."""
+    n = (x * 1.4426950408889634 + 12582912.0) - 12582912.0  # the nearest whole number
+    high, low = x - n * LN2[0], n * -LN2[1]
+    low = low if more is None else low + more
+    r = high + low
+    s = high + 1.0
+    t = (high - (s - 1.0)) + (low + r * r * polynomial(r, *EXP))
+    return *quick_sum(s, t), n.as_int()
+
+
+def exp(x: Number) -> Number:
+    """e^x, within 0.75 units."""
+    s, t, n = exp_parts(clamped(x, -110.0, 100.0))
+    return is_nan(x).where(x, scaled(s + t, n))
+
+
+def exp_minus_1(x: Number, more: Number | None = None) -> Pair:
+    """e^(x + more) - 1 of x in [-110, 0] as a pair."""
+    s, t, n = exp_parts(x, more)
+    power = ((n < -60).where(-60, n) + 127 << 23).f
+    total, lost = exact_sum(s * power, x.of(-1.0))
+    return quick_sum(total, lost + t * power)
+
+
+def log_parts(k: Number, f: Number) -> Pair:
+    """k * log(2) + log(1 + f) as a pair, f in [sqrt(1/2) - 1, sqrt(2) - 1], k an "i"."""
+    square, lost = exact_product(f, f)
+    total, rest = quick_sum(f, square * -0.5)
+    tail = (f * square) * polynomial(f, *LOG) + (rest - lost * 0.5)
+    n = k.as_float()
+    high, low = exact_sum(n * LN2[0], total)
+    return quick_sum(high, low + (n * LN2[1] + tail))
+
+
+def split_log(x: Number) -> tuple[Number, Number]:
+    """k and f with x = 2^k (1 + f), 1 + f in [sqrt(1/2), sqrt(2)); x positive and normal."""
+    k = (x.u - ROOT_HALF).i >> 23
+    return k, (x.u - (k << 23).u).f - 1.0
+
+
+def log(x: Number) -> Number:
+    """The natural logarithm, within 0.75 units; of zeros -inf, of negative numbers NaN."""
+    high, low = log_parts(*split_log(x))
+    found = x.u.equals(INFINITY).where(x, high + low)
+    found = magnitude(x).u.equals(0).where(-np.inf, found)
+    wrong = is_nan(x) | ((x.u >= SIGN) & ~x.u.equals(SIGN))
+    return wrong.where(np.nan, found)
+
+
+def log_1_plus(a: Pair) -> Pair:
+    """log(1 + a) of a pair in [0, 1]."""
+    large = a[0] > 0.41421356
+    half, low = exact_sum(a[0] * 0.5, a[0].of(-0.5))
+    f, more = quick_sum(large.where(half, a[0]), large.where(low + a[1] * 0.5, a[1]))
+    high, low = log_parts(large.where(1, 0, "i"), f)
+    return quick_sum(high, low + more * inverse(f + 1.0))
+
+
+def power_of_2(n: Number) -> Number:
+    """2^n of an "i" in [-60, 120]; 2^-60 below."""
+    return ((n < -60).where(-60, n) + 127 << 23).f
+
+
+def decay(x: Number, more: Number | None = None) -> tuple[Pair, Number, Pair]:
+    """(s, t) and n with exp(-|x + more|) = (s + t) * 2^n, n <= 0; and that itself as a pair, beside 1."""
+    negative = x < 0.0
+    if more is not None:
+        more = (magnitude(x) < 110.0).where(negative.where(more, -more), 0.0)
+    s, t, n = exp_parts(clamped(-magnitude(x), -110.0, 0.0), more)
+    p = power_of_2(n)
+    return (s, t), n, (s * p, t * p)
+
+
+def logistic(x: Number, more: Number | None = None) -> tuple[Pair, Number]:
+    """q and n with 1 / (1 + exp(-x - more)) = q * 2^n, q a pair in [0.35, 1.42]."""
+    (s, t), n, a = decay(x, more)
+    below = x < 0.0
+    high, low = exact_sum(x.of(1.0), a[0])
+    q = pair_quotient((below.where(s, 1.0), below.where(t, 0.0)), quick_sum(high, low + a[1]))
+    return q, below.where(n, 0)
+
+
+def times(x: Number, q: Pair, n: Number) -> Number:
+    """x * q * 2^n, n <= 0; x in [2^-126, 2^126], q in [2^-30, 2]."""
+    m = ((x.u & (FRACTION | SIGN)) | ONE).f
+    high, low = exact_product(m, q[0])
+    return scaled(high + (low + m * q[1]), n + (magnitude(x).u >> 23).i - 127)
+
+
+def gated(x: Number, q: Pair, n: Number) -> Number:
+    """`times`, of zeros, infinities and NaN too: of -inf zero. Below 2^-150 of it a gate is closed."""
+    found = (n < -150).where(-0.0, times(x, q, n))
+    large = (magnitude(x).u >= INFINITY) & ~x.u.equals(SIGN | INFINITY)
+    return (large | magnitude(x).u.equals(0)).where(x, found)
+
+
+def sigmoid(x: Number) -> Number:
+    """1 / (1 + e^-x), within 0.75 units."""
+    q, n = logistic(x)
+    return is_nan(x).where(x, scaled(q[0] + q[1], n))
+
+
+def swish(x: Number, alpha: float = 1.0) -> Number:
+    """x / (1 + e^(-alpha x)), within 0.75 units."""
+    q, n = logistic(*exact_product(clamped(x, -(2.0**100), 2.0**100), x.of(alpha)))
+    return gated(x, q, n)
+
+
+def tanh(x: Number) -> Number:
+    """(1 - a) / (1 + a) with a = e^(-2 |x|), near zero x + x^3 P(x^2); within 0.75 units."""
+    square = x * x
+    near = x + x * square * polynomial(square, *TANH)
+    _, _, a = decay(clamped(x, -60.0, 60.0) * 2.0)
+    up, down = exact_sum(x.of(1.0), -a[0]), exact_sum(x.of(1.0), a[0])
+    q = pair_quotient(quick_sum(up[0], up[1] - a[1]), quick_sum(down[0], down[1] + a[1]))
+    found = (magnitude(x) < 0.5).where(near, (q[0] + q[1]) ^ (x.u & SIGN))
+    return is_nan(x).where(x, found)
+
+
+def softplus(x: Number) -> Number:
+    """log(1 + e^x) = max(x, 0) + log(1 + e^-|x|), within 0.75 units."""
+    (s, t), n, a = decay(x)
+    log = log_1_plus(quick_sum(*a))
+    high, low = exact_sum((x < 0.0).where(0.0, x), log[0])
+    found = (x < -40.0).where(scaled(s + t, n), high + (low + log[1]))
+    large = magnitude(x).u >= INFINITY
+    return large.where(x.u.equals(SIGN | INFINITY).where(0.0, x), found)
+
+
+def pair_product(a: Pair, b: Pair) -> Pair:
+    product, lost = exact_product(a[0], b[0])
+    return quick_sum(product, lost + (a[0] * b[1] + a[1] * b[0]))
+
+
+def _plus(number: float, a: Pair) -> Pair:
+    high, low = exact_sum(a[0].of(number), a[0])
+    return quick_sum(high, low + a[1])
+
+
+def _either(condition: Number, a: Pair, b: Pair) -> Pair:
+    return condition.where(a[0], b[0]), condition.where(a[1], b[1])
+
+
+def mish(x: Number) -> Number:
+    """x tanh(softplus(x)) = x w / (w + 2) with w = e^x (e^x + 2), within 0.75 units."""
+    raw, n, a = decay(x)
+    below = x < 0.0
+    twice = a[0] + a[0], a[1] + a[1]
+    sum_, line = _plus(2.0, a), _plus(1.0, twice)  # below: e^x = a; above, all divided by e^2x: e^-x = a
+    square = pair_product(a, twice)
+    high, low = exact_sum(line[0], square[0])
+    over = quick_sum(high, low + (line[1] + square[1]))
+    q = pair_quotient(
+        _either(below, pair_product(raw, sum_), line),
+        _either(below, _plus(2.0, pair_product(a, sum_)), over),
+    )
+    return gated(x, q, below.where(n, 0))
+
+
+def _bent(x: Number, argument: Number, more: Number | None, factor: float, slope: float) -> Number:
+    """x where it is positive, else factor * (e^(argument + more) - 1), which is slope * x near 0."""
+    high, low = exp_minus_1(clamped(argument, -110.0, 0.0), more)
+    product, lost = exact_product(high, x.of(factor))
+    found = product + (lost + low * factor)
+    found = (magnitude(argument) < 2.0**-24).where(multiply(x, x.of(slope)), found)
+    return (is_nan(x) | (x > 0.0)).where(x, found)
+
+
+def elu(x: Number, alpha: float = 1.0) -> Number:
+    """x above 0, alpha (e^x - 1) below, within 0.9 units."""
+    return _bent(x, x, None, alpha, alpha)
+
+
+def selu(x: Number, alpha: float = 1.6732632423543772, gamma: float = 1.0507009873554805) -> Number:
+    """gamma x above 0, gamma alpha (e^x - 1) below; gamma alpha is one float32. Within 0.9 units."""
+    factor = float(np.float32(alpha) * np.float32(gamma))
+    return (x > 0.0).where(multiply(x, x.of(gamma)), _bent(x, x, None, factor, factor))
+
+
+def celu(x: Number, alpha: float = 1.0) -> Number:
+    """x above 0, alpha (e^(x / alpha) - 1) below, within 0.9 units."""
+    argument = divide(x, x.of(alpha))
+    product, lost = exact_product(argument, x.of(alpha))
+    more = ((x - product) - lost) * (1.0 / alpha)
+    return _bent(x, argument, (magnitude(argument) < 110.0).where(more, 0.0), alpha, 1.0)

@@ -1,0 +1,93 @@
+"""Products, quotients and roots of float32 numbers, rounded to nearest even, in steps that every device takes
+alike (`vkq.numerics.steps`).
+
+Operands are `flushed`, and so are results. A product of exactly 2^-126 is zero too: whether a device that
+flushes gives 2^-126 or zero there is its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, flushed, magnitude, quick_sum
+
+FRACTION, ONE = 0x7FFFFF, 0x3F800000
+Pair = tuple[Number, Number]  # an unevaluated sum, the second below half a unit of the first's last place
+
+
+def add(a: Number, b: Number) -> Number:
+    """a + b, rounded."""
+    return flushed(a + b)
+
+
+def subtract(a: Number, b: Number) -> Number:
+    """a - b, rounded."""
+    return flushed(a - b)
+
+
+def multiply(a: Number, b: Number) -> Number:
+    """a * b, rounded."""
+    product = a * b
+    return (magnitude(product).u > HIDDEN).where(product, (a ^ b.u) & SIGN)
+
+
+def inverse(d: Number) -> Number:
+    """1 / d of a positive d in [2^-60, 2^60], within 2^-23 of it, by three steps of Newton's."""
+    r = (d.of(0x7EF311C7, "u") - d.u).f
+    for _ in range(3):
+        r = r + r * (d.of(1.0) - d * r)
+    return r
+
+
+def pair_quotient(n: Pair, d: Pair) -> Pair:
+    """n / d of pairs, d positive, both in [2^-60, 2^60] in magnitude (n may be zero)."""
+    r = inverse(d[0])
+    q = n[0] * r
+    product, lost = exact_product(q, d[0])
+    return quick_sum(q, (((n[0] - product) - lost) + (n[1] - q * d[1])) * r)
+
+
+def divide(a: Number, b: Number) -> Number:
+    """a / b, rounded: the mantissas' quotient as a whole number, and what it leaves of a decides."""
+    x, y = magnitude(a).u, magnitude(b).u
+    ma, mb = (x & FRACTION) | HIDDEN, (y & FRACTION) | HIDDEN
+    less = ma < mb
+    near = ((x & FRACTION) | ONE).f * inverse(((y & FRACTION) | ONE).f)  # in (0.5, 2)
+    q = (near * less.where(2.0**24, 2.0**23)).as_int()  # in [2^23, 2^24), but for 2 units
+    rest = ((ma << 23) << less.where(1, 0, "u")).i - q * mb.i
+    for _ in range(3):
+        over, under = rest + rest > mb.i, rest + rest < -mb.i
+        q = over.where(q + 1, under.where(q - 1, q))
+        rest = over.where(rest - mb.i, under.where(rest + mb.i, rest))
+    exponent = (x >> 23).i - (y >> 23).i + 127 - less.where(1, 0, "i")
+    exponent = exponent + (q >> 24)
+    q = (q >> 24).equals(1).where(q >> 1, q)
+    bits = ((exponent - 1) << 23) + q
+    found = (exponent < 1).where(0.0, (exponent > 254).where(np.inf, bits.f))
+    found = x.equals(0).where(0.0, y.equals(0).where(np.inf, found))
+    found = x.equals(INFINITY).where(np.inf, y.equals(INFINITY).where(0.0, found))
+    wrong = (x.equals(0) & y.equals(0)) | (x.equals(INFINITY) & y.equals(INFINITY))
+    wrong = wrong | (x > INFINITY) | (y > INFINITY)
+    return wrong.where(np.nan, found ^ ((a.u ^ b.u) & SIGN))
+
+
+def square_root(x: Number) -> Number:
+    """The root of x, rounded; of -0 itself, of other negative numbers NaN."""
+    bits = x.u
+    even = ((bits >> 23) & 1) ^ 1  # x = m * 4^k, m in [1, 4): above 2 where the exponent, with 127, is even
+    m = ((bits & FRACTION) | HIDDEN) << even
+    value = ((bits & FRACTION) | (even << 23) + ONE).f
+    guess = (value.of(0x5F375A86, "u") - (value.u >> 1)).f  # of 1 / sqrt(m)
+    for _ in range(3):
+        guess = guess * (value.of(1.5) - (value * 0.5) * (guess * guess))
+    q = (value * guess * 2.0**23).as_int()  # but for 2 units; its square is to be m * 2^23
+    rest = (m << 23).i - q * q
+    for _ in range(3):
+        over, under = rest > q, rest <= -q
+        rest = over.where(rest - q - q - 1, under.where(rest + q + q - 1, rest))
+        q = over.where(q + 1, under.where(q - 1, q))
+    exponent = ((bits >> 23).i + 125 - even.i) >> 1
+    found = ((exponent << 23) + q).f
+    same = magnitude(x).u.equals(0) | bits.equals(INFINITY)
+    wrong = (magnitude(x).u > INFINITY) | ((bits >= SIGN) & ~bits.equals(SIGN))
+    return wrong.where(np.nan, same.where(x, found))

@@ -1,0 +1,272 @@
+"""Arithmetic as a description: steps that NumPy takes at once, and that `vkq.shader.assembler` writes down as
+SPIR-V for a device.
+
+A function over `Number` is the only description of what it computes: the oracle, constants that are computed
+ahead and devices take its steps, so their bits cannot differ. The steps are those that every device takes
+alike: float32 sums and products rounded to nearest even (never fused), comparisons, whole numbers of 32 bits.
+
+A float32 below the normal range (2^-126) may count as zero on a device. Functions begin with `flushed`
+operands and end with `flushed` results, and are made so that no subnormal number between them matters.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Kind = Literal["f", "u", "i", "b"]  # float32, uint32, int32, bool
+DTYPES: dict[str, Any] = {"f": np.float32, "u": np.uint32, "i": np.int32, "b": np.bool_}
+Array = npt.NDArray[Any]
+SIGN, MAGNITUDE, INFINITY, HIDDEN, NAN = 0x80000000, 0x7FFFFFFF, 0x7F800000, 0x800000, 0x7FC00000
+
+
+class Number(abc.ABC):
+    """A value of a kind, in NumPy or on a device. Operators are steps; a plain number beside one is of its
+    kind. ``>>`` keeps the sign of an "i"; a comparison of "f" wants numbers that are not NaN."""
+
+    kind: Kind
+
+    @abc.abstractmethod
+    def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
+        """The result of a step (a key of `NUMPY`) on operands, of this kind."""
+
+    @abc.abstractmethod
+    def constant(self, value: float | int | bool, kind: Kind) -> Number:
+        """A constant beside this value."""
+
+    def of(self, value: Number | float | int | bool, kind: Kind | None = None) -> Number:
+        """A plain number as one of this value's kind."""
+        return value if isinstance(value, Number) else self.constant(value, kind or self.kind)
+
+    def _with(self, op: str, other: Any, kind: Kind | None = None) -> Number:
+        return self.emit(f"{self.kind}{op}", kind or self.kind, self, self.of(other))
+
+    def __add__(self, other: Any) -> Number:
+        return self._with("add", other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Any) -> Number:
+        return self._with("mul", other)
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Number:
+        return self._with("sub", other)
+
+    def __rsub__(self, other: Any) -> Number:
+        return self.of(other) - self
+
+    def __neg__(self) -> Number:
+        return self ^ SIGN if self.kind == "f" else self.of(0) - self
+
+    def __and__(self, other: Any) -> Number:
+        return self._bits("and", other)
+
+    def __or__(self, other: Any) -> Number:
+        return self._bits("or", other)
+
+    def __xor__(self, other: Any) -> Number:
+        return self._bits("xor", other)
+
+    def _bits(self, op: str, other: Any) -> Number:
+        """Bit by bit; those of a float with a whole number, and a float again."""
+        if self.kind == "b":
+            return self._with(op, other)
+        if self.kind == "f":
+            bits: Number = self.u._bits(op, other.u if isinstance(other, Number) else other)
+            return bits.f
+        return self._with(op, other.to(self.kind) if isinstance(other, Number) else other)
+
+    @property
+    def inverted(self) -> Number:
+        return self.emit("bnot", "b", self) if self.kind == "b" else self ^ (2**32 - 1)
+
+    def __invert__(self) -> Number:
+        return self.inverted
+
+    def __lshift__(self, other: Any) -> Number:
+        return self._with("shl", other)
+
+    def __rshift__(self, other: Any) -> Number:
+        return self._with("shr", other)
+
+    def __lt__(self, other: Any) -> Number:
+        return self._with("lt", other, "b")
+
+    def __gt__(self, other: Any) -> Number:
+        return self.of(other) < self
+
+    def __ge__(self, other: Any) -> Number:
+        return self._with("lt", other, "b").inverted
+
+    def __le__(self, other: Any) -> Number:
+        return self.of(other)._with("lt", self, "b").inverted
+
+    def equals(self, other: Any) -> Number:
+        """Whether whole numbers, or the bits of floats, are equal."""
+        if self.kind == "f":
+            return self.u.equals(self.of(other).u)
+        return self._with("eq", other, "b")
+
+    def where(self, yes: Any, no: Any, kind: Kind = "f") -> Number:
+        """One of two numbers by this condition; *kind* where both are plain."""
+        known = next((v for v in (yes, no) if isinstance(v, Number)), None)
+        kind = known.kind if known else kind
+        return self.emit(f"{kind}select", kind, self, self.of(yes, kind), self.of(no, kind))
+
+    def modulo(self, other: Any) -> Number:
+        """What a division of "u" leaves; the divisor is not 0."""
+        return self._with("mod", other)
+
+    def divided(self, other: Any) -> Number:
+        """The quotient of "u"; the divisor is not 0."""
+        return self._with("div", other)
+
+    def high(self, other: Any) -> Number:
+        """The upper 32 bits of a product of "u"."""
+        return self._with("high", other)
+
+    def to(self, kind: Kind) -> Number:
+        """The same 32 bits as another kind."""
+        return self if kind == self.kind else self.emit(f"{self.kind}as{kind}", kind, self)
+
+    @property
+    def f(self) -> Number:
+        return self.to("f")
+
+    @property
+    def u(self) -> Number:
+        return self.to("u")
+
+    @property
+    def i(self) -> Number:
+        return self.to("i")
+
+    def as_float(self) -> Number:
+        """The float32 of an "i" below 2^24 in magnitude: exact."""
+        return self.emit("itof", "f", self)
+
+    def as_int(self) -> Number:
+        """The "i" of a float32 below 2^31 in magnitude, cut toward zero."""
+        return self.emit("ftoi", "i", self)
+
+
+def _shift(left: bool) -> Callable[[Array, Array], Array]:
+    def shift(a: Array, b: Array) -> Array:
+        found: Array = (np.left_shift if left else np.right_shift)(a, b.astype(a.dtype))
+        return found
+
+    return shift
+
+
+def _high(a: Array, b: Array) -> Array:
+    product: Array = (a.astype(np.uint64) * b.astype(np.uint64)) >> np.uint64(32)
+    return product.astype(np.uint32)
+
+
+def _cut(a: Array) -> Array:
+    """What does not fit, no function looks at."""
+    found: Array = np.clip(np.nan_to_num(a), -(2.0**31), 2147483520)
+    return found.astype(np.int32)
+
+
+def _view(dtype: Any) -> Callable[[Array], Array]:
+    return lambda a: np.asarray(a).view(dtype)
+
+
+OF_WHOLE: dict[str, Callable[..., Any]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "shl": _shift(True), "shr": _shift(False), "lt": np.less, "eq": np.equal,
+}  # fmt: skip
+NUMPY: dict[str, Callable[..., Any]] = {
+    "fadd": np.add, "fsub": np.subtract, "fmul": np.multiply, "flt": np.less,
+    "itof": lambda a: a.astype(np.float32), "ftoi": _cut,
+    "bnot": np.logical_not, "band": np.logical_and, "bor": np.logical_or, "bxor": np.logical_xor,
+    "uhigh": _high, "umod": np.remainder, "udiv": np.floor_divide,
+    **{f"{kind}{op}": f for kind in "ui" for op, f in OF_WHOLE.items()},
+    **{f"{kind}select": np.where for kind in "fuib"},
+    **{f"{a}as{b}": _view(DTYPES[b]) for a in "fui" for b in "fui" if a != b},
+}  # fmt: skip
+
+
+class Computed(Number):
+    """A value as a NumPy array: each step is taken at once."""
+
+    __slots__ = ("array", "kind")
+
+    def __init__(self, array: npt.ArrayLike, kind: Kind = "f"):
+        self.array = np.asarray(array, DTYPES[kind])
+        self.kind = kind
+
+    def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
+        return type(self)(NUMPY[op](*(operand.array for operand in operands)), kind)  # type: ignore[attr-defined]
+
+    def constant(self, value: float | int | bool, kind: Kind) -> Number:
+        wrapped = int(value) & 0xFFFFFFFF if kind in "ui" else value
+        return type(self)(np.array(wrapped, np.uint32).view(DTYPES[kind]) if kind in "ui" else value, kind)
+
+
+def computed(function: Callable[..., Number], *arrays: npt.ArrayLike) -> Array:
+    """What a function of float32 numbers gives, in NumPy."""
+    with np.errstate(all="ignore"):
+        result = function(*(Computed(array) for array in arrays))
+    assert isinstance(result, Computed)
+    return result.array
+
+
+# --------------------------------------------------------------------------------------- what functions share
+
+
+def flushed(x: Number) -> Number:
+    """A float below the normal range as zero, with its sign."""
+    return (x.u & INFINITY).equals(0).where(x ^ (x.u & MAGNITUDE), x)
+
+
+def is_nan(x: Number) -> Number:
+    return (x.u & MAGNITUDE) > INFINITY
+
+
+def magnitude(x: Number) -> Number:
+    return x & MAGNITUDE
+
+
+def scaled(x: Number, exponent: Number) -> Number:
+    """x * 2^exponent of a finite x: zero below the normal range, infinite above, with the sign of x."""
+    to = (magnitude(x).u >> 23).i + exponent
+    nothing = (magnitude(x).u < HIDDEN) | (to < 1)
+    found = (magnitude(x).u + (exponent.u << 23)).f
+    return nothing.where(0.0, (to > 254).where(np.inf, found)) ^ (x.u & SIGN)
+
+
+def exact_sum(a: Number, b: Number) -> tuple[Number, Number]:
+    """a + b, rounded, and what was lost (Knuth)."""
+    total = a + b
+    other = total - a
+    return total, (a - (total - other)) + (b - other)
+
+
+def quick_sum(a: Number, b: Number) -> tuple[Number, Number]:
+    """The same where a is 0 or not smaller than b in magnitude (Dekker)."""
+    total = a + b
+    return total, b - (total - a)
+
+
+def exact_product(a: Number, b: Number) -> tuple[Number, Number]:
+    """a * b, rounded, and what was lost, where nothing of it is below the normal range (Dekker)."""
+    total = a * b
+    ah, bh = a & 0xFFFFF000, b & 0xFFFFF000
+    al, bl = a - ah, b - bh
+    return total, ((ah * bh - total) + ah * bl + al * bh) + al * bl
+
+
+def polynomial(x: Number, *coefficients: float) -> Number:
+    """The highest power first (Horner)."""
+    total = x.of(coefficients[0])
+    for coefficient in coefficients[1:]:
+        total = total * x + coefficient
+    return total

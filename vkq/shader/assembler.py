@@ -1,0 +1,206 @@
+"""Compute shaders written down step by step: `vkq.numerics.steps` as SPIR-V.
+
+A kernel that is made for a chain of operators has their steps alone, each once, in one basic block; nothing
+is compiled, and no module lies in a wheel. Sums and products are NoContraction; on devices that round another
+way (soft) they are functions of whole numbers (`vkq.numerics.software`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from ..numerics.software import soft_difference, soft_product, soft_sum
+from ..numerics.steps import Kind, Number
+from .module import INPUT, PUSH, SHARED, STORAGE, ModuleWriter, put
+
+# op -> (opcode); of every step of `vkq.numerics.steps.NUMPY`
+OPCODES = {
+    "fadd": 129, "fsub": 131, "fmul": 133, "flt": 184, "itof": 111, "ftoi": 110, "bnot": 168, "band": 167,
+    "bor": 166, "bxor": 165, "umod": 137, "udiv": 134, "ult": 176, "ilt": 177, "ushr": 194, "ishr": 195,
+    **{f"{kind}{op}": code for kind in "ui" for op, code in {
+        "add": 128, "sub": 130, "mul": 132, "and": 199, "or": 197, "xor": 198, "shl": 196, "eq": 170,
+    }.items()},
+    **{f"{kind}select": 169 for kind in "fuib"},
+    **{f"{a}as{b}": 124 for a in "fui" for b in "fui" if a != b},
+}  # fmt: skip
+SOFT: dict[str, Callable[[Number, Number], Number]] = {
+    "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
+}  # fmt: skip
+NO_CONTRACTION, MUL_EXTENDED, EXTRACT = 42, 151, 81
+WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # of a barrier: acquire and release of shared memory
+
+
+class Emitted(Number):
+    """A value of a kernel that is being written."""
+
+    __slots__ = ("id", "kernel", "kind")
+
+    def __init__(self, kernel: KernelWriter, identifier: int, kind: Kind):
+        self.kernel, self.id, self.kind = kernel, identifier, kind
+
+    def emit(self, op: str, kind: Kind, *operands: Number) -> Number:
+        return self.kernel.step(op, kind, *operands)
+
+    def constant(self, value: float | int | bool, kind: Kind) -> Number:
+        return self.kernel.constant(value, kind)
+
+
+class KernelWriter(ModuleWriter):
+    """A module whose steps are written one after the other. *soft*: sums and products in whole numbers."""
+
+    def __init__(self, buffers: tuple[bool, ...], words: int, local: int, soft: bool, shared: int = 0):
+        super().__init__(buffers, words, local, shared)
+        self._soft = soft
+        self._block: dict[tuple[object, ...], Number] = {}  # steps of the block that is being written
+        self._label()
+
+    def constant(self, value: float | int | bool, kind: Kind) -> Emitted:
+        """A constant, of a float the nearest float32."""
+        return Emitted(self, self.constant_id(value, kind), kind)
+
+    # ------------------------------------------------------------------------------------------------- steps
+
+    def step(self, op: str, kind: Kind, *operands: Number) -> Number:
+        """A step, or the same one of this block."""
+        ids = tuple(self._id(operand) for operand in operands)
+        key = (op, *ids)
+        found = self._block.get(key)
+        if found is None:
+            found = self._block[key] = Emitted(self, self._written(op, kind, ids), kind)
+        return found
+
+    @staticmethod
+    def _id(operand: Number) -> int:
+        assert isinstance(operand, Emitted)
+        return operand.id
+
+    def _written(self, op: str, kind: Kind, ids: tuple[int, ...]) -> int:
+        result_type = self._type(kind)
+        if op in SOFT and self._soft:
+            return self._op(57, result_type, self._function(op), *ids)
+        if op == "uhigh":
+            pair = self._op(MUL_EXTENDED, self._new(30, result_type, result_type), *ids)
+            return self._op(EXTRACT, result_type, pair, 1)
+        result = self._op(OPCODES[op], result_type, *ids)
+        if op in SOFT:
+            put(self._decorations, 71, result, NO_CONTRACTION)
+        return result
+
+    def _op(self, op: int, kind: int, *operands: int) -> int:
+        result = self._fresh()
+        put(self._body, op, kind, result, *operands)
+        return result
+
+    def _function(self, op: str) -> int:
+        """A function of the module that takes this step in whole numbers."""
+        known = self._known.get(("function", op))
+        if known is not None:
+            return known
+        kind = self._type("f")
+        signature, name = self._new(33, kind, kind, kind), self._fresh()
+        before, self._body, block, self._block = self._body, [], self._block, {}
+        soft, self._soft = self._soft, False
+        put(self._body, 54, kind, name, 0, signature)
+        a, b = (Emitted(self, self._op(55, kind), "f") for _ in range(2))
+        self._label()
+        put(self._body, 254, self._id(SOFT[op](a, b)))
+        put(self._body, 56)
+        self._functions += self._body
+        self._body, self._block, self._soft = before, block, soft
+        self._known["function", op] = name
+        return name
+
+    # ----------------------------------------------------------------------------------- memory and the flow
+
+    def word(self, number: int) -> Number:
+        """A push constant, "u"."""
+        return self._block.get(("word", number)) or self._block.setdefault(
+            ("word", number), self._load(self._push, PUSH, "u", self.constant(number, "u"))
+        )
+
+    def workgroup(self) -> Number:
+        """The number of the workgroup (shaders/common/workgroup.glslh)."""
+        x, y = self._of("group", 0), self._of("group", 1)
+        return self.word(0) + y * self._of("groups", 0) + x
+
+    def lane(self) -> Number:
+        """The number of the invocation in its workgroup."""
+        return self._of("local", 0)
+
+    def _of(self, name: str, index: int) -> Number:
+        return self._load(self._ids[name], INPUT, "u", self.constant(index, "u"))
+
+    def load(self, buffer: int, index: Number) -> Number:
+        """A word of a buffer, "u"."""
+        return self._load(self._buffers[buffer], STORAGE, "u", self.constant(0, "u"), index)
+
+    def store(self, buffer: int, index: Number, word: Number) -> None:
+        at = self._at(self._buffers[buffer], STORAGE, "u", self.constant(0, "u"), index)
+        put(self._body, 62, at, self._id(word.u))
+
+    def exchange(self, index: Number) -> Number:
+        """What another invocation of the workgroup has kept, "f"."""
+        return self._load(self._shared, SHARED, "f", index)
+
+    def keep(self, index: Number, value: Number) -> None:
+        put(self._body, 62, self._at(self._shared, SHARED, "f", index), self._id(value))
+
+    def barrier(self) -> None:
+        scope, memory = self.constant(WORKGROUP_SCOPE, "u").id, self.constant(SHARED_MEMORY, "u").id
+        put(self._body, 224, scope, scope, memory)
+
+    def _at(self, base: int, storage: int, kind: Kind, *indices: Number) -> int:
+        pointer = self._pointer(self._type(kind), storage)
+        return self._op(65, pointer, base, *(self._id(index) for index in indices))
+
+    def _load(self, base: int, storage: int, kind: Kind, *indices: Number) -> Number:
+        at = self._at(base, storage, kind, *indices)
+        return Emitted(self, self._op(61, self._type(kind), at), kind)
+
+    def _label(self, label: int | None = None) -> int:
+        found = self._fresh() if label is None else label
+        put(self._body, 248, found)
+        self._current, self._block = found, {}
+        return found
+
+    @contextlib.contextmanager
+    def when(self, condition: Number) -> Iterator[None]:
+        """What is written in the block is done where the condition holds."""
+        inside, after = self._fresh(), self._fresh()
+        put(self._body, 247, after, 0)
+        put(self._body, 250, self._id(condition), inside, after)
+        self._label(inside)
+        yield
+        put(self._body, 249, after)
+        self._label(after)
+
+    def loop(
+        self, first: Number, end: Number, step: Number, values: tuple[Number, ...],
+        turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]],
+    ) -> tuple[Number, ...]:  # fmt: skip
+        """*values* after a turn for each number from *first* on, *step* apart, below *end* ("u")."""
+        before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
+        put(self._body, 249, head)
+        self._label(head)
+        phis = [Emitted(self, self._fresh(), v.kind) for v in (first, *values)]
+        at = len(self._body)
+        put(self._body, 246, after, again, 0)
+        put(self._body, 249, test)
+        self._label(test)
+        put(self._body, 250, self._id(phis[0] < end), body, after)
+        self._label(body)
+        results = turn(phis[0], tuple(phis[1:]))
+        last = self._current
+        put(self._body, 249, again)
+        self._label(again)
+        following = phis[0] + step
+        put(self._body, 249, head)
+        written: list[int] = []
+        for phi, start, result in zip(phis, (first, *values), (following, *results), strict=True):
+            edges = (self._id(start), before, self._id(result), again)
+            put(written, 245, self._type(phi.kind), phi.id, *edges)
+        assert last
+        self._body[at:at] = written
+        self._label(after)
+        return tuple(phis[1:])
