@@ -3,85 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from vkq.check import tuning
 from vkq.check.catalogue import check_of
-from vkq.check.tuning import Trial, winner
-from vkq.cli import main
+from vkq.check.tuning import Trial, best, mean_regret, regret
 from vkq.runtime.device import Device
-from vkq.runtime.program import Program
-from vkq.select import tune
-from vkq.select.tune import Setting
+from vkq.select import registers
 from vkq.shader.spec import Value, Variant
 
-from ..select.test_tune import fresh  # noqa: F401  a fixture
-
-A, B, C = Setting("4x8", 8, 8), Setting("8x8", 8, 8), Setting("4x4", 64, 1)
 NAME = "linear[M=33,K=40,N=20]"
+OTHER = {"matrix product": "32x32 through shared memory"}
 
 
-def test_the_fastest_final_setting_wins_if_it_is_worth_it() -> None:
-    first = [Trial(A, 10.0), Trial(B, 5.0), Trial(C, 1.0)]
-    assert winner([*first, Trial(A, 10.0, final=True), Trial(B, 8.0, final=True)], A) == B
-    assert winner([*first, Trial(A, 10.0, final=True), Trial(B, 9.9, final=True)], A) == A  # noise
-    assert winner([Trial(A, None, "wrong"), Trial(B, 99.0, final=True)], A) == B  # the default is out
-    assert winner([], A) == A
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tuning, "SAMPLE_US", 1.0)
 
 
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three settings, short samples, and one choice of kernels."""
-    monkeypatch.setattr(tuning, "tuned_kernels", lambda *_: [tuning.KernelTrial({}, ("v",), 1.0)])
-    monkeypatch.setattr(tune, "candidates", lambda facts: [A, B, C])
-    monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
+def trial(choice: Mapping[str, str], time_us: float | None, final: bool = True) -> Trial:
+    return Trial(choice, ("v",), time_us, final=final)
 
 
-def test_every_setting_is_measured_and_the_best_again(device: Device, few: None) -> None:
-    results = list(tuning.tuned(device, check_of(NAME), "portable"))
-    assert {r.setting for r in results if not r.final} >= {A, B, C}
-    assert all(r.time_us and r.time_us > 0 for r in results)
-    assert any(r.final for r in results)
+def test_the_fastest_wins_if_it_is_worth_it() -> None:
+    usual, other = trial({}, 10.0), trial(OTHER, 9.0)
+    assert best([usual, other]) is other
+    assert best([usual, trial(OTHER, 9.9)]) is usual  # noise
+    assert best([usual, trial(OTHER, 1.0, final=False)]) is usual  # one sample
+    assert best([trial({}, None), other]) is other  # the default is wrong
+    assert best([usual]) is usual
+
+
+def test_regret_is_how_much_longer_than_the_best() -> None:
+    usual, other = trial({}, 12.0), trial(OTHER, 10.0)
+    assert regret([usual, other, trial({"a": "b"}, None)], usual) == pytest.approx(0.2)
+    assert regret([usual, other], other) == 0
+    assert mean_regret([0.0, 0.44]) == pytest.approx(0.2)
 
 
 def test_every_setting_runs_a_program_of_its_own(
     software_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer keeps a plan for each forced setting; with one plan for all, every time is the first one's."""
+    """A layer keeps a plan for each choice; with one plan for all, every time is the first one's."""
     made: set[object] = set()
     program = Device.program
 
     def noted(
         self: Device, variant: Variant, constants: Mapping[str, Value], subgroup_size: int = 0
-    ) -> Program:
-        made.add((variant.name, *constants.items()))
+    ) -> object:
+        if "__texels" in variant.name:
+            made.add((variant.name, *constants.items()))
         return program(self, variant, constants, subgroup_size)
 
     monkeypatch.setattr(Device, "program", noted)
-    monkeypatch.setattr(tuning, "SAMPLE_US", 1.0)
-    results = list(tuning.tuned(software_device, check_of(NAME), "portable"))
-    settings = {result.setting for result in results}
-    assert settings == {*tune.candidates(software_device.capabilities)}
-    assert len(made) == len(settings) == 36
-    assert not [result.error for result in results if result.error]
+    found = tuning.trials(software_device, check_of(NAME), "portable", most=None)
+    settings = {each.choice[registers.KIND] for each in found if registers.KIND in each.choice}
+    assert len(made) == len(registers.candidates(software_device.capabilities)) == 36
+    assert len(settings) == 35, "the default is one of them"
+    assert not [each.error for each in found if each.error]
+    assert all(each.time_us and each.time_us > 0 for each in found)
+    assert sum(each.final for each in found) in (tuning.FINALISTS, tuning.FINALISTS + 1)
+    assert (found[0].choice, found[0].name) == ({}, "default")
 
 
-def test_without_timestamps_the_host_times(
-    any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        any_device, "capabilities", dataclasses.replace(any_device.capabilities, timestamp_valid_bits=0)
-    )
-    assert all(r.time_us for r in tuning.tuned(any_device, check_of(NAME), "portable"))
+def test_a_problem_that_is_tuned_has_six_choices(any_device: Device) -> None:
+    found = tuning.trials(any_device, check_of(NAME), "portable")
+    assert len(found) == tuning.CANDIDATES
+    assert len({(each.variants, *each.choice.items()) for each in found}) == tuning.CANDIDATES
 
 
-def test_a_setting_that_is_not_exact_is_never_kept(
-    any_device: Device, few: None, monkeypatch: pytest.MonkeyPatch
+def test_without_timestamps_the_host_times(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where a device is not the processor its own clock does."""
+    c = any_device.capabilities
+    for changes in ({"timestamp_valid_bits": 0}, {"device_type": "integrated"}):
+        monkeypatch.setattr(any_device, "capabilities", dataclasses.replace(c, **changes))
+        assert all(each.time_us for each in tuning.trials(any_device, check_of(NAME), "portable", most=2))
+
+
+def test_a_choice_that_is_not_exact_is_never_timed(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = tuning.compare
 
@@ -91,32 +94,23 @@ def test_a_setting_that_is_not_exact_is_never_kept(
 
     calls: list[int] = []
     monkeypatch.setattr(tuning, "compare", compare)
-    results = list(tuning.tuned(any_device, check_of(NAME), "portable"))
-    (wrong,) = [r for r in results if r.error]
-    assert wrong.error == "660 of 660 elements differ"
-    assert wrong.time_us is None
-    assert not any(r.final for r in results if r.setting == wrong.setting)
+    found = tuning.trials(any_device, check_of(NAME), "portable", most=3)
+    (wrong,) = [each for each in found if each.error]
+    assert (wrong.error, wrong.time_us, wrong.final) == ("660 of 660 elements differ", None, False)
+    assert len(found) == 4, "three that are right, and the wrong one"
 
 
-def test_the_command_stores_the_winner(
-    any_device: Device,
-    few: None,
-    fresh: Path,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["tune", NAME, "--device", any_device.name, "--path", "portable", "--json"]) == 0
-    (said,) = json.loads(capsys.readouterr().out)
-    (stored,) = tune._tuned.values()
-    assert [str(setting) for setting in stored.values()] == [said["kept"]]
-    assert len(list((fresh / "tune").iterdir())) == 1
-
-
-def test_a_dry_run_stores_nothing_and_prints_a_table(
-    any_device: Device,
-    few: None,
-    fresh: Path,  # noqa: F811
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["tune", NAME, "--device", any_device.name, "--path", "portable", "--dry-run"]) == 0
-    assert "(default)" in capsys.readouterr().out
-    assert not (fresh / "tune").exists()
+def test_every_kind_of_problem_has_choices(device: Device) -> None:
+    """Each that makes another plan: of a product, of a convolution, of a weight in groups; all are right."""
+    for name, kinds in (
+        ("linear[M=40,K=32,N=48]/seed=1", {"gemm_q8ta_q8csw__staged"}),
+        (
+            "conv2d[N=1,IC=8,H=9,W=9,OC=32,KH=3,KW=3,padding=1]/seed=1",
+            {"im2col_q8__gather", "conv2d_q8ta_q8csw__staged"},
+        ),
+        ("linear[M=19,K=64,N=12]/scheme=q4gsw", {"gemv_q4gsw__split", "gemm_q4gsw__staged"}),
+    ):
+        check = check_of(name)
+        found = tuning.trials(device, check, "auto" if "q4gsw" in name else "portable", most=8)
+        assert not [each.error for each in found if each.error]
+        assert {variant.partition(":")[0] for each in found for variant in each.variants} >= kinds

@@ -27,7 +27,7 @@ from vkq.check.cases import Case
 from vkq.cli import bench, main, shaders
 from vkq.probe import selftest as probe
 from vkq.problem.names import parse
-from vkq.select import tune
+from vkq.select import registers
 
 SMALL = 100_000  # multiply-adds
 TINY = parse("linear[M=2,K=8,N=8]")
@@ -132,8 +132,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))
     monkeypatch.setattr(selftest, "run", lambda *_, **__: selftest.Trials([equal] * 20, [slower] * 20))
     monkeypatch.setattr(shaders, "_matching", lambda pattern: matching(pattern)[:1])
-    few = tune.candidates
-    monkeypatch.setattr(tune, "candidates", lambda capabilities: few(capabilities)[:2])
+    few = registers.candidates
+    monkeypatch.setattr(registers, "candidates", lambda capabilities: few(capabilities)[:2])
     monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
 
 

@@ -13,8 +13,8 @@ from vkq.errors import SpecError
 from vkq.kernels import gemv
 from vkq.kernels.gemm import staged_tile
 from vkq.kernels.taken import taken
-from vkq.select import tune
-from vkq.select.tune import ProductShape, Setting
+from vkq.select import registers
+from vkq.select.registers import ProductShape, Setting
 
 from .reported import NAMES, reported
 
@@ -59,7 +59,7 @@ def test_what_is_taken_and_why(name: str) -> None:
     known = profile(c)
     assert known.names[-1] == rule
     assert staged_tile(c, LARGE.m4, LARGE.n4) == staged
-    assert tune.default(c, LARGE) == setting
+    assert registers.default(c, LARGE) == setting
     assert gemv.max_rows(c) == rows
     where = f"{staged} through shared memory" if staged else f"{setting.tile} in registers"
     where += ", operands as texels" if name in ("adreno-650", "lavapipe") else ""

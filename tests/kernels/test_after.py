@@ -24,7 +24,7 @@ from vkq.problem.names import parse
 from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 from vkq.runtime.plan import Plan
-from vkq.select import tune
+from vkq.select import registers
 from vkq.shader.catalog import catalog
 
 from . import emulated
@@ -144,7 +144,7 @@ def test_one_element(any_device: vkq.Device) -> None:
 @pytest.mark.parametrize("kind", ["lookup", "add"])
 @pytest.mark.parametrize("setting", ["4x4", "4x8", "8x8"])
 def test_every_tile_in_registers(any_device: vkq.Device, setting: str, kind: Kind) -> None:
-    with tune.forced(tune.Setting(setting, 8, 8)):
+    with registers.forced(registers.Setting(setting, 8, 8)):
         plan, tensors, want = planned(any_device, KERNELS[0][0], kind, "auto", "portable")
     assert f".{setting}" in plan.variants[-1]
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)

@@ -22,7 +22,7 @@ from vkq.layout.extent import Spec
 from vkq.problem.names import parse
 from vkq.runtime.builder import Builder, Value
 from vkq.runtime.eager import run
-from vkq.select import tune
+from vkq.select import registers
 from vkq.shader.catalog import catalog
 
 from ..ops import doctored
@@ -230,7 +230,7 @@ def test_every_tile_in_registers(device: vkq.Device, tile: str) -> None:
             data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, method="tiled",
             device=device,
         )  # fmt: skip
-        with tune.forced(tune.Setting(tile, 4, 8)):
+        with registers.forced(registers.Setting(tile, 4, 8)):
             assert layer.explain(x.shape).variants[0].endswith(tile)
             assert want.mismatch(layer(x)) is None
 

@@ -28,7 +28,7 @@ from vkq.runtime.builder import Value
 from vkq.schemes.base import Operands
 from vkq.schemes.q8ta_q8csw import Q8taQ8csw
 from vkq.select import path as select
-from vkq.select import tune
+from vkq.select import registers
 from vkq.shader.catalog import catalog
 from vkq.shader.spec import Variant
 
@@ -342,14 +342,14 @@ def test_strided_convolutions_gather_their_pixels(matrices: vkq.Device) -> None:
 def test_tuning_stays_off_matrix_units(matrices: vkq.Device) -> None:
     """A layer that has run on matrix units takes the kernels that are being tuned while it is tuned, and
     their layout."""
-    setting = tune.Setting("4x4", 16, 4)
+    setting = registers.Setting("4x4", 16, 4)
     for layer, shape in (
         (layer_of(matrices, (8, 16)), (64, 16)),
         (layer_of(matrices, (8, 16, 1, 1)), (1, 16, 8, 8)),
     ):
         x = np.random.default_rng(8).integers(-128, 128, shape, dtype=np.int8)
         want = layer(vkq.Tensor.from_numpy(x, matrices))
-        with tune.forced(setting):
+        with registers.forced(setting):
             got = layer(vkq.Tensor.from_numpy(x, matrices))
             assert "4x4" in layer.explain(shape).variants[-1]
         assert want.layout == BLOCKED

@@ -20,7 +20,7 @@ from vkq.kernels import gemm, gemv
 from vkq.problem.names import parse
 from vkq.reference import dynamic
 from vkq.runtime.plan import step_of
-from vkq.select import tune
+from vkq.select import registers
 from vkq.select.path import FORMS
 from vkq.shader.catalog import catalog
 
@@ -69,7 +69,7 @@ def layer(device: vkq.Device, name: str, form: str, wide: bool = False, **option
 def test_products(device: vkq.Device, other: str, form: str, tile: str) -> None:
     for wide in (False, True):
         one = layer(device, SHAPES[form], form, wide)
-        with tune.forced(tune.Setting(tile, 16, 4)):
+        with registers.forced(registers.Setting(tile, 16, 4)):
             shader = "gemm_q8ta_q8csw__" + {"texels": "texels", "words": "tiled"}[other]
             out = "f32" if wide else "q8to"
             assert one.layer.explain(one.x.shape).variants[-1] == f"{shader}:{form}.{out}.{tile}"

@@ -1,24 +1,25 @@
-"""``vkq tune``: the fastest kernels for given shapes on this device, and the fastest setting of the int8
-matrix product in registers; each is right before it is timed."""
+"""``vkq tune``: the fastest kernels for given shapes on this device, each right before it is timed; how far
+the choice is from the best; and what was measured of the device, as a file."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+from collections.abc import Iterator
 from typing import Any
 
 from vkq.check import catalogue, tuning
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
+from vkq.check.tuning import Trial
 from vkq.cli.common import Parsers, add_command, device_argument, progress
-from vkq.device.profiles import preferred
+from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
-from vkq.select import tune
-from vkq.select.kernels import says, store
 from vkq.select.path import PATHS, choose_path
+from vkq.select.tuner import store, stored, subject
 
-SLOWER_SHOWN = 5  # of settings that are measured once, as they were slower then
+SHOWN = 8  # of the choices of a problem, the fastest ones; --json has all
 
 
 def register(commands: Parsers) -> None:
@@ -26,11 +27,11 @@ def register(commands: Parsers) -> None:
         commands,
         "tune",
         run,
-        "measure kernels, tiles and workgroup sizes for shapes on this device and keep the fastest; results"
-        " never change",
+        "measure kernels for shapes on this device and keep the fastest; results never change",
         [
             "vkq tune 'linear[M=256,K=2048,N=2048]'",
             "vkq tune 'conv2d[N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]' --path dot --device 0",
+            "vkq tune --regret 'linear[M=1,K=4096,N=4096]/scheme=q8csw'",
         ],
     )
     parser.add_argument(
@@ -38,6 +39,11 @@ def register(commands: Parsers) -> None:
     )
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
+    parser.add_argument(
+        "--regret",
+        action="store_true",
+        help="time every legal choice, and print how far the default and the tuned one are from the best",
+    )
     parser.add_argument("--dry-run", action="store_true", help="measure and print, and keep nothing")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per problem")
 
@@ -46,83 +52,79 @@ def run(options: argparse.Namespace) -> int:
     checks = [catalogue.check_of(name) for name in options.problem]
     with Device(options.device) as device:
         path = choose_path(device, options.path).path
-        found = [
-            _tune(device, check, "auto" if check.scheme in FLOAT else path, options.dry_run)
-            for check in checks
-        ]
+        found = list(progress(_each(device, checks, path, options), len(checks), "tuning"))
     if options.json:
         print(json.dumps(found, indent=2))
     else:
-        for each in found:
-            _show(each)
-    return 1 if any(one["error"] for each in found for one in (*each["results"], *each["kernels"])) else 0
+        for one in found:
+            _show(one)
+        if options.regret:
+            _show_regret(found)
+    return 1 if any(trial["error"] for one in found for trial in one["trials"]) else 0
 
 
-def _tune(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
-    report: dict[str, Any] = {
-        "problem": check.name,
-        "path": path,
-        "device": device.name,
-        "kernels": [],
-        "results": [],
-        "kept": None,
-    }
-    kernels = tuning.tuned_kernels(device, check, path)
-    best = tuning.best_kernels(kernels)
-    report["kernels"] = [
-        dataclasses.asdict(each) | {"name": each.name, "kept": each is best} for each in kernels
-    ]
+def _each(
+    device: Device, checks: list[Check], path: str, options: argparse.Namespace
+) -> Iterator[dict[str, Any]]:
+    for check in checks:
+        taken = "auto" if check.scheme in FLOAT else path
+        if options.regret:
+            yield _regret(device, check, taken)
+        else:
+            yield _tuned(device, check, taken, options.dry_run)
+
+
+def _tuned(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
+    trials = tuning.trials(device, check, path)
+    best = tuning.best(trials)
     if not dry:
         store(device.capabilities, check.problem.name, check.scheme, best.choice)
-    with preferred(says(best.choice)):
-        return report | _settings(device, check, path, dry)
+    return _report(device, check, path, trials, best)
 
 
-def _settings(device: Device, check: Check, path: str, dry: bool) -> dict[str, Any]:
-    """The settings of the matrix product in registers, where the kernels are that."""
-    report: dict[str, Any] = {}
-    shapes = tuning.shapes_of(device, check, path)
-    if not shapes:
-        return report
-    standard = tune.default(device.capabilities, shapes[0])
-    settings = {standard, *tune.candidates(device.capabilities)}
-    total = len(settings) + min(len(settings), tuning.FINALISTS + 1)  # the finalists, and the default
-    results = list(progress(tuning.tuned(device, check, path), total, "tuning"))
-    best = tuning.winner(results, standard)
-    if not dry:
-        tune.store(device.capabilities, dict.fromkeys(shapes, best))
-    last = {result.setting: result for result in results}
-    report["kept"], report["default"] = str(best), str(standard)
-    report["results"] = [dataclasses.asdict(r) | {"setting": str(s)} for s, r in last.items()]
-    times = {setting: result.time_us for setting, result in last.items()}
-    report["speedup"] = round((times[standard] or float("inf")) / (times[best] or float("inf")), 3)
-    return report
+def _regret(device: Device, check: Check, path: str) -> dict[str, Any]:
+    """Of the default, and of what `vkq tune` would take: the best of the first `tuning.CANDIDATES`."""
+    trials = tuning.trials(device, check, path, most=None)
+    right = [trial for trial in trials if trial.time_us is not None]
+    if not right:
+        raise ArgumentError(f"{check.name}: no choice is right: {trials[0].error}")
+    kept = stored(device.capabilities).get(subject(check.problem.name, check.scheme), {})
+    chosen = next((trial for trial in right if trial.choice == kept), right[0])
+    first = [dataclasses.replace(trial, final=True) for trial in right[: tuning.CANDIDATES]]
+    tuned = tuning.best(first)
+    return _report(device, check, path, trials, chosen) | {
+        "regret": tuning.regret(right, chosen), "regret_tuned": tuning.regret(right, tuned),
+        "choices": len(right),
+    }  # fmt: skip
 
 
-def _show(each: dict[str, Any]) -> None:
-    print(f"{each['problem']} path={each['path']} on {each['device']}")
-    for kernel in each["kernels"]:
-        said = kernel["error"] or (f"{kernel['time_us']:.1f} us" if kernel["time_us"] else "the only one")
-        print(
-            f" {'*' if kernel['kept'] else ' '} {kernel['name']:<50} {said}  {' + '.join(kernel['variants'])}"
-        )
-    if not each["results"]:
-        return
-    ordered = sorted(each["results"], key=lambda r: (not r["final"], r["time_us"] or float("inf")))
-    slower = [result for result in ordered if not (result["final"] or result["error"])][SLOWER_SHOWN:]
-    slower = [result for result in slower if result["setting"] not in (each["kept"], each["default"])]
-    for result in ordered:
-        if result in slower:
-            continue
-        mark = "*" if result["setting"] == each["kept"] else " "
-        said = (
-            result["error"]
-            or f"{result['time_us']:.1f} us{'' if result['final'] else '  (first round only)'}"
-        )
-        print(
-            f" {mark} {result['setting']:<30}"
-            f" {said}{'  (default)' if result['setting'] == each['default'] else ''}"
-        )
-    if slower:
-        print(f"   {len(slower)} more, slower in the first round (--json has them)")
-    print(f"  kept: {each['kept']}, {each['speedup']:.2f}x the default")
+def _report(device: Device, check: Check, path: str, trials: list[Trial], best: Trial) -> dict[str, Any]:
+    usual = trials[0].time_us
+    return {
+        "problem": check.name, "path": path, "device": device.name, "kept": best.name,
+        "speedup": round(usual / best.time_us, 3) if usual and best.time_us else None,
+        "trials": [dataclasses.asdict(trial) | {"name": trial.name} for trial in trials],
+    }  # fmt: skip
+
+
+def _show(one: dict[str, Any]) -> None:
+    print(f"{one['problem']} path={one['path']} on {one['device']}")
+    ordered = sorted(one["trials"], key=lambda trial: (bool(trial["error"]), trial["time_us"] or 0.0))
+    for place, trial in enumerate(ordered):
+        mark = "*" if trial["name"] == one["kept"] else " "
+        if place < SHOWN or mark == "*" or trial["error"]:
+            said = trial["error"] or f"{trial['time_us']:.1f} us{'' if trial['final'] else '  (one round)'}"
+            print(f" {mark} {trial['name']:<56} {said}  {' + '.join(trial['variants'])}")
+    if len(ordered) > SHOWN:
+        print(f"   {len(ordered)} choices (--json has all)")
+    if "regret" in one:
+        print(f"  regret {one['regret']:.1%}, tuned {one['regret_tuned']:.1%}, of {one['choices']} choices")
+    elif one["speedup"]:
+        print(f"  kept: {one['kept']}, {one['speedup']:.2f}x the default")
+
+
+def _show_regret(found: list[dict[str, Any]]) -> None:
+    for name, said in (("regret", "of the choice"), ("regret_tuned", "after vkq tune")):
+        regrets = [one[name] for one in found]
+        mean = tuning.mean_regret(regrets)
+        print(f"regret {said}: {mean:.1%} geometric mean, {max(regrets):.1%} at worst, {len(found)} shapes")

@@ -22,6 +22,7 @@ from .cores import told_cores
 from .profile_fields import value_of
 
 FILE = Path(__file__).with_name("profiles.yaml")
+PICKS = "picks"  # among what is `preferred`: see `picks`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity: `profile` makes each once
@@ -141,7 +142,7 @@ class Family:
 
 def profile(c: Capabilities) -> Profile:
     """The profile of a device, with what was measured on it (`Capabilities.choices`)."""
-    return _profile(c, _preferred.get() or ())
+    return _profile(c, tuple(one for one in _preferred.get() or () if one[0] != PICKS))
 
 
 @functools.lru_cache(maxsize=256)  # a dispatch asks for it
@@ -163,6 +164,11 @@ def preferred(says: Mapping[str, Any]) -> Iterator[None]:
         yield
     finally:
         _preferred.reset(token)
+
+
+def picks() -> Mapping[str, str]:
+    """What is `preferred` of kernels that are no fields of a profile: a name by kind (`vkq.select.tuner`)."""
+    return dict(dict(_preferred.get() or ()).get(PICKS, ()))
 
 
 def preference() -> tuple[tuple[str, Any], ...] | None:

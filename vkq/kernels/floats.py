@@ -20,7 +20,7 @@ from ..runtime.device import Device
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
-from ..select import tune
+from ..select import registers
 from ..shader.catalog import catalog
 from ..shader.spec import TEXEL_BYTES, Variant
 from ..shader.spec import Value as Constant
@@ -120,7 +120,7 @@ class FloatGemm:
 
     def _shared(self, m: int) -> bool:
         """Whether lanes share so many rows."""
-        return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not tune.is_forced()
+        return self.kernel == "auto" and self.shares_lanes(m * self.k4) and not registers.is_forced()
 
     def program(self, m: int, dtype: str = "float32") -> Program:
         """The pipeline for a product with so many rows, by their number unless ``kernel`` names it, and rows
@@ -134,10 +134,10 @@ class FloatGemm:
         staged = staged_tile(facts, GEMM_STAGED, m, self.n, self.groups)
         if self.kernel == "staged" and self.k:
             return self._program(self._variant(GEMM_STAGED, tile=staged or SMALLEST_STAGED))
-        if self.kernel == "auto" and staged and not tune.is_forced():
+        if self.kernel == "auto" and staged and not registers.is_forced():
             return self._program(self._variant(GEMM_STAGED, tile=staged))
-        shape = tune.ProductShape(tune.FLOATS, "f32", ceil4(m), self.n4, self.k4, self.groups)
-        setting = tune.choose_setting(self.device, shape)
+        shape = registers.ProductShape(registers.FLOATS, "f32", ceil4(m), self.n4, self.k4, self.groups)
+        setting = registers.choose_setting(self.device, shape)
         return self._program(self._variant("gemm_q8csw__tiled", tile=setting.tile), **setting.local)
 
     def _gemv(self, m: int, numbers: str) -> Program:

@@ -13,7 +13,7 @@ from ..runtime.device import Device
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..select import tune
+from ..select import registers
 from ..shader.catalog import catalog
 from ..shader.spec import TEXEL_BYTES, Variant
 from ..shader.spec import Value as Constant
@@ -97,8 +97,8 @@ class Int8Gemm:
         staged = self.staged_tile(m4)
         if staged:
             return self.device.program(self.variant("gemm_{}__staged", tile=staged), self.constants())
-        shape = tune.ProductShape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
-        setting = tune.choose_setting(self.device, shape)
+        shape = registers.ProductShape(self.form, self.arithmetic.out, m4, self.n4, self.k4, self.groups)
+        setting = registers.choose_setting(self.device, shape)
         known = profile(self.device.capabilities)
         constants = {**setting.local, **self.constants()}
         if not (known.texels and self._viewable(m4)):
@@ -113,7 +113,7 @@ class Int8Gemm:
     def staged_tile(self, m4: int) -> str | None:
         """The tile through shared memory for so many row blocks, or None where the plain kernel is to do
         it."""
-        if self.kernel not in ("auto", "staged") or tune.is_forced():
+        if self.kernel not in ("auto", "staged") or registers.is_forced():
             return None
         if f"gemm_{self.arithmetic.family}__staged" not in catalog().shaders:
             return None

@@ -22,6 +22,7 @@ from ..runtime.builder import Builder, Value
 from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..select.path import pairs_refusal, signs_refusal
+from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -274,7 +275,11 @@ class HalfMatrices:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"
             size = f"{rows} rows x {sizes[1]} columns x {self.k} of k"
             raise PathError(f"{shader} has no way for {size} ({forced}) here: leave tile and parts open")
-        return min(found, key=lambda way: way.cycles(known, *sizes))
+        kind = f"tile of {of.form} matrices"
+        if not is_asked(kind):
+            return min(found, key=lambda way: way.cycles(known, *sizes))
+        best_first = sorted(found, key=lambda way: way.cycles(known, *sizes))
+        return ranked(kind, best_first, lambda way: f"{way.variant.name}, k in {way.parts}")[0]
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:

@@ -16,6 +16,7 @@ from ..probe.matrices import Matrices, advertised
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
+from ..select.tuner import is_asked, ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -24,6 +25,7 @@ from .matrix_units import MatrixWeights, centred
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
+KIND = "tile of a convolution"  # of what is ranked (`vkq.select.tuner`)
 
 
 class MatrixConv:
@@ -128,23 +130,25 @@ def conv_shader(p: Conv2dProblem, out: str, capabilities: Capabilities) -> tuple
     Where several are alike: more pixels (which share the weights), the larger chunk of channels, the
     preferred matrices.
     """
-    return _conv_shader(p, out, capabilities, profile(capabilities))
+    best_first = _conv_shaders(p, out, capabilities, profile(capabilities))
+    if is_asked(KIND):
+        best_first = tuple(ranked(KIND, best_first, lambda pair: f"{pair[0].axes['tile']}, {pair[1]}"))
+    return next(
+        (pair for pair in best_first if pair[1].runs(pair[0], capabilities, **_constants(p, pair[0]))), None
+    )
 
 
 @functools.lru_cache(maxsize=1024)  # a layer asks several times, and layers are alike
-def _conv_shader(
+def _conv_shaders(
     p: Conv2dProblem, out: str, capabilities: Capabilities, known: Profile
-) -> tuple[Variant, Matrices] | None:
+) -> tuple[tuple[Variant, Matrices], ...]:
     listed = advertised(capabilities)
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
     for variant, matrices in _in_whole_lines(out, listed):
         th, tw, ch = (int(variant.defines[name]) for name in ("TH", "TW", "CH"))
         cost = conv_cycles(known, p, variant)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
-    best_first = (pair for _, pair in sorted(found, key=lambda one: one[0]))
-    return next(
-        (pair for pair in best_first if pair[1].runs(pair[0], capabilities, **_constants(p, pair[0]))), None
-    )
+    return tuple(pair for _, pair in sorted(found, key=lambda one: one[0]))
 
 
 @functools.lru_cache(maxsize=64)

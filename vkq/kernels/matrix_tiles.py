@@ -31,6 +31,9 @@ class Tiling:
     tile: str
     parts: int = 1
 
+    def __str__(self) -> str:
+        return f"{self.tile}, k in {self.parts}" if self.parts > 1 else self.tile
+
     @property
     def size(self) -> tuple[int, int]:
         """(rows, outputs)"""

@@ -22,7 +22,8 @@ from ..runtime.device import Device
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
 from ..runtime.program import Program
-from ..select import tune
+from ..select import registers
+from ..select.tuner import ranked
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
@@ -37,6 +38,7 @@ WIDE = "gemm_q8ta_q8csw__wide_coopmat"
 DYNAMIC = "gemm_dq8ca_q8csw__coopmat"
 SIGN_BITS = np.uint32(0x80808080)
 NOTHING: Mapping[str, Any] = {}
+KIND = "tile of matrix units"  # of what is ranked (`vkq.select.tuner`)
 LEAST_ROWS = 29  # with fewer, most of a matrix would be padding, and the weights' bytes decide in any case
 
 
@@ -186,7 +188,7 @@ class MatrixGemm:
     @staticmethod
     def worth(rows: int) -> bool:
         """Whether a product with so many rows should be made on matrix units."""
-        return rows >= LEAST_ROWS and not tune.is_forced()
+        return rows >= LEAST_ROWS and not registers.is_forced()
 
     @property
     def wide(self) -> bool:
@@ -207,7 +209,7 @@ class MatrixGemm:
         w = self.packed
         how = self.whole is None, self.split is not None, self.wide, w.arithmetic.after.kind == ADD
         known = profile(self.device.capabilities)
-        listed = self.listed or tilings(known, rows, w.n, self.k, w.groups, *how)
+        listed = self.listed or ranked(KIND, tilings(known, rows, w.n, self.k, w.groups, *how))
         for tiling in (self.tiling,) if self.tiling else listed:
             if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
                 variant = self._variant(tiling)

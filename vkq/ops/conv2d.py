@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device.profiles import preference
 from ..kernels import methods
 from ..kernels.after import After
 from ..kernels.gemm import Int8Gemm
@@ -23,7 +24,7 @@ from ..problem.options import ConvOptions, Padding
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.kept import keep
-from ..select import kernels
+from ..select import tuner
 from .applied import applied
 from .layer import Layer, as_tuned
 
@@ -98,10 +99,10 @@ class Conv2d(Layer[Conv2dProblem]):
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)
 
     def _method(self, problem: Conv2dProblem) -> tuple[Method, str]:
-        key = problem, kernels.asked()
+        key = problem, preference()
         found = self._methods.get(key)
         if found is None:
-            with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+            with tuner.tuned(self.device.capabilities, problem.name, self.scheme):
                 found = keep(self._methods, key, methods.method_for(self._convolution, problem, self.method))
         return found
 

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy.typing as npt
 
 from ..arguments import checked
+from ..device.profiles import preference
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
@@ -25,7 +26,7 @@ from ..runtime.tensor import Tensor
 from ..runtime.transfer import as_array
 from ..schemes.base import COMPUTE, Weight, XParams
 from ..schemes.choose import scheme_of
-from ..select import kernels
+from ..select import tuner
 from ..select.path import PATHS, Choice
 
 
@@ -45,12 +46,12 @@ Build = TypeVar("Build", bound=Callable[..., Value])
 
 
 def as_tuned(build: Build) -> Build:
-    """A layer's ``build`` that takes the kernels that were tuned for its problem (`vkq.select.kernels`)."""
+    """A layer's ``build`` that takes the kernels that were tuned for its problem (`vkq.select.tuner`)."""
 
     @functools.wraps(build)
     def building(self: Any, b: Builder, x: Value, *rest: Any, **options: Any) -> Value:
         problem = self._problem_of(x.spec.shape)[0]
-        with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+        with tuner.tuned(self.device.capabilities, problem.name, self.scheme):
             return build(self, b, x, *rest, **options)
 
     return cast(Build, building)
@@ -151,12 +152,12 @@ class Layer(OfOneProcess, Generic[P]):
             raise ArgumentError(
                 f"{self._op}: x is on {x.device!r} and the weight on {self.device!r}; they must be the same"
             )
-        plan = self._plans.get((x.spec, kernels.asked()))
+        plan = self._plans.get((x.spec, preference()))
         return run(plan or self.plan(x.spec), (x,), out, self._op)
 
     def plan(self, x: Spec) -> Plan:
         """What the layer does with an input of this shape, type and layout; made once for each."""
-        key = x, kernels.asked()
+        key = x, preference()
         found = self._plans.get(key)
         if found is None:
             b = Builder(self.device)
@@ -205,11 +206,11 @@ class Layer(OfOneProcess, Generic[P]):
 
     def _problem_of(self, x_shape: tuple[int, ...]) -> tuple[P, str]:
         """The problem for an input's shape, and the layout in which its kernels take int8 and give it."""
-        key = x_shape, kernels.asked()
+        key = x_shape, preference()
         found = self._problems.get(key)
         if found is None:
             problem = self._problem(x_shape)
-            with kernels.tuned(self.device.capabilities, problem.name, self.scheme):
+            with tuner.tuned(self.device.capabilities, problem.name, self.scheme):
                 found = keep(self._problems, key, (problem, self._layout_for(problem)))
         return found
 

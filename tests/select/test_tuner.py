@@ -1,0 +1,118 @@
+"""Choices for one problem: taken by its layers alone, kept, and never trusted blindly."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq import cache
+from vkq.device.profiles import preferred
+from vkq.select import registers, tuner
+
+NAME = "linear[M=40,K=32,N=48]"
+STAGED = {"matrix product": "32x32 through shared memory"}
+REGISTERS = {registers.KIND: "4x4, workgroup 16x4"}
+W = np.random.default_rng(3).integers(-127, 128, (48, 32)).astype(np.int8)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Nothing is tuned, and what is tuned is kept elsewhere."""
+    (tmp_path / "spirv").symlink_to(cache.cache_dir() / "spirv")
+    (tmp_path / "probe").symlink_to(cache.cache_dir() / "probe")
+    monkeypatch.setenv("VKQ_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuner, "_tuned", {})
+    return tmp_path
+
+
+def taken(device: vkq.Device, rows: int = 40) -> tuple[str, ...]:
+    layer = vkq.Linear(W, 0.01, x_qparams=vkq.QParams(0.1), path="portable", device=device)
+    return layer.explain((rows, 32)).variants
+
+
+def test_a_layer_takes_what_was_tuned_for_its_problem(software_device: vkq.Device, fresh: Path) -> None:
+    device, c = software_device, software_device.capabilities
+    usual = taken(device)
+    assert "__staged" not in usual[0]
+    tuner.store(c, NAME, "q8ta_q8csw", STAGED)
+    tuner._tuned.clear()  # as another process finds it
+    assert taken(device) == ("gemm_q8ta_q8csw__staged:float.f32.32x32",)
+    assert taken(device, 41) == (usual[0],)
+    with preferred({}):  # while choices are measured
+        assert taken(device) == usual
+    tuner.store(c, NAME, "q8ta_q8csw", REGISTERS)
+    assert taken(device) == ("gemm_q8ta_q8csw__texels:float.f32.4x4",)
+    tuner.store(c, NAME, "q8ta_q8csw", {})  # the default: nothing to keep
+    assert (taken(device), tuner.stored(c)) == (usual, {})
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [{"matrix product": "a tile that is no more"}, {registers.KIND: "16x16, workgroup 8x8"}, {"no": "kind"}],
+)
+def test_what_is_no_more_chooses_nothing(
+    choice: dict[str, str], software_device: vkq.Device, fresh: Path
+) -> None:
+    usual = taken(software_device)
+    tuner.store(software_device.capabilities, NAME, "q8ta_q8csw", choice)
+    assert taken(software_device) == usual
+
+
+def test_choices_of_another_process_are_kept(
+    any_device: vkq.Device, fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which tuned for minutes, too, and ended first."""
+    c = any_device.capabilities
+    tuner.store(c, "first", "q8csw", STAGED)
+    with monkeypatch.context() as other:
+        other.setattr(tuner, "_tuned", {})
+        tuner.store(c, "second", "q8csw", STAGED)
+    tuner.store(c, "third", "q8csw", STAGED)
+    want = {f"{name} q8csw": STAGED for name in ("first", "second", "third")}
+    assert tuner.stored(c) == want
+    tuner._tuned.clear()
+    assert tuner.stored(c) == want
+
+
+@pytest.mark.parametrize("damage", [b"[]", b"{", b'{"a": 1}', b'{"a": {"b": 4}}', None])
+def test_a_file_of_another_form_is_ignored_with_a_warning(
+    damage: bytes | None, any_device: vkq.Device, fresh: Path
+) -> None:
+    c = any_device.capabilities
+    tuner.store(c, "p", "q8csw", STAGED)
+    path = tuner._path(c)
+    if damage is None:
+        path.write_bytes(path.read_bytes()[:-3])
+    else:
+        cache.write(path, damage)
+    tuner._tuned.clear()
+    with pytest.warns(cache.CacheWarning):
+        assert tuner.stored(c) == {}
+
+
+def test_each_kind_has_its_turn() -> None:
+    """The next best of each kind, then of each family; all of them in the end, each once."""
+    found = list(tuner.legal({"a": ["a1", "a2", "a3"], "b": ["b1"]}))
+    assert found[:2] == [{}, {"a": "a2"}]
+    assert {"a": "a3"} in found[3:]
+    assert {"b": "b1"} not in found, "it is the default's"
+    names = [json.dumps(choice) for choice in found]
+    assert len(names) == len(set(names))
+    for family in tuner.tuned_families():
+        assert all({family.name: name} in found for name in family.candidates)
+
+
+def test_what_is_picked_comes_first_and_what_is_ranked_is_noted() -> None:
+    assert tuner.ranked("k", [3, 1, 2]) == [3, 1, 2]
+    with preferred(tuner.says({"k": "2"})), tuner.watched() as seen:
+        assert tuner.ranked("k", [3, 1, 2]) == [2, 3, 1]
+        assert tuner.ranked("other", [3, 1]) == [3, 1]
+        assert tuner.is_asked("anything")
+    assert seen == {"k": ["3", "1", "2"], "other": ["3", "1"]}
+    assert not tuner.is_asked("k")
+    assert list(islice(tuner.legal(seen), 3)) == [{}, {"k": "1"}, {"other": "1"}]

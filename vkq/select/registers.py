@@ -1,0 +1,110 @@
+"""Which tile and workgroup size the int8 matrix product in registers takes: each is a `Setting`, all of them
+give the same bits."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import PICKS, Profile, picks, preference, preferred, profile
+from ..errors import SpecError
+from ..runtime.device import Device
+from ..shader.catalog import catalog
+from ..shader.spec import Value
+from .tuner import is_asked, ranked
+
+SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
+KIND = "tile in registers"
+INVOCATIONS = 64  # of a workgroup by default: every device has them, and most schedule them well
+FLOATS = "q8csw"  # the form of a product of float activations
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """A tile (rows x columns of results of one invocation) and the workgroup's invocations in x and y."""
+
+    tile: str
+    local_x: int
+    local_y: int
+
+    @property
+    def local(self) -> dict[str, Value]:
+        """The specialization constants."""
+        return {"LOCAL_X": self.local_x, "LOCAL_Y": self.local_y}
+
+    def __str__(self) -> str:
+        return f"{self.tile}, workgroup {self.local_x}x{self.local_y}"
+
+
+@dataclasses.dataclass(frozen=True)
+class ProductShape:
+    """A matrix product in blocks of four, with its dot form (or `FLOATS`) and output ("q8to" or "f32")."""
+
+    form: str
+    out: str
+    m4: int
+    n4: int
+    k4: int
+    groups: int = 1
+
+
+def choose_setting(device: Device, shape: ProductShape) -> Setting:
+    """The setting for a product on a device: the one that is picked, or the default."""
+    c = device.capabilities
+    best = default(c, shape)
+    if not is_asked(KIND):
+        return best
+    others = sorted(candidates(c), key=lambda one: _cost(profile(c), one, shape))
+    return ranked(KIND, list(dict.fromkeys((best, *others))))[0]
+
+
+def default(capabilities: Capabilities, shape: ProductShape) -> Setting:
+    """Without tuning: of the tiles up to the widest that the vendor likes, and the workgroups that it does
+    not avoid, those that should take the least time, padding included."""
+    known = profile(capabilities)
+    tiles = list(known.register_tile_percent)
+    shader, widest = (FLOAT_SHADER, known.tile_float) if shape.form == FLOATS else (SHADER, known.tile)
+    built = catalog().shaders[shader].axes["tile"]
+    if widest not in tiles:
+        raise SpecError(
+            f"profiles.yaml: the tile {widest} has no number in register_tile_percent, which has"
+            f" {', '.join(tiles)}: give it one there, in its place from narrow to wide"
+        )
+    tiles = [tile for tile in tiles[: tiles.index(widest) + 1] if tile in built]
+    sizes = [(x, INVOCATIONS // x) for x in known.register_width_percent]
+    settings = (Setting(tile, x, y) for tile in tiles for x, y in sizes if (x, y) not in known.avoid_local)
+    return min(settings, key=lambda one: (_cost(known, one, shape), abs(one.local_x - one.local_y)))
+
+
+def _cost(known: Profile, setting: Setting, shape: ProductShape) -> int:
+    """What the workgroups of a product take, in results, times 10,000."""
+    rows, columns = (int(size) for size in setting.tile.split("x"))
+    rows, columns = rows * setting.local_y, columns * setting.local_x
+    results = -(-4 * shape.m4 // rows) * rows * -(-4 * shape.n4 // columns) * columns
+    tile, width = known.register_tile_percent, known.register_width_percent
+    return results * tile.get(setting.tile, 100) * width.get(setting.local_x, 100)
+
+
+def candidates(capabilities: Capabilities) -> list[Setting]:
+    """Every setting that the device can run."""
+    sizes = [(x, y) for count in (64, 128, 256) for y in (1, 2, 4, 8, 16) for x in [count // y] if x <= 64]
+    tiles = catalog().shaders[SHADER].axes["tile"]
+    limits, avoided = capabilities.properties, profile(capabilities).avoid_local
+    most = [limits[f"maxComputeWorkGroupSize_{axis}"] for axis in "xy"]
+    able = [
+        (x, y) for x, y in sizes
+        if x <= most[0] and y <= most[1] and x * y <= limits["maxComputeWorkGroupInvocations"]
+        and (x, y) not in avoided
+    ]  # fmt: skip
+    return [Setting(tile, x, y) for tile in tiles for x, y in able]
+
+
+def forced(setting: Setting) -> contextlib.AbstractContextManager[None]:
+    """Every product asked for in the block takes this setting."""
+    return preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)})
+
+
+def is_forced() -> bool:
+    """Whether a setting is picked here: kernels without settings then stay out of the way."""
+    return KIND in picks()

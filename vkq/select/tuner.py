@@ -1,0 +1,130 @@
+"""The kernels of one problem on a device: what may be chosen, what `vkq tune` found the fastest, and where
+that is kept.
+
+A choice says for a kind of kernel which one is taken: of a family of profiles.yaml (``candidates``,
+``tuned``) a candidate, of what kernels rank themselves (`ranked`: tiles in registers, of matrix units) one by
+name. Choices change speed and never a result: `vkq tune` keeps none that it has not compared with the
+reference on that device. What is measured for a device as a whole is `vkq.device.measured`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .. import cache
+from .._version import __version__
+from ..device.capabilities import Capabilities
+from ..device.profiles import PICKS, picks, preference, preferred, tuned_families
+
+Choice = Mapping[str, str]  # a name by kind of kernel
+Rankings = dict[str, list[str]]
+T = TypeVar("T")
+
+_rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq_rankings", default=None)
+_tuned: dict[str, dict[str, Choice]] = {}  # by device, then subject
+_lock = threading.Lock()
+
+
+def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:
+    """The options that a kernel ranked, the best first; before it the one that is picked by name here. A name
+    that is none of them picks nothing."""
+    seen, picked = _rankings.get(), picks().get(kind)
+    if seen is not None:
+        seen.setdefault(kind, [name(one) for one in options])
+    if picked is None:
+        return options
+    return sorted(options, key=lambda one: name(one) != picked)
+
+
+def is_asked(kind: str) -> bool:
+    """Whether a kind is watched or picked here; where it is not, its best alone is needed."""
+    return _rankings.get() is not None or kind in picks()
+
+
+@contextlib.contextmanager
+def watched() -> Iterator[Rankings]:
+    """In the block what kernels rank is noted: the names by kind, the best first."""
+    found: Rankings = {}
+    token = _rankings.set(found)
+    try:
+        yield found
+    finally:
+        _rankings.reset(token)
+
+
+def legal(rankings: Rankings) -> Iterator[Choice]:
+    """Every choice, the default first: in turn the next best of each kind, and the next of each family."""
+    yield {}
+    kinds = [[{kind: name} for name in names[1:]] for kind, names in rankings.items()]
+    kinds += [[{family.name: name} for name in family.candidates] for family in tuned_families()]
+    for together in zip_longest(*kinds):
+        yield from (choice for choice in together if choice)
+
+
+def says(choice: Choice) -> dict[str, Any]:
+    """What a choice says in place of the profile's fields, and what it picks; a candidate that is no more
+    says nothing."""
+    found: dict[str, Any] = {}
+    families = {family.name: family for family in tuned_families()}
+    for kind, name in choice.items():
+        if kind in families:
+            found |= families[kind].candidates.get(name, {})
+        else:
+            found[PICKS] = (*found.get(PICKS, ()), (kind, name))
+    return found
+
+
+def tuned(capabilities: Capabilities, problem: str, scheme: str) -> contextlib.AbstractContextManager[None]:
+    """In the block the problem's kernels are those that were tuned, where they were; while a choice is being
+    measured, that one stays."""
+    choice = stored(capabilities).get(subject(problem, scheme))
+    return preferred(says(choice)) if choice and preference() is None else contextlib.nullcontext()
+
+
+def subject(problem: str, scheme: str) -> str:
+    """What a choice is kept by: ``linear[M=1,K=64,N=32] q8csw``."""
+    return f"{problem} {scheme}"
+
+
+def stored(capabilities: Capabilities) -> Mapping[str, Choice]:
+    """The choices of a device by subject."""
+    with _lock:
+        found = _tuned.get(capabilities.key)
+        if found is None:
+            found = _tuned[capabilities.key] = cache.read_json(_path(capabilities), _parse) or {}
+        return found
+
+
+def store(capabilities: Capabilities, problem: str, scheme: str, choice: Choice) -> None:
+    """Keeps a choice for this device, driver and version of vkq, beside those tuned before, and meanwhile by
+    other processes; an empty one, the default, forgets what was."""
+    before, kept = stored(capabilities), cache.read_json(_path(capabilities), _parse) or {}
+    found = {**before, **kept, subject(problem, scheme): dict(choice)}
+    found = {name: one for name, one in found.items() if one}
+    if found == before:
+        return
+    with _lock:
+        _tuned[capabilities.key] = found
+    cache.write(_path(capabilities), json.dumps(found, indent=1).encode())
+
+
+def _path(capabilities: Capabilities) -> Path:
+    return cache.cache_dir() / "tune" / f"{capabilities.key}-{__version__}.json"
+
+
+def _parse(value: Any) -> dict[str, Choice]:
+    """From the value of a JSON text; ValueError for another form."""
+    good = isinstance(value, dict) and all(
+        isinstance(choice, dict) and all(isinstance(name, str) for name in choice.values())
+        for choice in value.values()
+    )
+    if not good:
+        raise ValueError("it is no mapping of choices")
+    return dict(value)
