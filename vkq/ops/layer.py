@@ -214,6 +214,12 @@ class Layer(OfOneProcess, Generic[P]):
                 found = keep(self._problems, key, (problem, self._layout_for(problem)))
         return found
 
+    @property
+    def problems(self) -> list[str]:
+        """The problems of the shapes that it was planned for, as `vkq tune` is given them."""
+        names = (f"{problem.name}/scheme={self.scheme}" for problem, _ in self._problems.copy().values())
+        return list(dict.fromkeys(names))
+
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError
 
