@@ -1,6 +1,6 @@
-"""Write ``benchmarks/tables.md`` from the kept results: ``python benchmarks/tables.py`` (``--check``: compare).
+"""Write ``benchmarks/tables.md`` from the kept results: ``python benchmarks/tables.py``.
 
-Each function makes one topic from one or two files of ``results/`` and names device, driver, date and command.
+Each function makes one topic from one or two files of ``results/``, with device, driver, date and command.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ def networks() -> list[str]:
     return [
         "## Whole networks",
         "",
-        f"{H200}, 2026-11-23, int8 from ONNX files, float32 images in; every output is equal to ONNX Runtime's.",
-        "Milliseconds: `gpu` between two marks around the recorded network, `replay` the wall time of one replay,",
-        "`run` is `InferenceSession.run` with NumPy arrays in and out. `python benchmarks/networks.py MODEL.onnx ...`",
+        f"{H200}, 2026-11-23, int8, float32 images in; every output is equal to ONNX Runtime's.",
+        "Milliseconds: `gpu` between two marks around the recorded network, `replay` the wall time of one",
+        "replay, `run` is `InferenceSession.run` with NumPy arrays in and out.",
+        "`python benchmarks/networks.py MODEL.onnx ...`",
         "",
         *table(
             ("network", "batch", "gpu ms", "replay ms", "run ms"),
@@ -100,7 +101,7 @@ def convolutions() -> list[str]:
         "## ResNet-50's convolutions at batch 32 beside PyTorch fp16",
         "",
         f"{H200}, 2026-11-22, PyTorch {found['torch']} in a CUDA graph on rotating data, one call.",
-        "`vkq bench` on the cases of `resnet50_batches`, then `python benchmarks/torch_fp16.py` on its result.",
+        "`vkq bench` on cases of `resnet50_batches`, then `python benchmarks/torch_fp16.py` on its result.",
         "",
         *table(
             ("convolution", "vkq int8 us", "fp16 NCHW us", "fp16 channels_last us"),
@@ -118,9 +119,9 @@ def weight_only() -> list[str]:
     for name in ("h200-float-2026-11-24", "h100-float-2026-11-24"):
         found = read(name)
         lines += [
-            f"{found['device']}, driver {found['driver'].split()[-1]}, 2026-11-24, each result within its bound of"
-            " float64; PyTorch in a CUDA graph",
-            "on rotating data in the same call. `python benchmarks/float_h200.py --json FILE`",
+            f"{found['device']}, driver {found['driver'].split()[-1]}, 2026-11-24, each result within its",
+            "bound of float64; PyTorch in a CUDA graph on rotating data in the same call.",
+            "`python benchmarks/float_h200.py --json FILE`",
             "",
             *table(
                 (
@@ -176,7 +177,7 @@ def images() -> list[str]:
     return [
         "## Integer convolution of images",
         "",
-        f"{H200}, 2026-11-22, least us; vkq and float64 are exact here, float32 is not (except the int8 row).",
+        f"{H200}, 2026-11-22, least us; vkq and float64 are exact, float32 is not (but in the int8 row).",
         "`python benchmarks/integer_peers.py --json FILE`",
         "",
         *table(
@@ -224,8 +225,8 @@ def lavapipe() -> list[str]:
     return [
         "## lavapipe, a software device",
         "",
-        f"{found['driver']}, {found['host']}, {found['date']}: process time in ms. ncnn {found['ncnn']} computes in"
-        " float. It ranks no GPU.",
+        f"{found['driver']}, {found['host']}, {found['date']}: process time in ms. ncnn {found['ncnn']}",
+        "computes in float. It ranks no GPU.",
         f"`{found['command']}`",
         "",
         *table(
