@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import sys
 import threading
@@ -25,6 +26,7 @@ from ..device.costs import INT8, SEED
 from ..device.measured import COMPILE_S, LATE, TILES, current
 from ..device.profiles import families
 from ..errors import DeviceLostError, VkqError
+from ..kernels.matrix_tiles import Tiling
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, choose_path, without_matrices
@@ -70,7 +72,8 @@ def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]])
     }  # fmt: skip
     now = {(family.name, current(family, device.capabilities)) for family in families()}
     if choose_path(device).path == COOPMAT:
-        jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in SEED[INT8]}
+        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))  # which compile sooner
+        jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in by_size}
     start = time.perf_counter()
     for key in sorted(jobs, key=lambda key: (key not in now, key[0] != TILES)):
         if key in skipped:

@@ -25,7 +25,7 @@ from ..select.path import COOPMAT
 from ..select.tuner import says
 
 PER_CORE = 2  # workgroups of a full device
-DEPTHS = (1024, 4096)  # of k; and of tiles without a loop over k their only one
+DEPTHS = (512, 2048)  # of k
 LEAST_S, LEAST = 0.005, 5  # of a call that is timed, at least
 Layer = Callable[[int, int], Linear]  # of so many outputs and k
 
@@ -38,7 +38,7 @@ def int8_cost(device: Device, tile: str) -> tuple[float, float]:
     """Nanoseconds of an int8 product's tile, (alone, shared), for as much k as its table says. Raises
     NoCost."""
     tiling = Tiling(tile)
-    depths = (matrix_tiles.SHORT_MOST,) if tiling.short else DEPTHS
+    depths = _depths(tiling)
     per = matrix_tiles.WIDE_STEP if tiling.wide else matrix_tiles.STEP
 
     def layer(n: int, k: int) -> Linear:
@@ -47,6 +47,16 @@ def int8_cost(device: Device, tile: str) -> tuple[float, float]:
 
     pick = {matrix_units.KIND: str(tiling)}
     return _pair(device, layer, pick, tile, tiling.size, depths, per, np.int8)
+
+
+def _depths(tiling: Tiling) -> tuple[int, ...]:
+    """The k of the calls: as little as the tile takes, and four times that; of tiles without a loop over k,
+    the most that they take."""
+    if tiling.short:
+        return (matrix_tiles.SHORT_MOST,)
+    return (
+        (matrix_tiles.LONG_LEAST, 4 * matrix_tiles.LONG_LEAST) if tiling.tile == matrix_tiles.LONG else DEPTHS
+    )
 
 
 def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float, float]]]:
@@ -138,7 +148,7 @@ def _nanoseconds(
 def check_tile(device: Device, tile: str) -> None:
     """Raises NoCost where the tile's product is wrong, or the device has no room for it."""
     tiling = Tiling(tile)
-    (m, n), k = tiling.size, matrix_tiles.SHORT_MOST if tiling.short else DEPTHS[0]
+    (m, n), k = tiling.size, _depths(tiling)[0]
     x, w = (np.resize(_numbers(prime), (size, k)) for prime, size in ((251, m), (241, n)))
     q = QParams(0.05)
     layer = Linear(w, 0.01, x_qparams=q, path=COOPMAT, device=device)
