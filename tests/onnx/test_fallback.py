@@ -97,3 +97,40 @@ def test_an_output_shape_beyond_what_x_reaches(any_device: vkq.Device) -> None:
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in ((1, 1, 3, 3), (1, 2, 3, 3)))
     node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], strides=[3, 2], output_shape=[10, 8])
     check(any_device, model([node], {"x": x}, {"w": w}, "float32"), {"x": x})
+
+
+def test_choices_of_8_bits_by_flags_of_floats(any_device: vkq.Device) -> None:
+    """vkq's own operator on 8-bit numbers, said in ONNX's words."""
+    x = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32)
+    nodes = [
+        helper.make_node("Sinh", ["x"], ["s"]),
+        helper.make_node("IsInf", ["s"], ["n"]),
+        helper.make_node("Where", ["n", "zero", "x"], ["w"]),
+        helper.make_node("QuantizeLinear", ["w", "qs", "qz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "qs", "qz"], ["y"]),
+    ]
+    constants = q("q", 0.01, 128, "int8") | {"zero": np.float32(0)}
+    check(any_device, model(nodes, {"x": x}, constants, "float32"), {"x": x})
+
+
+@pytest.mark.parametrize("between", ["quantized", "float32"])
+def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
+    """As PyTorch writes it: a softmax of 8-bit numbers is never NaN."""
+    x = bytes_of((2, 3, 5), "int8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["d"]),
+        helper.make_node("Softmax", ["d"], ["s"], axis=-1),
+        helper.make_node("QuantizeLinear", ["s", "ps", "pz"], ["sq"]),
+        helper.make_node("DequantizeLinear", ["sq", "ps", "pz"], ["p"]),
+        helper.make_node("IsNaN", ["p"], ["n"]),
+        helper.make_node("Where", ["n", "zero", "p"], ["w"]),
+        helper.make_node("QuantizeLinear", ["w", "ps", "pz"], ["y"]),
+    ]
+    if between == "float32":
+        nodes[2:4] = [helper.make_node("Identity", ["s"], ["p"])]
+    constants = q("x", 0.05, 128, "int8") | q("p", 1 / 256, 0, "int8") | {"zero": np.float32(0)}
+    data = model(nodes, {"x": x}, constants, "int8")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])
+    (made,) = session._executables.kept.values()
+    assert [node.op for node in made.graph.nodes][-1] == "softmax"

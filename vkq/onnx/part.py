@@ -14,6 +14,8 @@ from ..graph.graph import Array, Graph, Node
 from .alone import OPSET, in_onnx, node_proto
 from .cpu import cpu_session
 from .operators import MICROSOFT
+from .spelled import OPERATORS as SPELLED
+from .spelled import spelled
 from .tensors import NEWEST
 
 
@@ -127,7 +129,7 @@ def _taken(part: Graph, node: Node) -> dict[str, str]:
     if node.op == "foreign":
         pairs = zip(node.inputs, node.attributes.get("takes", ()), strict=False)
         return {x: to for x, to in pairs if x and x in part.specs and part.specs[x].dtype != to}
-    flags = node.inputs if node.op in LOGIC else node.inputs[:1] if node.op == "Where" else ()
+    flags = node.inputs if node.op in LOGIC else node.inputs[:1] if node.op in ("Where", "where") else ()
     return {x: "bool" for x in flags if part.specs[x].dtype == "uint8"}
 
 
@@ -151,7 +153,10 @@ def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
         inputs=tuple(inputs.get(x, x) for x in node.inputs),
         outputs=tuple(outputs.get(x, x) for x in node.outputs),
     )
-    made = node_proto(plain) if node.op == "foreign" else [_proto_of(plain, opset)]
+    if node.op == "foreign":
+        made = node_proto(plain)
+    else:
+        made = spelled(plain) if node.op in SPELLED else [_proto_of(plain, opset)]
     before = [_cast(x, inputs[x], to) for x, to in taken.items()]
     return [*before, *made, *(_cast(outputs[x], x, to) for x, to in given.items())]
 
@@ -166,8 +171,8 @@ def _proto_of(node: Node, opset: int) -> Any:
     from onnx import defs, helper
 
     op, domain, attributes = node.op, "", node.attributes
-    if op in ("quantize", "dequantize") or op.islower():
-        raise ModelError(f"{node}: it can run neither on the device nor in ONNX Runtime")
+    if op.islower():  # the whole model runs in ONNX Runtime then
+        raise ModelError(f"{node}: the device refuses it, and ONNX has no operator for it alone")
     if op in MICROSOFTS:
         domain = MICROSOFT
     else:

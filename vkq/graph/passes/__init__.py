@@ -8,6 +8,7 @@ from ..graph import Graph
 from .after import into_convolutions
 from .branches import side_by_side
 from .constants import fold_constants, fold_weights
+from .guards import without_guards
 from .integers import to_integers
 from .means import to_means
 from .movement import move_in_8_bits
@@ -23,6 +24,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     hold_types,
     simplify,
+    without_guards,
     plain_products,
     move_in_8_bits,
     to_integers,
