@@ -49,6 +49,16 @@ def open_device(driver: str) -> vkq.Device:
     return _opened[driver]
 
 
+@pytest.fixture(autouse=os.environ.get("VKQ_DECLARED_LOOPS", "0") not in ("", "0"), scope="session")
+def declared_loops() -> Iterator[None]:
+    """Every shader's loops end where its YAML says that they do."""
+    from tests.shader import declared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vkq.runtime.programs.Programs._make", declared.make)
+        yield
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "device" in metafunc.fixturenames:
         chosen = os.environ.get("VKQ_TEST_DEVICE")

@@ -49,7 +49,7 @@ void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[R
   }
 }
 
-void multiply_words(uint m, uint chunk, uint g, uint rows_of_w[4], vec4 zeros, inout vec4 dots[ROWS]) {
+void multiply_words(uint m, uint chunk, const uint g, uint rows_of_w[4], vec4 zeros, inout vec4 dots[ROWS]) {
   const uint WORDS = 4u / GROUPS;
   uint chunks = p.k * BITS / 128u;
   if (IN_TURN) {

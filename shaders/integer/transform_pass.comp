@@ -30,7 +30,7 @@ layout(push_constant) uniform Push {
 uint values[RADIX];
 
 // The butterflies of a level: pairs `far` apart, and powers of a root of order 2 * far.
-void level(uint far) {
+void level(const uint far) {
   [[unroll]] for (uint k = 0u; k < far; k++) {
     uint power = ROOTS / (2u * far) * k;
     uint root = roots[INVERSE == 1 ? (ROOTS - power) % ROOTS : power];

@@ -1,12 +1,13 @@
 // What a row of float32 numbers makes: its sum, or of rows of one number its square root; the float32 number
 // of an int32 one.
 //   SUM   compensated (Neumaier), each step rounded to nearest even: within 2^-23 of the sum of magnitudes,
-//         as long as rows are shorter than 2^20
+//         as long as an invocation adds fewer than 2^20 numbers
 //   SQRT  rounded to nearest even, digit by digit in integers: no device promises it
 //   CAST  rounded to nearest even, of an int32 number
 //
-// Memory    x: rows one after the other; y: a number for each.
-// Threads   one invocation computes one number.
+// Memory    x: rows one after the other; y: a number for each, or (SUM) `parts` of them one after the other.
+// Threads   one invocation computes one number. SUM: THREADS (a power of two) invocations share it, each adds
+//           every THREADS-th number, then halves in shared memory. The order depends on p and THREADS alone.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -16,6 +17,9 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
+#if OP == OP_SUM
+layout(constant_id = 1) const uint THREADS = 1;
+#endif
 
 #if OP == OP_CAST
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
@@ -27,6 +31,9 @@ layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, columns;
+#if OP == OP_SUM
+  uint parts;  // of a row: part i has every parts-th run of THREADS numbers, from the i-th on
+#endif
 } p;
 
 #include "workgroup.glslh"
@@ -56,20 +63,45 @@ float result_of(uint row) {
   return compose(0u, (exponent - int(odd)) / 2 + 125, root, rest != 0u);
 }
 #else
-float result_of(uint row) {
-  float total = 0.0, lost = 0.0;
-  for (uint k = 0u; k < p.columns; k++) {
-    float v = x[row * p.columns + k], next = sum(total, v);
-    bool larger = abs(total) >= abs(v);
-    lost = sum(lost, sum(sum(larger ? total : v, -next), larger ? v : total));
-    total = next;
-  }
-  bool finite = (floatBitsToUint(total) & FLOAT_INFINITY) != FLOAT_INFINITY;
-  return finite ? sum(total, lost) : total;  // what an infinity loses is NaN
+shared vec2 shares[LOCAL_X];
+
+// (total, lost) and one more number.
+vec2 added(vec2 so_far, float v) {
+  float next = sum(so_far.x, v);
+  bool larger = abs(so_far.x) >= abs(v);
+  float lost = sum(sum(larger ? so_far.x : v, -next), larger ? v : so_far.x);
+  return vec2(next, sum(so_far.y, lost));
+}
+
+float result_of(vec2 share) {
+  bool finite = (floatBitsToUint(share.x) & FLOAT_INFINITY) != FLOAT_INFINITY;
+  return finite ? sum(share.x, share.y) : share.x;  // what an infinity loses is NaN
 }
 #endif
 
+#if OP == OP_SUM
+void main() {
+  uint me = gl_LocalInvocationID.x, t = me % THREADS, place = (workgroup_index() * LOCAL_X + me) / THREADS;
+  uint row = place / p.parts, part = place - row * p.parts;
+  vec2 share = vec2(0.0);
+  if (row < p.rows)
+    for (uint k = part * THREADS + t; k < p.columns; k += p.parts * THREADS)
+      share = added(share, x[row * p.columns + k]);
+  shares[me] = share;
+  for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
+    barrier();
+    if (t < half_) {
+      vec2 other = shares[me + half_];
+      share = added(share, other.x);
+      share.y = sum(share.y, other.y);
+      shares[me] = share;
+    }
+  }
+  if (t == 0u && row < p.rows) y[place] = result_of(share);
+}
+#else
 void main() {
   uint row = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
   if (row < p.rows) y[row] = result_of(row);
 }
+#endif

@@ -12,6 +12,7 @@ from vkq.device.verdict import FORMAT, FORMS, verdict
 from vkq.errors import PathError
 from vkq.probe import rates, selftest
 from vkq.probe.matrices import Matrices, lacking, lacking_half
+from vkq.runtime.builder import Builder
 from vkq.runtime.device import Device
 from vkq.select import path as select
 
@@ -22,10 +23,18 @@ def test_every_stage_passes_under_the_validation_layer(device: Device) -> None:
     matrices += [
         name for name, form in selftest.HALVES.items() if not lacking_half(device.capabilities, form)
     ]
-    assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "rates"]
-    assert {name: stage() for name, stage in stages.items() if name != "rates"} == dict.fromkeys(
-        list(stages)[:-1]
-    )
+    assert list(stages) == [*forms, *matrices, "requantize", "requantize_soft", "quantize", "loops", "rates"]
+    tests = list(stages)[:-2]
+    assert {name: stages[name]() for name in tests} == dict.fromkeys(tests)
+
+
+def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
+    """65,535 in Mesa's llvmpipe, which every plan is held against; no other known driver ends loops."""
+    limit = 65_535 if "llvmpipe" in device.name else None
+    assert selftest.loops.measure(device) == limit
+    assert selftest.report(device).loop_limit == limit == device.loop_limit
+    b = Builder(device)
+    assert (b.lets_loop(65_535), b.lets_loop(65_536)) == (True, limit is None)
 
 
 def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,10 +42,10 @@ def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest
     FORMAT is raised with what is tested."""
     monkeypatch.setattr(any_device, "capabilities", reported("nvidia-h200"))
     monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)  # with matrices of bfloat16, too
-    assert (FORMAT, list(selftest.stages(any_device))) == (15, [
+    assert (FORMAT, list(selftest.stages(any_device))) == (17, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
         "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "requantize", "requantize_soft",
-        "quantize", "rates",
+        "quantize", "loops", "rates",
     ])  # fmt: skip
 
 
@@ -75,6 +84,15 @@ def test_a_device_that_rounds_toward_zero_gets_the_soft_float_form(any_device: D
     assert both.failures == {"requantize": "9 of 9 wrong (and without SOFT_FLOAT: 9 of 9 wrong)"}
     assert not verdict({"requantize": None, "requantize_soft": None}, {}, False).failures
     assert verdict({}, {}, False).failures["requantize"].startswith("the probe gave no result for it")
+
+
+def test_where_loops_were_not_counted_the_least_known_limit_holds() -> None:
+    good = {"requantize": None, "requantize_soft": None}
+    assert verdict({**good, "loops": None}, {}, False).loop_limit is None
+    assert verdict({**good, "loops": 1000}, {}, False).loop_limit == 1000
+    missing = verdict(good, {"loops": "the probe gave no result for it"}, False)
+    assert (missing.loop_limit, list(missing.failures)) == (65_535, ["loops"])
+    assert missing.refusal is None
 
 
 def test_rates_are_measured_with_either_clock(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,10 @@ import pytest
 import vkq
 from tests.runtime.work import counted, failing
 from vkq import Tensor
+from vkq.device.verdict import Verdict
 from vkq.layout.extent import BLOCKED, Spec
 from vkq.runtime.builder import Builder
+from vkq.shader.catalog import catalog
 
 Q, Y = vkq.QParams(0.05, 3), vkq.QParams(1.5, -4)
 RNG = np.random.default_rng(30)
@@ -112,3 +114,18 @@ def test_the_same_data_is_one_slot(any_device: vkq.Device) -> None:
     b = Builder(any_device)
     table = any_device.constant("test_plan", 16, lambda: np.zeros(4, np.int32))
     assert b.constant(table) == b.constant(table)
+
+
+def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rounds that its YAML declares, before anything runs: a driver says nothing when it ends them."""
+    monkeypatch.setattr("vkq.runtime.device.probed", lambda device: Verdict({}, False, loop_limit=60))
+    monkeypatch.setattr("vkq.runtime.builder.EVERYWHERE", 0)
+    program = any_device.program(catalog().find("matmul_q8_int32__row"))
+    push = {"batch": 1, "m": 1, "n": 1, "k": 236, "a_zeros": 1, "b_zeros": 1}
+    b = Builder(any_device)
+    slots = [b.words(64) for _ in program.variant.bindings]
+    b.dispatch(program, slots, push)
+    with pytest.raises(vkq.ArgumentError, match=r"loops take 61 rounds here, and .* ends them after 60"):
+        b.dispatch(program, slots, {**push, "k": 237})

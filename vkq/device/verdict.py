@@ -28,10 +28,11 @@ TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
 CLEARLY = 1.25  # times as fast: then a new measurement changes which arithmetic is fastest
-RATES = "rates"  # the stage that is no test
+RATES, LOOPS = "rates", "loops"  # the stages that are no tests
 FORMS = ("s8s8", "u8s8", "u8u8", "float")
 REQUANTIZE, SOFT = "requantize", "requantize_soft"  # a device needs one of them
-ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", RATES)  # what every device is asked
+LEAST_LOOPS = 65_535  # rounds of an invocation's loops, where counting them gave no result
+ALWAYS = ("float", REQUANTIZE, SOFT, "quantize", LOOPS, RATES)  # what every device is asked
 _VERDICTS = ("wrong", "crashed")
 
 
@@ -43,7 +44,8 @@ class Verdict:
     ``quantize``, or ``open`` where the driver did not get so far). ``soft_float``: floats are rounded in
     integers. ``rates``: see `vkq.probe.rates.Rates`; empty where not measured. ``clock``: of the rates, "gpu"
     or "host". ``isolated``: it ran in a child process. ``cores``: how many it has, where that was measured.
-    ``tuning``: what was measured by family of kernels (`measured`); None where nothing was.
+    ``tuning``: what was measured by family of kernels (`measured`); None where nothing was. ``loop_limit``:
+    the rounds after which the driver ends the loops of an invocation; None where it does not.
     """
 
     failures: Mapping[str, str]
@@ -53,6 +55,7 @@ class Verdict:
     isolated: bool = False
     cores: int | None = None
     tuning: Mapping[str, measured.Measured] | None = None
+    loop_limit: int | None = None
 
     @property
     def refusal(self) -> str | None:
@@ -81,6 +84,7 @@ class Verdict:
             and all(isinstance(value[name], bool) for name in ("soft_float", "isolated"))
             and (tuning is None or isinstance(tuning, dict))
             and (value["cores"] is None or (type(value["cores"]) is int and value["cores"] > 0))
+            and (value["loop_limit"] is None or type(value["loop_limit"]) is int)
         )
         if not good:
             raise ValueError("a value has the wrong type")
@@ -161,16 +165,17 @@ def refusal(c: Capabilities) -> str | None:
 def verdict(results: Mapping[str, Any], failed: Mapping[str, str], isolated: bool) -> Verdict:
     """The report of what the stages returned (a test: what is wrong, or None), and of those that did not
     (stage -> reason)."""
-    own = (RATES, REQUANTIZE, SOFT)
+    own = (RATES, REQUANTIZE, SOFT, LOOPS)
     failures = {name: str(said) for name, said in results.items() if said is not None and name not in own}
-    failures |= {name: why for name, why in failed.items() if name not in own}
+    failures |= {name: why for name, why in failed.items() if name not in own or name == LOOPS}
     silent = "the probe gave no result for it"
     plain, soft = (failed.get(name) or results.get(name, silent) for name in (REQUANTIZE, SOFT))
     if plain and soft and OPENING not in failures:
         failures[REQUANTIZE] = f"{soft} (and without SOFT_FLOAT: {plain})"
     rates = results.get(RATES) or {"per_second": {}, "clock": "", "cores": None}
     per_second, clock, cores = (rates[name] for name in ("per_second", "clock", "cores"))
-    return Verdict(failures, plain is not None, per_second, clock, isolated, cores)
+    limit = results.get(LOOPS, LEAST_LOOPS)
+    return Verdict(failures, plain is not None, per_second, clock, isolated, cores, loop_limit=limit)
 
 
 def _place(c: Capabilities) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,9 @@ from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import whole
+
+SHARERS, SHARED = 64, 128  # invocations that share a sum, of at least so many numbers
+PART = 4096 * SHARERS  # numbers that they add in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
 
@@ -48,26 +50,44 @@ def number(b: Builder, value: npt.ArrayLike) -> Value:
 
 
 def summed(b: Builder, x: Value, kept: int) -> Value:
-    """Adds the sums over all axes but the first *kept* to a plan: within 2^-23 of the sum of magnitudes."""
-    return _row(b, x, "sum", x.spec.shape[:kept])
+    """Adds the sums over all axes but the first *kept* to a plan, float32: within 2^-23 of the sum of
+    magnitudes, and 2^-22 where more than `PART` numbers are added. The order depends on their count alone."""
+    shape = x.spec.shape[:kept]
+    _require("sum", x, "float32")
+    y = b.new(Spec(shape, "float32"))
+    if y.spec.size:
+        columns = x.spec.size // y.spec.size
+        parts = -(-columns // PART)
+        sums = y if parts == 1 else b.new(Spec((*shape, parts), "float32"))
+        threads = {"THREADS": SHARERS if columns >= SHARED else 1}
+        push: dict[str, int | float] = {"rows": y.spec.size, "columns": columns, "parts": parts}
+        b.dispatch(
+            b.device.program(catalog().find("real_sum__row"), threads), [x, sums], push, 8 * x.spec.size
+        )
+        if parts > 1:
+            return summed(b, sums, kept)
+    return y
 
 
 def square_root(b: Builder, x: Value) -> Value:
     """Adds the square root of each float32 number to a plan, rounded to nearest even."""
-    return _row(b, x, "sqrt", x.spec.shape)
+    return _each(b, x, "sqrt")
 
 
 def converted(b: Builder, x: Value) -> Value:
     """Adds the float32 number nearest to each int32 one (of two the even one) to a plan."""
-    return _row(b, x, "cast", x.spec.shape)
+    return _each(b, x, "cast")
 
 
-def _row(b: Builder, x: Value, op: Literal["sum", "sqrt", "cast"], shape: Sequence[int]) -> Value:
-    wanted = "int32" if op == "cast" else "float32"
-    if x.spec.dtype != wanted:
-        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be {wanted}")
-    y = b.new(Spec(shape, "float32"))
+def _each(b: Builder, x: Value, op: Literal["sqrt", "cast"]) -> Value:
+    _require(op, x, "int32" if op == "cast" else "float32")
+    y = b.new(Spec(x.spec.shape, "float32"))
     if y.spec.size:
-        push: dict[str, int | float] = {"rows": y.spec.size, "columns": x.spec.size // y.spec.size}
+        push: dict[str, int | float] = {"rows": y.spec.size, "columns": 1}
         b.dispatch(b.device.program(catalog().find("real_row__element", op=op)), [x, y], push)
     return y
+
+
+def _require(op: str, x: Value, dtype: str) -> None:
+    if x.spec.dtype != dtype:
+        raise DTypeError(f"{op}: x is {x.spec.dtype}; it must be {dtype}")

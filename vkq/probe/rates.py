@@ -24,7 +24,7 @@ LOCAL = 64  # invocations of a workgroup, as LOCAL_X of the shader
 TARGET_US = {"gpu": 4_000.0, "host": 16_000.0}  # of one run; the host's clock needs more to drown its jitter
 ROUNDS = 5
 ATTEMPTS = 3  # with more loops each, where another program made too few of them look long enough
-MOST_LOOPS = 1 << 22
+MOST_LOOPS = 65_000  # lavapipe ends loops after 65,535 rounds
 DOT_FORMS = ("s8s8", "u8s8", "u8u8", "float")
 
 
@@ -58,7 +58,7 @@ class _Work:
         self.most = MOST_LOOPS
         if op == "copy":
             per_loop = 16 * LOCAL * self.groups
-            self.most = max(1, min(b.bytes for b in buffers) // per_loop)
+            self.most = max(1, min(self.most * per_loop, *(b.bytes for b in buffers)) // per_loop)
         self.loops = self._calibrated()
         self.empty, self.full = list[float](), list[float]()
 

@@ -29,7 +29,7 @@ from ..runtime import device as runtime_device
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from . import rates
+from . import loops, rates
 from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
@@ -44,7 +44,7 @@ WAYS = {"": "", ALIKE: ", loaded with a stride of 0", PAIRED: ", put together fr
         SMALL: ", of 2^-24 as much"}  # fmt: skip
 PAIRS = {HALF: "matrix_pairs", BRAIN: "matrix_pairs_brain"}  # of what a profile says of matrices, alone
 
-runtime_device.rounds_otherwise = lambda device: report(device).soft_float
+runtime_device.probed = lambda device: report(device)
 
 
 def report(device: Device) -> Verdict:
@@ -101,6 +101,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
+    tests["loops"] = partial(loops.measure, device)
     tests["rates"] = lambda: dataclasses.asdict(rates.measure(device))
     return tests
 

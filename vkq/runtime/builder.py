@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..errors import ArgumentError
 from ..layout.extent import Spec
 from .device import Device
 from .offsets import Lifetime, place
 from .plan import Plan, Resident, Step, step_of
 from .program import Program
+
+EVERYWHERE = 4096  # rounds that every driver lets the loops of an invocation make
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,25 @@ class Builder:
         in_place: bool = False,
     ) -> None:
         """Adds a dispatch: *slots* in the order of the shader's bindings. *macs* is the work in
-        multiply-adds, where it may be enough for a watchdog to matter. *in_place*: see `step_of`."""
+        multiply-adds, where it may be enough for a watchdog to matter. *in_place*: see `step_of`.
+
+        Raises ArgumentError where an invocation's loops would run for longer than the driver lets them.
+        """
+        rounds = program.variant.iterations(push, program.constants)
+        if not self.lets_loop(rounds):
+            raise ArgumentError(
+                f"{program.variant.name}: an invocation's loops take {rounds} rounds here, and this device's"
+                f" driver ends them after {self.device.loop_limit}; use another device or split the tensor"
+            )
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
+
+    def lets_loop(self, rounds: int) -> bool:
+        """Whether the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
+        if rounds <= EVERYWHERE:  # the probe is asked where it matters
+            return True
+        limit = self.device.loop_limit
+        return limit is None or rounds <= limit
 
     def fill(self, value: Value, word: int) -> None:
         """Adds a fill of every word."""

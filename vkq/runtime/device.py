@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..device.capabilities import Capabilities
 from ..device.profiles import preference, profile
+from ..device.verdict import Verdict
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
@@ -32,13 +33,8 @@ CONSTANTS_KEPT = 64  # tables that operators share; the largest have 64 KiB
 P = TypeVar("P")
 
 
-def _believed(device: Device) -> bool:
-    return False
-
-
-# Whether a device rounds floats another way than to nearest even, so that shaders must do it in integers. The
-# probe tells, which needs devices itself: it puts its own function here (vkq.probe.selftest).
-rounds_otherwise: Callable[[Device], bool] = _believed
+# What the probe found of a device; it needs devices itself, and puts its own function here (vkq.probe).
+probed: Callable[[Device], Verdict] = lambda device: Verdict({}, False)  # noqa: E731
 
 
 class Device(OfOneProcess):
@@ -159,8 +155,13 @@ class Device(OfOneProcess):
         """Whether shaders round floats in integers on this device (SOFT_FLOAT), because it rounds them
         otherwise."""
         if self._soft_float is None:
-            self._soft_float = rounds_otherwise(self)
+            self._soft_float = probed(self).soft_float
         return self._soft_float
+
+    @property
+    def loop_limit(self) -> int | None:
+        """The rounds after which the driver ends the loops of an invocation, silently; None: it does not."""
+        return probed(self).loop_limit
 
     def download_into(self, source: Buffer, out: npt.NDArray[np.uint8]) -> None:
         """Fills *out* with the first bytes of *source*, after everything asked for so far has run."""

@@ -30,7 +30,7 @@ from vkq.yamlfile import Node, load
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
 ADDED = {"axes", "defines", "bindings", "push_constants", "specialization"}  # to those of what it is like
-KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "requires"}
+KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)
 
@@ -128,7 +128,7 @@ def _variant(
             requires[need] = max(value, requires.get(need, value))
     constants = _constants(declared, choices)
     integers, pushed = _known_names(top["workgroups"], defines, constants, push)
-    shared = top.get("shared_bytes")
+    shared, rounds = top.get("shared_bytes"), top.get("iterations")
     types = {name: node for choice in choices for name, node in choice.types.items()}
     variant = Variant(
         shader=shader,
@@ -144,6 +144,7 @@ def _variant(
         local_size_text=_local_size(top["local_size"], integers),
         shared_bytes_text=expression(shared, integers) if shared else Expression("0"),
         workgroups_text=expression(top["workgroups"], integers | pushed),
+        iterations_text=expression(rounds, integers | pushed) if rounds else Expression("0"),
     )
     _check_sizes(variant, top["local_size"])
     return variant

@@ -61,7 +61,7 @@ class Reflection:
 
     A name is empty where the compiler stripped it. ``local_size`` and ``shared_bytes`` hold for the
     specialization that `reflect` was given; ``local_size_ids`` holds the ``constant_id`` that sets x, y and
-    z, or None.
+    z, or None. ``loops`` counts those without the hint to unroll them.
     """
 
     bindings: tuple[Binding, ...]
@@ -72,6 +72,7 @@ class Reflection:
     shared_bytes: int
     capabilities: frozenset[int]
     extensions: frozenset[str]
+    loops: int
 
 
 def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> Reflection:
@@ -98,6 +99,7 @@ def reflect(spirv: bytes, specialization: Mapping[int, Value] | None = None) -> 
             shared_bytes=module.packed(tuple(kind for _, kind in module.variables(WORKGROUP)))[0],
             capabilities=frozenset(instruction.words[0] for instruction in module.of(OP_CAPABILITY)),
             extensions=frozenset(instruction.text(0) for instruction in module.of(OP_EXTENSION)),
+            loops=module.loops,
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, struct.error, RecursionError) as error:
         raise CompileError(f"the SPIR-V module is malformed: {error!r}.") from error
@@ -179,6 +181,7 @@ def check(variant: Variant, reflection: Reflection) -> list[str]:
         *_check_constants(variant, reflection),
         *_check_sizes(variant, reflection),
         *_check_requires(variant, reflection),
+        *_check_loops(variant, reflection),
     ]
 
 
@@ -256,3 +259,10 @@ def _check_requires(variant: Variant, reflection: Reflection) -> Iterator[str]:
         name, feature = FEATURES[number]
         if feature not in variant.requires:
             yield f"the SPIR-V has the capability {name}; add 'requires: {{{feature}: true}}'."
+
+
+def _check_loops(variant: Variant, reflection: Reflection) -> Iterator[str]:
+    """A driver may end loops after so many rounds (lavapipe after 65,535): see `vkq.runtime.plan.step_of`."""
+    said = variant.iterations_text.text != "0"
+    if reflection.loops and not said:
+        yield f"the SPIR-V has {reflection.loops} loops; say their rounds in the YAML ('iterations: ...')."

@@ -111,6 +111,7 @@ class Variant:
     local_size_text: tuple[Expression, Expression, Expression]
     shared_bytes_text: Expression
     workgroups_text: Expression
+    iterations_text: Expression
 
     @property
     def texels(self) -> int:
@@ -168,6 +169,14 @@ class Variant:
             )
         return count
 
+    def iterations(
+        self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
+    ) -> int:
+        """At most so many times one invocation of a dispatch with these push constants comes to the condition
+        of a loop, all of its loops together (a loop of n rounds counts n + 1)."""
+        needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
+        return self.iterations_text.evaluate({**self._integers(specialization), **needed})
+
     def pack_push(self, **values: int | float) -> bytes:
         """The push constant block: 4 bytes each, little endian, in the order of the YAML.
 
@@ -223,12 +232,12 @@ class Written(Variant):
     def __init__(
         self, shader: str, name: str, summary: str, bindings: tuple[Binding, ...],
         push_constants: tuple[PushConstant, ...], local: int, workgroups: Expression, shared_bytes: int,
-        module: Callable[[], bytes],
+        module: Callable[[], bytes], iterations: str = "0",
     ):  # fmt: skip
         size = (Expression(str(local)), Expression("1"), Expression("1"))
         super().__init__(
             shader, name, summary, Path(), {}, {}, bindings, push_constants, {}, {}, size,
-            Expression(str(shared_bytes)), workgroups,
+            Expression(str(shared_bytes)), workgroups, Expression(iterations),
         )  # fmt: skip
         object.__setattr__(self, "module", module)
 

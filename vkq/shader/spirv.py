@@ -28,6 +28,7 @@ OP_IMAGE, OP_SAMPLED_IMAGE, DIM_BUFFER, SAMPLED = 25, 27, 5, 1
 OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
 OP_SPEC_OP, OP_FUNCTION, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 54, 59, 71, 72
 OP_IMPORT, OP_MEMORY_MODEL, OP_EXECUTION_MODE_ID = 11, 14, 331
+OP_LOOP_MERGE, CONTROL_UNROLL = 246, 1
 SPEC_ID, BUILT_IN, NON_WRITABLE, NON_READABLE, BINDING, DESCRIPTOR_SET, OFFSET = 1, 11, 24, 25, 33, 34, 35
 UNIFORM, WORKGROUP, PUSH_CONSTANT, STORAGE_BUFFER = 2, 4, 9, 12
 CAPABILITY_DENORM_PRESERVE, CAPABILITY_ROUNDING_MODE_RTE = 4464, 4467
@@ -146,9 +147,12 @@ class Module:
 
     def __init__(self, spirv: bytes, specialization: Mapping[int, Value]):
         _, self.instructions, functions = parse(spirv, lambda op: op != OP_FUNCTION)
-        at = 0
-        while at < len(functions):  # nothing in them is read, but their lengths are checked
-            at += _length(functions, at)
+        at = self.loops = 0  # loops: those without the hint to unroll them
+        while at < len(functions):  # little in them is read, but their lengths are checked
+            length = _length(functions, at)
+            if functions[at] & 0xFFFF == OP_LOOP_MERGE:
+                self.loops += not functions[at + length - 1] & CONTROL_UNROLL
+            at += length
         self.values = specialization
         self._known: dict[int, int] = {}  # what `evaluate` and `size` found: constants and types share others
         self._sizes: dict[int, tuple[int, int]] = {}

@@ -1,0 +1,75 @@
+"""Shaders whose loops end after as many rounds as their YAML says (``iterations``), counted as drivers that
+end loops count: each time an invocation comes to a loop's condition. Results are wrong where it says too few.
+
+``VKQ_DECLARED_LOOPS=1 python -m pytest tests/ops ...`` runs any tests so, on every driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from vkq.runtime.program import Program, code
+from vkq.runtime.programs import Programs
+from vkq.shader.compile import text
+from vkq.shader.glslang import find_compiler
+from vkq.shader.spec import Value, Variant
+
+LOOP = re.compile(r"(\[\[unroll\]\]\s*)?\b(for|while)\s*\(")
+CONSTANT = re.compile(r"\bconst u?int (\w+)")  # like capitals: a driver unrolls a loop to such a bound
+NAME = re.compile(r"\b[a-z]\w*")
+FUNCTIONS = """
+uint vkq_rounds = 0u;
+int ceil_div(int a, int b) { return (a + b - 1) / b; }
+bool vkq_goes_on() { return int(++vkq_rounds) <= int(%s); }
+"""
+
+
+def counted(variant: Variant, values: Mapping[str, Value]) -> str:
+    """The GLSL of a variant with these specialization constants, in which loops count."""
+    source = text(variant)
+    constants = {"length", "pairs", "halves", "total", "matrix", *CONSTANT.findall(source)}
+    for match in reversed(list(LOOP.finditer(source))):
+        start = match.end()
+        end = _closing(source, start)
+        head = source[start:end].split(";")
+        if match[2] == "while":
+            head = [f"vkq_goes_on() && ({head[0]})"]
+        elif match[1] and set(NAME.findall(re.split("[<>]=?", head[1])[1])) <= constants:
+            continue
+        else:
+            head[1] = f" vkq_goes_on() && ({head[1].strip()})"
+        source = source[:start] + ";".join(head) + source[end:]
+    before, found, after = source.partition("layout(local_size")
+    assert found
+    numbers = {**variant.defines, **values}
+    known = {name: int(v) for name, v in numbers.items() if not isinstance(v, (str, float))}
+    pushed = {c.name for c in variant.push_constants}
+    expression = re.sub(
+        r"\b[A-Za-z_]\w*\b",
+        lambda m: f"int(p.{m[0]})" if m[0] in pushed else str(known.get(m[0], m[0])),
+        variant.iterations_text.text,
+    ).replace("//", "/")
+    return before + "bool vkq_goes_on();\n" + found + after + FUNCTIONS % expression
+
+
+def _closing(source: str, start: int) -> int:
+    """Where the parenthesis ends that begins before *start*."""
+    depth = 1
+    for at in range(start, len(source)):
+        depth += {"(": 1, ")": -1}.get(source[at], 0)
+        if depth == 0:
+            return at
+    raise AssertionError("a loop's parenthesis is never closed")
+
+
+def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
+    """In the place of `Programs._make`."""
+    module = code(find_compiler().compile(counted(variant, values), variant.source.name), self._capabilities)
+    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
+    native: Any = self._context.program(
+        variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size,
+        variant.texels,
+    )  # fmt: skip
+    return Program(variant, values, native)
