@@ -20,9 +20,11 @@ from ..select.tuner import Choice, legal, says, watched
 from .catalogue import Check
 from .compare import compare, layer
 
-SAMPLE_US = 20_000.0  # of each choice in a round, at least one run
-ROUNDS = 3  # of the fastest ones, in turn
-FINALISTS = 5
+# All choices in turn, then the fastest ones, in short rounds: other programs slow all of a round down alike.
+SAMPLE_US = 4_000.0  # of each choice in a round, at least one run
+FIRST_ROUNDS, ROUNDS = 3, 15
+FINALISTS = 8
+PERCENTILE = 10  # of samples: other programs only add time
 CANDIDATES = 6  # of a problem that is tuned, the default among them
 TRIED = 40  # plans that are looked at for them
 WORTH = 1.03  # a choice this much faster than the default replaces it
@@ -30,7 +32,7 @@ WORTH = 1.03  # a choice this much faster than the default replaces it
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A choice's time of the whole call on the device (the lower quartile of its samples), or why it is out.
+    """A choice's time of the whole call on the device (`PERCENTILE` of its samples), or why it is out.
 
     ``final``: it was among the fastest, and measured again in turn with them.
     """
@@ -76,7 +78,7 @@ class Candidate:
 
     @property
     def time_us(self) -> float:
-        return float(np.percentile(self.samples, 25))  # other programs only add time
+        return float(np.percentile(self.samples, PERCENTILE))
 
 
 def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATES) -> list[Trial]:
@@ -84,13 +86,12 @@ def trials(device: Device, check: Check, path: str, most: int | None = CANDIDATE
     timed: the default first, the fastest again in turn."""
     found = list(_candidates(device, check, path, most))
     right = [each for each in found if isinstance(each, Candidate)]
-    for each in right:
+    for each in FIRST_ROUNDS * right:
         each.sample()
     finalists = sorted(right, key=lambda each: each.time_us)[:FINALISTS]
     finalists = list(dict.fromkeys([*right[:1], *finalists]))
-    for _ in range(ROUNDS if len(finalists) > 1 else 0):
-        for each in finalists:
-            each.sample()
+    for each in ROUNDS * finalists if len(finalists) > 1 else ():
+        each.sample()
     return [
         each
         if isinstance(each, Trial)
