@@ -133,4 +133,4 @@ def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
     session = vkq.onnx.InferenceSession(data, any_device)
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])
     (made,) = session._executables.kept.values()
-    assert [node.op for node in made.graph.nodes][-1] == "softmax"
+    assert {node.op for node in made.graph.nodes} <= {"softmax", "Identity"}
