@@ -135,6 +135,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     few = registers.candidates
     monkeypatch.setattr(registers, "candidates", lambda capabilities: few(capabilities)[:2])
     monkeypatch.setattr(tuning, "SAMPLE_US", 100.0)
+    monkeypatch.setattr(tuning, "TRIED", 2)
 
 
 def run_shortened(

@@ -13,9 +13,13 @@ import vkq
 from vkq.check import tuning
 from vkq.check.tuning import Trial
 from vkq.cli import main, tune
-from vkq.select import tuner
+from vkq.device.costs import SEED, Tuned
+from vkq.graph.executable import Executable
+from vkq.onnx.session import InferenceSession
+from vkq.select import registers, tuner
 
 from ..select.test_tuner import NAME, STAGED, fresh  # noqa: F401  a fixture
+from .test_model import folder  # noqa: F401  a fixture
 
 
 def trial(choice: Mapping[str, str], time_us: float | None, error: str = "", final: bool = True) -> Trial:
@@ -70,7 +74,7 @@ def test_regret_is_of_the_choice_and_of_the_tuned_one(
     """The best is the last of eight, which a tuned problem does not try."""
     others = [trial({"k": str(i)}, 9.0 - i) for i in range(6)]
     called(monkeypatch, [SLOW, *others, trial({"k": "x"}, 2.5)])
-    assert main(["tune", NAME, NAME, "--device", "llvmpipe", "--regret"]) == 0
+    assert main(["tune", NAME, "linear[M=2,K=8,N=8]", "--device", "llvmpipe", "--regret"]) == 0
     said = capsys.readouterr().out
     assert "regret 300.0%, tuned 100.0%, of 8 choices" in said
     assert "regret of the choice: 300.0% geometric mean, 300.0% at worst, 2 shapes" in said
@@ -92,3 +96,46 @@ def test_slow_ones_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "13 choices (--json has all)" in said
     assert "bad" in said
     assert " * slow 11" in said
+
+
+def test_a_model_is_tuned_by_the_shapes_of_its_layers(
+    software_device: vkq.Device,
+    fresh: Path,  # noqa: F811
+    folder: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its layers then take what was kept."""
+    model, device = str(folder / "int8.onnx"), software_device
+
+    def variants() -> list[str]:
+        session = InferenceSession(model, device)
+        return list(Executable(session.lowered(session.trial_shapes()), device, {}).plan.variants)
+
+    before = variants()
+    called(monkeypatch, [SLOW, trial({registers.KIND: "8x8, workgroup 16x4"}, 5.0)])
+    assert main(["tune", model, "--device", "llvmpipe"]) == 0
+    kept = tuner.stored(device.capabilities)
+    assert len(kept) > 3
+    assert {name.partition("[")[0] for name in kept} == {"conv2d", "linear"}
+    assert {name.split()[-1] for name in kept} <= {"q8ta_q8csw_q8to", "q8ta_q8csw"}
+    after = variants()
+    assert before != after
+    assert all(name.endswith("8x8") for name in after if "gemm" in name)
+
+
+def test_an_export_is_a_file_that_may_ship(
+    software_device: vkq.Device,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, costs = tmp_path / "device.json", {"matrix_tile_cycles": SEED["matrix_tile_cycles"]}
+    monkeypatch.setattr(tune, "measured_costs", lambda *_: costs)
+    assert main(["tune", "--export", str(file), "--device", "llvmpipe"]) == 0
+    assert "12 tiles of llvmpipe" in capsys.readouterr().out
+    found = Tuned.parse(json.loads(file.read_text()))
+    assert (found.devices, found.costs) == (("10005-0000",), costs)
+    assert found.driver == software_device.capabilities.driver
+    assert main(["tune", "--device", "llvmpipe"]) == 2
+    assert "a PROBLEM or --export is needed" in capsys.readouterr().err

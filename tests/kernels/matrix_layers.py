@@ -29,7 +29,8 @@ def with_matrices(device: vkq.Device, *rows: Any) -> vkq.Capabilities:
 def make(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:
     op = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
     options = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point}
-    return op(data.w, data.w_scale, device=device, path="coopmat", **(options | data.options | changes))
+    options |= {"path": "coopmat", "overflow": data.overflow}
+    return op(data.w, data.w_scale, device=device, **(options | data.options | changes))
 
 
 def tiled(data: Any, device: vkq.Device, y: vkq.QParams | None, **changes: Any) -> Any:

@@ -331,7 +331,7 @@ def test_devices_without_what_it_takes(
 def test_what_an_h200_takes(
     rows: int, n: int, want: tuple[str, int], software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """benchmarks/float-log.md"""
+    """benchmarks/log.md"""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
     facts = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
     monkeypatch.setattr(software_device, "capabilities", facts)

@@ -423,6 +423,17 @@ def test_exact(matrices: vkq.Device, name: str, dtype: Any) -> None:
         np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
 
 
+@pytest.mark.parametrize("name", ["linear[M=70,K=37,N=10]", "conv2d[N=1,IC=40,H=9,W=9,OC=20,KH=3,KW=3]"])
+def test_sums_that_wrap(matrices: vkq.Device, name: str) -> None:
+    problem = parse(name)
+    data = random_data(problem, np.random.default_rng(3), extreme=True)
+    assert data.overflow == "wrap"
+    for y in (data.y_q, None):
+        layer = tiled(data, matrices, y)
+        assert "coopmat" in layer.explain(problem.x_shape).variants[-1]
+        np.testing.assert_array_equal(layer(data.x), data.expected(y), strict=True)
+
+
 @pytest.mark.parametrize("name", [EXACT[2], EXACT[9], EXACT[15]])
 def test_activation_and_float_bias(matrices: vkq.Device, name: str) -> None:
     data = random_data(parse(name), np.random.default_rng(12))

@@ -13,7 +13,9 @@ from vkq.numerics.requantize import (
     activation_range,
     check_accumulator,
     multipliers,
+    overflowing,
     requantize,
+    wrapped,
 )
 
 from ..referees import ort
@@ -140,3 +142,10 @@ def test_accumulator_bound_counts_the_weight_zero_point():
 def test_accumulator_bound_of_nothing():
     check_accumulator(np.zeros((0, 4), np.int8), QParams(1.0))
     check_accumulator(np.zeros((4, 0), np.int8), QParams(1.0), np.ones(4, np.int32))
+
+
+def test_channels_that_overflow() -> None:
+    weight, bias = np.array([[1], [2], [-128]], np.int8), np.array([2**31 - 200, 2**31 - 200, -(2**31)])
+    assert overflowing(weight, QParams(1.0, 0), bias.astype(np.int32)) == [1, 2]
+    assert overflowing(weight, QParams(1.0, 0)) == []
+    assert wrapped(np.array([2**31, -(2**31) - 1, 5])).tolist() == [-(2**31), 2**31 - 1, 5]

@@ -136,3 +136,31 @@ def _convolved(x: np.ndarray, c: dict[str, Any]) -> np.ndarray:
     weight = c["w"].astype(np.float64) * c["ws"].astype(np.float64).reshape(-1, 1, 1, 1)
     windows = np.lib.stride_tricks.sliding_window_view(seen, (3, 3), (2, 3))
     return np.einsum("nchwij,ocij->nohw", windows, weight)
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_integer_products_of_any_length(any_device: vkq.Device, given: bool) -> None:
+    """Sums modulo 2**32: of 33,026 products of 255 and 255 and more they leave int32."""
+    k = 33100
+    a, b = np.full((2, k), 255, np.uint8), np.full((k, 3), 255, np.uint8)
+    a[1], b[:, 1] = bytes_of((k,), "uint8"), bytes_of((k,), "uint8", 1)
+    inputs, constants = ({"a": a, "b": b}, {}) if given else ({"a": a}, {"b": b})
+    node = helper.make_node("MatMulInteger", ["a", "b"], ["y"])
+    data = model([node], inputs, constants, "int32")
+    (got,) = vkq.onnx.InferenceSession(data, any_device).run(None, inputs)
+    want = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+    assert want.min() < 0
+    np.testing.assert_array_equal(got, want)
+
+
+def test_quantized_products_of_any_length(any_device: vkq.Device) -> None:
+    a, b = np.full((1, 33100), 255, np.uint8), np.full((33100, 2), 255, np.uint8)
+    b[:, 1] = bytes_of((33100,), "uint8")
+    constants = {name: np.float32(1) for name in ("as", "bs")} | {"ys": np.float32(2**24)}
+    constants |= {"az": np.uint8(0), "bz": np.uint8(0), "yz": np.uint8(128)}
+    node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])
+    feed = {"a": a, "b": b}
+    (got,) = vkq.onnx.InferenceSession(model([node], feed, constants, "uint8"), any_device).run(None, feed)
+    sums = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+    np.testing.assert_array_equal(got, np.rint(sums / 2**24) + 128)
+    assert sums[0, 0] < 0 < sums[0, 1]

@@ -115,7 +115,7 @@ def test_every_node_that_is_taken(any_device: vkq.Device) -> None:
             try:
                 prepared = backend.prepare(model, any_device)
                 results = prepared.run(inputs)
-            except ModelError:
+            except (ModelError, vkq.ArgumentError):  # the latter of int64 numbers that int32 cannot hold
                 count["refused"] += 1
                 continue
             for got, want in zip(results, outputs, strict=True):

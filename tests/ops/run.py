@@ -21,7 +21,7 @@ def run(
     op = vkq.linear if isinstance(data.problem, LinearProblem) else vkq.conv2d
     arguments: dict[str, Any] = {
         "x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "w_zero_point": data.w_zero_point,
-        "path": path, "device": device, **data.options,
+        "path": path, "device": device, "overflow": data.overflow, **data.options,
     }  # fmt: skip
     result: npt.NDArray[Any] = op(data.x, data.w, data.w_scale, **(arguments | changes))
     return result

@@ -183,6 +183,19 @@ def test_weights_that_could_overflow_with_any_zero_point_are_refused(any_device)
     vkq.Linear(w[:, :-1], 1.0, x_qparams="dynamic", device=any_device)
 
 
+@pytest.mark.parametrize("path", PATHS)
+def test_sums_that_wrap(device, path):
+    """The first row is all at the far end of its range from a zero point at the other."""
+    k = 2**31 // (255 * 127) + 5
+    x, w = np.full((2, k), 1.0, np.float32), np.full((3, k), 127, np.int8)
+    x[1], w[1] = np.random.default_rng(1).standard_normal(k), -127
+    layer = vkq.Linear(w, 0.01, x_qparams="dynamic", path=path, overflow="wrap", device=device)
+    assert layer.explain(x.shape).overflowing == (0, 1, 2)
+    want = reference_dynamic.linear_dynamic(x, w, 0.01, overflow="wrap")
+    assert want[0, 0] < 0 < want[0, 1]
+    np.testing.assert_array_equal(layer(x), want)
+
+
 def test_inputs_and_other_layers_that_do_not_fit(any_device):
     layer = vkq.Linear(np.ones((2, 4), np.int8), 1.0, x_qparams="dynamic", device=any_device)
     with pytest.raises(vkq.DTypeError, match="x has dtype int8"):

@@ -347,7 +347,7 @@ def test_other_layers_and_inputs_are_refused(any_device: vkq.Device) -> None:
 def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
-    """benchmarks/results/h200-q4gsw-2026-11-22.json"""
+    """benchmarks/log.md"""
     gpu = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 

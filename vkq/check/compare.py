@@ -104,7 +104,7 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
         "x_qparams": data.x_q if check.integer else "dynamic" if check.scheme == "dq8ca_q8csw" else None,
         "y_qparams": data.y_q if check.scheme == "q8ta_q8csw_q8to" else None,
         "bias": data.bias if check.integer else data.float_bias, "w_zero_point": data.w_zero_point,
-        "activation": check.activation, "path": path, "device": device,
+        "activation": check.activation, "overflow": data.overflow, "path": path, "device": device,
     }  # fmt: skip
     if check.scheme in CHANNELS:
         options["compute"] = CHANNELS[check.scheme]

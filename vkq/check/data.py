@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .. import reference
 from ..numerics.grouped import GROUPS, GroupedWeight, largest_group, quantize_groups
 from ..numerics.qparams import QDType, QParams
-from ..numerics.requantize import Activation
+from ..numerics.requantize import OVERFLOW, Activation
 from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem
@@ -34,6 +34,7 @@ class Data:
     bias: npt.NDArray[np.int32]
     y_q: QParams
     w_zero_point: npt.NDArray[np.int32] | None = None
+    overflow: str = OVERFLOW[0]
 
     @property
     def options(self) -> dict[str, Any]:
@@ -62,6 +63,7 @@ class Data:
             "w_scale": self.w_scale,
             "bias": self.bias,
             "w_zero_point": self.w_zero_point,
+            "overflow": self.overflow,
         }
         op = {
             LinearProblem: reference.linear,
@@ -123,7 +125,7 @@ def random_data(
 
     One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both
     included; all of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as
-    large as they can.
+    large as they can, and biases at the ends of int32 in every third channel, so that they wrap.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n
@@ -144,16 +146,11 @@ def random_data(
     y_scale = typical * x_scale * float(w_scale.mean() if channels else 1) / rng.choice([30, 60, 100])
     if rng.integers(4) == 0:
         y_scale = 2.0 ** round(np.log2(y_scale))
-    return Data(
-        problem=problem,
-        x=x,
-        w=w,
-        x_q=QParams(x_scale, x_zero_point, x_dtype),
-        w_scale=w_scale.astype(np.float32),
-        bias=rng.integers(-int(typical), int(typical) + 1, channels).astype(np.int32),
-        y_q=QParams(y_scale, _zero_point(rng, x_dtype), x_dtype),
-        w_zero_point=points,
-    )
+    bias = rng.integers(-int(typical), int(typical) + 1, channels).astype(np.int32)
+    if extreme:
+        bias[1::3] = rng.choice([-(2**31), 2**31 - 1], bias[1::3].size)
+    x_q, y_q = QParams(x_scale, x_zero_point, x_dtype), QParams(y_scale, _zero_point(rng, x_dtype), x_dtype)
+    return Data(problem, x, w, x_q, w_scale.astype(np.float32), bias, y_q, points, OVERFLOW[extreme])
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:

@@ -20,7 +20,7 @@ from ..graph.operators.quantized import CONV, OWN, TRANSPOSED, options, pool_win
 from ..graph.operators.table import compute
 from ..numerics.qparams import QParams
 from ..numerics.quantize import quantize
-from ..numerics.requantize import multipliers, requantize
+from ..numerics.requantize import multipliers, requantize, wrapped
 from ..problem.conv2d import Conv2dProblem
 from ..problem.transposed import TransposedConv2dProblem
 from ..reference import floats, layers, linear_grouped, transposed
@@ -121,7 +121,7 @@ def _layer(reference: Any, of_floats: Any, names: Sequence[str]) -> Compute:
             return one(y.astype(given.dtype))
         if given.dtype == np.float32:  # a layer quantizes what is not
             given = quantize(given, a["x"])
-        y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, **chosen)
+        y = reference(given, there(x[1]), x=a["x"], y=a["y"], bias=bias, overflow="wrap", **chosen)
         if "after" not in a:
             return one(y)
         last: Node = a["after"]
@@ -135,7 +135,7 @@ def _matmul_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     b: QParams = node.attributes["b"]
     y: QParams | None = node.attributes["y"]
     left, right = there(x[0]).astype(np.float64) - a.zero_point, there(x[1]).astype(np.float64) - b.zero_point
-    acc = np.matmul(left, right).astype(np.int64)
+    acc = wrapped(np.matmul(left, right).astype(np.int64))
     multiplier = multipliers(a.scale, b.scale, y.scale if y else None)
     if y is None:
         return one(acc.astype(np.float32) * multiplier[0])

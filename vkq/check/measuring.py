@@ -11,24 +11,29 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .. import spawn
 from ..device import verdict
-from ..device.measured import COMPILE_S, LATE, current
-from ..device.profiles import Family, families
+from ..device.costs import INT8, SEED
+from ..device.measured import COMPILE_S, LATE, TILES, current
+from ..device.profiles import families
 from ..errors import DeviceLostError, VkqError
+from ..kernels.matrix_tiles import Tiling
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import COOPMAT, choose_path, without_matrices
 from ..shader.catalog import catalog
 from .catalogue import Check, check_of
 from .compare import layer
+from .tile_costs import NoCost, check_tile, int8_cost
 
 SAMPLE_S = 0.03  # of each candidate, at least LEAST runs
 LEAST = 3
@@ -57,25 +62,42 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run(device: Device, say: Say, seconds: float, skipped: set[tuple[str, ...]]) -> None:
-    """Every candidate but those *skipped*, those that are taken now first."""
-    path = choose_path(device).path
-    path = without_matrices(device).path if path == COOPMAT else path
+    """Every candidate but those *skipped*: those that are taken now first, then the tiles of matrix units."""
+    path = without_matrices(device).path
     _ = catalog().variants  # reads every description of a shader, which is no driver's time
     subjects = {f.name: _Subject(device, check_of(f.problem), path) for f in families() if f.problem}
+    jobs = {
+        (family.name, name): partial(subjects[family.name].tried, candidate)
+        for family in families() for name, candidate in family.candidates.items()
+    }  # fmt: skip
+    now = {(family.name, current(family, device.capabilities)) for family in families()}
+    if choose_path(device).path == COOPMAT:
+        by_size = sorted(SEED[INT8], key=lambda tile: math.prod(Tiling(tile).size))  # which compile sooner
+        jobs |= {(TILES, tile): partial(_tile, device, tile) for tile in by_size}
     start = time.perf_counter()
-    for family, name in _in_order(device):
-        if (family.name, name) in skipped:
+    for key in sorted(jobs, key=lambda key: (key not in now, key[0] != TILES)):
+        if key in skipped:
             continue
         if time.perf_counter() - start > seconds:
             return
-        say(begin=[family.name, name], spent=time.perf_counter() - start)
-        said = subjects[family.name].tried(family.candidates[name])
-        say(end=name, spent=time.perf_counter() - start, **said)
+        say(begin=list(key), spent=time.perf_counter() - start)
+        said = jobs[key]()
+        say(end=key[1], spent=time.perf_counter() - start, **said)
 
 
-def _in_order(device: Device) -> list[tuple[Family, str]]:
-    pairs = [(family, name) for family in families() for name in family.candidates]
-    return sorted(pairs, key=lambda pair: pair[1] != current(pair[0], device.capabilities))
+def _tile(device: Device, tile: str) -> dict[str, Any]:
+    """``{"us": time, "ns": [alone, shared]}`` of a step of k, or ``{"wrong": why}``."""
+    late = threading.Timer(COMPILE_S, os._exit, [LATE])
+    try:
+        late.start()
+        check_tile(device, tile)
+        late.cancel()
+        alone, shared = int8_cost(device, tile)
+    except NoCost as error:
+        return {"wrong": str(error)}
+    finally:
+        late.cancel()
+    return {"us": shared / 1e3, "ns": [alone, shared]}
 
 
 class _Subject:

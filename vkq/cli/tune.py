@@ -6,15 +6,22 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Hashable, Iterator
+from pathlib import Path
 from typing import Any
 
 from vkq.check import catalogue, tuning
 from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
+from vkq.check.tile_costs import measured_costs
 from vkq.check.tuning import Trial
 from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.device.profiles import profile
 from vkq.errors import ArgumentError
+from vkq.graph.executable import Executable
+from vkq.onnx.session import InferenceSession
+from vkq.ops.layer import Layer
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
 from vkq.select.tuner import store, stored, subject
@@ -31,12 +38,15 @@ def register(commands: Parsers) -> None:
         [
             "vkq tune 'linear[M=256,K=2048,N=2048]'",
             "vkq tune 'conv2d[N=1,IC=64,H=56,W=56,OC=64,KH=3,KW=3,padding=1]' --path dot --device 0",
+            "vkq tune model.onnx",
             "vkq tune --regret 'linear[M=1,K=4096,N=4096]/scheme=q8csw'",
+            "vkq tune --export device.json",
         ],
     )
     parser.add_argument(
-        "problem", nargs="+", metavar="PROBLEM", help="a shape, as `vkq check --list` writes them"
-    )
+        "problem", nargs="*", metavar="PROBLEM",
+        help="a shape, as `vkq check --list` writes them, or a model (.onnx): the shapes of its layers",
+    )  # fmt: skip
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
     parser.add_argument(
@@ -44,15 +54,26 @@ def register(commands: Parsers) -> None:
         action="store_true",
         help="time every legal choice, and print how far the default and the tuned one are from the best",
     )
+    parser.add_argument(
+        "--export", type=Path, metavar="FILE",
+        help="measure what each tile of matrix units costs here, and write it as vkq/device/tuned has it",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="measure and print, and keep nothing")
     parser.add_argument("--json", action="store_true", help="print JSON, one object per problem")
 
 
 def run(options: argparse.Namespace) -> int:
-    checks = [catalogue.check_of(name) for name in options.problem]
+    if not (options.problem or options.export):
+        raise ArgumentError("vkq tune: a PROBLEM or --export is needed; `vkq check --list` names problems")
     with Device(options.device) as device:
+        if options.export:
+            _export(device, options.export)
+        names = [name for each in options.problem for name in _names(device, each)]
+        checks = [catalogue.check_of(name) for name in dict.fromkeys(names)]
         path = choose_path(device, options.path).path
         found = list(progress(_each(device, checks, path, options), len(checks), "tuning"))
+    if not found:
+        return 0
     if options.json:
         print(json.dumps(found, indent=2))
     else:
@@ -61,6 +82,28 @@ def run(options: argparse.Namespace) -> int:
         if options.regret:
             _show_regret(found)
     return 1 if any(trial["error"] for one in found for trial in one["trials"]) else 0
+
+
+def _names(device: Device, given: str) -> list[str]:
+    """The problems that an argument names: itself, or those of the layers of a model."""
+    if not given.endswith(".onnx"):
+        return [given]
+    session = InferenceSession(given, device)
+    layers: dict[Hashable, Any] = {}
+    Executable(session.lowered(session.trial_shapes()), device, layers)
+    return [name for layer in layers.values() if isinstance(layer, Layer) for name in layer.problems]
+
+
+def _export(device: Device, file: Path) -> None:
+    """Writes what was measured on the device: `vkq.device.costs.Tuned`."""
+    c = device.capabilities
+    costs = measured_costs(device, lambda tile: print(tile, file=sys.stderr))
+    found = {
+        "devices": [f"{c.vendor_id:04x}-{c.device_id:04x}"], "driver": c.driver,
+        "cores": profile(c).multiprocessors, "costs": costs,
+    }  # fmt: skip
+    file.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"{file}: {sum(map(len, costs.values()))} tiles of {c.name}, {found['cores']} cores")
 
 
 def _each(

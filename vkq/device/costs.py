@@ -14,6 +14,7 @@ import functools
 import json
 import math
 import os
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,7 @@ SEED: Mapping[str, Any] = {
     ),
     "half_pixel_costs": CostTable(float32=15, float16=10, straight=4),
 }
+INT8 = "matrix_tile_cycles"
 DIRECT = ("straight_tile_cycles", "words_tile_cycles")  # kernels that take fragments direct from memory
 
 
@@ -170,6 +172,22 @@ def _like(seed: Any, given: Any, where: str) -> Any:
     if type(given) not in (int, float) or not (math.isfinite(given) and given >= 0):
         raise ValueError(f"{where} is {given!r}; it must be a number of at least 0")
     return given
+
+
+def in_seed_units(found: Mapping[str, Mapping[str, tuple[float, float]]]) -> CostTable:
+    """Tables of `Costs` from measured times: in the unit in which they are the seed's in the middle, as what
+    is not measured stays the seed's; and so do further numbers of a tile."""
+    seeds = {name: {tile: SEED[name][tile] for tile in table} for name, table in found.items()}
+    ratios = [seeds[name][tile][1] / pair[1] for name, table in found.items() for tile, pair in table.items()]
+    unit = statistics.median(ratios) if ratios else 1.0
+    scaled = {
+        name: {
+            tile: (*(round(unit * time, 1) for time in pair), *seeds[name][tile][2:])
+            for tile, pair in table.items()
+        }
+        for name, table in found.items()
+    }
+    return CostTable({name: CostTable({**SEED[name], **table}) for name, table in scaled.items()})
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from .. import spawn
 from ..errors import ArgumentError
 from . import vulkan
 from .capabilities import Capabilities
-from .costs import FRESH, VARIABLE
+from .costs import FRESH, INT8, SEED, VARIABLE, in_seed_units
 from .profiles import Family, families, profile
 
 MODES = ("auto", "always", FRESH, "off")
@@ -31,6 +31,7 @@ COMPILE_S = 0.5  # to compile one, and run it once
 START_S = 30.0  # to start Python, open the device and close it
 RESTARTS = 3  # after candidates that ended the child
 LATE = 90  # the exit code of a child that ended itself for the time that a candidate took
+TILES = "tiles of matrix units"  # what is measured as a family, though it has no candidates
 WORTH = 1.1  # a candidate this much faster replaces the one that is taken now
 
 Outcome = float | str  # microseconds, or why a candidate is out
@@ -38,10 +39,12 @@ Outcome = float | str  # microseconds, or why a candidate is out
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Of a family of kernels: the candidate taken, and what came of each that was tried."""
+    """Of a family of kernels: the candidate taken, and what came of each that was tried. ``costs``: of
+    `TILES`, the time of a step of a workgroup alone and of one that shares its core, in nanoseconds."""
 
     taken: str
     outcomes: Mapping[str, Outcome]
+    costs: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict)
 
     def __str__(self) -> str:
         """``64x64 through shared memory, 41.2 us (4x8 in registers 60.1 us; ...)``"""
@@ -53,14 +56,17 @@ class Measured:
         """From the value of a JSON text; ValueError for another form."""
         good = (
             isinstance(value, dict)
-            and value.keys() == {"taken", "outcomes"}
+            and value.keys() == {"taken", "outcomes", "costs"}
             and isinstance(value["outcomes"], dict)
+            and isinstance(value["costs"], dict)
+            and all(_is_pair(tile, pair) for tile, pair in value["costs"].items())
             and all(isinstance(o, str) or _is_time(o) for o in value["outcomes"].values())
             and _is_time(value["outcomes"].get(value["taken"]))
         )
         if not good:
             raise ValueError("it is no measurement of a family")
-        return cls(value["taken"], value["outcomes"])
+        costs = {tile: (pair[0], pair[1]) for tile, pair in value["costs"].items()}
+        return cls(value["taken"], value["outcomes"], costs)
 
 
 def mode() -> str:
@@ -84,6 +90,8 @@ def choices(tuning: Mapping[str, Measured] | None) -> tuple[tuple[str, Any], ...
     for family in families():
         found = (tuning or {}).get(family.name)
         says |= family.candidates.get(found.taken, {}) if found else {}
+    tiles = (tuning or {}).get(TILES)
+    says |= in_seed_units({INT8: tiles.costs}) if tiles else {}
     return tuple(sorted(says.items()))
 
 
@@ -93,6 +101,7 @@ def measure(
     """The measurements of a device that passed its probe with this *report*; *kept* are earlier ones, which
     yield to faster candidates alone. None where no child answers, or somebody ended it."""
     outcomes: dict[tuple[str, str], Outcome] = {}
+    costs: dict[str, tuple[float, float]] = {}
     left = TOTAL_S
     for _ in range(RESTARTS + 1):
         skip = [f"--skip={json.dumps(one)}" for one in outcomes]
@@ -104,6 +113,7 @@ def measure(
         if any(said.get("device", c.key) != c.key for said in ended.said):
             return None
         began, spent = _told(ended.said, outcomes)
+        costs |= {str(s["end"]): tuple(s["ns"]) for s in ended.said if _is_pair(s.get("end"), s.get("ns"))}
         if ended.kind == "done" or began is None:
             break
         late = f"(exit code {LATE})" in ended.reason or ended.kind == "late"
@@ -111,8 +121,12 @@ def measure(
         left -= spent + (COMPILE_S if late else 0)
         if left <= 0:
             break
-    found = ((f, _decided(f, c, outcomes, (kept or {}).get(f.name))) for f in families())
-    return {family.name: one for family, one in found if one}
+    decided = ((f.name, _decided(f, c, outcomes, (kept or {}).get(f.name))) for f in families())
+    found = {name: one for name, one in decided if one}
+    if costs:
+        tried = {name: outcome for (family, name), outcome in outcomes.items() if family == TILES}
+        found[TILES] = Measured(min(costs, key=lambda tile: costs[tile][0]), tried, costs)
+    return found
 
 
 def _told(
@@ -160,6 +174,10 @@ def current(family: Family, c: Capabilities) -> str:
 
 def _is_time(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value) and value > 0
+
+
+def _is_pair(tile: Any, value: Any) -> bool:
+    return tile in SEED[INT8] and isinstance(value, list) and len(value) == 2 and all(map(_is_time, value))
 
 
 def _shown(outcome: Outcome) -> str:

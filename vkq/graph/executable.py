@@ -55,7 +55,7 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 
 def in_floats(graph: Graph) -> bool:
     """Whether no value of it has 8 bits, nor weights that had."""
-    blocks = any("why" in node.attributes and node.op != "foreign" for node in graph.nodes)
+    blocks = any("why" in node.attributes and node.op not in ("foreign", "Cast") for node in graph.nodes)
     return not blocks and not any(spec.dtype in BYTES for spec in graph.specs.values())
 
 
@@ -154,6 +154,7 @@ class Executable:
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Uploads the inputs and submits the work, without waiting for it."""
+        self.graph.check_bounds(inputs)
         for name, tensor in self.inputs.items():
             tensor.write(inputs[name])
         if self.plan.steps:

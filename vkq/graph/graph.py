@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import ModelError
+from ..errors import ArgumentError, ModelError
 
 Array = npt.NDArray[Any]
 LARGEST_BYTES = 1 << 36  # of one value: a model that says more is broken, or meant to break something
@@ -76,13 +76,15 @@ class Node:
 
 @dataclasses.dataclass
 class Graph:
-    """Nodes in an order in which they can run. ``specs`` knows inputs, constants and all results."""
+    """Nodes in an order in which they can run. ``specs`` knows inputs, constants and all results; ``bounds``
+    the least and the largest number that inputs of whole numbers may hold."""
 
     inputs: list[str]
     outputs: list[str]
     nodes: list[Node]
     constants: dict[str, Array]
     specs: dict[str, Spec]
+    bounds: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     def uses(self) -> dict[str, int]:
         """How often each value is read, by nodes or as a result of the graph."""
@@ -90,6 +92,16 @@ class Graph:
         for name in (*self.outputs, *(name for node in self.nodes for name in node.inputs if name)):
             count[name] = count.get(name, 0) + 1
         return count
+
+    def check_bounds(self, inputs: Mapping[str, Array]) -> None:
+        """Refuses whole numbers that are out of bounds."""
+        for name, (low, high) in self.bounds.items():
+            given = inputs.get(name)
+            if given is not None and given.size and not (low <= given.min() and given.max() <= high):
+                raise ArgumentError(
+                    f"input {name!r} holds {given.min()} to {given.max()}; this model takes {low} to {high}:"
+                    " others are beyond the rows that it reads, or would leave int32 arithmetic"
+                )
 
     def verify(self) -> None:
         """Raises ModelError where a value is read before it is made, made twice, or unknown."""

@@ -145,7 +145,7 @@ class Matrix:
 
     def best(self, s: Sizes) -> MatrixTiles | None:
         """The tiling that should be the fastest; None where the device can run none. Of matrices that cost
-        the same, those of fewer places were up to 4 % faster (benchmarks/integer.md)."""
+        the same, those of fewer places were up to 4 % faster (benchmarks/log.md)."""
         if self.tiling is not None:
             return self.tiling
         c = self.device.capabilities

@@ -1,5 +1,5 @@
 """From an int32 accumulator to 8 bits: the multipliers, the bounds of a fused activation, the rounding, and
-what is refused because the accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv and
+the channels whose accumulator could overflow. NumPy, bit for bit as ONNX Runtime's QLinearConv and
 QLinearMatMul.
 
     multiplier[n] = float32(float32(x_scale * w_scale[n]) / y_scale)
@@ -19,6 +19,7 @@ from vkq.numerics.qparams import SMALLEST_SCALE, QParams
 from vkq.numerics.quantize import quantize
 
 Activation = Literal["relu", "relu6"] | tuple[float, float] | None
+OVERFLOW = ("refuse", "wrap")  # what a layer does where its accumulators could leave int32
 Array = npt.NDArray[Any]
 Float32 = npt.NDArray[np.float32]
 
@@ -118,23 +119,54 @@ def check_accumulator(
 
     >>> check_accumulator(np.full((2, 1000), 127, np.int8), QParams(1.0))
     """
-    reach = max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
-    length = prod(weight.shape[1:])
-    if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
-        return
-    flat = weight.reshape(weight.shape[0], length).astype(np.int64)
-    if w_zero_point is not None:
-        flat -= np.asarray(w_zero_point, np.int64).reshape(-1, 1)
-    bounds = reach * np.abs(flat).sum(axis=1)
-    if bias is not None:
-        bounds = bounds + np.abs(bias.astype(np.int64))
+    bounds = _bounds(weight, x, bias, w_zero_point)
     if bounds.size and bounds.max() >= 2**31:
         channel = int(bounds.argmax())
         raise AccumulatorOverflowError(
             f"output channel {channel}: the accumulator may reach {int(bounds[channel])} "
-            f"({reach} * sum|w - w_zero_point| + |bias|), and int32 holds less than 2**31 = {2**31}; "
-            f"use smaller weights or bias, or split the reduction (its length is {flat.shape[1]})."
+            f"({_reach(x)} * sum|w - w_zero_point| + |bias|), and int32 holds less than 2**31 = {2**31}; use"
+            f" smaller weights or bias, split the reduction (its length is {prod(weight.shape[1:])}), or take"
+            " overflow='wrap' for sums modulo 2**32, as ONNX Runtime's are."
         )
+
+
+def overflowing(
+    weight: npt.NDArray[Any],
+    x: QParams,
+    bias: npt.NDArray[Any] | None = None,
+    w_zero_point: npt.ArrayLike | None = None,
+) -> list[int]:
+    """The output channels that `check_accumulator` refuses.
+
+    >>> overflowing(np.array([[1], [2]], np.int8), QParams(1.0), np.full(2, 2**31 - 200, np.int32))
+    [1]
+    """
+    return [int(n) for n in np.flatnonzero(_bounds(weight, x, bias, w_zero_point) >= 2**31)]
+
+
+def wrapped(acc: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sums modulo 2**32, as an int32 accumulator has them."""
+    return acc.astype(np.int32).astype(np.int64)
+
+
+def _reach(x: QParams) -> int:
+    """The largest ``|x_q - zero_point|``."""
+    return max(abs(x.qmin - x.zero_point), abs(x.qmax - x.zero_point))
+
+
+def _bounds(
+    weight: npt.NDArray[Any], x: QParams, bias: npt.NDArray[Any] | None, w_zero_point: npt.ArrayLike | None
+) -> npt.NDArray[np.int64]:
+    """What the accumulator of each output channel may reach; zeros where no weights of this size could
+    overflow."""
+    length, reach = prod(weight.shape[1:]), _reach(x)
+    if weight.size and _cannot_overflow(weight, reach * length, bias, w_zero_point):
+        return np.zeros(weight.shape[0], np.int64)
+    flat = weight.reshape(weight.shape[0], length).astype(np.int64)
+    if w_zero_point is not None:
+        flat -= np.asarray(w_zero_point, np.int64).reshape(-1, 1)
+    bounds: npt.NDArray[np.int64] = reach * np.abs(flat).sum(axis=1)
+    return bounds if bias is None else bounds + np.abs(bias.astype(np.int64))
 
 
 def _cannot_overflow(

@@ -56,6 +56,7 @@ class Mixed:
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Runs everything: parts wait for each other."""
+        self.graph.check_bounds(inputs)
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from ..arguments import integer, sequence, shown
 from ..errors import ArgumentError, DTypeError
 from ..graph.graph import Array, Spec
+from ..graph.passes.ranges import INT32
 from .reader import Model
 from .tensors import Argument
 
@@ -39,8 +40,8 @@ class NodeArg:
 def checked_feed(
     inputs: Sequence[Argument], feed: Mapping[str, npt.ArrayLike], constant: Container[str]
 ) -> dict[str, Array]:
-    """An array for each input, of its type and a shape that it allows; bool as bytes where it is no
-    constant."""
+    """An array for each input, of its type and a shape that it allows; where it is no constant, bool as bytes
+    and int64 as int32."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
@@ -51,9 +52,23 @@ def checked_feed(
         if array.dtype.newbyteorder("=").name != argument.dtype:
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
         _check_shape(argument, array.shape, sizes)
-        flags = argument.dtype == "bool" and argument.name not in constant
-        arrays[argument.name] = array.view(np.uint8) if flags else array
+        arrays[argument.name] = array if argument.name in constant else held(argument.name, array)
     return arrays
+
+
+def held(name: str, array: Array) -> Array:
+    """An array in the type in which a device holds it: bool as bytes, int64 as int32."""
+    if array.dtype == np.bool_:
+        return array.view(np.uint8)
+    if array.dtype.kind != "i" or array.dtype.itemsize < 8:
+        return array
+    low, high = (array.min(), array.max()) if array.size else (0, 0)
+    if not (INT32[0] <= low and high <= INT32[1]):
+        raise ArgumentError(
+            f"input {name!r} holds {low} to {high}; on a device int64 numbers must fit int32, {INT32[0]} to"
+            f" {INT32[1]} (constant_inputs=[{name!r}] takes any)"
+        )
+    return array.astype(np.int32)
 
 
 def checked_shapes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,16 @@ from ..graph.passes.constants import Rest
 from ..runtime.device import Device
 from ..runtime.programs import Progress
 from .fallback import Mixed, warn
+from .feed import held
 from .part import CpuPart, opset_of
 from .reader import Model, fixed
 from .tensors import Argument
 from .whole import Whole
 
-ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16")
+# Types of inputs that a device holds, as they are or narrowed; others count as constants.
+ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
+# Of these, inputs become constants too where a device cannot take what is computed from them.
+MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT = 8  # executables of other input shapes; the least recently used goes
 HINT = "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU"
 
@@ -47,33 +51,48 @@ class Executables:
         self.model, self.device, self.whole = model, device, whole
         self.layers: dict[Hashable, Any] = {}
         self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
-        self._fallback, self._constant, self._progress = fallback, constant, progress
+        self.constant = constant  # inputs whose values count as constants
+        self._fallback, self._progress = fallback, progress
         self._lock = threading.Lock()
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """For these inputs, or inputs like these. lowered: their graph, where it is there already."""
-        given = {name: array for name, array in arrays.items() if name in self._constant}
-        key = (
-            *((name, array.shape) for name, array in arrays.items()),
-            *((name, array.tobytes()) for name, array in given.items()),
-        )
         with self._lock:
-            found = self.kept.get(key)
-            if found is None:
-                found = self.kept[key] = self._made(arrays, given, lowered)
-                if len(self.kept) > KEPT:
-                    self.kept.popitem(last=False)
-            self.kept.move_to_end(key)
-            return found
+            while True:
+                key = self._key(arrays)
+                found = self.kept.get(key)
+                if found is None:
+                    found = self._made(arrays, lowered)
+                    if found is None:  # more inputs count as constants than before
+                        continue
+                    self.kept[key] = found
+                    if len(self.kept) > KEPT:
+                        self.kept.popitem(last=False)
+                self.kept.move_to_end(key)
+                return found
 
-    def _made(
-        self, arrays: Mapping[str, Array], given: Mapping[str, Array], lowered: Graph | None
-    ) -> Prepared:
+    def _key(self, arrays: Mapping[str, Array]) -> Hashable:
+        shapes = ((name, array.shape) for name, array in arrays.items())
+        types = {argument.name: argument.dtype for argument in self.model.inputs}
+        given = ((x, v.astype(types[x]).tobytes()) for x, v in arrays.items() if x in self.constant)
+        return (*shapes, *given)
+
+    def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
+        """None where inputs that were none before have to count as constants."""
+        given = {name: array for name, array in arrays.items() if name in self.constant}
         try:
             if lowered is not None:
                 return self.one(lowered)
-            model = fixed(self.model, given) if given else self.model
-            graph, rest = known(model, {name: array.shape for name, array in arrays.items()}, self._fallback)
+            model = as_constants(self.model, given)
+            shapes = {name: array.shape for name, array in arrays.items()}
+            graph, rest = known(model, shapes, True)
+            more = rest.needed & {argument.name for argument in model.inputs}
+            if not more and not self._fallback and (refusals(graph) or rest.found):
+                more = {argument.name for argument in model.inputs if argument.dtype in MAY_BE_CONSTANT}
+            if more:
+                self.constant |= more
+                return None
+            refuse(graph, rest, self._fallback)
             return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
         except ModelError as error:
             if self.whole is None:
@@ -93,18 +112,48 @@ class Executables:
         return made
 
 
+def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
+    """The model with these inputs as constants, of their own types."""
+    types = {argument.name: argument.dtype for argument in model.inputs}
+    return (
+        fixed(model, {name: x.astype(types[name], copy=False) for name, x in given.items()})
+        if given
+        else model
+    )
+
+
+def hosted(model: Model, names: Container[str]) -> int:
+    """How many nodes depend on these inputs and constants alone: where they count as constants, too, the host
+    computes these nodes, anew for each new value."""
+    made: set[str] = set()
+    count = 0
+    for node in model.nodes:
+        read = [name for name in node.inputs if name]
+        decided = [x for x in read if x in made or x in names]
+        if decided and all(x in model.constants for x in set(read) - set(decided)):
+            made.update(node.outputs)
+            count += 1
+    return count
+
+
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:
     """The graph of vkq's operators for these shapes, as far as they say it, and the rest. Refuses nodes that
     cannot run on the device, where there is no fallback."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
-    refused = refusals(graph) + [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
-    if refused and not fallback:
+    refuse(graph, rest, fallback)
+    return graph, rest
+
+
+def refuse(graph: Graph, rest: Rest, fallback: bool) -> None:
+    """Refuses nodes that cannot run on the device, where there is no fallback."""
+    refused = [] if fallback else refusals(graph)
+    refused += [] if fallback else [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
+    if refused:
         raise UnsupportedModelError(
             listed(graph, refused, len(graph.nodes) + len(rest.nodes)) + HINT,
             [f"{node}: {why}" for node, why in refused],
         )
-    return graph, rest
 
 
 class Staged:
@@ -169,8 +218,8 @@ class Staged:
         key = tuple((values[name].dtype, values[name].ndim) for name in inputs)
         if key not in self._then:
             self._then[key] = self._executables.after(*self._following(inputs, values))
-        arrays = ((name, values[name]) for name in inputs)
-        given = {name: x.view(np.uint8) if x.dtype == np.bool_ else x for name, x in arrays}
+        constant = self._then[key].constant
+        given = {x: values[x] if x in constant else held(x, values[x]) for x in inputs}
         return self._then[key].of(given).run(given)
 
     def _following(self, names: Sequence[str], values: Mapping[str, Any]) -> tuple[Model, set[str]]:
@@ -188,8 +237,8 @@ class Staged:
     def _argument(self, name: str, value: Array) -> Argument:
         """An open size for each axis."""
         flags = name in self.graph.specs and self.graph.specs[name].dtype == "bool"
-        known = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
-        return Argument(name, "bool" if flags else known, tuple(f"{name}.{i}" for i in range(value.ndim)))
+        declared = next((a.dtype for a in self._model.inputs if a.name == name), value.dtype.name)
+        return Argument(name, "bool" if flags else declared, tuple(f"{name}.{i}" for i in range(value.ndim)))
 
 
 Prepared = Executable | Mixed | Staged | Whole

@@ -85,9 +85,8 @@ def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:
         why = ""
         if layer is not None and hasattr(layer, "explain"):
             told = layer.explain(executable.graph.specs[node.inputs[0]].shape)
-            why = f"path {told.path}: {told.reason}" + (
-                f"; {told.method}: {told.method_reason}" if told.method else ""
-            )
+            method = f"{told.method}: {told.method_reason}" if told.method else ""
+            why = "; ".join(filter(None, (f"path {told.path}: {told.reason}", method, told.wrapping)))
         spec = str(executable.graph.specs[node.outputs[0]])
         rows.append(NodeRow(node.source, node.label, spec, "device", why, names))
     weights = sum(array.nbytes for array in executable.graph.constants.values())

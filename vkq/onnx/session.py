@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,16 +18,15 @@ from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
-from ..graph.passes import lower
 from ..layout.glsl import glsl_includes
 from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
 from ..shader.catalog import catalog
 from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, columns, groups, trial_shapes
-from .prepared import ON_DEVICE, Executables, Prepared, known
+from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
-from .reader import fixed, read
+from .reader import read
 from .report import Report, explain
 from .whole import Whole
 
@@ -97,19 +97,15 @@ class InferenceSession:
         """Refuses now, not at the first run, what cannot run; its graph is kept until then. A model with open
         sizes may want others than are tried: what is wrong with those is told where they are given."""
         self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
-        # float16 that an operator on the device does not take is the fallback's, or else a constant of a run
-        halves = set() if self._fallback else {a.name for a in self.model.inputs if a.dtype == "float16"}
         if self._constant or self._unread:
-            self._constant |= halves
             return
+        # What a device cannot take may be constants of a run, or is the fallback's.
+        few = {a.name for a in self.model.inputs if a.dtype in MAY_BE_CONSTANT}
         try:
             shapes = self.trial_shapes()
-            few = halves | {a.name for a in self.model.inputs if a.dtype == "bool"}
-            if few and refusals(lower(self.model.known(shapes)[0])):
-                self._constant = few
-            else:
-                graph, rest = known(self.model, shapes, bool(self._fallback))
-                self._trial = None if rest.nodes else (shapes, graph)
+            graph, rest = known(self.model, shapes, bool(self._fallback or few))
+            if not rest.nodes and not (few and not self._fallback and refusals(graph)):
+                self._trial = shapes, graph
         except UnsupportedModelError:
             raise
         except ModelError as error:
@@ -117,7 +113,6 @@ class InferenceSession:
                 if not self._fallback:
                     raise
                 self._unread = Whole(self._source, error)
-            self._constant = halves
 
     def _prepare(self) -> None:
         """What the first run takes and no device is needed for."""
@@ -170,7 +165,7 @@ class InferenceSession:
 
         given: inputs of types that a device has not (int64, bool): they count as constants.
         """
-        model = fixed(self.model, given) if given else self.model
+        model = as_constants(self.model, given or {})
         if not given:
             checked_shapes(model.inputs, shapes)
         graph, rest = known(model, shapes, bool(self._fallback))
@@ -187,7 +182,14 @@ class InferenceSession:
         executable = self._executable(arrays)
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
-        return explain(executable, self._executables.layers, title)
+        report = explain(executable, self._executables.layers, title)
+        if count := hosted(self.model, self._constant):
+            note = (
+                f"{count} nodes depend on {sorted(self._constant)} alone, which count as constants: the host"
+                " computes them, anew for each new value"
+            )
+            return dataclasses.replace(report, notes=(*report.notes, note))
+        return report
 
     @checked
     def profile(self, input_feed: Mapping[str, npt.ArrayLike], runs: int = 1) -> list[tuple[str, str, float]]:

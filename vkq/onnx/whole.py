@@ -29,7 +29,7 @@ class Whole:
             self.session = cpu_session(given, "fallback='onnxruntime'")
         except ModelError:
             raise why from None
-        self._flags = {one.name for one in self.session.get_inputs() if one.type == "tensor(bool)"}
+        self._types = {one.name: one.type for one in self.session.get_inputs()}
 
     def told(self) -> Whole:
         """Itself, with a warning."""
@@ -43,7 +43,9 @@ class Whole:
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
         """The results by name."""
-        given = {name: x.view(np.bool_) if name in self._flags else x for name, x in inputs.items()}
+        wide = {"tensor(bool)": np.bool_, "tensor(int64)": np.int64}  # held otherwise on a device
+        types = {name: wide[kind] for name, kind in self._types.items() if kind in wide}
+        given = {name: x.astype(types[name]) if name in types else x for name, x in inputs.items()}
         try:
             results = self.session.run(None, given)
         except Exception as error:  # a class of its own for each kind of failure

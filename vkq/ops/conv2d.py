@@ -42,8 +42,8 @@ class Conv2d(Layer[Conv2dProblem]):
         method: "auto", or one of those of `vkq.kernels.methods` by name: "pointwise", "depthwise", "stem",
             "matrix", "direct", "implicit", "im2col". Integers have the same bits by all of them; one that
             cannot take the convolution is refused. ``explain`` says which is taken, and why.
-        x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, device: as for `Linear`, with OC
-            for N.
+        x_qparams, y_qparams, bias, w_zero_point, activation, path, compute, overflow, device: as for
+            `Linear`, with OC for N.
 
     The formulas are those of `Linear`, with the sum over kh, kw and ic; as ONNX QLinearConv
     (https://onnx.ai/onnx/operators/onnx__QLinearConv.html).
@@ -75,12 +75,13 @@ class Conv2d(Layer[Conv2dProblem]):
         activation: Activation = None,
         path: str = "auto",
         compute: str = "float32",
+        overflow: str = "refuse",
         method: str = "auto",
         device: Device | int | str | None = None,
     ):
         super().__init__(
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-            activation=activation, path=path, compute=compute, device=device,
+            activation=activation, path=path, compute=compute, overflow=overflow, device=device,
         )  # fmt: skip
         self._options = ConvOptions.of("conv2d", self.weight_shape, stride, padding, dilation, groups)
         methods.check_name(method)

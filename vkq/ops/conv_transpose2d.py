@@ -39,7 +39,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         output_padding: an int or (vertical, horizontal), less than the stride or the dilation: added at the
             bottom and right.
         groups: divides IC and OC.
-        y_qparams, bias, w_zero_point, activation, path, device: as for `Linear`, with OC for N.
+        y_qparams, bias, w_zero_point, activation, path, overflow, device: as for `Linear`, with OC for N.
 
     The size is ``OH = (H - 1)*stride - top - bottom + dilation*(KH - 1) + output_padding + 1``. The formulas
     are those of `Linear`, where acc[n, oc, stride*h + dilation*kh - top, stride*w + dilation*kw - left] sums
@@ -74,6 +74,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         activation: Activation = None,
         path: str = "auto",
         compute: str = "float32",
+        overflow: str = "refuse",
         device: Device | int | str | None = None,
     ):
         given = np.asarray(weight)
@@ -84,7 +85,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
         super().__init__(
             _channels_first(given, options.groups), w_scale, x_qparams=x_qparams, y_qparams=y_qparams,
             bias=bias, w_zero_point=w_zero_point, activation=activation, path=path,
-            compute=compute, device=device,
+            compute=compute, overflow=overflow, device=device,
         )  # fmt: skip
         scheme = cast(ChannelScheme, self._scheme)
         self._matrix = self._on_matrix_units() if alone(options) else None

@@ -14,7 +14,7 @@ from ..device.profiles import preference
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
-from ..numerics.requantize import Activation
+from ..numerics.requantize import OVERFLOW, Activation
 from ..runtime.builder import Builder, Value
 from ..runtime.context import OfOneProcess
 from ..runtime.device import Device
@@ -41,6 +41,7 @@ class Problem(Protocol):
     def y_shape(self) -> tuple[int, ...]: ...
 
 
+NAMED = 8  # channels that may wrap, in words
 P = TypeVar("P", bound=Problem)
 Build = TypeVar("Build", bound=Callable[..., Value])
 
@@ -72,11 +73,19 @@ class Explanation:
     method: str = ""
     method_reason: str = ""
     weight_bytes: int = 0
+    overflowing: tuple[int, ...] = ()  # output channels whose int32 sums may wrap
+
+    @property
+    def wrapping(self) -> str:
+        """Which output channels may wrap, in words; "" where none may."""
+        few = ", ".join(map(str, self.overflowing[:NAMED])) + ", ..." * (len(self.overflowing) > NAMED)
+        return f"sums may leave int32, and wrap, in output channels {few}" if self.overflowing else ""
 
     def __str__(self) -> str:
         lines = [f"{self.problem}  {self.scheme}", f"  path     {self.path} ({self.reason})"]
         if self.method:
             lines.append(f"  method   {self.method} ({self.method_reason})")
+        lines += [f"  sums     {self.wrapping}"] * bool(self.overflowing)
         lines += [f"  shader   {name}" for name in self.variants]
         work = f"{self.macs} multiply-adds, {self.weight_bytes} bytes of weights and tables"
         return "\n".join([*lines, f"  work     {work}, {self.scratch_bytes} bytes of scratch"])
@@ -104,6 +113,7 @@ class Layer(OfOneProcess, Generic[P]):
         path: str,
         device: Device | int | str | None,
         compute: str = COMPUTE[0],
+        overflow: str = OVERFLOW[0],
     ):
         op = self._op
         if path not in PATHS:
@@ -111,7 +121,7 @@ class Layer(OfOneProcess, Generic[P]):
         self._scheme = scheme_of(
             op, self._rank, weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias,
             w_zero_point=w_zero_point, activation=activation, path=path, by_rows=self._by_rows,
-            compute=compute,
+            compute=compute, overflow=overflow,
         )  # fmt: skip
         self.weight_shape = self._scheme.operands.weight.shape
         self.x_qparams = x_qparams if isinstance(x_qparams, QParams) else None
@@ -180,6 +190,7 @@ class Layer(OfOneProcess, Generic[P]):
         return Explanation(
             problem.name, self.scheme, choice.path, choice.reason, plan.variants, problem.macs,
             sum(size for _, size in plan.scratch.values()), method, method_reason, plan.constant_bytes,
+            tuple(self._scheme.overflowing),
         )  # fmt: skip
 
     @property
@@ -213,6 +224,12 @@ class Layer(OfOneProcess, Generic[P]):
             with tuner.tuned(self.device.capabilities, problem.name, self.scheme):
                 found = keep(self._problems, key, (problem, self._layout_for(problem)))
         return found
+
+    @property
+    def problems(self) -> list[str]:
+        """The problems of the shapes that it was planned for, as `vkq tune` is given them."""
+        names = (f"{problem.name}/scheme={self.scheme}" for problem, _ in self._problems.copy().values())
+        return list(dict.fromkeys(names))
 
     def _problem(self, x_shape: Sequence[int]) -> P:
         raise NotImplementedError

@@ -56,6 +56,9 @@ class Linear(Layer[LinearProblem]):
             (scheme q8csw_f16), with which x is rounded to float16 and matrix units sum in float32 where the
             device has them and they pass its self-test; elsewhere, and for few rows, it is float32
             (``explain`` says so).
+        overflow: "refuse" raises AccumulatorOverflowError where the int32 accumulator could overflow with
+            these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
+            names the channels where that can happen. For integer activations.
         method: "auto", "gemv" (threads share the sum over k; "auto" takes it for up to
             `vkq.kernels.gemv.max_rows` rows), "tiled" (in registers) or "staged" (through shared
             memory). Integer results have the same bits; a float sum of the weight-only scheme is made in
@@ -79,8 +82,7 @@ class Linear(Layer[LinearProblem]):
     device has them (`vkq.reference.linear_grouped` states the bounds):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
-    Raises ArgumentError, DTypeError, or AccumulatorOverflowError where int32 could overflow with these
-    weights.
+    Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 
     >>> import numpy as np
     >>> layer = Linear(np.array([[1, 2], [3, 4]], np.int8), 0.5, x_qparams=QParams(0.5))
@@ -105,12 +107,13 @@ class Linear(Layer[LinearProblem]):
         activation: Activation = None,
         path: str = "auto",
         compute: str = "float32",
+        overflow: str = "refuse",
         method: str = "auto",
         device: Device | int | str | None = None,
     ):
         super().__init__(
             weight, w_scale, x_qparams=x_qparams, y_qparams=y_qparams, bias=bias, w_zero_point=w_zero_point,
-            activation=activation, path=path, compute=compute, device=device,
+            activation=activation, path=path, compute=compute, overflow=overflow, device=device,
         )  # fmt: skip
         if method not in METHODS:
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")

@@ -63,8 +63,11 @@ def multiplied(
     yq: QParams | None,
     x_qparams: QParams | None = None,
     z_qparams: QParams | None = None,
+    overflow: str = "refuse",
 ) -> Value:
-    """Adds `matmul` to a plan."""
+    """Adds `matmul` to a plan. overflow: "wrap" takes any K, with sums modulo 2**32."""
+    if overflow == "refuse" and (k := math.prod(x.spec.shape[-1:])) > MOST_K:
+        raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
         operand.meaning("matmul", "a", x.spec, x_qparams),
         operand.meaning("matmul", "b", z.spec, z_qparams),
@@ -81,7 +84,7 @@ def multiplied(
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
-    """Adds the product's int32 sums themselves to a plan: ONNX MatMulInteger.
+    """Adds the product's int32 sums themselves, modulo 2**32, to a plan: ONNX MatMulInteger.
 
     x_zero, z_zero: zero points of the operands' types, on the device. One, or one for each row of x (of each
     matrix, or of all of them one after the other), and for each column of z.
@@ -125,8 +128,6 @@ def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int
             f"matmul: a has shape {a} and b {b}; a's last axis must be as long as b's last but one"
         )
     (m, k), n = a[-2:], b[-1]
-    if k > MOST_K:
-        raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     try:
         leading = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError:

@@ -62,10 +62,34 @@ def taken(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Valu
             f"take: places go from {places.min()} to {places.max()}; x has {s.size} elements (-1 is the fill)"
         )
     held = _held(s.dtype, np.asarray(fill))
-    y = b.new(Spec(places.shape, s.dtype, None, s.qparams))
-    if not y.spec.size:
-        return y
-    index = b.constant(_list(b, "take", places))
+    if not places.size:
+        return b.new(Spec(places.shape, s.dtype, None, s.qparams))
+    return _taken_by(b, x, b.constant(_list(b, "take", places)), places.shape, held)
+
+
+def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
+    """Adds ``np.take(x, ids, axis)`` to a plan, for int32 *ids* that the device has. Below 0 they count from
+    the end; beyond the axis the nearest element is read: who feeds them looks at their range."""
+    shape, at = x.spec.shape, ids.spec
+    if at.dtype != "int32":
+        raise DTypeError(f"gather: the indices are {at.dtype}; they must be int32")
+    whole = (*shape[:axis], *at.shape, *shape[axis + 1 :])
+    if not shape[axis] or x.spec.size >= 1 << 31:
+        raise ArgumentError(f"gather: axis {axis} of {shape}; it needs an element, x less than 2^31")
+    if not math.prod(whole):
+        return b.new(Spec(whole, x.spec.dtype, None, x.spec.qparams))
+    index = b.new(Spec(whole, "int32"))
+    push: dict[str, int | float] = {
+        "elements": index.spec.size, "ids": at.size, "axis": shape[axis],
+        "inner": math.prod(shape[axis + 1 :]),
+    }  # fmt: skip
+    b.dispatch(b.device.program(catalog().find("gather_index__element")), [ids, index], push)
+    return _taken_by(b, x, index, whole, _held(x.spec.dtype, np.zeros(())))
+
+
+def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
+    """The elements of x, in this shape, whose places are in a slot."""
+    s, y = x.spec, b.new(Spec(shape, x.spec.dtype, None, x.spec.qparams))
     if y.spec.layout == CONTIGUOUS:
         program = b.device.program(catalog().find("take_32__element", how="take"))
         b.dispatch(program, [x, index, y], {"elements": y.spec.size, "fill": int(held.view(np.int32))})

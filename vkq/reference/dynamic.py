@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vkq.numerics.qparams import SMALLEST_SCALE, check_bias, check_scales, check_zero_points
-from vkq.numerics.requantize import WORST_CASE, Activation, activation_range, check_accumulator
+from vkq.numerics.requantize import WORST_CASE, Activation, activation_range, check_accumulator, wrapped
 from vkq.problem.linear import LinearProblem
 
 Array = npt.NDArray[Any]
@@ -70,9 +70,10 @@ def linear_dynamic(
     bias: Float32 | None = None,
     w_zero_point: npt.ArrayLike | None = None,
     activation: Activation = None,
+    overflow: str = "refuse",
 ) -> Float32:
     """``activation(x @ w.T + bias)`` of float32 x (..., K) and int8 or uint8 wq (N, K), float32 (..., N), bit
-    for bit.
+    for bit. overflow: "refuse" raises where int32 could overflow, "wrap" gives sums modulo 2**32.
 
     >>> linear_dynamic(np.array([[0.0, 255.0]], np.float32), np.array([[1, 2], [3, 4]], np.int8), 0.5)
     array([[255., 510.]], dtype=float32)
@@ -80,7 +81,8 @@ def linear_dynamic(
     problem = LinearProblem.of(x.shape, wq.shape)
     scales = check_scales(w_scale, problem.n, "linear: w_scale")
     points = check_zero_points(w_zero_point, problem.n, wq.dtype, "linear: w_zero_point")
-    check_accumulator(wq, WORST_CASE, None, points)
+    if overflow == "refuse":
+        check_accumulator(wq, WORST_CASE, None, points)
     rows = x.reshape(problem.m, problem.k)
     scale, zero_point = row_parameters(rows)
     centred = quantize_rows(rows, scale, zero_point).astype(np.float64) - zero_point[:, None]
@@ -92,5 +94,6 @@ def linear_dynamic(
             if bias is None
             else check_bias(bias, problem.n, True, "linear: bias")
         )
-        y = acc.astype(np.int64).astype(np.float32) * row_multipliers(scale, scales) + added  # never -0.0
+        sums = wrapped(acc.astype(np.int64)).astype(np.float32)
+        y = sums * row_multipliers(scale, scales) + added  # never -0.0
     return np.asarray(np.clip(y, np.float32(low), np.float32(high))).reshape(problem.y_shape)

@@ -29,6 +29,7 @@ from vkq.numerics.requantize import (
     check_accumulator,
     multipliers,
     requantize,
+    wrapped,
 )
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.problem.linear import LinearProblem
@@ -45,17 +46,18 @@ def linear_acc(
     x: QParams,
     bias: Array | None = None,
     w_zero_point: npt.ArrayLike | None = None,
+    overflow: str = "refuse",
 ) -> Int64:
     """The exact accumulator of a linear layer, int64 of shape (..., N); see the formula at the top of the
-    module.
+    module. overflow: "refuse" raises where int32 could overflow, "wrap" gives the sum modulo 2**32.
 
     xq: (..., K) of dtype ``x.dtype``; wq: (N, K) int8 or uint8; bias: int32 (N,); w_zero_point: a number or
     (N,).
     """
     problem = LinearProblem.of(xq.shape, wq.shape)
-    weight, added = _centred_weight("linear", xq, wq, x, bias, w_zero_point)
+    weight, added = _centred_weight("linear", xq, wq, x, bias, w_zero_point, overflow)
     rows = xq.reshape(problem.m, problem.k).astype(np.float64) - x.zero_point
-    return np.asarray((rows @ weight.T).astype(np.int64) + added).reshape(problem.y_shape)
+    return wrapped((rows @ weight.T).astype(np.int64) + added).reshape(problem.y_shape)
 
 
 def linear(
@@ -68,14 +70,15 @@ def linear(
     y: QParams | None,
     w_zero_point: npt.ArrayLike | None = None,
     activation: Activation = None,
+    overflow: str = "refuse",
 ) -> Array:
     """``activation(x @ w.T + bias)`` of int8 or uint8 data: q8ta_q8csw_q8to, or q8ta_q8csw (float32) where y
     is None.
 
     xq: (..., K) of dtype ``x.dtype``. wq: (N, K), int8 or uint8. w_scale: a number, or (N,). bias: (N,),
     int32 with scale ``x.scale * w_scale``; float32 (finite) is also taken where y is None. w_zero_point: a
-    number or (N,), 0 if not given. Returns (..., N). Raises ArgumentError, DTypeError or
-    AccumulatorOverflowError for what it cannot take.
+    number or (N,), 0 if not given. overflow as `linear_acc`. Returns (..., N). Raises ArgumentError,
+    DTypeError or AccumulatorOverflowError for what it cannot take.
 
     >>> w = np.array([[1, 2], [3, 4]], np.int8)
     >>> linear(np.array([[10, 20]], np.int8), w, x=QParams(0.5), w_scale=0.5, y=QParams(1.0, 3))
@@ -84,7 +87,7 @@ def linear(
     problem = LinearProblem.of(xq.shape, wq.shape)
     scales = check_scales(w_scale, problem.n, "linear: w_scale")
     in_acc, added = _split_bias("linear", bias, problem.n, y)
-    acc = linear_acc(xq, wq, x, in_acc, w_zero_point)
+    acc = linear_acc(xq, wq, x, in_acc, w_zero_point, overflow)
     return _finish(acc, x, scales, added, y, activation)
 
 
@@ -99,13 +102,14 @@ def conv2d_acc(
     padding: Padding = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    overflow: str = "refuse",
 ) -> Int64:
     """The exact accumulator of a convolution, int64 of shape (N, OC, OH, OW); padding is filled with
     x.zero_point."""
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
-    weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point)
+    weight, added = _centred_weight("conv2d", xq, wq, x, bias, w_zero_point, overflow)
     centred = xq.astype(np.float64) - x.zero_point  # so that padding with x.zero_point is padding with 0
-    return np.asarray(convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
+    return wrapped(convolve(centred, weight, problem).astype(np.int64) + added.reshape(-1, 1, 1))
 
 
 def conv2d(
@@ -122,19 +126,21 @@ def conv2d(
     padding: Padding = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    overflow: str = "refuse",
 ) -> Array:
     """2-D convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
 
     xq: (N, IC, H, W) of dtype ``x.dtype``. wq: (OC, IC/groups, KH, KW), int8 or uint8. stride, padding,
-    dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC) and errors as
-    `linear`. Returns (N, OC, OH, OW). As ONNX QLinearConv.
+    dilation and groups as `vkq.problem.Conv2dProblem.of`. w_scale, bias, w_zero_point (per OC), overflow and
+    errors as `linear`. Returns (N, OC, OH, OW). As ONNX QLinearConv.
     """
     problem = Conv2dProblem.of(xq.shape, wq.shape, stride, padding, dilation, groups)
     scales = check_scales(w_scale, problem.oc, "conv2d: w_scale")
     in_acc, added = _split_bias("conv2d", bias, problem.oc, y)
     acc = conv2d_acc(
-        xq, wq, x, in_acc, w_zero_point, stride=stride, padding=padding, dilation=dilation, groups=groups
-    )
+        xq, wq, x, in_acc, w_zero_point, stride=stride, padding=padding, dilation=dilation, groups=groups,
+        overflow=overflow,
+    )  # fmt: skip
     return np.moveaxis(_finish(np.moveaxis(acc, 1, -1), x, scales, added, y, activation), -1, 1)
 
 
@@ -171,7 +177,13 @@ def _finish(
 
 
 def _centred_weight(
-    op: str, xq: Array, wq: Array, x: QParams, bias: Array | None, w_zero_point: npt.ArrayLike | None
+    op: str,
+    xq: Array,
+    wq: Array,
+    x: QParams,
+    bias: Array | None,
+    w_zero_point: npt.ArrayLike | None,
+    overflow: str,
 ) -> tuple[npt.NDArray[np.float64], Int64]:
     """The weight minus its zero points, and the bias (zeros where there is none); refuses operands of wrong
     types."""
@@ -181,7 +193,8 @@ def _centred_weight(
     channels = wq.shape[0]
     added = check_bias(np.zeros(channels, np.int32) if bias is None else bias, channels, False, f"{op}: bias")
     zero_points = check_zero_points(w_zero_point, channels, wq.dtype, f"{op}: w_zero_point")
-    check_accumulator(wq, x, added, zero_points)
+    if overflow == "refuse":
+        check_accumulator(wq, x, added, zero_points)
     centred = wq.astype(np.float64) - zero_points.reshape((channels,) + (1,) * (wq.ndim - 1))
     return np.asarray(centred), np.asarray(added, np.int64)
 

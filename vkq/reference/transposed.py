@@ -36,6 +36,7 @@ def conv_transpose2d(
     output_padding: int | Sequence[int] = 0,
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
+    overflow: str = "refuse",
 ) -> Array:
     """Transposed convolution of int8 or uint8 data, int8 or uint8 out, or float32 out where y is None.
 
@@ -52,6 +53,7 @@ def conv_transpose2d(
     return layers.conv2d(
         spread(xq, p, x.zero_point), forward_weight(wq, groups), x=x, w_scale=w_scale, bias=bias, y=y,
         w_zero_point=w_zero_point, activation=activation, dilation=p.dilation, groups=groups,
+        overflow=overflow,
     )  # fmt: skip
 
 

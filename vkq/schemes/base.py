@@ -20,7 +20,7 @@ from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_scales, check_zero_points
-from ..numerics.requantize import Activation
+from ..numerics.requantize import OVERFLOW, Activation
 from ..numerics.stored import owned
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -34,7 +34,8 @@ XParams = QParams | Literal["dynamic"] | None
 class Operands:
     """What a layer is given, each checked by itself: the weight, its scale and zero point of every output
     channel (of a `GroupedWeight` its own, and nothing), a bias (int32 or float32) or None, the parameters of
-    x and y, an activation, the path asked for, and what products may be made of (`COMPUTE`)."""
+    x and y, an activation, the path asked for, what products may be made of (`COMPUTE`), and what is done
+    where accumulators could leave int32 (`OVERFLOW`)."""
 
     op: str
     weight: Any
@@ -46,6 +47,7 @@ class Operands:
     activation: Activation
     path: str
     compute: str = COMPUTE[0]
+    overflow: str = OVERFLOW[0]
 
     @property
     def stored_weight(self) -> Int8:
@@ -80,6 +82,11 @@ class Scheme(ABC):
     integer: bool  # sums of integers: every path and method has the same bits
     inputs: tuple[str, ...]  # the dtypes that x may have
     after: After = NOTHING  # what is done to 8-bit results
+
+    @property
+    def overflowing(self) -> list[int]:
+        """The output channels whose int32 accumulators could overflow, and wrap."""
+        return []
 
     def __init__(self, operands: Operands):
         self.operands = operands

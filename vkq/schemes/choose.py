@@ -11,7 +11,7 @@ from ..errors import ArgumentError
 from ..numerics.calibration import rounded_bias
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams, check_bias
-from ..numerics.requantize import Activation, activation_range
+from ..numerics.requantize import OVERFLOW, Activation, activation_range
 from .base import COMPUTE, Operands, Scheme, Weight, XParams
 from .dq8ca_q8csw import Dq8caQ8csw
 from .q4gsw import Q4gsw
@@ -35,6 +35,7 @@ def scheme_of(
     path: str,
     by_rows: bool,
     compute: str = COMPUTE[0],
+    overflow: str = OVERFLOW[0],
 ) -> Scheme:
     """The scheme of a layer, with its operands checked. weight: output channels first, of so many axes.
     by_rows: whether the operator can quantize x by rows (x_qparams="dynamic").
@@ -42,6 +43,8 @@ def scheme_of(
     Raises ArgumentError, DTypeError or AccumulatorOverflowError, naming the operand.
     """
     kind = _kind(op, weight, x_qparams, by_rows)
+    if overflow not in OVERFLOW:
+        raise ArgumentError(f"{op}: overflow is {overflow!r}; it must be one of {', '.join(OVERFLOW)}")
     if compute not in COMPUTE:
         raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
     if compute != COMPUTE[0] and kind is Q4gsw:
@@ -59,7 +62,9 @@ def scheme_of(
     w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
     offset = None if bias is None else _bias(np.asarray(bias), scales, x_qparams, y_qparams, f"{op}: bias")
     activation_range(activation)
-    return kind(Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path, compute))
+    return kind(
+        Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path, compute, overflow)
+    )
 
 
 def _bias(

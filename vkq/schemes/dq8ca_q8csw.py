@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.dynamic import quantize_rows
 from ..kernels.weights import Int8, Int32, by_group
-from ..numerics.requantize import WORST_CASE, check_accumulator
+from ..numerics.requantize import WORST_CASE, check_accumulator, overflowing
 from ..runtime.builder import Builder, Value
 from .base import Operands
 from .int8 import Int8Scheme
@@ -31,7 +32,12 @@ class Dq8caQ8csw(Int8Scheme):
             raise DTypeError(
                 f"{op}: bias has dtype {bias.dtype}; with x_qparams='dynamic' it must be float32"
             )
-        check_accumulator(operands.weight, WORST_CASE, None, operands.w_zero_point)
+        if operands.overflow == "refuse":
+            check_accumulator(operands.weight, WORST_CASE, None, operands.w_zero_point)
+
+    @cached_property
+    def overflowing(self) -> list[int]:
+        return overflowing(self.operands.weight, WORST_CASE, None, self.operands.w_zero_point)
 
     @staticmethod
     def check(op: str, y: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ..kernels.quantize import quantized
 from ..kernels.repack import repacked
 from ..kernels.weights import Int8, Int32, by_group
 from ..numerics.qparams import QParams
-from ..numerics.requantize import check_accumulator, multipliers
+from ..numerics.requantize import check_accumulator, multipliers, overflowing
 from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from .base import Operands
@@ -31,10 +32,15 @@ class Q8taQ8csw(Int8Scheme):
         self.x = x
         self.inputs = (x.dtype, "float32")
         self.name = self.family + ("" if self.y is None else "_q8to")
-        whole = bias if bias is not None and bias.dtype == np.int32 else None
-        check_accumulator(operands.weight, x, whole, operands.w_zero_point)
+        self._whole_bias = bias if bias is not None and bias.dtype == np.int32 else None
+        if operands.overflow == "refuse":
+            check_accumulator(operands.weight, x, self._whole_bias, operands.w_zero_point)
         # Refuses what no float32 holds.
         self._multipliers = multipliers(x.scale, operands.w_scale, self.y.scale if self.y else None)
+
+    @cached_property
+    def overflowing(self) -> list[int]:
+        return overflowing(self.operands.weight, self.x, self._whole_bias, self.operands.w_zero_point)
 
     @property
     def axes(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -69,7 +75,7 @@ class Q8taQ8csw(Int8Scheme):
         With x' = x + a and w' = w + b as the dot form takes them (a, b = 0 or 128) and all zero points moved
         alike,
             sum (x - xz)(w - wz) = sum x'w' - wz' sum x' + (K xz' wz' - xz' sum w')
-        and the offset is the bracket plus the int32 bias, modulo 2^32: only the final accumulator must fit.
+        and the offset is the bracket plus the int32 bias, modulo 2^32, as the accumulator is.
         """
         groups, n_padded, k_padded = blocked.shape
         n = zero_point.shape[1]

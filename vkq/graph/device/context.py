@@ -116,7 +116,9 @@ def first_is_bytes(graph: Graph, node: Node) -> str | None:
 
 
 def same_type(graph: Graph, node: Node) -> str | None:
-    """x and y of one 8-bit type, or both float."""
+    """x and y of one 8-bit type, or both float, and nothing that the node says of itself."""
+    if "why" in node.attributes:
+        return str(node.attributes["why"])
     x: QParams | None = node.attributes["x"]
     y: QParams | None = node.attributes["y"]
     if x is not None and y is not None and y.dtype != x.dtype:

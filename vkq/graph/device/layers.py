@@ -25,7 +25,8 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
     bias = constants[node.inputs[2]] if node.input(2) else None
     layer = kind(
         constants[node.inputs[1]], a["w_scale"], x_qparams=a["x"], y_qparams=a["y"], bias=bias,
-        w_zero_point=a["w_zero_point"], activation=a["activation"], device=context.builder.device,
+        w_zero_point=a["w_zero_point"], activation=a["activation"], overflow="wrap",
+        device=context.builder.device,
         **options(node, names),
     )  # fmt: skip
     if "after" in a and a["after"].op == "dequantize":

@@ -13,6 +13,7 @@ from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
 from ..operators.images import resize_of
 from ..operators.movement import margins, permutation, slices
+from ..operators.operator import axis_of
 from ..operators.table import compute
 from .context import (
     BYTES,
@@ -139,7 +140,22 @@ def _taken(context: Context, node: Node) -> Value:
     return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
 
 
+def _gather(context: Context, node: Node) -> Value:
+    if node.inputs[1] in context.graph.constants:
+        return _taken(context, node)
+    x, ids = context.value(node.inputs[0]), context.value(node.inputs[1])
+    return unnamed(context, take.gathered(context.builder, x, ids, axis_of(node, len(x.spec.shape), 0)))
+
+
+def _gather_check(graph: Graph, node: Node) -> str | None:
+    dtype = graph.specs[node.inputs[1]].dtype
+    if node.inputs[1] in graph.constants or dtype == "int32":
+        return None
+    return f"takes elements by {dtype}; indices of the run must be int32"
+
+
 ROWS: dict[str, DeviceOperator] = {
+    "Gather": DeviceOperator(_gather_check, _gather),
     "Resize": DeviceOperator(_resize_check, _resize),
     "Transpose": DeviceOperator(places_are_known, _bytes_or_words(_transpose)),
     "Slice": DeviceOperator(places_are_known, _slice),
@@ -147,6 +163,6 @@ ROWS: dict[str, DeviceOperator] = {
     "Pad": DeviceOperator(places_are_known, _bytes_or_words(_pad)),
     **{
         name: DeviceOperator(places_are_known, _taken)
-        for name in ("Gather", "Expand", "Tile", "DepthToSpace", "SpaceToDepth")
+        for name in ("Expand", "Tile", "DepthToSpace", "SpaceToDepth")
     },
 }

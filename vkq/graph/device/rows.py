@@ -36,7 +36,7 @@ from .layouts import wanted, wanted_means
 def refusal(graph: Graph, node: Node) -> str | None:
     """Why a node cannot run on a device; None where it can."""
     row = ROWS.get(node.op)
-    if row is None:
+    if row is None or (node.op == "Cast" and "why" in node.attributes):
         return _why_float(graph, node)
     types = [graph.specs[name].dtype for name in (*node.inputs[:1], *node.outputs[:1]) if name]
     for dtype in types:
@@ -67,7 +67,7 @@ def _conv(context: Context, node: Node) -> Value:
 def _matmul(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
-    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"]))
+    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap"))
 
 
 def _binary(context: Context, node: Node) -> Value:

@@ -18,7 +18,7 @@ from ...errors import ArgumentError
 from ...numerics.calibration import rounded_bias
 from ...numerics.qparams import QParams
 from ...numerics.requantize import activation_bounds, activation_range
-from ..graph import Graph, Node
+from ..graph import Array, Graph, Node
 from ..operators.images import window
 from .layers import FLOAT_RESULTS, parameters
 from .movement import quantized
@@ -110,7 +110,12 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
     x: QParams | None = attributes["a" if made.op == "matmul" else "x"]
     if x is None or x.dtype != q.dtype:
         return False
-    if made.op in LAYERS and len(inputs) > 2:
+    biases, why, floats = (attributes.pop(key, None) for key in ("biases", "why", "floats"))
+    if (biases or why) and (floats or not _redundant(activation_range(attributes["activation"]), q)):
+        return biases is not None and _quantized_after(sweep, node, made, biases[1])  # its sums do not wrap
+    if biases:
+        inputs[2] = sweep.constant(biases[0], inputs[2])
+    elif made.op in LAYERS and len(inputs) > 2:
         bias = sweep.constants[inputs[2]]
         if bias.dtype == np.float32:
             try:
@@ -121,6 +126,14 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
     if made.op == "softmax":
         attributes["onnxruntime"] = True
     sweep.emit(made.op, inputs, node.outputs[0], made.source, **{**attributes, "y": q})
+    return True
+
+
+def _quantized_after(sweep: Sweep, node: Node, made: Node, bias: Array) -> bool:
+    """A layer with float32 result and this bias, then the quantize."""
+    real = [*made.inputs[:2], sweep.constant(bias, f"{made.inputs[2]}/real")]
+    result = sweep.emit(made.op, real, source=made.source, **made.attributes)
+    sweep.emit("quantize", [result], node.outputs[0], node.source, **node.attributes)
     return True
 
 

@@ -2,6 +2,11 @@
 
 Weights are constants, quantized per tensor or per output channel. An int32 bias has the scale x * w (within 1
 %); any other is kept as real numbers, and rounded to that scale where a quantize follows (`integers`).
+
+Where int32 sums may overflow, they wrap if ONNX Runtime makes them in int32: those of linear layers whose
+weight has zero points, and of convolutions with a quantize behind. The others it computes in floats
+(``floats``: always): a bias that is too large is added as real numbers (``biases`` has both), and
+convolutions whose products are too large are refused (``why``).
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...numerics.qparams import QParams, are_scales
+from ...numerics.requantize import overflowing
 from ..graph import Array, Node
 from ..operators.number import conv_options, transposed_options
 from ..operators.operator import axis_of
@@ -105,7 +111,15 @@ def _layer(
         bias = _bias(sweep, node.input(2), x[1], scale)
         if bias is None or bias.size not in (1, channels):
             return False
-        inputs.append(sweep.constant(np.array(np.broadcast_to(bias, (channels,))), f"{node.input(2)}/bias"))
+        bias = np.array(np.broadcast_to(bias, (channels,)))
+        if bias.dtype == np.int32 and overflowing(_rows(op, data, channels), x[1], bias, zero):
+            options["biases"] = bias, bias.astype(np.float32) * (np.float32(x[1].scale) * scale)
+            made = sweep.made[node.inputs[1]]
+            options["floats"] = op == "conv_transpose2d" or (op == "linear" and not made.input(2))
+            bias = options["biases"][op == "conv2d" or options["floats"]]
+        inputs.append(sweep.constant(bias, f"{node.input(2)}/bias"))
+    if op != "linear" and (far := overflowing(_rows(op, data, channels), x[1], None, zero)):
+        options["why"] = f"its sums of products may leave int32 in {len(far)} output channels, first {far[0]}"
     if x[0] in sweep.constants:
         return False
     sweep.emit(
@@ -134,6 +148,15 @@ def _of_floats(
         w_zero_point=zero if zero.any() else None, activation=None, **options,
     )  # fmt: skip
     return True
+
+
+def _rows(op: str, weight: Array, channels: int) -> Array:
+    """A weight with its output channels first."""
+    if op != "conv_transpose2d":
+        return weight
+    groups = channels // weight.shape[1]
+    by_group = weight.reshape(groups, -1, *weight.shape[1:])
+    return np.asarray(by_group.swapaxes(1, 2).reshape(channels, -1))
 
 
 def _conv(sweep: Sweep, node: Node) -> bool:

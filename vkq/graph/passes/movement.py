@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...numerics.qparams import QParams
+from ...numerics.qparams import QParams, are_scales
 from ...numerics.quantize import dequantize, quantize
 from ..graph import Graph, Node
 from ..operators.movement import moves
-from .sweep import Sweep
+from .sweep import Sweep, scalar
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
@@ -42,6 +42,8 @@ def _moved(node: Node) -> int:
 def _sink(sweep: Sweep, node: Node) -> bool:
     """op(dequantize(x)) as dequantize(op(x))."""
     count = _moved(node)
+    if node.op == "Gather" and sweep.array(node.inputs[1]) is None and _rows(sweep, node):
+        return True
     makers = [sweep.producer(name, "dequantize") for name in node.inputs[:count]]
     found = [maker for maker in makers if maker is not None]
     q = found[0].attributes["x"] if found else None
@@ -53,6 +55,22 @@ def _sink(sweep: Sweep, node: Node) -> bool:
         return False
     moved = sweep.emit(node.op, padded, source=node.source, **node.attributes)
     sweep.emit("dequantize", [moved], node.outputs[0], node.source, x=q)
+    return True
+
+
+def _rows(sweep: Sweep, node: Node) -> bool:
+    """Rows of a quantized constant that are chosen at run time: an embedding."""
+    made = sweep.producer(node.inputs[0], "DequantizeLinear")
+    if made is None or made.inputs[0] not in sweep.constants:
+        return False
+    scale, zero = scalar(sweep.array(made.inputs[1])), np.zeros((), sweep.constants[made.inputs[0]].dtype)[()]
+    if made.input(2):
+        zero = scalar(sweep.array(made.inputs[2]))
+    known = scale is not None and zero is not None and scale.dtype == np.float32
+    if not known or zero.dtype.name not in ("int8", "uint8") or not are_scales(scale):
+        return False
+    chosen = sweep.emit("Gather", [made.inputs[0], node.inputs[1]], source=node.source, **node.attributes)
+    sweep.emit("dequantize", [chosen], node.outputs[0], node.source, x=QParams.of(scale, zero))
     return True
 
 

@@ -129,7 +129,11 @@ class Sweep:
         for name in outputs:
             if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
-        return without_dead(Graph(list(self.old.inputs), outputs, self.nodes, self.constants, self.specs))
+        return without_dead(self._graph(outputs))
+
+    def _graph(self, outputs: list[str]) -> Graph:
+        old = self.old
+        return Graph(list(old.inputs), outputs, self.nodes, self.constants, self.specs, old.bounds)
 
     def _named(self, name: str, other: str) -> None:
         if other in self.constants:
@@ -150,7 +154,7 @@ def without_dead(graph: Graph) -> Graph:
     nodes = kept[::-1]
     made = {name for node in nodes for name in node.outputs if name}
     specs = {name: graph.specs[name] for name in (*graph.inputs, *constants, *made)}
-    return Graph(graph.inputs, graph.outputs, nodes, constants, specs)
+    return Graph(graph.inputs, graph.outputs, nodes, constants, specs, graph.bounds)
 
 
 def scalar(array: Array | None) -> Any:

@@ -1,19 +1,148 @@
-"""Types that a device holds in place of the model's: flags are bytes, 0 or 1."""
+"""Types that a device holds in place of the model's: flags are bytes, whole numbers of 64 bits have 32.
+
+Whole numbers that are known at run time alone (ids, positions, lengths, masks) are int32 where their range
+says that nothing is lost: inputs lie in a range that is looked at when they are fed (``Graph.bounds``), and
+from there the range of every result follows. Arithmetic that could leave int32 stays int64, between Casts
+that say why; a device refuses these.
+"""
 
 from __future__ import annotations
 
-from ..graph import Graph, Spec
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph import Graph, Node, Spec
+from ..operators import movement
+from ..operators.operator import axis_of
 from .constants import HELD
+from .ranges import INT32, Range, fits, result_range
 from .sweep import Sweep
+
+# Of inputs, tried in this order: the first for which all arithmetic stays in int32.
+WIDEST = (1 << 31, 1 << 24, 1 << 16, 1 << 15)
+CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 
 
 def hold_types(graph: Graph) -> Graph:
-    """The graph with inputs of types that a device holds. (Results of operators that vkq does not know have
-    them already.)"""
-    changed = {name: graph.specs[name] for name in graph.inputs if graph.specs[name].dtype in HELD}
+    """The graph with types that a device holds. (Results of operators that vkq does not know have them
+    already.)"""
+    changed = [name for name in graph.inputs if graph.specs[name].dtype in (*HELD, "int64")]
     if not changed:
         return graph
-    sweep = Sweep(graph)
-    for name, spec in changed.items():
-        sweep.specs[name] = Spec(HELD[spec.dtype], spec.shape)
-    return sweep.run(lambda sweep, node: False)
+    for half in WIDEST:
+        types = _Types(graph, half)
+        held = types.sweep.run(types.visit)
+        if not types.wide or half == WIDEST[-1]:
+            break
+    bounds = {name: types.bounds[name] for name in graph.inputs if name in types.bounds}
+    return dataclasses.replace(held, bounds=bounds)
+
+
+class _Types:
+    """One walk, with inputs in [-half, half). ``wide`` are nodes that could leave int32."""
+
+    def __init__(self, graph: Graph, half: int):
+        self.sweep = Sweep(graph)
+        self.wide: list[Node] = []
+        self.bounds: dict[str, Range] = {}  # of inputs
+        self.ranges: dict[str, Range] = {}
+        self.origin: dict[str, str] = {}  # values whose numbers are those of an input
+        for name in graph.inputs:
+            spec = graph.specs[name]
+            if spec.dtype in ("int64", "int32"):
+                self.bounds[name] = self.ranges[name] = (-half, half - 1)
+                self.origin[name] = name
+            to = "int32" if spec.dtype == "int64" else HELD.get(spec.dtype, spec.dtype)
+            self.sweep.specs[name] = Spec(to, spec.shape)
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
+        if node.op == "foreign":
+            return False
+        whole = self._whole(node)
+        if node.op == "Cast" and node.attributes["to"] == "int64":
+            return self._cast(node, whole)
+        if not any(x in self.ranges for x in whole):
+            return False
+        ranges = [self._range(name) for name in whole]
+        found = None if None in ranges else result_range(node, [r for r in ranges if r], sweep.specs)
+        gives = sweep.old.specs[node.outputs[0]].dtype
+        if gives == "int64" and (found is None or not fits(found)):
+            return self._stays_wide(node, found)
+        if any(r is None for r in ranges):  # of numbers that have 64 bits
+            return self._stays_wide(node, None)
+        self._keep(node, whole)
+        if gives in ("int64", "int32") and found is not None:
+            self.ranges |= {name: found for name in node.outputs if name}
+        self._note(node)
+        return True
+
+    def _whole(self, node: Node) -> list[str]:
+        """The inputs whose whole numbers an operator computes with; others of them say how it moves."""
+        count = 1 if node.op in movement.OPERATORS and node.op != "Concat" else len(node.inputs)
+        names = node.inputs[1:] if node.op == "Where" else node.inputs[:count]
+        if node.op == "Gather":
+            names = node.inputs
+        kinds = ("int64", "int32")
+        return [name for name in names if name and self.sweep.old.specs[name].dtype in kinds]
+
+    def _range(self, name: str) -> Range | None:
+        array = self.sweep.array(name)
+        if array is not None:
+            return (int(array.min()), int(array.max())) if array.size else (0, 0)
+        return self.ranges.get(name)
+
+    def _keep(self, node: Node, whole: Sequence[str]) -> None:
+        """The node on int32 numbers."""
+        names = {name: self._held(name) for name in whole}
+        inputs = tuple(names.get(name, name) for name in node.inputs)
+        self.sweep.keep(dataclasses.replace(node, inputs=inputs))
+
+    def _held(self, name: str) -> str:
+        array = self.sweep.array(name)
+        if array is None or array.dtype != np.int64 or not fits(self._range(name) or INT32):
+            return name
+        return self.sweep.constant(array.astype(np.int32), f"{name}/int32")
+
+    def _cast(self, node: Node, whole: Sequence[str]) -> bool:
+        """Flags and whole numbers of fewer bits fit int32; floats need not."""
+        name, dtype = node.inputs[0], self.sweep.specs[node.inputs[0]].dtype
+        limits = {
+            "bool": (0, 1),
+            "uint8": (0, 255),
+            "int8": (-128, 127),
+            "int16": (-(1 << 15), (1 << 15) - 1),
+        }
+        found = self._range(name) if whole else limits.get(dtype)
+        if found is None:
+            return False
+        self.sweep.keep(dataclasses.replace(node, attributes={**node.attributes, "to": "int32"}))
+        self.ranges[node.outputs[0]] = found
+        self._note(node)
+        return True
+
+    def _stays_wide(self, node: Node, found: Range | None) -> bool:
+        """Casts to int64 around it."""
+        self.wide.append(node)
+        said = f"from {found[0]} to {found[1]}" if found else "of a range that is not known"
+        why = f"{node}: its results, {said}, may leave int32, and a device has no int64"
+        inputs = tuple(
+            self.sweep.emit("Cast", [name], source=node.source, to="int64", why=why)
+            if name in self.ranges
+            else name
+            for name in node.inputs
+        )
+        self.sweep.keep(dataclasses.replace(node, inputs=inputs))
+        return True
+
+    def _note(self, node: Node) -> None:
+        """Follows the numbers of an input through movement, to the rows that a Gather takes by them."""
+        first = node.inputs[0]
+        if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
+            self.origin[node.outputs[0]] = self.origin[first]
+        if node.op == "Gather" and node.inputs[1] in self.origin:
+            shape, source = self.sweep.specs[first].shape, self.origin[node.inputs[1]]
+            size = shape[axis_of(node, len(shape), 0)]
+            low, high = self.bounds[source]
+            self.bounds[source] = (max(low, -size), min(high, size - 1))

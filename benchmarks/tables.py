@@ -1,0 +1,282 @@
+"""Write ``benchmarks/tables.md`` from the kept results: ``python benchmarks/tables.py``.
+
+Each function makes one topic from one or two files of ``results/``, with device, driver, date and command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results"
+H200 = "One NVIDIA H200, driver 580.159.04"
+
+
+def read(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table."""
+    lines = ["| " + " | ".join(head) + " |", "| --- " * len(head) + "|"]
+    return lines + ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
+
+
+def us(value: float | None) -> str:
+    """Microseconds with three digits, as milliseconds are written too."""
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def networks() -> list[str]:
+    names = ("h200-networks-2026-11-23", "h200-networks-2026-11-23-evening")
+    rows = {
+        (one["model"].split(".")[0], one["batch"]): one for name in names for one in read(name)["networks"]
+    }
+    return [
+        "## Whole networks",
+        "",
+        f"{H200}, 2026-11-23, int8, float32 images in; every output is equal to ONNX Runtime's.",
+        "Milliseconds: `gpu` between two marks around the recorded network, `replay` the wall time of one",
+        "replay, `run` is `InferenceSession.run` with NumPy arrays in and out.",
+        "`python benchmarks/networks.py MODEL.onnx ...`",
+        "",
+        *table(
+            ("network", "batch", "gpu ms", "replay ms", "run ms"),
+            (
+                (model, batch, *(f"{one[key]:.3f}" for key in ("gpu_ms", "replay_ms", "run_ms")))
+                for (model, batch), one in sorted(rows.items())
+            ),
+        ),
+    ]
+
+
+def peers() -> list[str]:
+    return [
+        "### Beside PyTorch fp16 in a CUDA graph, one call",
+        "",
+        f"{H200}, 2026-11-22, PyTorch 2.11, channels_last; its inputs and outputs stay on the device.",
+        "",
+        *table(
+            ("network", "batch", "vkq gpu ms", "vkq run ms", "PyTorch ms"),
+            (
+                (one["net"], one["batch"], one["gpu_ms"], one["run_ms"], one["torch_fp16_cuda_graph_ms"])
+                for one in read("h200-sessions-2026-11-22")["networks"]
+            ),
+        ),
+    ]
+
+
+def kernels() -> list[str]:
+    found = read("h200-seed-gemv-resnet50-2026-11-23-noon")
+    rows = [row for row in found["rows"] if row["clock"] == "gpu" and "tiled" not in row["variant"]]
+    rows = [row for row in rows if "N=32," not in row["case"]]  # stand in the next table
+    return [
+        "## Int8 kernels",
+        "",
+        f"{H200}, {found['created'][:10]}, int8 in and out, per-channel scales. `{found['command']}`",
+        "",
+        *table(
+            ("case", "kernel", "gpu us", "GOP/s"),
+            (
+                (
+                    f"`{row['case']}`",
+                    row["variant"].split(":")[0],
+                    us(row["median_us"]),
+                    f"{row['operations'] / row['median_us'] / 1e3:,.0f}",
+                )
+                for row in rows
+            ),
+        ),
+    ]
+
+
+def convolutions() -> list[str]:
+    found = read("h200-resnet50-layers-torch-2026-11-22")
+    return [
+        "## ResNet-50's convolutions at batch 32 beside PyTorch fp16",
+        "",
+        f"{H200}, 2026-11-22, PyTorch {found['torch']} in a CUDA graph on rotating data, one call.",
+        "`vkq bench` on cases of `resnet50_batches`, then `python benchmarks/torch_fp16.py` on its result.",
+        "",
+        *table(
+            ("convolution", "vkq int8 us", "fp16 NCHW us", "fp16 channels_last us"),
+            (
+                (f"`{r['case']}`", us(r["vkq_us"]), us(r["torch_NCHW_us"]), us(r["torch_NHWC_us"]))
+                for r in found["rows"]
+            ),
+        ),
+    ]
+
+
+def weight_only() -> list[str]:
+    keys = ("float32 auto", "float16 auto", "float16 tensors auto")
+    lines = ["## Weight-only layers (q8csw)", ""]
+    for name in ("h200-float-2026-11-24", "h100-float-2026-11-24"):
+        found = read(name)
+        lines += [
+            f"{found['device']}, driver {found['driver'].split()[-1]}, 2026-11-24, each result within its",
+            "bound of float64; PyTorch in a CUDA graph on rotating data in the same call.",
+            "`python benchmarks/float_h200.py --json FILE`",
+            "",
+            *table(
+                (
+                    "case",
+                    "float32 us",
+                    '`compute="float16"` us',
+                    "float16 tensors us",
+                    "PyTorch fp16 us",
+                    "fp32 us",
+                ),
+                (
+                    (
+                        f"`{r['case']}`",
+                        *(us(r[key]["us"]) for key in keys),
+                        us(r["torch fp16"]),
+                        us(r["torch fp32"]),
+                    )
+                    for r in found["rows"]
+                ),
+            ),
+            "",
+        ]
+    return lines[:-1]
+
+
+def movers() -> list[str]:
+    found = read("h200-movers-2026-11-22")
+    return [
+        "## Operators that move data",
+        "",
+        f"{H200}, 2026-11-22; a copy makes 3,355 GB/s. `vkq bench movers`",
+        "",
+        *table(
+            ("operator", "us", "GB/s"),
+            (
+                (f"`{name}`", us(one["us"]), f"{one['gbs']:,.0f}")
+                for name, one in found["third"].items()
+                if "[" in name
+            ),
+        ),
+    ]
+
+
+def images() -> list[str]:
+    found = read("h200-integer-2026-11-22")
+    best: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in found["rows"]:
+        if row["clock"] == "gpu":
+            kinds = best.setdefault((row["case"], row["data"]), {})
+            if row["what"] not in kinds or row["least_us"] < kinds[row["what"]]["least_us"]:
+                kinds[row["what"]] = row
+    names = ("vkq coopmat", "vkq dot", "vkq transform", "torch conv2d float32", "torch conv2d float64")
+    return [
+        "## Integer convolution of images",
+        "",
+        f"{H200}, 2026-11-22, least us; vkq and float64 are exact, float32 is not (but in the int8 row).",
+        "`python benchmarks/integer_peers.py --json FILE`",
+        "",
+        *table(
+            ("case", "data", *names),
+            (
+                (case, data, *(us(kinds[name]["least_us"]) if name in kinds else "-" for name in names))
+                for (case, data), kinds in best.items()
+            ),
+        ),
+    ]
+
+
+def host() -> list[str]:
+    copies = read("h200-copies-2026-11-22")
+    workers = read("h200-two-map-2026-11-22")
+    return [
+        "## Host and device",
+        "",
+        f"{H200}, 16 CPUs, 2026-11-22, copies of 256 MiB. `{copies['command']}`",
+        "",
+        *table(
+            ("copy", "vkq GB/s", "PyTorch GB/s"),
+            (
+                (name, f"{value:.1f}", f"{copies['torch_gb_s'][name]:.1f}")
+                for name, value in copies["copies_gb_s"].items()
+                if name in copies["torch_gb_s"]
+            ),
+        ),
+        "",
+        "Two H200s of one host, a process each, float32 in and out through `map`: images a second.",
+        "`python benchmarks/workers.py MODEL.onnx --workers 1 2`",
+        "",
+        *table(
+            ("network", "batch", "workers", "images/s"),
+            (
+                (r["model"].split(".")[0], r["batch"], r["workers"], f"{r['images_per_s']:,.0f}")
+                for r in workers["rows"]
+            ),
+        ),
+    ]
+
+
+def lavapipe() -> list[str]:
+    found = read("lavapipe-networks-2026-11-22")
+    return [
+        "## lavapipe, a software device",
+        "",
+        f"{found['driver']}, {found['host']}, {found['date']}: process time in ms. ncnn {found['ncnn']}",
+        "computes in float. It ranks no GPU.",
+        f"`{found['command']}`",
+        "",
+        *table(
+            (
+                "network",
+                "vkq int8",
+                "ncnn float on lavapipe",
+                "ncnn float, CPU kernels",
+                "ONNX Runtime int8, CPU",
+            ),
+            (
+                (
+                    r["network"],
+                    *(
+                        f"{r[name]['cpu_ms']:.1f}"
+                        for name in ("vkq", "ncnn_vulkan", "ncnn_cpu", "onnxruntime")
+                    ),
+                )
+                for r in found["rows"]
+            ),
+        ),
+    ]
+
+
+TOPICS: tuple[Callable[[], list[str]], ...] = (
+    networks, peers, kernels, convolutions, weight_only, movers, images, host, lavapipe,
+)  # fmt: skip
+
+
+def text() -> str:
+    head = [
+        "# Results",
+        "",
+        "Made by `python benchmarks/tables.py` from `benchmarks/results`; do not edit.",
+        "",
+    ]
+    return "\n".join([*head, *("\n".join([*topic(), ""]) for topic in TOPICS)])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--check", action="store_true", help="exit code 1 where the file is not what this writes"
+    )
+    target = HERE / "tables.md"
+    if parser.parse_args().check:
+        return int(target.read_text() != text())
+    target.write_text(text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,28 @@
+"""The kept results: the page of tables is made from them, and every one is used."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
+# What `make mobile` compares with, and reports of whole runs, in no table.
+OTHERS = (
+    "compiled-",
+    "arm64-lavapipe",
+    "h200-devices",
+    "h200-doctor",
+    "h200-first-call",
+    "h200-grouped-half",
+)
+
+
+def test_the_page_is_made_from_the_results() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tables.py", "--check"], check=False)
+    assert done.returncode == 0, "run python benchmarks/tables.py"
+
+
+def test_every_result_is_used() -> None:
+    source = (ROOT / "tables.py").read_text()
+    names = [file.stem for file in (ROOT / "results").iterdir()]
+    assert names
+    assert [name for name in names if f'"{name}"' not in source and not name.startswith(OTHERS)] == []

@@ -1,0 +1,112 @@
+"""What tiles of matrix units cost is measured with these tiles, and reaches the choice among them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.check import measuring, tile_costs
+from vkq.check.tile_costs import NoCost
+from vkq.device import costs, measured
+from vkq.device.costs import INT8, SEED
+from vkq.device.measured import TILES, Measured
+from vkq.device.profiles import profile
+from vkq.kernels.matrix_tiles import tilings
+from vkq.runtime.recording import Recording
+
+from ..device.reported import reported
+
+TILE = "64x32"
+
+
+@pytest.fixture
+def small(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """Two cores, and little k."""
+    c = matrices.capabilities
+    told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 2})
+    monkeypatch.setattr(matrices, "capabilities", told)
+    monkeypatch.setattr(tile_costs, "DEPTHS", (128, 256))
+    monkeypatch.setattr(tile_costs, "LEAST", 1)
+    monkeypatch.setattr(tile_costs, "LEAST_S", 0.0)
+    return matrices
+
+
+def test_a_step_is_the_difference_of_two_depths(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that takes 500 ns for a call and 3 for each k of each workgroup of the busiest core."""
+    asked: list[tuple[int, int, int]] = []
+
+    def clock(device: object, subject: Any, pick: object, tile: str, shape: Any, dtype: object) -> float:
+        (m, k), n = shape, subject.weight_shape[0]
+        asked.append((m, n, k))
+        workgroups = -(-(m // 64) * (n // 32) // 2)
+        return 500.0 + 3.0 * k * workgroups
+
+    monkeypatch.setattr(tile_costs, "_nanoseconds", clock)
+    assert tile_costs.int8_cost(small, TILE) == (96.0, 96.0)
+    assert asked == [(64, 32, 128), (64, 32, 256), (128, 64, 128), (128, 64, 256)]
+    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda *_: 500.0)
+    with pytest.raises(NoCost, match="does not tell 128 of k from 256"):
+        tile_costs.int8_cost(small, TILE)
+
+
+def test_the_child_measures_the_tile_and_no_other(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As at first sight, on a device with matrix units; a tile that the device has no room for is out."""
+    ran: list[str] = []
+    run = Recording.run
+
+    def noted(self: Recording) -> None:
+        run(self)
+        ran.append("run")
+
+    monkeypatch.setattr(Recording, "run", noted)
+    monkeypatch.setattr(measuring, "families", lambda: ())
+    monkeypatch.setattr(measuring, "COMPILE_S", 600.0)
+    monkeypatch.setattr(measuring, "SEED", {INT8: {TILE: (), "128x256": ()}})
+    monkeypatch.setattr(measuring, "choose_path", lambda device: type("Coopmat", (), {"path": "coopmat"}))
+    said: list[dict[str, Any]] = []
+    measuring.run(small, lambda **what: said.append(what), 600.0, {(TILES, "128x256")})
+    assert [each["begin"] for each in said if "begin" in each] == [[TILES, TILE]]
+    (end,) = (each for each in said if "end" in each)
+    if "wrong" not in end:  # a clock that is too coarse for so little work
+        assert end["us"] == end["ns"][1] / 1e3 > 0
+        assert end["ns"][0] >= end["ns"][1]
+    else:
+        assert "does not tell" in end["wrong"]
+    assert ran
+
+
+def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    tile_costs.check_tile(small, TILE)
+    true = tile_costs.Linear
+
+    def wrong(w: Any, *rest: Any, **options: Any) -> Any:
+        return true(w ^ (np.arange(w.size).reshape(w.shape) == 5), *rest, **options)
+
+    monkeypatch.setattr(tile_costs, "Linear", wrong)
+    with pytest.raises(NoCost, match="64 of 2048 results are wrong"):
+        tile_costs.check_tile(small, TILE)
+
+
+def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:
+    """Of a device whose 64x64 is as fast as twice its area elsewhere; of others the seed stays."""
+    c = reported("nvidia-h200", device_id=0x2882)
+    seed = SEED[INT8]
+    found = {tile: (1e3 * seed[tile][0], 1e3 * seed[tile][1]) for tile in ("128x64", "128x128", "64x32")}
+    found["64x64"] = (10.0 * seed["64x64"][0], 10.0 * seed["64x64"][1])
+    table = costs.in_seed_units({INT8: found})[INT8]
+    assert table["128x64"] == pytest.approx(seed["128x64"], rel=0.01)
+    assert table["64x64"] == pytest.approx([0.01 * one for one in seed["64x64"]], rel=0.05)
+    assert table["32x32_wide"] == seed["32x32_wide"]
+    told = {TILES: Measured("64x64", {"64x64": 0.4}, found)}
+    assert Measured.parse(dataclasses.asdict(told[TILES]) | {"costs": {k: list(v) for k, v in found.items()}})
+    known = profile(dataclasses.replace(c, choices=measured.choices(told)))
+    assert known.measured
+    assert tilings(known, 784, 512, 1024)[0].tile == "64x64"
+    assert tilings(profile(c), 784, 512, 1024)[0].tile != "64x64"
+    for bad in ({"64x64": [1.0]}, {"no tile": [1.0, 1.0]}, {"64x64": [1.0, -1.0]}, []):
+        with pytest.raises(ValueError, match="no measurement"):
+            Measured.parse({"taken": "64x64", "outcomes": {"64x64": 0.4}, "costs": bad})

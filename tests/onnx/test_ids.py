@@ -1,0 +1,158 @@
+"""Whole numbers that are known at run time alone: token ids, masks, positions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from vkq.graph.graph import Graph, Node, Spec
+from vkq.graph.passes.types import hold_types
+from vkq.ops.linear import Linear
+
+from .networks import onnxruntime_results
+from .test_operators import check, model
+from .texts import WORDS, Bert, quantized, text
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return quantized(Bert(1).model(), tmp_path_factory.mktemp("bert"))
+
+
+def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
+    return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
+
+
+def test_a_text_is_data(device: vkq.Device, bert: bytes) -> None:
+    """Another text of the same length runs the same plan, another length has the same weights."""
+    session = vkq.onnx.InferenceSession(bert, device)
+    for batch, length, seed in ((1, 7, 0), (1, 7, 1), (2, 11, 2), (1, 1, 3), (1, 7, 4)):
+        feed = text(batch, length, seed)
+        np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
+    made = list(session._executables.kept.values())
+    assert len(made) == 3
+    layers = {id(one) for one in session._executables.layers.values() if isinstance(one, Linear)}
+    session.run(None, text(1, 6))
+    assert layers == {id(one) for one in session._executables.layers.values() if isinstance(one, Linear)}
+    explained = session.explain(dict.fromkeys(feed, (1, 7)))
+    assert {row.where for row in explained.rows} == {"device"}
+    assert sum(row.operator == "Gather" for row in explained.rows) == 2  # positions are constants
+    assert "the host" not in str(explained)
+
+
+def test_ids_beyond_the_rows_are_refused(any_device: vkq.Device, bert: bytes) -> None:
+    session = vkq.onnx.InferenceSession(bert, any_device)
+    feed = text(1, 5)
+    feed["input_ids"][0, 3] = WORDS
+    with pytest.raises(vkq.ArgumentError, match=rf"'input_ids' .* to {WORDS}; .* -{WORDS} to {WORDS - 1}"):
+        session.run(None, feed)
+    feed["input_ids"][0, 3] = 1 << 31
+    with pytest.raises(vkq.ArgumentError, match=r"'input_ids' holds \d+ to 2147483648; .*must fit int32"):
+        session.run(None, feed)
+    feed["input_ids"][0, 3] = -WORDS  # counts from the end
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
+
+
+@pytest.mark.parametrize("ids", ["int32", "int64"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "int8", "uint8"])
+@pytest.mark.parametrize(
+    ("shape", "axis", "count"),
+    [((7, 5), 0, (2, 3)), ((3, 4, 6), 1, ()), ((2, 3, 2, 9), -1, (5,)), ((3,), 0, (0,))],
+)
+def test_rows_are_chosen_by_numbers_of_the_run(
+    device: vkq.Device, shape: tuple[int, ...], axis: int, count: tuple[int, ...], dtype: str, ids: str
+) -> None:
+    r = np.random.default_rng(5)
+    x, size = r.integers(-100, 100, shape).astype(np.int8).astype(dtype), shape[axis]
+    feed = {"x": x, "i": r.integers(-size, size, count).astype(ids)}
+    check(device, model([node("Gather", "x i", axis=axis)], feed, {}, dtype), feed)
+
+
+def test_rows_of_a_quantized_table_stay_in_8_bits(any_device: vkq.Device) -> None:
+    """No float32 copy of an embedding is made."""
+    table = np.random.default_rng(0).integers(-128, 128, (50, 6)).astype(np.int8)
+    constants = {"w": table, "s": np.float32(0.1), "z": np.int8(3)}
+    feed = {"i": np.array([[0, 49, -1]])}
+    data = model([node("DequantizeLinear", "w s z", "d"), node("Gather", "d i")], feed, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(data, feed)[0])
+    (made,) = session._executables.kept.values()
+    assert [one.op for one in made.graph.nodes] == ["Gather", "dequantize"]
+    assert {a.dtype.name for a in made.graph.constants.values()} == {"int8"}
+
+
+def integers(*nodes: Node, **constants: Any) -> Graph:
+    """x, of int64, through these nodes to y, with types as the model says them."""
+    arrays = {name: np.asarray(v, np.int64) for name, v in constants.items()}
+    specs = {"x": Spec("int64", (2, 3))} | {name: Spec.of(v) for name, v in arrays.items()}
+    specs |= {name: Spec("int64", (2, 3)) for one in nodes for name in one.outputs}
+    return Graph(["x"], ["y"], list(nodes), arrays, specs)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "bound"),
+    [
+        ([Node("Add", ("x", "c"), ("y",))], {"c": 1}, (-(1 << 24), (1 << 24) - 1)),
+        ([Node("Add", ("x", "c"), ("y",))], {"c": 0}, (-(1 << 31), (1 << 31) - 1)),
+        ([Node("Mul", ("x", "x"), ("y",))], {}, (-(1 << 15), (1 << 15) - 1)),
+        (
+            [Node("Neg", ("x",), ("a",)), Node("Max", ("a", "c"), ("y",))],
+            {"c": 5},
+            (-(1 << 24), (1 << 24) - 1),
+        ),
+        ([Node("Gather", ("c", "x"), ("y",))], {"c": range(9)}, (-9, 8)),
+    ],
+    ids=["plus one", "plus zero", "square", "negative", "rows"],
+)
+def test_inputs_are_bounded_so_that_int32_holds(
+    nodes: list[Node], constants: dict[str, Any], bound: tuple[int, int]
+) -> None:
+    held = hold_types(integers(*nodes, **constants))
+    assert held.bounds == {"x": bound}
+    assert {held.specs[name].dtype for one in held.nodes for name in one.outputs} == {"int32"}
+
+
+def test_arithmetic_that_could_leave_int32_stays_wide() -> None:
+    nodes = [Node("Mul", ("x", "c"), ("y",), {}, "far")]
+    held = hold_types(integers(*nodes, c=1 << 40))
+    assert [one.op for one in held.nodes] == ["Cast", "Mul"]
+    assert "may leave int32" in held.nodes[0].attributes["why"]
+    assert held.specs["y"].dtype == "int64"
+
+
+def test_wide_arithmetic_is_refused_by_name_or_the_fallbacks(any_device: vkq.Device) -> None:
+    nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
+    feed = {"x": np.array([3, -7])}
+    data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(vkq.onnx.fallback.FallbackWarning):
+        assert session.run(None, feed)[0].tolist() == [3, -7]
+
+
+def test_what_the_host_computes_is_counted(any_device: vkq.Device) -> None:
+    """Arithmetic of int64 that a device cannot: x counts as a constant."""
+    nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
+    feed = {"x": np.array([3, -7])}
+    data = model(nodes, feed, {"c": np.array(1 << 40)}, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    assert session.run(None, feed)[0].tolist() == [3, -7]
+    assert "3 nodes depend on ['x'] alone, which count as constants: the host" in str(session.explain())
+
+
+def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
+    """They count as constants; ids beside them do not."""
+    nodes = [node("Slice", "w zero n", "rows"), node("Gather", "rows i")]
+    constants = {"w": np.arange(12, dtype=np.float32).reshape(6, 2), "zero": np.array([0])}
+    feed = {"n": np.array([4]), "i": np.array([3, 0])}
+    data = model(nodes, feed, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    for n, i in ((4, [3, 0]), (4, [1, 1]), (6, [5, 2])):
+        given = {"n": np.array([n]), "i": np.array(i)}
+        np.testing.assert_array_equal(session.run(None, given)[0], constants["w"][:n][i])
+    assert session._constant == {"n"}
+    assert len(session._executables.kept) == 2
