@@ -155,11 +155,10 @@ def collapsed(
     return tuple(d for d, _ in axes), [tuple(s[k] for _, s in axes) for k in range(len(operands))]
 
 
-def fits(chain: Chain, shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
-    """Whether one kernel can have these buffers and push constants."""
+def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
+    """Whether the push constants of one kernel can hold how inputs broadcast."""
     sizes, strides = collapsed(shape, shapes)
-    words = 2 + len(sizes) + len(sizes) * len(strides)
-    return len(chain.inputs) + len(chain.results) <= MOST_BUFFERS and 4 * words <= MAX_BYTES
+    return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
 
 
 @functools.lru_cache(4096)

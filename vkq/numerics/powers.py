@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .exponential import LN2, clamped, exp_parts, pair_product, split_log
-from .rational import Pair, pair_quotient
+from .rational import Pair, multiply, pair_quotient
 from .steps import (
     INFINITY,
     SIGN,
@@ -25,7 +25,7 @@ LN2_MORE = (-2.12194440e-4, 1.6465949582897082e-12)  # log(2) - LN2[0] as a pair
 
 
 def power(x: Number, y: Number) -> Number:
-    """x^y as C's pow: within 0.9 units. Negative numbers have powers of whole y alone, 1 is 1^NaN, x^0 is
+    """x^y as C's pow: within 0.9 units, squares rounded. Negative x have powers of whole y; 1^NaN and x^0 are
     1."""
     size = magnitude(x)
     high, low = _log(size)
@@ -41,6 +41,7 @@ def power(x: Number, y: Number) -> Number:
     found = found ^ (negative & odd).where(SIGN, 0, "u")
     found = (negative & ~whole & ~size.u.equals(0) & ~size.u.equals(INFINITY)).where(np.nan, found)
     found = (is_nan(x) | is_nan(y)).where(np.nan, found)
+    found = y.equals(2.0).where(multiply(x, x), found)
     return (magnitude(y).u.equals(0) | x.u.equals(0x3F800000)).where(1.0, found)
 
 

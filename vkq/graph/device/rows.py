@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import gates, groups, layers, movement, quantization, real
+from . import chains, gates, groups, layers, movement, quantization, real
 from .context import (
     BYTES,
     OF_LAYERS,
@@ -206,4 +206,5 @@ ROWS: dict[str, DeviceOperator] = {
     **quantization.ROWS,
     **groups.ROWS,
     **real.ROWS,
+    **chains.ROWS,
 }

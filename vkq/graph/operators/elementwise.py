@@ -1,4 +1,4 @@
-"""Element-wise operators of ONNX, in float32 step by step (each function correctly rounded)."""
+"""Element-wise operators of ONNX: on float32, float16, int32 and bool in the steps that a device takes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError
+from ...numerics.described import TESTS, WHOLE_TESTS, applied, array_of, number_of, takes
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, broadcast, one, same, there
 
+Computation = Callable[[Node, Sequence["Array | None"]], list[Array]]
 Unary = Callable[[Array, Mapping[str, Any]], Any]
 erf = np.vectorize(math.erf, otypes=[np.float64])
 SIXTH = np.float32(1 / 6)  # ONNX's HardSwish multiplies by it
@@ -67,6 +69,7 @@ STEPPED: dict[str, Unary] = {
         a.get("gamma", 1.0507009873554805)
         * np.where(x > 0, x, a.get("alpha", 1.6732632423543772) * (np.exp(np.minimum(x, 0)) - 1))
     ),
+    "BitwiseNot": lambda x, a: np.invert(x),
     "ThresholdedRelu": lambda x, a: np.where(x > a.get("alpha", 1.0), x, 0),
 }
 BINARY: dict[str, Callable[[Array, Array], Any]] = {
@@ -76,6 +79,9 @@ BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "Div": lambda a, b: a / b if a.dtype.kind == "f" else np.trunc(a / b),
     "Pow": np.power,
     "PRelu": lambda x, slope: np.where(x >= 0, x, slope * x),
+    "BitwiseAnd": np.bitwise_and,
+    "BitwiseOr": np.bitwise_or,
+    "BitwiseXor": np.bitwise_xor,
 }
 COMPARISONS: dict[str, Callable[[Array, Array], Any]] = {
     "Equal": np.equal,
@@ -90,55 +96,92 @@ COMPARISONS: dict[str, Callable[[Array, Array], Any]] = {
 VARIADIC: dict[str, Callable[[Array, Array], Any]] = {"Max": np.maximum, "Min": np.minimum, "Sum": np.add}
 
 
-def _rounded(f: Unary) -> Operator:
+def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: int = 0) -> Computation:
+    """The steps that a device takes, for numbers of its types (`vkq.numerics.described`), else NumPy's.
+    *first*: the operand whose type is that of the arithmetic."""
+
     def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-        given = there(x[0])
+        given, attributes = [v for v in x if v is not None], dict(node.attributes)
+        dtype = there(x[first]).dtype.name
         with np.errstate(all="ignore"):
-            return one(np.asarray(f(given.astype(np.float64), node.attributes)).astype(given.dtype))
+            known = takes(op, dtype) and (op != "Cast" or takes(op, attributes["to"]))
+            if not known:
+                return one(otherwise(node, given))
+            if op == "Clip":
+                bounds = zip(("min", "max"), (*x[1:], None, None), strict=False)
+                attributes["bounds"] = tuple(name for name, v in bounds if v is not None)
+            found = applied(op, attributes, dtype, *map(number_of, given))
+            tests = op in TESTS or op in WHOLE_TESTS
+            return one(array_of(found, attributes["to"] if op == "Cast" else "bool" if tests else dtype))
 
-    return Operator("elementwise", same, compute)
-
-
-def _stepped(f: Unary) -> Operator:
-    def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-        given = there(x[0])
-        own = {k: given.dtype.type(v) if isinstance(v, float) else v for k, v in node.attributes.items()}
-        with np.errstate(all="ignore"):
-            return one(np.asarray(f(given, own), given.dtype))
-
-    return Operator("elementwise", same, compute)
+    return compute
 
 
-def _binary(f: Callable[[Array, Array], Any], dtype: str | None = None, least: int = 2) -> Operator:
-    def compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
-        given = [there(v) for v in x]
-        total = given[0]
-        with np.errstate(all="ignore"):
-            for other in given[1:]:
-                total = np.asarray(f(total, other))
-            return one(total.astype(dtype or given[0].dtype))
+def _rounded(op: str, f: Unary) -> Operator:
+    def otherwise(node: Node, x: list[Array]) -> Any:
+        return np.asarray(f(x[0].astype(np.float64), node.attributes)).astype(x[0].dtype)
 
-    return Operator("elementwise", lambda x: broadcast(x, dtype, least), compute)
+    return Operator("elementwise", same, _described(op, otherwise))
+
+
+def _stepped(op: str, f: Unary) -> Operator:
+    def otherwise(node: Node, x: list[Array]) -> Any:
+        kind = x[0].dtype.type
+        own = {k: kind(v) if isinstance(v, float) else v for k, v in node.attributes.items()}
+        return np.asarray(f(x[0], own), x[0].dtype)
+
+    return Operator("elementwise", same, _described(op, otherwise))
+
+
+def _binary(op: str, f: Callable[[Array, Array], Any], dtype: str | None = None, least: int = 2) -> Operator:
+    def otherwise(node: Node, x: list[Array]) -> Any:
+        total = x[0]
+        for other in x[1:]:
+            total = np.asarray(f(total, other))
+        return total.astype(dtype or x[0].dtype)
+
+    return Operator("elementwise", lambda x: broadcast(x, dtype, least), _described(op, otherwise))
+
+
+def _mean(node: Node, x: list[Array]) -> Any:
+    return np.asarray(sum(v.astype(np.float64) for v in x) / len(x)).astype(x[0].dtype)
+
+
+def _modulo(node: Node, x: list[Array]) -> Any:
+    return np.asarray((np.fmod if node.attributes.get("fmod", 0) else np.mod)(x[0], x[1]), x[0].dtype)
+
+
+def _is_infinite(node: Node, x: list[Array]) -> Any:
+    up, down = (node.attributes.get(f"detect_{name}", 1) for name in ("positive", "negative"))
+    return (np.isposinf(x[0]) & bool(up)) | (np.isneginf(x[0]) & bool(down))
 
 
 def _clip(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    given = there(x[0])
-    low, high = (x[i] if i < len(x) else None for i in (1, 2))
-    given = given if low is None else np.maximum(given, low.reshape(()))
-    return one(given if high is None else np.minimum(given, high.reshape(())))
+    """A bound is one number, whatever its axes."""
+    bounds = [None if v is None else v.reshape(()) for v in x[1:]]
 
+    def otherwise(node: Node, given: list[Array]) -> Any:
+        low, high = (bounds[i] if i < len(bounds) else None for i in (0, 1))
+        found = given[0] if low is None else np.maximum(given[0], low)
+        return found if high is None else np.minimum(found, high)
 
-def _cast(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    with np.errstate(all="ignore"):
-        return one(there(x[0]).astype(node.attributes["to"]))
-
-
-def _cast_like(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    return one(there(x[0]).astype(there(x[1]).dtype))
+    return _described("Clip", otherwise)(node, [x[0], *bounds])
 
 
 def _where(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    return one(np.where(there(x[0]), there(x[1]), there(x[2])))
+    def otherwise(node: Node, given: list[Array]) -> Any:
+        return np.where(*given)
+
+    return _described("Where", otherwise, 1)(node, [there(x[0]).astype(bool), *x[1:]])
+
+
+def _cast_like(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    to = {"to": there(x[1]).dtype.name}
+    return _cast(Node("Cast", node.inputs[:1], node.outputs, to), x[:1])
+
+
+def _test(op: str, otherwise: Callable[[Node, list[Array]], Any], least: int = 1) -> Operator:
+    return Operator("elementwise", lambda x: broadcast(x, "bool", least), _described(op, otherwise))
 
 
 def normalization(node: Node, x: Sequence[Array]) -> tuple[Array, Array]:
@@ -167,15 +210,18 @@ def _like_normalized(x: Inputs) -> list[Spec]:
     return [spec]
 
 
+_cast = _described("Cast", lambda node, x: x[0].astype(node.attributes["to"]))
 OPERATORS: dict[str, Operator] = {
-    **{name: _rounded(f) for name, f in ROUNDED.items()},
-    **{name: _stepped(f) for name, f in STEPPED.items()},
-    **{name: _binary(f) for name, f in BINARY.items()},
-    **{name: _binary(f, least=1) for name, f in VARIADIC.items()},
-    **{name: _binary(f, "bool") for name, f in COMPARISONS.items()},
-    "Not": Operator(
-        "elementwise", lambda x: broadcast(x, "bool"), lambda node, x: one(~there(x[0]).astype(bool))
-    ),
+    **{name: _rounded(name, f) for name, f in ROUNDED.items()},
+    **{name: _stepped(name, f) for name, f in STEPPED.items()},
+    **{name: _binary(name, f) for name, f in BINARY.items()},
+    **{name: _binary(name, f, least=1) for name, f in VARIADIC.items()},
+    **{name: _binary(name, f, "bool") for name, f in COMPARISONS.items()},
+    "Mean": Operator("elementwise", lambda x: broadcast(x), _described("Mean", _mean)),
+    "Mod": Operator("elementwise", lambda x: broadcast(x, None, 2), _described("Mod", _modulo)),
+    "Not": _test("Not", lambda node, x: ~x[0].astype(bool)),
+    "IsNaN": _test("IsNaN", lambda node, x: np.isnan(x[0])),
+    "IsInf": _test("IsInf", _is_infinite),
     "Clip": Operator("elementwise", same, _clip),
     "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),
     "CastLike": Operator("elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _cast_like),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import elementwise, groups, movement, number, quantized
+from . import chains, elementwise, groups, movement, number, quantized
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
@@ -15,6 +15,7 @@ TABLE: dict[str, Operator] = {
     **number.OPERATORS,
     **quantized.OPERATORS,
     **groups.OPERATORS,
+    **chains.OPERATORS,
 }
 
 

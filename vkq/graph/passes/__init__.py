@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..graph import Graph
 from .after import into_convolutions
 from .branches import side_by_side
+from .chains import chain_elements
 from .constants import fold_constants, fold_weights
 from .guards import without_guards
 from .integers import to_integers
@@ -38,6 +39,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     quantize_in_convolutions,
     side_by_side,
     into_convolutions,
+    chain_elements,
 )
 
 

@@ -94,7 +94,7 @@ class Sweep:
         """Whether a node is the old graph's, and reads what it read there."""
         specs, constants = self.old.specs, self.old.constants
         return id(node) in self._inferred and all(
-            self.specs[name] == specs[name] and self.constants.get(name) is constants.get(name)
+            self.specs[name] == specs.get(name) and self.constants.get(name) is constants.get(name)
             for name in node.inputs
             if name
         )

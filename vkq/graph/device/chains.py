@@ -1,0 +1,37 @@
+"""Chains of element-wise operators on a device: one dispatch each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...kernels.chain import Chain, chained
+from ...kernels.quantize import dequantized, quantized
+from ...numerics.qparams import QParams
+from ...runtime.builder import Value
+from ..graph import Node
+from .context import BYTES, Context, DeviceOperator, anything, unnamed
+
+
+def _as_numbers(dtype: str) -> QParams:
+    """Bytes as the whole numbers that they are."""
+    return QParams.of(np.float32(1), np.zeros((), dtype)[()])
+
+
+def _chain(context: Context, node: Node) -> tuple[Value, ...]:
+    b, chain = context.builder, node.attributes["chain"]
+    assert isinstance(chain, Chain)
+    inputs = []
+    for name in node.inputs:
+        value = context.value(name)
+        if value.spec.dtype in BYTES:
+            q = _as_numbers(value.spec.dtype)
+            value = b.once(value, "numbers", lambda value=value, q=q: dequantized(b, value, q))  # type: ignore[misc]
+        inputs.append(value)
+    found = chained(b, chain, inputs, node.attributes["shape"])
+    return tuple(
+        unnamed(context, quantized(b, value, _as_numbers(dtype))) if dtype in BYTES else value
+        for value, dtype in zip(found, node.attributes["gives"], strict=True)
+    )
+
+
+ROWS = {"chain": DeviceOperator(anything, _chain, (*BYTES, "float32", "int32", "float16", "bool"))}

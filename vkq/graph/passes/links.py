@@ -1,0 +1,116 @@
+"""What an element-wise node is in a chain, and the links that say it (`vkq.kernels.chain`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from ...kernels.chain import Chain, Link, named
+from ...numerics.described import LOGIC, TESTS, WHOLE_TESTS, takes
+from ..graph import Graph, Node
+
+BYTES = ("int8", "uint8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Element:
+    """An element-wise node: the type that it computes in, those of its operands, and that of its result."""
+
+    node: Node
+    dtype: str
+    operands: tuple[str, ...]
+    result: str
+
+
+class Writer:
+    """Writes a chain's links: a number for each value, constants before the links' results."""
+
+    def __init__(self, graph: Graph, inputs: Sequence[str], types: Sequence[str]):
+        self.graph, self.inputs = graph, tuple(types)
+        self.constants: list[tuple[str, float]] = []
+        self.links: list[Link] = []
+        # ("input" | "constant" | "link", which of them), and the type
+        self.values: dict[str, tuple[tuple[str, int], str]] = {
+            name: (("input", i), dtype) for i, (name, dtype) in enumerate(zip(inputs, types, strict=True))
+        }
+
+    def add(self, element: Element) -> None:
+        node = element.node
+        names = [name for name in node.inputs if name]
+        operands = [self._operand(name, dtype) for name, dtype in zip(names, element.operands, strict=True)]
+        attributes = dict(node.attributes)
+        if node.op == "Clip":
+            bounds = zip(("min", "max"), (node.input(1), node.input(2)), strict=True)
+            attributes["bounds"] = tuple(which for which, name in bounds if name)
+        if node.op == "Cast" and element.result in BYTES:  # a whole number, kept as bytes
+            whole = self._link("Cast", operands, element.dtype, "int32", {"to": "int32"})
+            made = self._link("Cast", [whole], "int32", "float32", {"to": "float32"})
+        else:
+            made = self._link(node.op, operands, element.dtype, element.result, attributes)
+        self.values[node.outputs[0]] = made, element.result
+
+    def _operand(self, name: str, dtype: str) -> tuple[str, int]:
+        if name in self.graph.constants and name not in self.values:
+            value = self.graph.constants[name].reshape(-1)[0]
+            self.constants.append((dtype, float(value) if dtype.startswith("float") else int(value)))
+            return "constant", len(self.constants) - 1
+        number, own = self.values[name]
+        held = "float32" if own in BYTES else own
+        return number if held == dtype else self._link("Cast", [number], held, dtype, {"to": dtype})
+
+    def _link(
+        self,
+        op: str,
+        operands: Sequence[tuple[str, int]],
+        dtype: str,
+        result: str,
+        attributes: dict[str, object],
+    ) -> tuple[str, int]:
+        self.links.append(Link(op, tuple(operands), dtype, result, named(attributes)))  # type: ignore[arg-type]
+        return "link", len(self.links) - 1
+
+    def result(self, name: str) -> tuple[tuple[str, int], str]:
+        """A value as it is kept, and its type there: flags as bytes."""
+        number, dtype = self.values[name]
+        if dtype == "bool":
+            return self._link("Cast", [number], "bool", "float32", {"to": "float32"}), "uint8"
+        return number, dtype
+
+    def chain(self, results: Sequence[tuple[str, int]]) -> Chain:
+        first = {"input": 0, "constant": len(self.inputs)}
+        first["link"] = first["constant"] + len(self.constants)
+
+        def place(number: tuple[str, int]) -> int:
+            return first[number[0]] + number[1]
+
+        links = [
+            dataclasses.replace(link, operands=tuple(place(o) for o in link.operands))  # type: ignore[arg-type]
+            for link in self.links
+        ]
+        return Chain(self.inputs, tuple(self.constants), tuple(links), tuple(place(r) for r in results))
+
+
+def element_of(graph: Graph, node: Node) -> Element | None:
+    """What an element-wise node is in a chain; None where it is none."""
+    names = [name for name in node.inputs if name]
+    if len(node.outputs) != 1 or not names or node.op == "Identity" or "why" in node.attributes:
+        return None
+    types = [graph.specs[name].dtype for name in names]
+    result = graph.specs[node.outputs[0]].dtype
+    if math.prod(graph.specs[node.outputs[0]].shape) == 0:
+        return None
+    if node.op == "Cast":
+        dtype = "float32" if types[0] in BYTES else types[0]
+        known = takes("Cast", dtype) and (takes("Cast", result) or result in BYTES)
+        return Element(node, dtype, (dtype,), result) if known else None
+    if node.op == "Where":
+        flags = types[0] in ("bool", *BYTES) and types[1] == types[2] and takes("Where", types[1])
+        return Element(node, types[1], ("bool", types[1], types[1]), types[1]) if flags else None
+    if node.op in LOGIC and node.op not in TESTS:
+        held = all(dtype in ("bool", *BYTES) for dtype in types)
+        return Element(node, "bool", ("bool",) * len(types), "bool") if held else None
+    if len(set(types)) != 1 or not takes(node.op, types[0]):
+        return None
+    test = node.op in (TESTS if types[0].startswith("float") else WHOLE_TESTS) or types[0] == "bool"
+    return Element(node, types[0], tuple(types), "bool" if test else types[0])
