@@ -23,6 +23,7 @@ from ..runtime.device import Device
 from ..runtime.opened import default_device
 from ..runtime.programs import Progress
 from ..shader.catalog import catalog
+from .batch import BatchCheck
 from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, columns, groups, trial_shapes
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
@@ -232,7 +233,8 @@ class InferenceSession:
         inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
         number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
         from which the device takes them by itself, when a batch is complete: what fills one array again and
-        again needs a *batch* of 1, or copies.
+        again needs a *batch* of 1, or copies. ArgumentError, before anything runs, where axis 0 of the output
+        is not the batch, or its rows may mix inputs.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")
@@ -243,8 +245,9 @@ class InferenceSession:
     def _mapped(self, inputs: Iterable[Any], batch: int) -> Iterator[Any]:
         first, output = self.model.inputs[0].name, self.model.outputs[0].name
         waiting: deque[Callable[[], Array]] = deque()
+        check = BatchCheck(self.model, output, self._constant)
         for group in groups(inputs, batch):
-            waiting.append(self._begun(columns(group, first), output))
+            waiting.append(self._begun(check(columns(group, first)), output))
             if len(waiting) > AHEAD:
                 yield from self._declared(output, waiting.popleft()())
         for finish in waiting:

@@ -1,0 +1,135 @@
+"""Whether axis 0 of a model's result is the batch: what `InferenceSession.map` has to know.
+
+Every value of the graph is followed from the inputs, with this batch and with one input more: the batch is an
+axis that alone grows by one, as long as no node on the way may exchange or mix its elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, VkqError
+from ..graph.graph import Array, Graph, Node
+from ..graph.operators.movement import margins
+from ..graph.operators.operator import axis_of
+from .feed import alike, checked_feed
+from .reader import Model, fixed
+
+Rows = Mapping[str, list[Array]]
+Shapes = Mapping[str, tuple[int, ...]]
+MIXED = -1
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+WHEREVER = ("MatMul", "Gemm", "Transpose", "Slice", "Pad", "Concat")  # the batch may move with its axis
+ALONG = {  # operators that mix or exchange the elements of an axis, with its default
+    "Softmax": -1, "LogSoftmax": -1, "Hardmax": -1, "TopK": -1, "Gather": 0, "GatherElements": 0,
+}  # fmt: skip
+IN_TIME = ("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM")  # axis 0 is time, axis 1 the batch
+NEVER = (
+    "CumSum", "NonZero", "Unique", "ReverseSequence", "Compress", "GatherND", "ScatterND", "ScatterElements",
+    "Einsum",
+)  # fmt: skip
+
+
+class BatchCheck:
+    """Refuses batches whose result has another axis 0, before they run; once for each shape of an input."""
+
+    def __init__(self, model: Model, output: str, constant: Container[str]):
+        self.model, self.output, self.constant = model, output, constant
+        self._known: set[Any] = set()
+
+    def __call__(self, rows: Rows) -> Rows:
+        """The rows of a batch as they are."""
+        shapes = {name: (len(x), *x[0].shape) for name, x in rows.items()}
+        key = tuple((name, shape[1:]) for name, shape in shapes.items())
+        if key not in self._known:
+            given = {name: np.stack(alike(name, x)) for name, x in rows.items() if name in self.constant}
+            whole = {name: np.broadcast_to(x[0], shapes[name]) for name, x in rows.items()} | given
+            checked_feed(self.model.inputs, whole, self.constant)
+            self._check(shapes, given)
+            self._known.add(key)
+        return rows
+
+    def _check(self, shapes: Shapes, given: Mapping[str, Array]) -> None:
+        count = next(iter(shapes.values()))[0]
+        one = _graph(self.model, shapes, given, 0)
+        shape = one.specs[self.output].shape
+        why = f"has shape {list(shape)} for a batch of {count}"
+        if shape[:1] == (count,):
+            if count == 1 and all(a.shape[:1] == (1,) for a in self.model.inputs):
+                return  # it takes no other batch
+            try:
+                more = _graph(self.model, shapes, given, 1)
+            except (VkqError, ValueError):
+                return  # a model of this batch alone
+            if _axes(one, more, count).get(self.output, 0) == 0:
+                return
+            why += f", {list(more.specs[self.output].shape)} for {count + 1}, and may mix or exchange inputs"
+        raise ArgumentError(
+            f"map: output {self.output!r} {why}; its axis 0 must be the batch, a row for each input: use run"
+        )
+
+
+def _graph(model: Model, shapes: Shapes, given: Mapping[str, Array], more: int) -> Graph:
+    """The model for so many inputs more."""
+    known = {name: np.concatenate([x, *[x[:1]] * more]) for name, x in given.items()}
+    return fixed(model, known).at({name: (shape[0] + more, *shape[1:]) for name, shape in shapes.items()})
+
+
+def _axes(one: Graph, more: Graph, count: int) -> dict[str, int]:
+    """Which axis is the batch, of every value that depends on the inputs; `MIXED` where that is not known."""
+    found = dict.fromkeys(one.inputs, 0)
+    for node in one.nodes:
+        read = {name: found[name] for name in node.inputs if name in found}
+        for name in filter(None, node.outputs if read else ()):
+            axis = _grown(one, more, name, count)
+            kept = axis != MIXED and all(_keeps(one, node, each, at, name, axis) for each, at in read.items())
+            found[name] = axis if kept else MIXED
+    return found
+
+
+def _grown(one: Graph, more: Graph, name: str, count: int) -> int:
+    """The axis of a value that alone grew, from *count* by one."""
+    if name not in more.specs or len(one.specs[name].shape) != len(more.specs[name].shape):
+        return MIXED
+    pairs = list(zip(one.specs[name].shape, more.specs[name].shape, strict=True))
+    grown = [i for i, (a, b) in enumerate(pairs) if a != b]
+    return grown[0] if len(grown) == 1 and pairs[grown[0]] == (count, count + 1) else MIXED
+
+
+def _keeps(graph: Graph, node: Node, name: str, at: int, result: str, axis: int) -> bool:
+    """Whether element i of the batch, axis *at* of an input, becomes element i of the result's axis."""
+    op, shape, made = node.op, graph.specs[name].shape, graph.specs[result].shape
+    if op == "foreign":
+        op, inner = node.attributes["op"], node.attributes["attributes"]
+        node = Node(op, node.inputs, node.outputs, inner, node.source)
+    if at == MIXED or op in NEVER:
+        return False
+    if op in IN_TIME:
+        return at == 1
+    if op in RESHAPES:
+        return math.prod(shape[:at]) == math.prod(made[:axis])
+    if op in ALONG and name == node.inputs[0]:
+        return axis_of(node, len(shape), ALONG[op]) != at
+    if op == "LayerNormalization":
+        return axis_of(node, len(shape), -1) > at
+    if op in ("Slice", "Pad"):
+        return _whole(graph, node, at, len(shape))
+    # else the same axis from the first on, or from the last on, as arrays are broadcast
+    return op in WHEREVER or at == axis == 0 or len(shape) - at == len(made) - axis
+
+
+def _whole(graph: Graph, node: Node, at: int, rank: int) -> bool:
+    """Whether a Slice or Pad leaves all of an axis, whose size it keeps, in its order."""
+    arrays = [graph.constants.get(name) for name in node.inputs[1:]]
+    numbers = [None if array is None else [int(v) for v in array.reshape(-1)] for array in arrays]
+    numbers += [None] * (4 - len(numbers))
+    if node.op == "Pad":
+        return numbers[0] is not None and margins(node, rank, numbers[0], numbers[2])[at] == (0, 0)
+    axes, steps = numbers[2] or range(rank), numbers[3]
+    return steps is None or all(
+        step > 0 for axis, step in zip(axes, steps, strict=False) if axis % rank == at
+    )
