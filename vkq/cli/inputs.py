@@ -158,7 +158,7 @@ def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, .
 
 def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
     """A picture as the model takes it: scaled to its size, (N, C, H, W) or (N, H, W, C), in [0, 1] less the
-    mean by the standard deviation, or as bytes for an 8-bit input."""
+    mean by the standard deviation, or as bytes for an 8-bit input. Pixels of 16 bits are rounded to 8."""
     try:
         from PIL import Image
     except ImportError:
@@ -168,6 +168,7 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
     first = shape[1] in (1, 3)
     channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
     with Image.open(path) as image:
+        image = _eight_bits(Image, image, path)
         scaled = image.convert("L" if channels == 1 else "RGB").resize(
             (width, height), Image.Resampling.BILINEAR
         )
@@ -182,6 +183,22 @@ def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: arg
         array = (pixels ^ np.uint8(0x80)).view(np.int8)
     whole = array.transpose(2, 0, 1)[None] if first else array[None]
     return np.ascontiguousarray(np.broadcast_to(whole, shape))
+
+
+def _eight_bits(pillow: Any, image: Any, path: Path) -> Any:
+    """A picture whose pixels have 8 bits. Those of 16 become round(v / 257), so that 65535 is 255, where
+    Pillow would cut them off at 255. Numbers of 32 bits and real ones have no range that is known."""
+    whole = image.mode == "I" and image.format in ("PNG", "PPM")  # of 16 bits, in a wider type
+    if image.mode.startswith("I;16") or whole:
+        pixels = np.asarray(image).astype(np.uint32)
+        return pillow.fromarray(((pixels + 128) // 257).astype(np.uint8))
+    if image.mode[0] in "IF":
+        kind = "real numbers" if image.mode == "F" else "32-bit integers"
+        raise ArgumentError(
+            f"{path} has pixels of {kind}, whose range is not known; save them with 8 or 16 bits, or give the"
+            " numbers that the model takes as an .npy file"
+        )
+    return image
 
 
 def _three(text: str, channels: int) -> Any:

@@ -227,14 +227,12 @@ class InferenceSession:
 
     @checked
     def map(self, inputs: Iterable[Any], batch: int = 1) -> Iterator[Any]:
-        """The first output for each of *inputs*, in order, while the next batch is being uploaded and
-        computed.
+        """The first output for each of *inputs*, in order, while the next batch is uploaded and computed.
 
         inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
         number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
         from which the device takes them by itself, when a batch is complete: what fills one array again and
-        again needs a *batch* of 1, or copies. ArgumentError, before anything runs, where axis 0 of the output
-        is not the batch, or its rows may mix inputs.
+        again needs a *batch* of 1, or copies. ArgumentError first where the output's axis 0 is not the batch.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")
@@ -246,8 +244,8 @@ class InferenceSession:
         first, output = self.model.inputs[0].name, self.model.outputs[0].name
         waiting: deque[Callable[[], Array]] = deque()
         check = BatchCheck(self.model, output, self._constant)
-        for group in groups(inputs, batch):
-            waiting.append(self._begun(check(columns(group, first)), output))
+        for rows in (columns(group, first) for group in groups(inputs, batch)):
+            waiting.append(self._begun(check(rows), output))
             if len(waiting) > AHEAD:
                 yield from self._declared(output, waiting.popleft()())
         for finish in waiting:
