@@ -106,7 +106,7 @@ def test_every_kind_of_problem_has_choices(device: Device) -> None:
         ("linear[M=40,K=32,N=48]/seed=1", {"gemm_q8ta_q8csw__staged"}),
         (
             "conv2d[N=1,IC=8,H=9,W=9,OC=32,KH=3,KW=3,padding=1]/seed=1",
-            {"im2col_q8__gather", "conv2d_q8ta_q8csw__staged"},
+            {"im2col_q8__gather", "conv2d_q8ta_q8csw__staged", "conv2d_q8ta_q8csw__direct"},
         ),
         ("linear[M=19,K=64,N=12]/scheme=q4gsw", {"gemv_q4gsw__split", "gemm_q4gsw__staged"}),
     ):

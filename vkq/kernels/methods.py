@@ -13,6 +13,7 @@ from ..errors import ArgumentError, MethodError
 from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
 from ..select.path import COOPMAT
+from ..select.tuner import is_asked, ranked
 from .depthwise import Depthwise
 from .direct import LAYOUTS, Direct
 from .float_methods import FLOAT_METHODS
@@ -116,6 +117,7 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
 
+KIND = "method of a convolution"  # of what is ranked (`vkq.select.tuner`)
 METHODS = [
     Method(
         "pointwise",
@@ -213,6 +215,8 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
     reason.
     """
     check_name(name)
+    if name == "auto" and is_asked(KIND):
+        return _picked(c, p)
     able: list[Method] = []
     reason: str | None = ""
     for method in METHODS:
@@ -231,3 +235,12 @@ def method_for(c: Convolution, p: Conv2dProblem, name: str = "auto") -> tuple[Me
             f"conv2d: method {name} cannot be taken: {reason}; method='auto' chooses one that can"
         )
     return able[0], "asked for by name"
+
+
+def _picked(c: Convolution, p: Conv2dProblem) -> tuple[Method, str]:
+    """The method that is picked, of all that can take the problem; else the first that should."""
+    able = [one for one in METHODS if one.floats != c.integer and one.refusal(c, p) is None]
+    merits = {one: one.merit(c, p) for one in able}
+    best_first = sorted(able, key=lambda one: not merits[one])
+    method = ranked(KIND, best_first, lambda one: f"{one.name} of {one.takes}")[0]
+    return method, merits[method] or "it was the fastest when it was tuned"
