@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from vkq.bench.network import Network
+from vkq.cli import main
 from vkq.graph.graph import Graph, Node, Spec
 from vkq.graph.passes.types import hold_types
 from vkq.ops.linear import Linear
@@ -156,3 +159,37 @@ def test_lengths_of_a_run_decide_a_shape(any_device: vkq.Device) -> None:
         np.testing.assert_array_equal(session.run(None, given)[0], constants["w"][:n][i])
     assert session._constant == {"n"}
     assert len(session._executables.kept) == 2
+
+
+def test_inspect_says_what_a_session_does(
+    bert: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids are data, so that nothing runs nowhere; integers that a device cannot take, the host takes."""
+    (tmp_path / "bert.onnx").write_bytes(bert)
+    assert main(["inspect", str(tmp_path / "bert.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert "nowhere" not in said
+    assert "input   input_ids: int64['batch', 'length'], here [1, 32]" in said
+    nodes = [node("Mul", "x c", "m"), node("Div", "m c", "d"), node("Cast", "d", to=1)]
+    data = model(nodes, {"x": np.array([3, -7])}, {"c": np.array(1 << 40)}, "float32")
+    (tmp_path / "wide.onnx").write_bytes(data)
+    assert main(["inspect", str(tmp_path / "wide.onnx")]) == 0
+    said = capsys.readouterr().out
+    assert "host    Mul" in said
+    assert "3 nodes depend on ['x'] alone" in said
+
+
+def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: vkq.Device) -> None:
+    """With whole numbers in a range: its rows, or what is given."""
+    (tmp_path / "bert.onnx").write_bytes(bert)
+    path = str(tmp_path / "bert.onnx")
+    shapes = [f"{name}=2x9" for name in text(1, 1)]
+    found = Network(path, None, any_device, None, shapes, ["attention_mask=1:2"])
+    assert found.feed["input_ids"].shape == (2, 9)
+    assert 2 < found.feed["input_ids"].max() < WORDS
+    assert found.feed["attention_mask"].min() == found.feed["token_type_ids"].max() == 1
+    assert found.wrong(found.executable.run(found.held), found.expected()[0]) == 0
+    assert "--ids attention_mask=1:2" in found.command
+    for wrong, rule in ((["input_ids=5"], "NAME=LOW:HIGH"), (["other=0:2"], "names .'other'")):
+        with pytest.raises(vkq.ArgumentError, match=rule):
+            Network(path, None, any_device, None, shapes, wrong)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from vkq.bench import nodes, stats, timer
 from vkq.bench.arms import CapturedWork, WorkArm
 from vkq.bench.ceilings import of_path, put_beside
+from vkq.bench.feeds import numbers, ranges_of
 from vkq.bench.result import Failure, NodeTime, Result, Row
 from vkq.bench.run import Progress, Request
 from vkq.check import graph as oracle
@@ -21,6 +22,7 @@ from vkq.errors import ArgumentError, VkqError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
 from vkq.onnx.cpu import cpu_session, unequal
+from vkq.onnx.feed import held, shapes_of
 from vkq.onnx.protobuf import package
 from vkq.onnx.reader import read
 from vkq.onnx.session import InferenceSession
@@ -51,24 +53,26 @@ class Network:
     """A model that a device can run, and what it is given: random images and numbers, always the same. It
     takes no memory there before it runs."""
 
-    def __init__(self, path: str, batch: int | None, device: Device, device_option: str | None = None):
+    def __init__(
+        self,
+        path: str,
+        batch: int | None,
+        device: Device,
+        device_option: str | None = None,
+        shapes: Sequence[str] = (),
+        ids: Sequence[str] = (),
+    ):
         self.model = at_batch(path, batch)
         session = InferenceSession(self.model, device)
-        random = np.random.default_rng(0)
-        shapes = session.trial_shapes()
-        self.feed: dict[str, Array] = {}
-        for argument in session.model.inputs:
-            if argument.dtype != "float32":
-                raise ArgumentError(
-                    f"{path}: the input {argument.name!r} is {argument.dtype}; a model is measured with"
-                    " float32 inputs: use `vkq run --repeat`"
-                )
-            self.feed[argument.name] = random.standard_normal(shapes[argument.name], np.float32)
+        self.feed = numbers(session, shapes_of(session.model, shapes), ranges_of(ids))
+        self.held = {name: held(name, x) for name, x in self.feed.items()}  # as a device has them
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
         self.name = f"{Path(path).name}[{sizes}]"
         self.graph: Graph = session.lowered({name: x.shape for name, x in self.feed.items()})
         self.path = choose_path(device).path
         words = ["vkq", "bench", path, *(["--batch", str(batch)] if batch else [])]
+        words += [word for text in shapes for word in ("--shape", text)]
+        words += [word for text in ids for word in ("--ids", text)]
         self.command = shlex.join(words + (["--device", device_option] if device_option else []))
         self._device = device
 
@@ -97,11 +101,11 @@ class Network:
         """The outputs by ONNX Runtime, or by the oracle where that is not installed or both round; and
         which."""
         if self.rounds:
-            return oracle.run(self.graph, self.feed), f"the NumPy reference's to {NEAR:g}"
+            return oracle.run(self.graph, self.held), f"the NumPy reference's to {NEAR:g}"
         try:
             import onnxruntime
         except ImportError:
-            return oracle.run(self.graph, self.feed), "the NumPy reference's"
+            return oracle.run(self.graph, self.held), "the NumPy reference's"
         session = cpu_session(self.model, "bench")
         found = session.run(list(self.graph.outputs), self.feed)
         return dict(zip(self.graph.outputs, found, strict=True)), f"ONNX Runtime {onnxruntime.__version__}'s"
@@ -138,14 +142,14 @@ def _measure(network: Network, device: Device, request: Request, result: Result,
     wanted, whose = network.expected()
     if not network.executable.plan.steps:
         raise ArgumentError("nothing of it runs on a device: its results do not depend on its inputs")
-    got = network.executable.run(network.feed)
+    got = network.executable.run(network.held)
     wrong = network.wrong(got, wanted)
     size = sum(want.size for want in wanted.values())
     if wrong:
         _fail(network, result, "mismatch", f"{wrong} of {size} outputs are not {whose}")
         return
     work = CapturedWork(device, network.run, 0, rotate=False)
-    arm = WorkArm(work, request.settings, lambda: network.executable.run(network.feed))
+    arm = WorkArm(work, request.settings, lambda: network.executable.run(network.held))
     floors = [nodes.work_of(network.graph, node) for node, _, _ in network.executable.steps]
     for clock in (clock for clock in request.clocks if clock in arm.clocks):
         progress(f"{network.name}: {clock}")

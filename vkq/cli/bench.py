@@ -9,7 +9,7 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from vkq import files
@@ -76,6 +76,11 @@ def _what(add: Callable[..., object]) -> None:
     add("--scheme", choices=SCHEMES, help="how x, weight and y are quantized, or are not (shaders/README.md)")
     add("--scale", choices=SCALES, help="one weight scale per channel or per tensor")
     add("--batch", type=whole(1, 1 << 20), action="append", help="the first axis of a model's inputs")
+    add("--shape", action="append", default=[], metavar="NAME=1x128", help="the shape of a model's input")
+    add(
+        "--ids", action="append", default=[], metavar="NAME=0:30000",
+        help="the range of a model's whole numbers (default: the rows that it has, or 0 and 1)",
+    )  # fmt: skip
     add("--method", help="a way of the layer, by name (see vkq.Conv2d)")
 
 
@@ -142,9 +147,8 @@ def run(options: argparse.Namespace) -> int:
         if options.self_test:
             return _self_test(device)
         request = _request(options, device)
-        batches = options.batch or [None]
         # Read before anything is measured: what is refused is refused at once.
-        networks = [network.Network(m, batch, device, options.device) for m in models for batch in batches]
+        networks = [*_networks(options, models, device)]
         result = _measure(options, device, request, chosen, networks)
     for option, text in (("json", Result.to_json), ("csv", report.comma_separated), ("md", report.markdown)):
         if target := getattr(options, option):
@@ -154,6 +158,12 @@ def run(options: argparse.Namespace) -> int:
     if result.interrupted:
         raise KeyboardInterrupt
     return 1 if result.mismatches or not result.rows else 0
+
+
+def _networks(options: argparse.Namespace, models: list[str], device: Device) -> Iterator[network.Network]:
+    for model in models:
+        for batch in options.batch or [None]:
+            yield network.Network(model, batch, device, options.device, options.shape, options.ids)
 
 
 def _request(options: argparse.Namespace, device: Device) -> Request:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import re
 import zipfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ import numpy as np
 from vkq.cli.common import counted, whole
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
-from vkq.onnx.feed import checked_shapes, trial_shapes
+from vkq.onnx.feed import shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
@@ -42,33 +40,6 @@ def shape_argument(parser: argparse.ArgumentParser) -> None:
         "--shape", action="append", default=[], metavar="NAME=1x3x224x224",
         help="the shape of an input with open sizes; may be repeated",
     )  # fmt: skip
-
-
-def shapes_of(
-    model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
-) -> dict[str, tuple[int, ...]]:
-    """The inputs' shapes: those given and those of arrays; others as the model has them, of sizes that have a
-    name the same, or likely ones."""
-    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
-    for text in given:
-        name, _, sizes = text.rpartition("=")
-        if not re.fullmatch("[0-9]{1,10}(x[0-9]{1,10})*", sizes):
-            raise ArgumentError(f"--shape is {text!r}; write it as NAME=1x3x224x224")
-        shapes[name or model.inputs[0].name] = tuple(int(size) for size in sizes.split("x"))
-    if unknown := sorted(set(shapes) - set(_names(model))):
-        raise ArgumentError(f"--shape names {unknown}; the model takes {_names(model)}")
-    if len(shapes) == len(model.inputs):
-        return checked_shapes(model.inputs, shapes)
-    named: dict[int | str, int] = {
-        dim: size
-        for argument in model.inputs
-        for dim, size in zip(argument.shape, shapes.get(argument.name, ()), strict=False)
-        if isinstance(dim, str)
-    }
-    for name, likely in trial_shapes(model).items():
-        dims = next(a.shape for a in model.inputs if a.name == name)
-        shapes.setdefault(name, tuple(named.get(d, size) for d, size in zip(dims, likely, strict=True)))
-    return checked_shapes(model.inputs, shapes)
 
 
 def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:

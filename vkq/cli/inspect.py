@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from vkq.cli.common import Parsers, add_command
-from vkq.cli.inputs import shape_argument, shapes_of
+from vkq.cli.inputs import shape_argument
 
 
 def register(commands: Parsers) -> None:
@@ -22,9 +22,9 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.graph.passes import lower
+    from vkq.onnx.feed import shapes_of
     from vkq.onnx.reader import read
-    from vkq.onnx.report import inspect
+    from vkq.onnx.report import ahead
 
     model = read(options.model)
     shapes = shapes_of(model, options.shape)
@@ -35,6 +35,6 @@ def run(options: argparse.Namespace) -> int:
         )
     for argument in model.outputs:
         print(f"output  {argument.name}: {argument.dtype}{list(argument.shape)}")
-    report = inspect(lower(model.at(shapes)), f"opset {model.opset}, {len(model.nodes)} nodes")
+    report = ahead(model, shapes, f"opset {model.opset}, {len(model.nodes)} nodes")
     print(report)
     return 1 if any(row.where == "nowhere" for row in report.rows) else 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vkq.cli.common import Parsers, add_command, device_argument, output_file, progress
-from vkq.cli.inputs import PICTURES, picture, shape_argument, shapes_of
+from vkq.cli.inputs import PICTURES, picture, shape_argument
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 from vkq.runtime.device import Device
@@ -59,6 +59,8 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} has {len(files)} pictures ({', '.join(PICTURES)}) and the model {len(model.inputs)}"
             " inputs; there must be pictures, and one input (vkq.onnx.quantize.quantize takes any)"
         )
+    from vkq.onnx.feed import shapes_of
+
     argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
     target = options.output or output_file(str(Path(options.model).with_suffix(".int8.onnx")))
     if target.exists() and target.samefile(options.model):

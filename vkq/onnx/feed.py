@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -122,11 +123,39 @@ def trial_shapes(model: Model) -> dict[str, tuple[int, ...]]:
         if few:  # there is nothing to try
             return shapes
         try:
-            model.at(shapes)
+            model.known(shapes)
             return shapes
         except ValueError as error:
             last = error
     raise last
+
+
+def shapes_of(
+    model: Model, given: Sequence[str], arrays: Mapping[str, Array] | None = None
+) -> dict[str, tuple[int, ...]]:
+    """The inputs' shapes: those given and those of arrays; others as the model has them, of sizes that have a
+    name the same, or likely ones."""
+    names = [argument.name for argument in model.inputs]
+    shapes: dict[str, tuple[int, ...]] = {name: array.shape for name, array in (arrays or {}).items()}
+    for text in given:
+        name, _, sizes = text.rpartition("=")
+        if not re.fullmatch("[0-9]{1,10}(x[0-9]{1,10})*", sizes):
+            raise ArgumentError(f"--shape is {text!r}; write it as NAME=1x3x224x224")
+        shapes[name or model.inputs[0].name] = tuple(int(size) for size in sizes.split("x"))
+    if unknown := sorted(set(shapes) - set(names)):
+        raise ArgumentError(f"--shape names {unknown}; the model takes {names}")
+    if len(shapes) == len(model.inputs):
+        return checked_shapes(model.inputs, shapes)
+    named: dict[int | str, int] = {
+        dim: size
+        for argument in model.inputs
+        for dim, size in zip(argument.shape, shapes.get(argument.name, ()), strict=False)
+        if isinstance(dim, str)
+    }
+    for name, likely in trial_shapes(model).items():
+        dims = next(a.shape for a in model.inputs if a.name == name)
+        shapes.setdefault(name, tuple(named.get(d, size) for d, size in zip(dims, likely, strict=True)))
+    return checked_shapes(model.inputs, shapes)
 
 
 def columns(group: Sequence[Any], first: str) -> dict[str, list[Array]]:

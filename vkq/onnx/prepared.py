@@ -122,18 +122,18 @@ def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
     )
 
 
-def hosted(model: Model, names: Container[str]) -> int:
-    """How many nodes depend on these inputs and constants alone: where they count as constants, too, the host
+def hosted(model: Model, names: Container[str]) -> list[Node]:
+    """The nodes that depend on these inputs and constants alone: where they count as constants, too, the host
     computes these nodes, anew for each new value."""
     made: set[str] = set()
-    count = 0
+    found = []
     for node in model.nodes:
         read = [name for name in node.inputs if name]
         decided = [x for x in read if x in made or x in names]
         if decided and all(x in model.constants for x in set(read) - set(decided)):
             made.update(node.outputs)
-            count += 1
-    return count
+            found.append(node)
+    return found
 
 
 def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> tuple[Graph, Rest]:

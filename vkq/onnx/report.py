@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..graph.executable import NOT_QUANTIZED, in_floats, refusals
 from ..graph.graph import Graph, Node
+from ..graph.passes import lower
 from .fallback import Mixed
-from .prepared import Prepared, Staged
+from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged, hosted
+from .reader import Model
 from .whole import Whole
 
 
@@ -63,6 +66,36 @@ def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
     weights = sum(array.nbytes for array in graph.constants.values())
     hint = (NOT_QUANTIZED,) if refused and in_floats(graph) else ()
     return Report(title, tuple(rows), (f"{weights} bytes of constants", *hint))
+
+
+def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
+    """What a session without a fallback makes of a model: what a device cannot take may become constants of a
+    run, which the host computes, and what needs numbers is planned when they are there."""
+    graph, rest = model.known(shapes)
+    plain = inspect(lower(graph), title)
+    names = {a.name for a in model.inputs if a.dtype in MAY_BE_CONSTANT or a.dtype not in ON_DEVICE}
+    nowhere = any(row.where == "nowhere" for row in plain.rows) or rest.found
+    constant = names if nowhere else rest.needed & {a.name for a in model.inputs}
+    on_host = {node.source for node in hosted(model, constant)}
+    rows = [
+        dataclasses.replace(row, where="host") if row.where == "nowhere" and row.source in on_host else row
+        for row in plain.rows
+    ]
+    rows += [NodeRow(node.source, _operator(node), "", "nowhere", rest.why) for node in rest.found]
+    rows += [
+        NodeRow(node.source, _operator(node), "", "host" if node.source in on_host else "later")
+        for node in rest.later
+    ]
+    notes = (*plain.notes, *([told(len(on_host), constant)] if on_host else []))
+    return Report(title, tuple(rows), notes)
+
+
+def told(count: int, constant: Iterable[str]) -> str:
+    """That the host computes so many nodes."""
+    return (
+        f"{count} nodes depend on {sorted(constant)} alone, which count as constants: the host computes them,"
+        " anew for each new value"
+    )
 
 
 def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:

@@ -28,7 +28,7 @@ from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, column
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
 from .reader import read
-from .report import Report, explain
+from .report import Report, explain, told
 from .whole import Whole
 
 AHEAD = 1  # batches that `map` has begun when it waits for one
@@ -184,11 +184,8 @@ class InferenceSession:
         sizes = ", ".join(f"{name} {list(shape)}" for name, shape in chosen.items())
         title = f"{self.model.name or 'model'} on {self.device.name}, {sizes}"
         report = explain(executable, self._executables.layers, title)
-        if count := hosted(self.model, self._constant):
-            note = (
-                f"{count} nodes depend on {sorted(self._constant)} alone, which count as constants: the host"
-                " computes them, anew for each new value"
-            )
+        if on_host := hosted(self.model, self._constant):
+            note = told(len(on_host), self._constant)
             return dataclasses.replace(report, notes=(*report.notes, note))
         return report
 

@@ -1,0 +1,52 @@
+"""What a model is measured with: random numbers, always the same, of the shapes and ranges that are asked
+for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from vkq.errors import ArgumentError
+from vkq.graph.graph import Array
+from vkq.onnx.session import InferenceSession
+
+MANY = 1 << 20  # rows: a model whose integers may be more does not choose rows by them
+Range = tuple[int, int]
+
+
+def ranges_of(texts: Sequence[str]) -> dict[str, Range]:
+    """``NAME=LOW:HIGH`` as ranges, HIGH excluded.
+
+    >>> ranges_of(["input_ids=0:30000"])
+    {'input_ids': (0, 30000)}
+    """
+    found = {}
+    for text in texts:
+        parts = re.fullmatch(r"(.+)=(-?\d{1,10}):(-?\d{1,10})", text)
+        if not parts or int(parts[2]) >= int(parts[3]):
+            raise ArgumentError(f"--ids is {text!r}; write it as NAME=LOW:HIGH, such as input_ids=0:30000")
+        found[parts[1]] = int(parts[2]), int(parts[3])
+    return found
+
+
+def numbers(
+    session: InferenceSession, shapes: Mapping[str, tuple[int, ...]], ids: Mapping[str, Range]
+) -> dict[str, Array]:
+    """An array for each input: normal numbers, or whole ones in their range. Where none is given: rows that
+    the model has, or else 0 and 1."""
+    types = {argument.name: argument.dtype for argument in session.model.inputs}
+    wrong = [name for name in ids if np.dtype(types.get(name, "float32")).kind not in "iu"]
+    if wrong:
+        raise ArgumentError(f"--ids names {wrong}; the model's inputs are {types}")
+    bounds = session.lowered(shapes).bounds
+    random, feed = np.random.default_rng(0), {}
+    for name, dtype in types.items():
+        if dtype in ("float32", "float16"):
+            feed[name] = random.standard_normal(shapes[name], np.float32).astype(dtype)
+            continue
+        high = bounds.get(name, (0, MANY))[1] + 1
+        low, end = ids.get(name, (0, high if high < MANY and dtype != "bool" else 2))
+        feed[name] = random.integers(low, end, shapes[name]).astype(dtype)
+    return feed
