@@ -18,7 +18,6 @@ from tests.runtime.work import counted, failing
 from vkq.kernels import binary
 from vkq.numerics.elementwise import binary_table
 from vkq.onnx.fallback import FallbackWarning
-from vkq.onnx.prepared import KEPT
 from vkq.runtime.plan import Resident
 
 
@@ -92,10 +91,22 @@ def test_every_batch_and_size(any_device: vkq.Device, resnet: bytes, filter_: by
 
 
 def test_the_least_recently_used_shape_goes(any_device: vkq.Device, filter_: bytes) -> None:
+    """Where all take more memory than they may; one is kept whatever it takes."""
     session = vkq.onnx.InferenceSession(filter_, any_device)
-    for width in range(1, KEPT + 4):
-        session.run(None, {"x": images(1, 3, 4, width)})
-    assert len(session._executables.kept) == KEPT
+    made = session._executables
+
+    def run(*widths: int) -> list[int]:
+        for width in widths:
+            session.run(None, {"x": images(1, 3, 4, width)})
+        return [one.plan.inputs[0].shape[3] for one in made.kept.values()]
+
+    assert run(*range(1, 21)) == [*range(1, 21)]
+    made.limit = sum(one.memory_of_its_own()[0] for one in list(made.kept.values())[-3:])
+    assert run(1, 18) == [*range(2, 18), 19, 20, 1, 18]  # nothing is made, so nothing goes
+    assert run(5, 40)[-1] == 40
+    assert 1 <= len(made.kept) <= 3
+    made.limit = 0
+    assert run(41) == [41]
 
 
 def test_wrong_inputs(any_device: vkq.Device, resnet: bytes) -> None:

@@ -19,6 +19,7 @@ from ..layout.extent import BYTES, Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
+from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
@@ -151,6 +152,12 @@ class Executable:
             f"intermediate values: {total} bytes, in {shared} bytes of shared memory; at least"
             f" {lower_bound(self.lifetimes)} are in use at one step"
         )
+
+    def memory_of_its_own(self) -> tuple[int, list[Resident]]:
+        """Bytes of intermediate values, inputs and results; and constants, which others may share."""
+        plan = self.plan
+        values = sum(spec.nbytes for spec in (*plan.inputs, *plan.results))
+        return plan.scratch_bytes + values, list(plan.constants.values())
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Uploads the inputs and submits the work, without waiting for it."""

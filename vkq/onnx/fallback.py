@@ -12,6 +12,7 @@ from typing import Any
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
+from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from .part import CpuPart, opset_of
 
@@ -37,10 +38,14 @@ class Mixed:
     ):
         refused = {id(node): opset_of(node) for node, _ in refusals(graph)}
         self.graph = graph
+        self.executables: list[Executable] = []
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
         for opset, part in partitions(graph, refused):
-            cpu = CpuPart(part, opset, layers, own) if opset else None
-            run = cpu.run if cpu else Executable(part, device, layers, progress=progress).run
+            if opset:
+                run = CpuPart(part, opset, layers, own).run
+            else:
+                self.executables.append(Executable(part, device, layers, progress=progress))
+                run = self.executables[-1].run
             self.parts.append((opset > 0, part, run))
         self.cpu_nodes = len(refused)
         crossing = {name for cpu, part, _ in self.parts if cpu for name in (*part.inputs, *part.outputs)}
@@ -53,6 +58,11 @@ class Mixed:
             f" ({', '.join(ops)});"
             f" {self.crossing_bytes} bytes cross in each run"
         )
+
+    def memory_of_its_own(self) -> tuple[int, list[Resident]]:
+        """That of its parts on the device."""
+        found = [one.memory_of_its_own() for one in self.executables]
+        return sum(size for size, _ in found), [x for _, residents in found for x in residents]
 
     def start(self, inputs: Mapping[str, Array]) -> None:
         """Runs everything: parts wait for each other."""

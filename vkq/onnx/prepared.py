@@ -16,6 +16,7 @@ from ..graph.graph import Array, Graph, Node
 from ..graph.passes import lower
 from ..graph.passes.constants import Rest
 from ..runtime.device import Device
+from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from .fallback import Mixed, warn
 from .feed import held
@@ -28,7 +29,8 @@ from .whole import Whole
 ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 # Of these, inputs become constants too where a device cannot take what is computed from them.
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
-KEPT = 8  # executables of other input shapes; the least recently used goes
+KEPT_SHARE = 8  # of the device's memory, an eighth may be that of shapes that were prepared before
+MOST_KEPT = 4096  # shapes: each takes memory of the host, too
 HINT = "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU"
 
 
@@ -53,6 +55,8 @@ class Executables:
         self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.constant = constant  # inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
+        heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
+        self.limit = heap // KEPT_SHARE  # bytes of what is kept beside the newest one's weights
         self._lock = threading.Lock()
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
@@ -66,10 +70,25 @@ class Executables:
                     if found is None:  # more inputs count as constants than before
                         continue
                     self.kept[key] = found
-                    if len(self.kept) > KEPT:
-                        self.kept.popitem(last=False)
+                    self._forget()
                 self.kept.move_to_end(key)
                 return found
+
+    def _forget(self) -> None:
+        """The least recently used shapes, where all take more than their share of memory."""
+        newest = next(reversed(self.kept.values()))
+        weights = {id(x) for x in _memory(newest)[1]}  # and whatever else it needs anyway
+        known, total = set(weights), 0
+        sizes = []
+        for one in reversed(self.kept.values()):
+            own, residents = _memory(one)
+            new = {id(x): x.bytes for x in residents if id(x) not in known}
+            known |= new.keys()
+            total += own + sum(new.values())
+            sizes.append(total)
+        fit = sum(total <= self.limit for total in sizes[:MOST_KEPT])
+        for _ in range(len(self.kept) - max(fit, 1)):
+            self.kept.popitem(last=False)
 
     def _key(self, arrays: Mapping[str, Array]) -> Hashable:
         shapes = ((name, array.shape) for name, array in arrays.items())
@@ -242,6 +261,14 @@ class Staged:
 
 
 Prepared = Executable | Mixed | Staged | Whole
+
+
+def _memory(made: Prepared) -> tuple[int, list[Resident]]:
+    """Of an executable: bytes of its own, and constants that it may share. (A later stage's have a limit of
+    their own.)"""
+    if isinstance(made, Staged):
+        return _memory(made.first) if made.first else (0, [])
+    return (0, []) if isinstance(made, Whole) else made.memory_of_its_own()
 
 
 def _split(rest: Rest) -> tuple[list[Node], list[Node]]:
