@@ -13,6 +13,7 @@ import pytest
 
 from vkq.device import vulkan
 from vkq.device.capabilities import Capabilities, CooperativeMatrix, MemoryType
+from vkq.device.costs import shipped
 from vkq.device.profiles import profile
 
 FOLDER = Path(__file__).with_name("reported")
@@ -46,6 +47,13 @@ def reported(file: str, **changes: Any) -> Capabilities:
         timestamp_period_ns=found["timestamp_period_ns"],
     )
     return dataclasses.replace(c, **changes)
+
+
+def as_h200(c: Capabilities) -> Capabilities:
+    """A device of that kind with the cores and the costs of an H200, under its own id."""
+    known = shipped()["10de-2335"]
+    choices = (("multiprocessors", known.cores), *known.costs.items())
+    return dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE, choices=choices)
 
 
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:

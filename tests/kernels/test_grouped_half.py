@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import vkq
-from tests.device.reported import profile_says
+from tests.device.reported import as_h200, profile_says
 from tests.runtime.work import replayed
 from vkq import reference
 from vkq.kernels import grouped_half
@@ -333,8 +333,7 @@ def test_what_an_h200_takes(
 ) -> None:
     """benchmarks/log.md"""
     facts = emulated.capabilities(software_device, "16x16x16", "16x8x16", form="f16")
-    facts = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
-    monkeypatch.setattr(software_device, "capabilities", facts)
+    monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
     codes = np.zeros((n, 4096 // 128, 64), np.uint8)
     w = vkq.GroupedWeight(codes, np.ones((n, 4096 // 128), np.float16))
     gemm = GroupedGemm(software_device, w, None, (-np.inf, np.inf))
@@ -348,8 +347,7 @@ def test_a_single_row_is_split_by_columns(
 ) -> None:
     """Where its weights are many; with small groups more of them, and without zero points."""
     facts = emulated.capabilities(software_device, "16x8x16", form="f16", maxComputeWorkGroupSize_x=1024)
-    facts = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
-    monkeypatch.setattr(software_device, "capabilities", facts)
+    monkeypatch.setattr(software_device, "capabilities", as_h200(facts))
 
     def alone(n: int, k: int, group: int, points: bool = False) -> Any:
         packed, scales = np.zeros((n, k // group, group // 2), np.uint8), np.ones((n, k // group), np.float16)

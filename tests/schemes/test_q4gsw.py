@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pytest
 
 import vkq
-from tests.device.reported import profile_says
+from tests.device.reported import as_h200, profile_says
 from tests.kernels import sixteen_bits
 from tests.runtime.work import replayed
 from vkq import reference
@@ -348,7 +348,7 @@ def test_an_h200_takes_the_tiles_measured_faster(
     rows: int, n: int, tile: str, software_device: vkq.Device
 ) -> None:
     """benchmarks/log.md"""
-    gpu = dataclasses.replace(software_device.capabilities, device_type="discrete", vendor_id=0x10DE)
+    gpu = as_h200(software_device.capabilities)
     assert grouped.staged_tile(gpu, "4", rows, n) == tile
 
 
@@ -369,7 +369,7 @@ def test_tiles_by_shape_and_device(software_device: vkq.Device) -> None:
     """A CPU has no use for shared memory; a device that has not enough of it takes a smaller tile."""
     facts = software_device.capabilities
     assert grouped.staged_tile(facts, "4", 4096, 4096) is None
-    gpu = dataclasses.replace(facts, device_type="discrete", vendor_id=0x10DE)
+    gpu = as_h200(facts)
     tiles = {*dict(profile(gpu).grouped_tiles), grouped.SMALLEST}
     assert tiles == set(catalog().shaders[grouped.STAGED].axes["tile"])
     assert grouped.staged_tile(gpu, "4", 4096, 4096) == "128x128"
