@@ -3,8 +3,9 @@
 //   scale = (max(0, row) - min(0, row)) / 255, at least 2^-126; 1 for a row of zeros
 //   zero_point = saturate(-128 + round_half_even(-min(0, row) / scale)),  q = saturate(round_half_even(x /
 //   scale) + zero_point)
-// The bounds are those of the finite values: infinities saturate, NaN gives -128. All in integers
-// (exact_float.glslh).
+// The bounds are those of the finite values: infinities saturate, NaN gives -128. Where INFINITIES count, as
+// for ONNX, a range beyond the largest float has the scale infinity: numbers are the zero point (-128, or 127
+// where the least is -infinity), and infinities -128. All in integers (exact_float.glslh).
 //
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
 //           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero
@@ -17,6 +18,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const bool BLOCKED = false;
+layout(constant_id = 2) const bool INFINITIES = false;
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
@@ -44,7 +46,7 @@ void find_bounds(uint row) {
   uint at = gl_LocalInvocationID.x, low = 0u, high = 0u;
   for (uint i = at; i < p.k; i += LOCAL_X) {
     uint bits = x[row * p.k + i], magnitude = bits & 0x7fffffffu;
-    if (magnitude >= FLOAT_INFINITY) continue;
+    if (magnitude > FLOAT_INFINITY || (magnitude == FLOAT_INFINITY && !INFINITIES)) continue;
     if (bits == magnitude) high = max(high, magnitude);
     else low = max(low, magnitude);
   }
@@ -60,6 +62,20 @@ void find_bounds(uint row) {
   }
 }
 
+uint half_of(uint bits) { return bits < 2u * FLOAT_HIDDEN ? 0u : bits - FLOAT_HIDDEN; }
+
+// Whether the range is infinity as a float32: its half, which is one, tells.
+bool beyond() {
+  uint largest = max(below[0], above[0]);
+  return largest == FLOAT_INFINITY ||
+         add_magnitudes(half_of(below[0]), half_of(above[0])) >= half_of(FLOAT_INFINITY);
+}
+
+int quantized(uint bits, uint scale, int zero_point) {
+  if (scale == FLOAT_INFINITY) return (bits & 0x7fffffffu) < FLOAT_INFINITY ? zero_point : -128;
+  return clamp(quantized_quotient(bits, scale) + zero_point, -128, 127);
+}
+
 uint word(uint row, uint k) {
   if (BLOCKED) return kPackedInt8_16C_word(uvec4(row, k, 0u, 0u), uvec4(p.m, p.k, 1u, 1u));
   return kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), uvec4(1u, 1u, p.m, p.k));
@@ -71,12 +87,16 @@ void main() {
   uint range = add_magnitudes(below[0], above[0]);
   uint scale = range == 0u ? ONE : max(divide(range, STEPS), SMALLEST_SCALE);
   int zero_point = clamp(quantized_quotient(below[0], scale) - 128, -128, 127);
+  if (INFINITIES && beyond()) {
+    scale = FLOAT_INFINITY;
+    zero_point = below[0] == FLOAT_INFINITY ? 127 : -128;
+  }
   if (gl_LocalInvocationID.x == 0u) rows[row] = ivec2(int(scale), zero_point);
   for (uint i = gl_LocalInvocationID.x; i < words; i += LOCAL_X) {
     ivec4 q = ivec4(zero_point);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
       if (4u * i + lane < p.k)
-        q[lane] = clamp(quantized_quotient(x[row * p.k + 4u * i + lane], scale) + zero_point, -128, 127);
+        q[lane] = quantized(x[row * p.k + 4u * i + lane], scale, zero_point);
     y[word(row, 4u * i)] = int8x4_pack(q);
   }
 }

@@ -1,18 +1,22 @@
 """Models by onnxruntime.quantization.quantize_dynamic: zero points and scales of activations are found in
 each run."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime as ort
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 import vkq
 import vkq.onnx
 from tests.onnx.networks import KINDS, Net, onnxruntime_results
 from tests.onnx.test_operators import bytes_of, check, model
+from vkq.graph.graph import Node
+from vkq.graph.operators.table import compute
 from vkq.problem.conv2d import Conv2dProblem
 from vkq.reference.layers import convolve
 
@@ -114,3 +118,30 @@ def test_refused(any_device: vkq.Device) -> None:
     data = model([node], {"x": x}, {"w": w, "z": np.zeros(3, np.uint8)}, "int32")
     with pytest.raises(vkq.onnx.UnsupportedModelError, match="one number"):
         vkq.onnx.InferenceSession(data, any_device)
+
+
+FAR = [np.inf, -np.inf, 3.4e38, -3.4e38, 2e38, np.finfo(np.float32).max, -1e-45]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ranges_that_are_infinite(device: vkq.Device, seed: int) -> None:
+    """Every pair of large numbers, between others: ONNX Runtime's scale is infinity where their difference
+    is."""
+    outputs = [("y", TensorProto.UINT8), ("s", TensorProto.FLOAT), ("z", TensorProto.UINT8)]
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    session = vkq.onnx.InferenceSession(model, device)
+    beside = ort.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(seed)
+    for pair in itertools.product(FAR, FAR):
+        x = rng.standard_normal(67).astype(np.float32)
+        x[rng.choice(67, 2, replace=False)] = pair
+        want, got = beside.run(None, {"x": x}), session.run(None, {"x": x})
+        oracle = compute(Node("DynamicQuantizeLinear", ("x",), ("y", "s", "z")), [x])
+        for a, b, c in zip(want, got, oracle, strict=True):
+            np.testing.assert_array_equal(b, a, err_msg=str(pair))
+            np.testing.assert_array_equal(c, a, err_msg=str(pair))

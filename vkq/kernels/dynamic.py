@@ -8,24 +8,26 @@ from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.program import Program
 from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
 
 INVOCATIONS = 256  # of a row at most
 
 
-def rows_program(device: Device, k: int, name: str) -> Program:
+def rows_program(device: Device, k: int, name: str, infinities: bool = False) -> Program:
     """The pipeline that quantizes rows of so many values into a layout."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
         wide *= 2
-    return device.program(
-        catalog().find("quantize_dq8ca__row"), {"LOCAL_X": wide, "BLOCKED": name == BLOCKED}
-    )
+    constants: dict[str, Constant] = {"LOCAL_X": wide, "BLOCKED": name == BLOCKED, "INFINITIES": infinities}
+    return device.program(catalog().find("quantize_dq8ca__row"), constants)
 
 
-def quantize_rows(b: Builder, x: Value, m: int, k: int, name: str) -> tuple[Value, Value]:
+def quantize_rows(
+    b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
+) -> tuple[Value, Value]:
     """Adds the quantization of m rows of k float32: (int8 in the layout of this name, [m] = (bits of the
-    scale, zero point))."""
+    scale, zero point)). infinities: whether they count, as for ONNX, so that the scale may be one."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
-    b.dispatch(rows_program(b.device, k, name), [x, packed, parameters], {"m": m, "k": k})
+    b.dispatch(rows_program(b.device, k, name, infinities), [x, packed, parameters], {"m": m, "k": k})
     return packed, parameters

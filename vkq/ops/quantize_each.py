@@ -45,8 +45,8 @@ def dequantized_each(b: Builder, x: Value, scale: Array, zero_point: Array) -> V
 
 def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     """Adds (uint8, its scale, its zero point), from the range of all of float32 x widened to contain 0: ONNX
-    DynamicQuantizeLinear. The scale is at least 2**-126, and infinities and NaN do not count for it."""
-    packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX)
+    DynamicQuantizeLinear. The scale is at least 2**-126, infinity where the range is; NaN does not count."""
+    packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8
     moved = taken(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))

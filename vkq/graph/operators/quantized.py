@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import ModelError
 from ...numerics.elementwise import binary
-from ...numerics.qparams import QParams
+from ...numerics.qparams import SMALLEST_SCALE, QParams
 from ...numerics.quantize import dequantize, quantize
 from ...numerics.tables import table_of
 from ...problem.conv2d import Conv2dProblem
@@ -75,14 +75,22 @@ def _dequantize(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 
 def _dynamic(node: Node, x: Sequence[Array | None]) -> list[Array]:
-    """DynamicQuantizeLinear: the range of the whole tensor, widened to contain 0, spread over uint8."""
+    """DynamicQuantizeLinear: the range of the whole tensor without its NaNs, widened to contain 0, spread
+    over uint8. The scale is at least 2**-126. A range that is infinite makes it infinity: numbers are then
+    the zero point, infinities 0."""
     given = there(x[0])
-    low, high = min(np.float32(0), given.min(initial=0)), max(np.float32(0), given.max(initial=0))
-    scale = np.float32((high - low) / np.float32(255))
-    scale = scale if scale else np.float32(1)
-    zero = np.uint8(np.clip(np.rint(-low / scale), 0, 255))
-    q = np.clip(np.rint(given / scale) + np.float32(zero), 0, 255).astype(np.uint8)
-    return [q, np.asarray(scale, np.float32), np.asarray(zero)]
+    low, high = (np.float32(each(given.reshape(-1), initial=0)) for each in (np.fmin.reduce, np.fmax.reduce))
+    with np.errstate(all="ignore"):
+        scale = (
+            np.maximum((high - low) / np.float32(255), np.float32(SMALLEST_SCALE))
+            if high > low
+            else np.float32(1)
+        )
+        point = np.rint(-low / scale)
+        zero = np.float32(255) if np.isnan(point) else np.clip(point, 0, 255)
+        rounded = np.rint(given / scale) + zero
+    q = np.clip(np.where(np.isnan(rounded), np.float32(0), rounded), 0, 255).astype(np.uint8)
+    return [q, np.asarray(scale, np.float32), np.asarray(zero, np.uint8)]
 
 
 def _result(x: Inputs, shape: Sequence[int], key: str = "y") -> list[Spec]:
