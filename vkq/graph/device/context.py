@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from ...numerics.qparams import QParams
 from ...runtime.builder import Builder, Value
 from ...runtime.plan import Resident
 from ...runtime.transfer import stored
-from ..graph import Graph, Node
+from ..graph import Array, Graph, Node
 
 BYTES, WORDS = ("int8", "uint8"), ("float32", "int32")
 OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear layers
@@ -42,9 +43,14 @@ class Context:
     def _constant(self, name: str) -> Value:
         array, b = self.graph.constants[name], self.builder
         spec = Spec(array.shape, array.dtype.name)
-        resident = self.keep(
-            ("constant", name), lambda: Resident(b.device, spec.nbytes, lambda: stored(array)), array
-        )
+
+        def words() -> Array:
+            """Whole words: of float16 numbers the last one may be half."""
+            data = np.ascontiguousarray(stored(array)).reshape(-1).view(np.uint8)
+            return np.pad(data, (0, spec.nbytes - data.nbytes))
+
+        make = functools.partial(Resident, b.device, spec.nbytes, words)
+        resident = self.keep(("constant", name), make, array)
         return b.view(b.constant(resident), spec)
 
     def read_later(self, node: Node, value: Value) -> bool:

@@ -31,7 +31,7 @@ def chain_elements(graph: Graph) -> Graph:
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
     """Operators of several operands two by two; BatchNormalization as a product and a sum; usual powers."""
-    dtype = sweep.specs[node.inputs[0]].dtype if node.inputs else ""
+    dtype = sweep.specs[node.inputs[0]].dtype if node.input(0) else ""
     if node.op in (*VARIADIC, "Mean") and len(node.inputs) > 2 and takes(node.op, dtype):
         total = node.inputs[0]
         for name in node.inputs[1:-1]:
