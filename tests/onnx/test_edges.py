@@ -4,6 +4,7 @@ Runtime."""
 from __future__ import annotations
 
 import itertools
+import warnings
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import vkq.onnx
 from vkq.onnx.cpu import cpu_session
 from vkq.onnx.fallback import FallbackWarning
 
-from .test_operators import around, bytes_of, check, model, q
+from .test_operators import MICROSOFT, around, bytes_of, check, model, q
 
 
 def many(nodes: list[Any], constants: dict[str, Any], x: np.ndarray, results: list[str]) -> bytes:
@@ -164,3 +165,55 @@ def test_quantized_products_of_any_length(any_device: vkq.Device) -> None:
     sums = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
     np.testing.assert_array_equal(got, np.rint(sums / 2**24) + 128)
     assert sums[0, 0] < 0 < sums[0, 1]
+
+
+@pytest.mark.parametrize(
+    ("op", "options"),
+    [("QLinearGlobalAveragePool", {}), ("QLinearAveragePool", {"kernel_shape": [2, 3], "strides": [1, 2]})],
+)
+def test_channels_last(device: vkq.Device, op: str, options: dict[str, Any]) -> None:
+    x = bytes_of((2, 5, 6, 7), "uint8")
+    constants = q("x", 0.04, 100, "uint8") | q("y", 0.05, 90, "uint8")
+    inputs = ["x", "xs", "xz", "ys", "yz"]
+    node = helper.make_node(op, inputs, ["y"], domain=MICROSOFT, channels_last=1, **options)
+    check(device, model([node], {"x": x}, constants, "uint8"), {"x": x})
+
+
+def test_scales_of_each_matrix_of_a_batch_go_to_the_fallback(any_device: vkq.Device) -> None:
+    a, rng = bytes_of((2, 3, 5), "uint8"), np.random.default_rng(0)
+    constants = q("a", 0.02, 100, "uint8") | q("y", 0.05, 120, "uint8") | {
+        "b": bytes_of((2, 5, 7), "int8", 1), "bs": rng.uniform(1e-3, 1e-2, (2, 1, 7)).astype(np.float32),
+        "bz": np.zeros((2, 1, 7), np.int8),
+    }  # fmt: skip
+    node = helper.make_node(
+        "QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"], name="each"
+    )
+    data = model([node], {"a": a}, constants, "uint8", 21)
+    with pytest.raises(vkq.UnsupportedModelError, match="each matrix of its batch has scales"):
+        vkq.onnx.InferenceSession(data, any_device)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning):
+        np.testing.assert_array_equal(
+            session.run(None, {"a": a})[0], cpu_session(data, "x").run(None, {"a": a})[0]
+        )
+
+
+def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
+    """ONNX: those of a and y belong to rows, though there are as many columns."""
+    a, b = bytes_of((4, 4), "uint8"), bytes_of((4, 4), "uint8", 1)
+    scales, points = np.array([0.1, 0.2, 0.4, 0.8], np.float32), np.array([3, 120, 200, 90], np.uint8)
+    constants = {
+        "as": scales, "az": points, "b": b, "bs": scales / 8, "bz": points[::-1].copy(), "ys": scales * 16,
+        "yz": points,
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"])
+    session = vkq.onnx.InferenceSession(
+        model([node], {"a": a}, constants, "uint8"), any_device, fallback="onnxruntime"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        (got,) = session.run(None, {"a": a})
+    real = (a - points.astype(float)[:, None]) * scales[:, None]
+    real = real @ ((b - points[::-1].astype(float)) * (scales / 8))
+    want = np.clip(np.rint(real / (scales[:, None] * 16)) + points[:, None], 0, 255)
+    np.testing.assert_array_equal(got, want)

@@ -15,7 +15,7 @@ import numpy as np
 from ..errors import ArgumentError, VkqError
 from ..graph.graph import Array, Graph, Node
 from ..graph.operators.movement import margins
-from ..graph.operators.operator import axis_of
+from ..graph.operators.operator import OpenShape, axis_of
 from .feed import alike, checked_feed
 from .reader import Model, fixed
 
@@ -55,7 +55,13 @@ class BatchCheck:
 
     def _check(self, shapes: Shapes, given: Mapping[str, Array]) -> None:
         count = next(iter(shapes.values()))[0]
-        one = _graph(self.model, shapes, given, 0)
+        try:
+            one = _graph(self.model, shapes, given, 0)
+        except OpenShape as error:
+            raise ArgumentError(
+                f"map: the shape of output {self.output!r} is known at run time alone ({error}); its axis 0"
+                " must be the batch, a row for each input: use run"
+            ) from error
         shape = one.specs[self.output].shape
         why = f"has shape {list(shape)} for a batch of {count}"
         if shape[:1] == (count,):

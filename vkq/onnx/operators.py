@@ -15,6 +15,7 @@ from ..errors import ModelError
 from ..graph.graph import Node
 from ..graph.operators import elementwise, movement, number
 from .attributes import check_attributes
+from .foreign import unknown
 from .normal import instance_normalization, layer_normalization, norm
 from .reading import Reading, Spelling, attributes_as_inputs
 
@@ -87,9 +88,26 @@ def _real(reading: Reading, node: Node, x: str, scale: str, zero: str, **attribu
     return reading.emit(node, "DequantizeLinear", [x, single, zero], **attributes)
 
 
-def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str) -> None:
+def _stored(reading: Reading, node: Node, x: str, scale: str, zero: str, **attributes: Any) -> None:
     single = reading.emit(node, "Cast", [scale], to="float32")
-    reading.emit(node, "QuantizeLinear", [x, single, zero], node.outputs[0])
+    reading.emit(node, "QuantizeLinear", [x, single, zero], node.outputs[0], **attributes)
+
+
+def _channels_first(rule: Spelling) -> Spelling:
+    """A rule for images (N, C, H, W) or lines, with Transposes around it where channels are last."""
+
+    def both(reading: Reading, node: Node) -> None:
+        if not node.attributes.get("channels_last", 0):
+            return rule(reading, node)
+        rank = 2 + len(node.attributes.get("kernel_shape", (1, 1)))
+        first, last = (0, rank - 1, *range(1, rank - 1)), (0, *range(2, rank), 1)
+        x = reading.emit(node, "Transpose", node.inputs[:1], perm=first)
+        name = reading.fresh(f"{node.outputs[0]}/first")
+        inner = {key: value for key, value in node.attributes.items() if key != "channels_last"}
+        rule(reading, Node(node.op, (x, *node.inputs[1:]), (name,), inner, node.source))
+        reading.emit(node, "Transpose", [name], node.outputs[0], perm=last)
+
+    return both
 
 
 def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -> str:
@@ -105,8 +123,6 @@ def _bias(reading: Reading, node: Node, bias: str, x_scale: str, w_scale: str) -
 
 def _qlinear_conv(reading: Reading, node: Node) -> None:
     i = node.inputs
-    if node.attributes.get("channels_last", 0):
-        raise ModelError(f"{node}: channels_last is 1; only (N, C, H, W) is supported")
     inputs = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6], axis=0)]
     if node.input(8):
         inputs.append(_bias(reading, node, i[8], i[1], i[4]))
@@ -114,9 +130,15 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
+    """Scales and zero points of a and y are those of rows, b's of columns, where they are several."""
     i = node.inputs
-    pair = [_real(reading, node, *i[0:3]), _real(reading, node, *i[3:6], axis=1)]
-    _stored(reading, node, reading.emit(node, "MatMul", pair), i[6], i[7])
+    known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
+    if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):
+        why = "each matrix of its batch has scales or zero points of its own"
+        reading.nodes.append(unknown(node, "", reading.opset, why))
+        return
+    pair = [_real(reading, node, *i[0:3], axis=-2), _real(reading, node, *i[3:6], axis=-1)]
+    _stored(reading, node, reading.emit(node, "MatMul", pair), i[6], i[7], axis=-2)
 
 
 def _qgemm(reading: Reading, node: Node) -> None:
@@ -142,8 +164,6 @@ def _qlinear_binary(op: str) -> Spelling:
 def _qlinear_unary(op: str) -> Spelling:
     def rule(reading: Reading, node: Node) -> None:
         i, a = node.inputs, {k: v for k, v in node.attributes.items() if k not in ("channels_last", "opset")}
-        if node.attributes.get("channels_last", 0):
-            raise ModelError(f"{node}: channels_last is 1; only (N, C, H, W) is supported")
         real = _real(reading, node, *i[0:3])
         if op == "Softmax":
             inner = Node(op, (real,), (reading.fresh(f"{node.outputs[0]}/{op}"),), a, node.source)
@@ -195,12 +215,12 @@ _ONNX: dict[str, Spelling] = {
     "QLinearMatMul": _qlinear_matmul,
 }
 _MICROSOFT: dict[str, Spelling] = {
-    "QLinearConv": _qlinear_conv,
+    "QLinearConv": _channels_first(_qlinear_conv),
     "QGemm": _qgemm,
     "QLinearAdd": _qlinear_binary("Add"),
     "QLinearMul": _qlinear_binary("Mul"),
-    "QLinearAveragePool": _qlinear_unary("AveragePool"),
-    "QLinearGlobalAveragePool": _qlinear_unary("GlobalAveragePool"),
+    "QLinearAveragePool": _channels_first(_qlinear_unary("AveragePool")),
+    "QLinearGlobalAveragePool": _channels_first(_qlinear_unary("GlobalAveragePool")),
     "QLinearLeakyRelu": _qlinear_unary("LeakyRelu"),
     "QLinearSigmoid": _qlinear_unary("Sigmoid"),
     "QLinearSoftmax": _qlinear_unary("Softmax"),
