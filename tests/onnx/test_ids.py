@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from vkq.bench.network import Network
 from vkq.cli import main
 from vkq.graph.graph import Graph, Node, Spec
 from vkq.graph.passes.types import hold_types
+from vkq.onnx.whole import Whole
 from vkq.ops.linear import Linear
 
+from . import islands
 from .networks import onnxruntime_results
 from .test_operators import check, model
 from .texts import WORDS, Bert, quantized, text
@@ -193,3 +196,60 @@ def test_a_model_of_texts_is_measured(bert: bytes, tmp_path: Path, any_device: v
     for wrong, rule in ((["input_ids=5"], "NAME=LOW:HIGH"), (["other=0:2"], "names .'other'")):
         with pytest.raises(vkq.ArgumentError, match=rule):
             Network(path, None, any_device, None, shapes, wrong)
+
+
+ARITHMETIC: dict[str, list[Any]] = {
+    "sums": [node("Mul", "i i", "m"), node("Sub", "m i", "s"), node("Max", "s c", "x"), node("Neg", "x")],
+    "quotients": [node("Div", "i c", "d"), node("Mod", "i c", "m"), node("Add", "d m")],
+    "along an axis": [node("Concat", "i i", "j", axis=1), node("Abs", "j")],
+    "sums of rows": [node("ReduceSum", "i axis", keepdims=0)],
+}
+
+
+@pytest.mark.parametrize("nodes", ARITHMETIC.values(), ids=ARITHMETIC.keys())
+def test_whole_numbers(any_device: vkq.Device, nodes: list[Any]) -> None:
+    """int64 of the run, as int32: the model's results are int64."""
+    feed = {"i": np.random.default_rng(0).integers(-50, 50, (3, 5))}
+    data = model(nodes, feed, {"c": np.array(7), "axis": np.array([1])}, "int64")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", vkq.onnx.fallback.FallbackWarning)
+        (got,) = session.run(None, feed)
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+    assert got.dtype == np.int64
+    assert not session._constant
+    assert not isinstance(next(iter(session._executables.kept.values())), Whole)
+
+
+FLAGS: dict[str, list[Any]] = {
+    "Not": [node("Not", "b", "n"), node("And", "n d", "a"), node("Where", "a x zero")],
+    "Greater": [node("Greater", "i c", "g"), node("Where", "g zero x")],
+    "Cast": [node("Cast", "i", "g", to=9), node("Where", "g x zero")],
+    "IsNaN": [node("IsNaN", "x", "g"), node("Where", "g zero x")],
+    "of flags": [node("Cast", "b", "f", to=1), node("Sub", "one f", "s"), node("Mul", "s x")],
+}
+
+
+@pytest.mark.parametrize("nodes", FLAGS.values(), ids=FLAGS.keys())
+def test_masks(device: vkq.Device, nodes: list[Any]) -> None:
+    """Flags of the run, and what is chosen by them, on the device."""
+    r = np.random.default_rng(1)
+    feed = {
+        "x": np.where(r.random((3, 5)) < 0.2, np.nan, r.standard_normal((3, 5))).astype(np.float32),
+        "i": r.integers(-9, 9, (3, 5)),
+        "b": r.integers(0, 2, (3, 5)).astype(bool),
+        "d": r.integers(0, 2, (3, 5)).astype(bool),
+    }
+    read = {name for one in nodes for name in one.input}
+    used = {name: x for name, x in feed.items() if name in read}
+    constants = {"zero": np.float32(0), "one": np.float32(1), "c": np.array(2)}
+    data = model(nodes, used, constants, "float32")
+    session = vkq.onnx.InferenceSession(data, device)
+    np.testing.assert_array_equal(session.run(None, used)[0], onnxruntime_results(data, used)[0])
+    assert not session._constant
+
+
+def test_islands(any_device: vkq.Device) -> None:
+    """Random graphs; more of them: python -m tests.onnx.islands 5000."""
+    for seed in range(25):
+        islands.attempt(any_device, seed)

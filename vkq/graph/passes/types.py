@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ..graph import Graph, Node, Spec
-from ..operators import movement
+from ..operators import elementwise, movement
 from ..operators.operator import axis_of
 from .constants import HELD
 from .ranges import INT32, Range, fits, result_range
@@ -80,10 +80,8 @@ class _Types:
 
     def _whole(self, node: Node) -> list[str]:
         """The inputs whose whole numbers an operator computes with; others of them say how it moves."""
-        count = 1 if node.op in movement.OPERATORS and node.op != "Concat" else len(node.inputs)
-        names = node.inputs[1:] if node.op == "Where" else node.inputs[:count]
-        if node.op == "Gather":
-            names = node.inputs
+        every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather")
+        names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
         return [name for name in names if name and self.sweep.old.specs[name].dtype in kinds]
 

@@ -1,0 +1,167 @@
+"""Random graphs of floats, 8-bit numbers, whole numbers and flags, of changing sizes, against ONNX Runtime.
+
+python -m tests.onnx.islands 5000          so many graphs, on the default device
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx.prepared import Staged
+
+from .networks import onnxruntime_results
+
+K, ROWS = 6, 11
+FLOATS, INTS, FLAGS = "float", "int", "flag"
+TYPES = {FLOATS: TensorProto.FLOAT, INTS: TensorProto.INT64, FLAGS: TensorProto.BOOL}
+# (operator, types of its operands, of its result); each on (N, L, K) numbers.
+ELEMENTS = [
+    ("Add", [INTS, INTS], INTS), ("Sub", [INTS, INTS], INTS), ("Max", [INTS, INTS], INTS),
+    ("Mul", [INTS, INTS], INTS), ("Neg", [INTS], INTS), ("Abs", [INTS], INTS), ("Min", [INTS, INTS], INTS),
+    ("Equal", [INTS, INTS], FLAGS), ("Greater", [INTS, INTS], FLAGS), ("Less", [FLOATS, FLOATS], FLAGS),
+    ("Not", [FLAGS], FLAGS), ("And", [FLAGS, FLAGS], FLAGS), ("Or", [FLAGS, FLAGS], FLAGS),
+    ("Xor", [FLAGS, FLAGS], FLAGS), ("IsNaN", [FLOATS], FLAGS), ("Where", [FLAGS, FLOATS, FLOATS], FLOATS),
+    ("Where", [FLAGS, INTS, INTS], INTS), ("Add", [FLOATS, FLOATS], FLOATS),
+    ("Sub", [FLOATS, FLOATS], FLOATS),
+    ("Mul", [FLOATS, FLOATS], FLOATS), ("Relu", [FLOATS], FLOATS), ("Max", [FLOATS, FLOATS], FLOATS),
+    ("Sigmoid", [FLOATS], FLOATS), ("Sinh", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
+]  # fmt: skip
+
+
+class Island:
+    """A random graph; its results are its last values of each type."""
+
+    def __init__(self, seed: int):
+        self.random = np.random.default_rng(seed)
+        self.nodes: list[Any] = []
+        self.constants: dict[str, np.ndarray] = {}
+        self.values = {FLOATS: ["x"], INTS: ["i"], FLAGS: ["b"]}
+        for _ in range(int(self.random.integers(3, 12))):
+            self._step()
+
+    def _new(self, op: str, inputs: list[str], kind: str = "", **attributes: Any) -> str:
+        name = f"v{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], **attributes))
+        if kind:
+            self.values[kind].append(name)
+        return name
+
+    def _constant(self, array: Any) -> str:
+        name = f"c{len(self.constants)}"
+        self.constants[name] = np.asarray(array)
+        return name
+
+    def _pick(self, kind: str) -> str:
+        """A value, or now and then a constant that broadcasts."""
+        if self.random.random() < 0.25 and kind != FLAGS:
+            shape = [(), (K,), (1, 1, K)][self.random.integers(3)]
+            numbers = self.random.integers(-4, 5, shape)
+            return self._constant(numbers if kind == INTS else numbers.astype(np.float32) / 4)
+        return str(self.random.choice(self.values[kind][-4:]))
+
+    def _step(self) -> None:
+        how = self.random.random()
+        if how < 0.6:
+            op, kinds, result = ELEMENTS[self.random.integers(len(ELEMENTS))]
+            operands = [self._pick(kind) for kind in kinds]
+            operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # one has the whole shape
+            self._new(op, operands, result)
+        elif how < 0.7:
+            source, to = self.random.choice([INTS, FLAGS]), self.random.choice([FLOATS, INTS])
+            self._new("Cast", [str(self.random.choice(self.values[source]))], str(to), to=TYPES[to])
+        elif how < 0.82:
+            self._quantized()
+        else:
+            self._rows()
+
+    def _quantized(self) -> None:
+        """Through 8 bits, and a sum there."""
+        scale, zero = self._constant(np.float32(0.05)), self._constant(np.int8(self.random.integers(-9, 9)))
+        x = self._pick(FLOATS)
+        x = self._new("Add", [x, "x"]) if x in self.constants else x
+        q = self._new("QuantizeLinear", [x, scale, zero])
+        real = self._new("DequantizeLinear", [q, scale, zero])
+        again = self._new("QuantizeLinear", [self._new("Relu", [real]), scale, zero])
+        self._new("DequantizeLinear", [again, scale, zero], FLOATS)
+
+    def _rows(self) -> None:
+        """Rows of a table, chosen by ids, as an embedding."""
+        table = self._constant(self.random.standard_normal((ROWS, K)).astype(np.float32))
+        if self.random.random() < 0.5:
+            codes = self.random.integers(-128, 128, (ROWS, K)).astype(np.int8)
+            parameters = [self._constant(np.float32(0.02)), self._constant(np.int8(1))]
+            table = self._new("DequantizeLinear", [self._constant(codes), *parameters])
+        self._new("Gather", [table, "ids"], FLOATS)
+
+    def model(self) -> bytes:
+        sizes = ["n", "l", K]
+        kinds = {"x": FLOATS, "i": INTS, "b": FLAGS}
+        inputs = [helper.make_tensor_value_info(name, TYPES[kind], sizes) for name, kind in kinds.items()]
+        inputs.append(helper.make_tensor_value_info("ids", TensorProto.INT64, sizes[:2]))
+        results = []
+        for kind, values in self.values.items():
+            self.nodes.append(helper.make_node("Identity", values[-1:], [kind]))
+            results.append(helper.make_tensor_value_info(kind, TYPES[kind], None))
+        stored = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
+        graph = helper.make_graph(self.nodes, "island", inputs, results, stored)
+        opsets = [helper.make_opsetid("", 20)]
+        data: bytes = helper.make_model(graph, opset_imports=opsets, ir_version=9).SerializeToString()
+        return data
+
+
+def feed(seed: int, n: int, length: int) -> dict[str, np.ndarray]:
+    r, shape = np.random.default_rng(seed), (n, length, K)
+    return {
+        "x": np.rint(r.standard_normal(shape) * 8).astype(np.float32) / 8,
+        "i": r.integers(-6, 7, shape),
+        "b": r.integers(0, 2, shape).astype(bool),
+        "ids": r.integers(-ROWS, ROWS, shape[:2]),
+    }
+
+
+def attempt(device: vkq.Device, seed: int) -> str:
+    """Compares a graph's results for three sizes; where it ran."""
+    island = Island(seed)
+    data = island.model()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = vkq.onnx.InferenceSession(data, device, fallback="onnxruntime")
+        for k, (n, length) in enumerate([(1, 3), (2, 5), (1, 3)]):
+            given = feed(seed + k, n, length)
+            got = session.run(None, given)
+            for name, a, b in zip(island.values, got, onnxruntime_results(data, given), strict=True):
+                assert (a.dtype, a.shape) == (b.dtype, b.shape), (seed, name)
+                if name == FLOATS:  # a step of 8 bits where functions fall to either side of a tie
+                    bound = 0.05001 * 4 + 1e-4 * np.abs(b[np.isfinite(b)]).max(initial=0)
+                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=bound, err_msg=str(seed))
+                elif not _floats_decide(island):
+                    np.testing.assert_array_equal(a, b, err_msg=str(seed))
+    made = list(session._executables.kept.values())
+    assert len(made) == 2, seed
+    return "staged" if isinstance(made[-1], Staged) else type(made[-1]).__name__
+
+
+def _floats_decide(island: Island) -> bool:
+    """Whether flags come of floats that functions rounded."""
+    ops = {node.op_type for node in island.nodes}
+    return "Less" in ops and bool(ops & {"Sigmoid", "Tanh", "Sinh"})
+
+
+def main() -> None:
+    count = Counter[str]()
+    with vkq.Device() as device:
+        for seed in range(int(sys.argv[1])):
+            count[attempt(device, seed)] += 1
+    print(dict(count))
+
+
+if __name__ == "__main__":
+    main()
