@@ -15,10 +15,13 @@ from vkq.device import costs, measured
 from vkq.device.costs import INT8, SEED
 from vkq.device.measured import TILES, Measured
 from vkq.device.profiles import profile
+from vkq.kernels.half_ways import FLOAT16, Elements
 from vkq.kernels.matrix_tiles import tilings
+from vkq.runtime.plan import Plan
 from vkq.runtime.recording import Recording
 
 from ..device.reported import reported
+from . import emulated
 
 TILE = "64x32"
 
@@ -89,6 +92,34 @@ def test_a_tile_that_computes_wrong_has_no_cost(small: vkq.Device, monkeypatch: 
     monkeypatch.setattr(tile_costs, "Linear", wrong)
     with pytest.raises(NoCost, match="64 of 2048 results are wrong"):
         tile_costs.check_tile(small, TILE)
+
+
+def test_tiles_of_float16_are_measured_too(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By layers that take them; a kernel for few rows in a tile's place is not measured as the tile."""
+    emulated.emulate(strict_device, monkeypatch, "16x16x16", form="f16")
+    monkeypatch.setattr(tile_costs, "DEPTHS", (64, 128))
+    monkeypatch.setattr(tile_costs, "LEAST", 1)
+    monkeypatch.setattr(tile_costs, "LEAST_S", 0.0)
+    c, able = strict_device.capabilities, Elements.able
+    told = dataclasses.replace(c, properties={**c.properties, "shaderSMCount": 1})
+    monkeypatch.setattr(strict_device, "capabilities", told)
+    monkeypatch.setattr(Elements, "able", lambda of, facts, forced=None: able(of, facts, forced or "32x32"))
+    ran: list[str] = []
+    true = tile_costs._require
+
+    def required(plan: Plan, tile: str) -> None:
+        ran.extend(plan.variants)
+        true(plan, tile)
+
+    monkeypatch.setattr(tile_costs, "_require", required)
+    found = dict(tile_costs.half_costs(strict_device, FLOAT16))
+    assert found.keys() <= {"32x32"}, "a clock may be too coarse for so little"
+    assert any("gemm_q8csw" in name and "32x32" in name for name in ran), ran
+    monkeypatch.setattr(tile_costs, "_nanoseconds", lambda *given: 100.0 + given[4][1] * given[4][0])
+    ((tile, (alone, shared)),) = tile_costs.half_costs(strict_device, FLOAT16)
+    assert (tile, alone, shared) == ("32x32", 32.0 * 32, 16.0 * 32)
 
 
 def test_what_is_measured_is_in_the_seed_s_unit_and_decides() -> None:

@@ -13,6 +13,7 @@ from ..device.costs import INT8, SEED, CostTable, in_seed_units
 from ..device.profiles import preferred, profile
 from ..errors import DeviceLostError, VkqError
 from ..kernels import matrix_tiles, matrix_units
+from ..kernels.half import kind_of
 from ..kernels.half_ways import FLOAT16, PARTS_OF_FLOAT32, STRAIGHT, WORDS, Elements
 from ..kernels.matrix_tiles import Tiling
 from ..numerics.qparams import QParams
@@ -61,7 +62,7 @@ def _depths(tiling: Tiling) -> tuple[int, ...]:
 
 def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float, float]]]:
     """The same of each tile of products of floats, with its name."""
-    kind, compute = f"tile of {of.form} matrices", "float16" if of is not PARTS_OF_FLOAT32 else "float32"
+    kind, compute = kind_of(of), "float16" if of is not PARTS_OF_FLOAT32 else "float32"
     dtype = np.float16 if compute == "float16" else np.float32
 
     def layer(n: int, k: int) -> Linear:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
-from ..device.profiles import profile
+from ..device.profiles import picks, profile
 from ..errors import PathError
 from ..layout.pack import layout
 from ..probe.matrices import BRAIN, HALF, Matrices
@@ -157,7 +157,7 @@ class HalfMatrices:
     def _few(self, x: Value, y: Value, rows: int) -> tuple[Program, Resident] | None:
         """The pipeline of few rows and the weights as it reads them, unless a tile or parts are asked for, or
         WORDS takes less."""
-        if self.tile or self.parts or x.spec.dtype != y.spec.dtype:
+        if self.tile or self.parts or kind_of(self.elements) in picks() or x.spec.dtype != y.spec.dtype:
             return None
         if found := self._fitting(rows, x.spec.dtype):
             variant, values, matrices = found
@@ -275,11 +275,16 @@ class HalfMatrices:
             forced = f"tile {self.tile or 'any'}, {self.parts or 'any'} parts of k"
             size = f"{rows} rows x {sizes[1]} columns x {self.k} of k"
             raise PathError(f"{shader} has no way for {size} ({forced}) here: leave tile and parts open")
-        kind = f"tile of {of.form} matrices"
+        kind = kind_of(of)
         if not is_asked(kind):
             return min(found, key=lambda way: way.cycles(known, *sizes))
         best_first = sorted(found, key=lambda way: way.cycles(known, *sizes))
         return ranked(kind, best_first, lambda way: f"{way.variant.name}, k in {way.parts}")[0]
+
+
+def kind_of(elements: Elements) -> str:
+    """What their tiles are among what is ranked (`vkq.select.tuner`)."""
+    return f"tile of {elements.form} matrices"
 
 
 def worth(form: str, facts: Capabilities, rows: int, n: int, macs: int, numbers: int, least: int) -> bool:
