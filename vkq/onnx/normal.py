@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from ..graph.graph import Node
@@ -26,26 +24,23 @@ def norm(square: bool, root: bool) -> Spelling:
     return rule
 
 
-def _normal(reading: Reading, node: Node, x: str, axes: Sequence[int]) -> str:
-    """(x - mean) / sqrt(mean((x - mean)^2) + epsilon) in the type of x, the means along these axes."""
-    along = reading.constant(np.array(axes), f"{node.outputs[0]}/axes")
-    epsilon = np.float32(node.attributes.get("epsilon", 1e-5))
-    apart = reading.emit(node, "Sub", [x, reading.emit(node, "ReduceMean", [x, along])])
-    variance = reading.emit(node, "ReduceMean", [reading.emit(node, "Mul", [apart, apart]), along])
-    small = reading.emit(node, "CastLike", [reading.constant(epsilon, f"{node.outputs[0]}/epsilon"), x])
-    moved = reading.emit(node, "Add", [variance, small])
-    return reading.emit(node, "Div", [apart, reading.emit(node, "Sqrt", [moved])])
+def _normal(reading: Reading, node: Node, x: str, axis: int, function: str = "normalize") -> str:
+    """x without its mean and over its deviation (normalize_root: over the root of its mean square), along the
+    axes from *axis* on."""
+    epsilon = float(np.float32(node.attributes.get("epsilon", 1e-5)))
+    return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
 
 def layer_normalization(reading: Reading, node: Node) -> None:
-    """In float32 up to the scale, whatever the type of x, as ``stash_type`` says; 0 says in x's own."""
-    axis = int(node.attributes.get("axis", -1))
-    if axis >= 0 or len(node.outputs) > 1:
-        reading.nodes.append(unknown(node, "", reading.opset))  # how many axes there are is not known here
+    """LayerNormalization and RMSNormalization: in float32 up to the scale, whatever the type of x, as
+    ``stash_type`` says; 0 says in x's own."""
+    if len(node.outputs) > 1:
+        reading.nodes.append(unknown(node, "", reading.opset))
         return
     x, bias = node.inputs[0], node.input(2)
     wide = reading.emit(node, "Cast", [x], to="float32") if node.attributes.get("stash_type", 1) else x
-    normal = _normal(reading, node, wide, range(axis, 0))
+    function = "normalize" if node.op == "LayerNormalization" else "normalize_root"
+    normal = _normal(reading, node, wide, int(node.attributes.get("axis", -1)), function)
     normal = reading.emit(node, "CastLike", [normal, x]) if wide != x else normal
     scaled = reading.emit(node, "Mul", [normal, node.inputs[1]], "" if bias else node.outputs[0])
     if bias:
@@ -55,7 +50,29 @@ def layer_normalization(reading: Reading, node: Node) -> None:
 def instance_normalization(reading: Reading, node: Node) -> None:
     """Each channel of each image by itself: its pixels as one axis."""
     flat = reading.constant(np.array([0, 0, -1]), f"{node.outputs[0]}/flat")
-    normal = _normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), [-1])
+    normal = _normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
+    _scaled(reading, node, normal)
+
+
+def group_normalization(reading: Reading, node: Node) -> None:
+    """Groups of channels as one axis with their pixels; scale and bias are a channel's (before opset 21 a
+    group's)."""
+    groups = int(node.attributes["num_groups"])
+    flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
+    normal = _normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
+    scale = reading.constants.get(node.inputs[1])
+    if reading.opset >= 21 and scale is None:
+        shape = reading.emit(node, "Shape", node.inputs[:1], start=0, end=2)
+        rest = reading.constant(np.array([-1]), f"{node.outputs[0]}/rest")
+        normal = reading.emit(node, "Reshape", [normal, reading.emit(node, "Concat", [shape, rest], axis=0)])
+    elif reading.opset >= 21 and scale is not None:
+        channels = reading.constant(np.array([0, scale.size, -1]), f"{node.outputs[0]}/channels")
+        normal = reading.emit(node, "Reshape", [normal, channels])
+    _scaled(reading, node, normal)
+
+
+def _scaled(reading: Reading, node: Node, normal: str) -> None:
+    """Times scale, plus bias, of (N, C, pixels); in the shape of x."""
     last = reading.constant(np.array([1]), f"{node.outputs[0]}/last")
     scale, bias = (reading.emit(node, "Unsqueeze", [name, last]) for name in node.inputs[1:3])
     y = reading.emit(node, "Add", [reading.emit(node, "Mul", [normal, scale]), bias])

@@ -16,7 +16,7 @@ from ..graph.graph import Node
 from ..graph.operators import elementwise, movement, number
 from .attributes import check_attributes
 from .foreign import unknown
-from .normal import instance_normalization, layer_normalization, norm
+from .normal import group_normalization, instance_normalization, layer_normalization, norm
 from .reading import Reading, Spelling, attributes_as_inputs
 
 MICROSOFT = "com.microsoft"
@@ -53,7 +53,7 @@ def _softmax(reading: Reading, node: Node) -> None:
         return
     shape = reading.emit(node, "Shape", node.inputs[:1])
     flat = reading.emit(node, "Flatten", node.inputs[:1], axis=int(node.attributes.get("axis", 1)))
-    result = reading.emit(node, "Softmax", [flat], axis=-1)
+    result = reading.emit(node, node.op, [flat], axis=-1)
     reading.emit(node, "Reshape", [result, shape], node.outputs[0], allowzero=1)
 
 
@@ -203,11 +203,14 @@ _ONNX: dict[str, Spelling] = {
     "Slice": attributes_as_inputs("starts", "ends", "axes"),
     "Pad": _pad,
     "Softmax": _softmax,
+    "LogSoftmax": _softmax,
     "Resize": _resize,
     "Upsample": _resize,
     "BatchNormalization": _normalization,
     "LayerNormalization": layer_normalization,
+    "RMSNormalization": layer_normalization,
     "InstanceNormalization": instance_normalization,
+    "GroupNormalization": group_normalization,
     "ReduceL1": norm(square=False, root=False),
     "ReduceL2": norm(square=True, root=True),
     "ReduceSumSquare": norm(square=True, root=False),

@@ -51,7 +51,7 @@ class KernelWriter(ModuleWriter):
 
     def __init__(self, buffers: tuple[bool, ...], words: int, local: int, soft: bool, shared: int = 0):
         super().__init__(buffers, words, local, shared)
-        self._soft = soft
+        self._soft, self._current = soft, 0  # the label of the block that is being written
         self._block: dict[tuple[object, ...], Number] = {}  # steps of the block that is being written
         self._label()
 
@@ -100,14 +100,14 @@ class KernelWriter(ModuleWriter):
         kind = self._type("f")
         signature, name = self._new(33, kind, kind, kind), self._fresh()
         before, self._body, block, self._block = self._body, [], self._block, {}
-        soft, self._soft = self._soft, False
+        soft, self._soft, current = self._soft, False, self._current
         put(self._body, 54, kind, name, 0, signature)
         a, b = (Emitted(self, self._op(55, kind), "f") for _ in range(2))
         self._label()
         put(self._body, 254, self._id(SOFT[op](a, b)))
         put(self._body, 56)
         self._functions += self._body
-        self._body, self._block, self._soft = before, block, soft
+        self._body, self._block, self._soft, self._current = before, block, soft, current
         self._known["function", op] = name
         return name
 

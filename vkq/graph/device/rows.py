@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import chains, gates, groups, layers, movement, quantization, real
+from . import chains, gates, groups, layers, movement, quantization, real, reductions
 from .context import (
     BYTES,
     OF_LAYERS,
@@ -207,4 +207,5 @@ ROWS: dict[str, DeviceOperator] = {
     **groups.ROWS,
     **real.ROWS,
     **chains.ROWS,
+    **reductions.ROWS,
 }

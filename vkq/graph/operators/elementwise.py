@@ -104,7 +104,8 @@ def _described(op: str, otherwise: Callable[[Node, list[Array]], Any], first: in
         given, attributes = [v for v in x if v is not None], dict(node.attributes)
         dtype = there(x[first]).dtype.name
         with np.errstate(all="ignore"):
-            known = takes(op, dtype) and (op != "Cast" or takes(op, attributes["to"]))
+            alike = len({v.dtype for v in given[first:]}) == 1
+            known = alike and takes(op, dtype) and (op != "Cast" or takes(op, attributes["to"]))
             if not known:
                 return one(otherwise(node, given))
             if op == "Clip":

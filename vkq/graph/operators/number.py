@@ -15,6 +15,7 @@ from ...problem.transposed import TransposedConv2dProblem
 from ..graph import Array, Node, Spec
 from .images import padding, window
 from .operator import Inputs, Operator, UnsupportedForm, axis_of, one, same, there
+from .rows import along
 
 
 def _images(node: Node, x_shape: Sequence[int], w_shape: Sequence[int]) -> None:
@@ -138,6 +139,9 @@ def _global_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(given.astype(np.float64).mean(axes, keepdims=True).astype(given.dtype))
 
 
+REAL = ("float32", "float16")  # computed in the steps of `vkq.numerics.rows`
+
+
 def reduced(node: Node, rank: int, axes: Sequence[int] | None) -> tuple[int, ...]:
     """The axes of a reduction."""
     if not axes:
@@ -158,12 +162,17 @@ def _reduce_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given, listed = there(x[0]), x[1] if len(x) > 1 else None
     axes = reduced(node, given.ndim, None if listed is None else [int(a) for a in listed.reshape(-1)])
     keep = bool(node.attributes.get("keepdims", 1))
+    if given.dtype.name in REAL and axes and given.size:
+        found = along(given, node.op, axes)
+        return one(np.expand_dims(found, axes) if keep else found)
     function: Any = {
         "ReduceMean": np.mean, "ReduceSum": np.sum, "ReduceMax": np.max, "ReduceMin": np.min,
-        "ReduceProd": np.prod,
+        "ReduceProd": np.prod, "ReduceLogSum": lambda v, **a: np.log(np.sum(v, **a)),
+        "ReduceLogSumExp": lambda v, **a: np.log(np.sum(np.exp(v), **a)),
     }[node.op]  # fmt: skip
     wide = given.astype(np.float64) if given.dtype.kind == "f" else given
-    return one(np.asarray(function(wide, axis=axes, keepdims=keep)).astype(given.dtype))
+    with np.errstate(all="ignore"):
+        return one(np.asarray(function(wide, axis=axes, keepdims=keep)).astype(given.dtype))
 
 
 def _places(dtype: str) -> Callable[[Inputs], list[Spec]]:
@@ -193,8 +202,11 @@ def _places_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
 def _softmax_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     given = there(x[0])
     axis = axis_of(node, given.ndim, -1)
+    if given.dtype.name in REAL and given.size:
+        return one(along(given, "softmax" if node.op == "Softmax" else "log_softmax", [axis]))
     e = np.exp(given.astype(np.float64) - given.max(axis, keepdims=True, initial=-np.inf))
-    return one((e / e.sum(axis, keepdims=True)).astype(given.dtype))
+    y = e / e.sum(axis, keepdims=True)
+    return one((y if node.op == "Softmax" else np.log(y)).astype(given.dtype))
 
 
 def _int32(shape: tuple[int, ...]) -> list[Spec]:
@@ -234,7 +246,9 @@ def _range_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one((start + step * np.arange(count)).astype(there(x[0]).dtype))
 
 
-REDUCTIONS = ("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd")
+REDUCTIONS = (
+    "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceLogSum", "ReduceLogSumExp",
+)  # fmt: skip
 OPERATORS: dict[str, Operator] = {
     "Conv": Operator("number", _conv),
     "ConvTranspose": Operator("number", _transposed),
@@ -243,7 +257,7 @@ OPERATORS: dict[str, Operator] = {
     "AveragePool": Operator("number", _average),
     "GlobalAveragePool": Operator("number", _global_average, _global_compute),
     "GlobalMaxPool": Operator("number", _global_average, _global_compute),
-    "Softmax": Operator("number", same, _softmax_compute),
+    **{name: Operator("number", same, _softmax_compute) for name in ("Softmax", "LogSoftmax")},
     "ConvInteger": Operator("number", lambda x: _int32(_conv_shape(x))),
     "MatMulInteger": Operator(
         "number", lambda x: _int32(_product_shape(x, x.spec(0).shape, x.spec(1).shape))

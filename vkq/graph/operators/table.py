@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import chains, elementwise, groups, movement, number, quantized
+from . import chains, elementwise, groups, movement, number, quantized, rows
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
@@ -16,6 +16,7 @@ TABLE: dict[str, Operator] = {
     **quantized.OPERATORS,
     **groups.OPERATORS,
     **chains.OPERATORS,
+    **rows.OPERATORS,
 }
 
 

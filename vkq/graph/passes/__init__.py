@@ -16,6 +16,7 @@ from .movement import move_in_8_bits
 from .products import plain_products
 from .quantized import quantize_in_convolutions
 from .reductions import to_sums
+from .rows import find_normalizations, to_rows
 from .simplify import simplify
 from .tables import to_tables
 from .transposes import join_transposes
@@ -24,6 +25,7 @@ from .types import hold_types
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
     hold_types,
+    find_normalizations,
     simplify,
     without_guards,
     plain_products,
@@ -39,6 +41,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     quantize_in_convolutions,
     side_by_side,
     into_convolutions,
+    to_rows,
     chain_elements,
 )
 

@@ -1,0 +1,86 @@
+"""Functions of rows: NumPy's steps are the device's, bit for bit, and near the real value."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.kernels.rows import rows_of
+from vkq.numerics.rows import FUNCTIONS, computed_rows, lanes_of
+from vkq.ops import operand
+
+
+def run(device: vkq.Device, name: str, x: np.ndarray, axis: int, count: int = 1, **attributes: float) -> Any:
+    def build(b: Any, x: Any) -> Any:
+        return rows_of(b, name, x, axis, count, attributes)
+
+    key = (name, axis, count, tuple(attributes.items()))
+    return operand.apply(str(key), build, {"x": x}, (), device, None, ("float32",))
+
+
+def expected(name: str, x: np.ndarray, axis: int, count: int, **attributes: float) -> np.ndarray:
+    """With the axes last, as one, and back."""
+    shape, axes = x.shape, tuple(range(axis, axis + count))
+    kept = [i for i in range(x.ndim) if i not in axes]
+    moved = x.transpose(*kept, *axes)
+    found = computed_rows(name, moved.reshape(-1, int(np.prod([shape[i] for i in axes]))), attributes)
+    if FUNCTIONS[name].each is None:
+        return found.reshape([shape[i] for i in kept])
+    return found.reshape(moved.shape).transpose(np.argsort([*kept, *axes]))
+
+
+def values(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0.5, 2, shape).astype(np.float32)
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(got.view(np.uint32), np.ascontiguousarray(want).view(np.uint32))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bits(device: vkq.Device, name: str) -> None:
+    """Rows of one, few and many lanes, not multiples of them; apart; of two axes; infinities and NaN."""
+    for shape, axis, count in (((5, 7), 1, 1), ((3, 37, 5), 1, 1), ((2, 3, 11, 13), 2, 2), ((3, 1031), 1, 1)):
+        x = values(len(shape), *shape)
+        if name == "ReduceProd":
+            x = np.exp2(x / 4).astype(np.float32)
+        if name == "ReduceLogSum":
+            x = np.abs(x)
+        same(run(device, name, x, axis, count, epsilon=1e-5), expected(name, x, axis, count, epsilon=1e-5))
+    x = values(9, 6, 19)
+    x[0, 3], x[1, 4], x[2, 5], x[3], x[4, :2] = np.inf, -np.inf, np.nan, -np.inf, (np.inf, -np.inf)
+    same(run(device, name, x, 1, 1, epsilon=1e-5), expected(name, x, 1, 1, epsilon=1e-5))
+
+
+@pytest.mark.parametrize("name", ["softmax", "normalize"])
+def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(any_device, "_soft_float", True)
+    x = values(10, 3, 37)
+    same(run(any_device, name, x, 1, epsilon=1e-3), expected(name, x, 1, 1, epsilon=1e-3))
+
+
+def test_near_the_real_value() -> None:
+    """Sums that nearly cancel, of few and of many numbers: within (2 + log2(lanes)) 2^-24 of the magnitudes'
+    sum; softmax and normalizations within a few units."""
+    for length in (1, 7, 8, 9, 100, 10_007):
+        x = values(length, 4, length) * np.float32(1e6)
+        x[:, ::2] *= -1
+        wide = x.astype(np.float64)
+        bound = (2 + np.log2(lanes_of(length))) * 2.0**-24 * np.abs(wide).sum(1)
+        assert np.all(np.abs(computed_rows("ReduceSum", x, {}) - wide.sum(1)) <= bound)
+    x = values(3, 8, 1000)
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(1, keepdims=True))
+    np.testing.assert_allclose(computed_rows("softmax", x, {}), e / e.sum(1, keepdims=True), rtol=2e-6)
+    apart = wide - wide.mean(1, keepdims=True)
+    want = apart / np.sqrt((apart**2).mean(1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(computed_rows("normalize", x, {"epsilon": 1e-5}), want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(
+        computed_rows("ReduceLogSumExp", x, {}), np.log(np.exp(wide).sum(1)), rtol=1e-6
+    )
+
+
+def test_lanes() -> None:
+    assert [lanes_of(n) for n in (1, 7, 8, 16, 63, 64, 512, 1 << 20)] == [1, 1, 2, 4, 8, 16, 128, 128]

@@ -1,0 +1,160 @@
+"""Functions of rows of float32 numbers (sums, softmax, normalizations): one description for NumPy and devices
+(`vkq.numerics.steps`).
+
+The order of a sum follows from the row's length alone: *lanes* invocations each add every lanes-th number one
+after the other, keeping what is lost; then the lower half adds the upper half, again and again. A sum is
+within (2 + log2(lanes)) * 2^-24 of the sum of magnitudes, and rows * 2^-100.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from .elementary import maximum, minimum
+from .exponential import exp, log
+from .rational import add, divide, multiply, square_root, subtract
+from .steps import Array, Computed, Number, computed, exact_sum, flushed, is_nan, magnitude
+
+MOST_LANES = 128
+SMALL = 2.0**-100  # what is lost of sums with smaller numbers is not kept: it may be below the normal range
+Got = Sequence[Number]  # what earlier passes found, a number for each row
+Attributes = Mapping[str, float]
+IDENTITY = {"sum": 0.0, "prod": 1.0, "max": -np.inf, "min": np.inf}
+JOIN: dict[str, Callable[[Number, Number], Number]] = {
+    "sum": add, "prod": multiply, "max": maximum, "min": minimum,
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class RowFunction:
+    """Passes over a row: each reduces a function of its numbers and of what earlier passes found, then
+    changes the result once. ``each``: the result for each number; a row has one where it is None."""
+
+    passes: tuple[tuple[str, Callable[[Number, Got], Number], Callable[[Number, Attributes], Number]], ...]
+    each: Callable[[Number, Got], Number] | None = None
+
+
+def _itself(x: Number, a: Any) -> Number:
+    return x
+
+
+def _mean(total: Number, a: Attributes) -> Number:
+    return divide(total, total.of(a["count"]))
+
+
+def _inverse_root(total: Number, a: Attributes) -> Number:
+    return divide(total.of(1.0), square_root(add(_mean(total, a), total.of(a["epsilon"]))))
+
+
+def _square(x: Number, got: Got) -> Number:
+    return multiply(x, x)
+
+
+def _apart(x: Number, got: Got) -> Number:
+    return subtract(x, got[0])
+
+
+def _apart_squared(x: Number, got: Got) -> Number:
+    return _square(_apart(x, got), got)
+
+
+def _grown(x: Number, got: Got) -> Number:
+    return exp(_apart(x, got))
+
+
+def _reduction(op: str, f: Callable[[Number, Got], Number], then: Any = _itself) -> RowFunction:
+    return RowFunction(((op, f, then),))
+
+
+def _largest_log(total: Number, a: Attributes) -> Number:
+    return log(total)
+
+
+FUNCTIONS: dict[str, RowFunction] = {
+    "softmax": RowFunction(
+        (("max", _itself, _itself), ("sum", _grown, lambda s, a: divide(s.of(1.0), s))),
+        lambda x, got: multiply(_grown(x, got), got[1]),
+    ),
+    "log_softmax": RowFunction(
+        (("max", _itself, _itself), ("sum", _grown, _largest_log)),
+        lambda x, got: subtract(_apart(x, got), got[1]),
+    ),
+    "normalize": RowFunction(
+        (("sum", _itself, _mean), ("sum", _apart_squared, _inverse_root)),
+        lambda x, got: multiply(_apart(x, got), got[1]),
+    ),
+    "normalize_root": RowFunction((("sum", _square, _inverse_root),), lambda x, got: multiply(x, got[0])),
+    "ReduceSum": _reduction("sum", _itself),
+    "ReduceMean": _reduction("sum", _itself, _mean),
+    "ReduceMax": _reduction("max", _itself),
+    "ReduceMin": _reduction("min", _itself),
+    "ReduceProd": _reduction("prod", _itself),
+    "ReduceL1": _reduction("sum", lambda x, got: magnitude(x)),
+    "ReduceL2": _reduction("sum", _square, lambda s, a: square_root(s)),
+    "ReduceSumSquare": _reduction("sum", _square),
+    "ReduceLogSum": _reduction("sum", _itself, _largest_log),
+    "ReduceLogSumExp": RowFunction((("max", _itself, _itself), ("sum", _grown, _largest_log))),
+}
+
+
+def lanes_of(length: int) -> int:
+    """How many invocations share a row: a power of 2, each has four numbers or more."""
+    return min(MOST_LANES, 1 << max(0, (length // 4).bit_length() - 1)) if length >= 8 else 1
+
+
+def gathered(op: str, state: tuple[Number, Number], x: Number) -> tuple[Number, Number]:
+    """A reduction and what was lost of it, with one more number."""
+    total, lost = state
+    if op != "sum":
+        return JOIN[op](total, x), lost
+    found, more = exact_sum(total, x)
+    fit = (magnitude(total) >= SMALL) & (magnitude(x) >= SMALL)
+    return flushed(found), fit.where(lost + more, lost)
+
+
+def whole(op: str, state: tuple[Number, Number]) -> Number:
+    """What a lane has found."""
+    total, lost = state
+    return is_nan(lost).where(total, flushed(total + lost)) if op == "sum" else total
+
+
+def finished(got: Got) -> Number:
+    """The result of a reduction; of one that looked for the largest number first, that is added."""
+    return add(got[0], got[1]) if len(got) > 1 else got[0]
+
+
+def computed_rows(name: str, x: Array, attributes: Attributes) -> Array:
+    """A function of each row of (rows, length), in NumPy: (rows, length), or (rows,) of a reduction."""
+    function = FUNCTIONS[name]
+    (rows, length), lanes = x.shape, lanes_of(x.shape[1])
+    rounds = -(-length // lanes)
+    a = {**attributes, "count": float(length)}
+    with np.errstate(all="ignore"):
+        numbers = computed(flushed, x)
+        padded = np.zeros((rows, rounds * lanes), np.float32)
+        padded[:, :length] = numbers
+        got: list[Number] = []
+        for op, f, then in function.passes:
+            state = Computed(np.full((rows, lanes), IDENTITY[op])), Computed(np.zeros((rows, lanes)))
+            for k in range(rounds):
+                part = Computed(padded[:, k * lanes : (k + 1) * lanes])
+                there = Computed(np.arange(k * lanes, (k + 1) * lanes) < length, "b")
+                after = gathered(op, state, f(part, got))
+                state = there.where(after[0], state[0]), there.where(after[1], state[1])  # type: ignore[assignment]
+            total = _array(whole(op, state))
+            while total.shape[1] > 1:
+                half = total.shape[1] // 2
+                total = _array(JOIN[op](Computed(total[:, :half]), Computed(total[:, half:])))
+            got.append(then(Computed(total), a))
+        found = _array(function.each(Computed(numbers), got) if function.each else finished(got))
+        found = np.where(np.isnan(found), np.float32(np.nan), found)
+        return found if function.each else found[:, 0]
+
+
+def _array(x: Number) -> Array:
+    assert isinstance(x, Computed)
+    return x.array
