@@ -4,6 +4,8 @@
 //   LINEAR 0   nearest: y = x[table.x of the row][table.x of the column]
 //   LINEAR 1   y = ((dy2 dx2 x11 + dy2 dx1 x12) + dy1 dx2 x21) + dy1 dx1 x22, each step a rounded float32;
 //              the fraction is cut off, or rounded half to even (EVEN)
+//   LINES      of lines (N, C, 1, L), as ONNX Runtime does with volumes: the terms of a column once and whole
+//              where neither n nor c is the last, in halves twice where one is, in quarters four times else
 //   REAL 1     the same of the real numbers (x - x_zero) * x_scale, then quantized
 //
 // Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for
@@ -17,6 +19,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 #if LINEAR
 layout(constant_id = 2) const bool EVEN = false;
+layout(constant_id = 3) const bool LINES = false;
 #endif
 
 #if BLOCKED
@@ -74,12 +77,27 @@ void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
-Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, ivec4 row, ivec4 column) {
+// channel: of the first of the four.
+Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, ivec4 row, ivec4 column,
+                    uint image, uint channel) {
   vec4 value = vec4(0.0);
   add_term(value, word11, row.w, column.w);
   add_term(value, word12, row.w, column.z);
+  vec4 once = value;
   add_term(value, word21, row.z, column.w);
   add_term(value, word22, row.z, column.z);
+  if (LINES) {
+    vec4 twice = value;
+    [[unroll]] for (int i = 0; i < 2; i++) {
+      add_term(twice, word11, row.w, column.w);
+      add_term(twice, word12, row.w, column.z);
+    }
+    bool last = image == p.n - 1u;
+    [[unroll]] for (int i = 0; i < 4; i++) {
+      bool both = channel + uint(i) == p.c - 1u;
+      value[i] = last && both ? 0.5 * twice[i] : last || both ? value[i] : 2.0 * once[i];
+    }
+  }
 #if REAL
   bool sure = true;
   Int8x4 result = quantized_word(floatBitsToUint(value), sure);
@@ -95,10 +113,11 @@ Element resized(Pixels at, ivec4 row, ivec4 column) {
           d = pixel(at, row.y, column.y);
 #if BLOCKED
   ivec4 words;
-  [[unroll]] for (int k = 0; k < 4; k++) words[k] = interpolated(a[k], b[k], c[k], d[k], row, column);
+  [[unroll]] for (int k = 0; k < 4; k++) 
+    words[k] = interpolated(a[k], b[k], c[k], d[k], row, column, at.image, 16u * at.block + 4u * uint(k));
   return words;
 #else
-  return interpolated(a, b, c, d, row, column);
+  return interpolated(a, b, c, d, row, column, at.image, 4u * at.block);
 #endif
 }
 #else

@@ -10,6 +10,8 @@ from onnx import helper
 import vkq
 import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
+from vkq.check.graph import run
+from vkq.graph.passes import lower
 from vkq.onnx.fallback import FallbackWarning
 
 POOLS: dict[str, dict[str, Any]] = {
@@ -85,3 +87,22 @@ def test_scales_of_blocks_go_to_the_fallback(any_device: vkq.Device) -> None:
         (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # sums of floats in any order
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("real", [False, True], ids=["bytes", "numbers"])
+def test_linear_resize(device: vkq.Device, real: bool, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime takes lines for volumes, and sums those of the last channel and image in other parts. Of
+    8-bit numbers and of real ones, where many are near ties."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    rng = np.random.default_rng(4)
+    for shape, size in (((2, 3, 7), 19), ((1, 1, 5), 12), ((3, 18, 13), 4), ((2, 5, 1), 3), ((1, 6, 9), 26)):
+        x, constants = rng.integers(0, 256, shape).astype(np.uint8), q("x", 0.1, 47, "uint8")
+        constants["n"] = np.array([*shape[:2], size])
+        given, result = ("a", "b") if real else ("x", "y")
+        node = helper.make_node("Resize", [given, "", "", "n"], [result], mode="linear")
+        data = model(around(node) if real else [node], {"x": x}, constants, "uint8", 19)
+        check(device, data, {"x": x})
+        session = vkq.onnx.InferenceSession(data, device)
+        got = run(lower(session.model.at({"x": shape})), {"x": x})["y"]  # the NumPy oracle
+        np.testing.assert_array_equal(got, session.run(None, {"x": x})[0])

@@ -83,7 +83,7 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
         table = b.device.constant(("resize", how), 16 * sum(how.size), lambda: _table(how))
         constants: dict[str, Constant] = {}
         if how.mode == "linear":
-            constants["EVEN"] = how.rounding == "even"
+            constants |= {"EVEN": how.rounding == "even", "LINES": how.lines}
         n, c, h, w = x.spec.shape
         push: dict[str, int | float] = {
             "vectors": y.spec.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],

@@ -63,6 +63,7 @@ class Resize:
     coordinates: Coordinates = "half_pixel"
     nearest_mode: NearestMode = "round_prefer_floor"
     rounding: Rounding = "truncate"
+    lines: bool = False  # (N, C, L) with a row of its own: ONNX Runtime sums eight terms of them
 
     @classmethod
     def of(
@@ -74,6 +75,7 @@ class Resize:
         coordinates: Coordinates = "half_pixel",
         nearest_mode: NearestMode = "round_prefer_floor",
         rounding: Rounding = "truncate",
+        lines: bool = False,
     ) -> Resize:
         """Either the size (OH, OW) or the scale (one number or two) is given; the other follows, as in ONNX
         Resize."""
@@ -96,7 +98,7 @@ class Resize:
                 f"resize: the result would have {out} rows and columns; both must be at least 1"
             )
         scales = (float(factors[0]), float(factors[1]))
-        return cls(tuple(x_shape), (out[0], out[1]), scales, mode, coordinates, nearest_mode, rounding)
+        return cls(tuple(x_shape), (out[0], out[1]), scales, mode, coordinates, nearest_mode, rounding, lines)
 
     @property
     def y_shape(self) -> tuple[int, ...]:

@@ -50,4 +50,17 @@ def interpolate(x: Array, how: Resize) -> npt.NDArray[np.float32]:
         for dy, rows in ((dy2, y1), (dy1, y2))
         for dx, columns in ((dx2, x1), (dx1, x2))
     ]
-    return np.asarray(((terms[0] + terms[1]) + terms[2]) + terms[3], np.float32)
+    value = np.asarray(((terms[0] + terms[1]) + terms[2]) + terms[3], np.float32)
+    return _of_lines(value, terms[0], terms[1]) if how.lines else value
+
+
+def _of_lines(half: npt.NDArray[np.float32], a: Array, b: Array) -> npt.NDArray[np.float32]:
+    """The value of lines (N, C, 1, L), which ONNX Runtime takes for volumes: a and b, half of a column's term
+    each, twice; but once and whole where neither n nor c is the last, four times by half where both are.
+
+    half: the sum of a, b, a, b.
+    """
+    n, c = (np.arange(size) == size - 1 for size in half.shape[:2])
+    last = n[:, None, None, None].astype(np.int32) + c[:, None, None]
+    quarter = np.float32(0.5) * ((((half + a) + b) + a) + b)
+    return np.where(last == 0, np.float32(2) * (a + b), np.where(last == 1, half, quarter))

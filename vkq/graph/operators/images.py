@@ -134,6 +134,7 @@ def resize_of(node: Node, shape: Sequence[int], given: Sequence[Array | None]) -
         a.get("coordinate_transformation_mode", "half_pixel"),
         a.get("nearest_mode", "round_prefer_floor"),
         a.get("rounding", "truncate"),
+        bool(a.get("lines", False)),
     )
 
 

@@ -28,6 +28,8 @@ def as_image(sweep: Sweep, node: Node) -> bool:
         attributes["pads"] = (0, attributes["pads"][0], 0, attributes["pads"][1])
     if "output_shape" in attributes:
         attributes["output_shape"] = (1, *attributes["output_shape"][-1:])
+    if node.op == "Resize":
+        attributes["lines"] = True
     result = sweep.emit(node.op, inputs, source=node.source, **attributes)
     n, c, _, length = sweep.specs[result].shape
     _reshaped(sweep, result, (n, c, length), node, node.outputs[0])
