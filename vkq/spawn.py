@@ -72,7 +72,10 @@ def command(module: str, *arguments: str) -> list[str] | None:
 def _path() -> list[str]:
     """What the child may import from: this process's folders without the working directory, by whatever
     name."""
-    here = os.path.realpath(os.getcwd())
+    try:
+        here = os.path.realpath(os.getcwd())
+    except FileNotFoundError:  # it was deleted
+        here = ""
     kept = [p for p in sys.path if os.path.isabs(p) and os.path.realpath(p) != here]
     return [*kept, str(_ROOT)]
 

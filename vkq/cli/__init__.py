@@ -74,12 +74,23 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def _open_standard_streams() -> None:
+    """Where a stream was closed before the process began (``>&-``), the next file would be opened in its
+    place, and a driver's chatter written into it."""
+    while (opened := os.open(os.devnull, os.O_RDWR)) < 3:
+        pass
+    os.close(opened)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line *argv* (by default the process's own) and return the exit code.
 
     0: done. 1: done, and a check failed. 2: an error, told in one line on stderr. 3: no device can run it.
     130: interrupted.
     """
+    _open_standard_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # names of files and nodes may be what it cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
     try:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import zipfile
+import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from vkq.cli.arrays import arrays_of
 from vkq.cli.common import counted, whole
-from vkq.errors import ArgumentError
+from vkq.cli.pictures import PICTURES, opened_picture
+from vkq.errors import ArgumentError, DTypeError
 from vkq.graph.graph import Array
-from vkq.onnx.feed import shapes_of
+from vkq.onnx.feed import check_shape, shapes_of
 from vkq.onnx.reader import Model
 from vkq.onnx.tensors import Argument
 
-PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
+MOST_RANDOM_BYTES = 1 << 30  # of one input
 
 
 def input_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +52,7 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
     for text in options.input:
         argument, path = _named(model, text)
         if path.suffix == ".npz" and argument is None:
-            feed.update(_arrays(path))
+            feed.update(_arrays(path, {one.name: one for one in model.inputs}))
             continue
         argument = argument or next((a for a in model.inputs if a.name not in feed), None)
         if argument is None:
@@ -60,7 +63,7 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
             shape = shapes_of(model, options.shape, feed)[argument.name]
             feed[argument.name] = picture(path, argument, shape, options)
         else:
-            feed[argument.name] = _array(path, argument.name)
+            feed[argument.name] = _array(path, argument)
     if unknown := sorted(set(feed) - set(_names(model))):
         raise ArgumentError(f"inputs are given for {unknown}; the model takes {_names(model)}")
     missing = [argument for argument in model.inputs if argument.name not in feed]
@@ -96,32 +99,57 @@ def _regular(path: Path) -> Path:
     return path
 
 
-def _array(path: Path, name: str) -> Array:
-    """The array of an .npy file, or that of an .npz file with this name, or alone in it."""
-    found = _arrays(path)
-    if name not in found and len(found) != 1:
+def _array(path: Path, argument: Argument) -> Array:
+    """The array of an .npy file, or that of an .npz file with the input's name, or alone in it."""
+    name, names = argument.name, list[str]()
+
+    def listed(known: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        names.append(known)
+        return False
+
+    arrays_of(path, listed, FORMS)
+    if name not in names and len(names) != 1:
         raise ArgumentError(
-            f"{path} has the arrays {sorted(found)}; one must be {name!r}, or the only one: save it so with"
-            f" numpy.savez(FILE, {name}=...)"
+            f"{path} has the arrays {sorted(names)[:20]}; one must be {name!r}, or the only one: save it so"
+            f" with numpy.savez(FILE, {name}=...)"
         )
-    return found.get(name, next(iter(found.values())))
+    return next(iter(_arrays(path, {name if name in names else names[0]: argument}).values()))
 
 
-def _arrays(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file by name, or that of an .npy file by no name; nothing in them is executed."""
-    try:
-        found = np.load(path, allow_pickle=False)
-        return {"": found} if isinstance(found, np.ndarray) else {name: found[name] for name in found}
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+FORMS = f"a picture ({', '.join(PICTURES)})"
+
+
+def _arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
+    """The arrays of these names, each held against its input before it is read. An .npz file may have no
+    others."""
+    unknown = []
+
+    def wanted(name: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        argument = arguments.get(name)
+        if argument is None:
+            unknown.append(name)
+            return False
+        if dtype != argument.dtype:
+            raise DTypeError(f"input {argument.name!r} is {dtype}; it must be {argument.dtype}")
+        check_shape(argument, shape)
+        return True
+
+    found = arrays_of(path, wanted, FORMS)
+    if unknown and len(arguments) > 1:
         raise ArgumentError(
-            f"{path} holds no array of numbers; an input is a picture ({', '.join(PICTURES)}), or what"
-            " numpy.save or numpy.savez wrote"
-        ) from error
+            f"inputs are given for {sorted(unknown)[:20]}; the model takes {sorted(arguments)} ({path})"
+        )
+    return found
 
 
 def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, ...]) -> Array:
     """Normal numbers, or any of an integer type."""
     dtype = np.dtype(argument.dtype)
+    if (size := math.prod(shape) * dtype.itemsize) > MOST_RANDOM_BYTES:
+        raise ArgumentError(
+            f"input {argument.name!r} has shape {list(shape)}, {size} bytes; at most {MOST_RANDOM_BYTES}"
+            " random ones are made: give a smaller --shape"
+        )
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)
     return random.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
@@ -130,18 +158,17 @@ def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, .
 def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
     """A picture as the model takes it: scaled to its size, (N, C, H, W) or (N, H, W, C), in [0, 1] less the
     mean by the standard deviation, or as bytes for an 8-bit input. Pixels of 16 bits are rounded to 8."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ArgumentError("reading pictures needs the package pillow: pip install pillow") from None
     if len(shape) != 4 or 0 in shape or not {1, 3} & {shape[1], shape[3]}:
         raise ArgumentError(f"input {argument.name!r} has shape {list(shape)}; a picture needs (N, 3, H, W)")
     first = shape[1] in (1, 3)
     channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
-    with Image.open(path) as image:
-        image = _eight_bits(Image, image, path)
-        scaled = image.convert("L" if channels == 1 else "RGB").resize(
-            (width, height), Image.Resampling.BILINEAR
+    with opened_picture(path) as image:
+        from PIL import Image
+
+        scaled = (
+            _eight_bits(Image, image, path)
+            .convert("L" if channels == 1 else "RGB")
+            .resize((width, height), Image.Resampling.BILINEAR)
         )
     pixels = np.asarray(scaled).reshape(height, width, channels)
     array: Array = pixels

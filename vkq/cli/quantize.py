@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from vkq.cli.common import Parsers, add_command, device_argument, output_file, progress
-from vkq.cli.inputs import PICTURES, picture, shape_argument
+from vkq.cli.inputs import picture, shape_argument
+from vkq.cli.pictures import PICTURES
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
 from vkq.runtime.device import Device

@@ -52,7 +52,7 @@ def checked_feed(
         array = array_of(argument.name, feed[argument.name])
         if array.dtype.newbyteorder("=").name != argument.dtype:
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
-        _check_shape(argument, array.shape, sizes)
+        check_shape(argument, array.shape, sizes)
         arrays[argument.name] = array if argument.name in constant else held(argument.name, array)
     return arrays
 
@@ -83,12 +83,12 @@ def checked_shapes(
         shape = shapes[argument.name]
         if not sequence(integer)(shape):
             raise DTypeError(f"the shape of {argument.name!r} is {shown(shape)}; it must be integers")
-        _check_shape(argument, tuple(shape), None)
+        check_shape(argument, tuple(shape))
         Spec(argument.dtype, tuple(shape)).check(f"input {argument.name!r}")
     return {name: tuple(map(int, shapes[name])) for name in known}
 
 
-def _check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None) -> None:
+def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int] | None = None) -> None:
     """Refuses what the argument does not allow; *sizes* are those of names in shapes so far, None where they
     may differ."""
 

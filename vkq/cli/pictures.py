@@ -1,0 +1,68 @@
+"""Pictures: a short list of formats, and sizes that are known before a pixel is read."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from vkq.errors import ArgumentError
+
+PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".tif", ".tiff")
+# Of all that Pillow reads; others start programs (EPS: Ghostscript), whatever the file is called.
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+MOST_PIXELS = 1 << 27
+_BROKEN = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    LookupError,
+    TypeError,
+    OverflowError,
+    struct.error,
+    zlib.error,
+)
+
+
+@contextlib.contextmanager
+def opened_picture(path: Path) -> Iterator[Any]:
+    """The picture in a file, read to its end, as Pillow has it.
+
+    Raises ArgumentError for another format, a broken file, more than `MOST_PIXELS`, and without Pillow.
+    """
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ArgumentError("reading pictures needs the package pillow: pip install pillow") from None
+    with contextlib.ExitStack() as stack:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+                image = stack.enter_context(Image.open(path, formats=FORMATS))
+                _check_size(path, image.size)
+                image.load()
+        except FileNotFoundError:
+            raise
+        except (*_BROKEN, Image.DecompressionBombError) as error:
+            raise _broken(path, error) from error
+        yield image
+
+
+def _check_size(path: Path, size: tuple[int, int]) -> None:
+    width, height = size
+    if width * height > MOST_PIXELS:
+        raise ArgumentError(f"{path} has {width} x {height} pixels; at most {MOST_PIXELS} are read")
+
+
+def _broken(path: Path, error: Exception) -> ArgumentError:
+    if isinstance(error, ArgumentError):
+        return error
+    return ArgumentError(
+        f"{path} is no picture that can be read ({str(error)[:200] or type(error).__name__}); it must be one"
+        f" of {', '.join(FORMATS)}, whole, of at most {MOST_PIXELS} pixels"
+    )
