@@ -203,3 +203,14 @@ def test_writers_and_readers_in_processes(tmp_path: Path) -> None:
     assert [writer.returncode for writer in writers] == [0, 0]
     assert seen <= {b"a" * 50_000, b"b" * 50_000}
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_folders_are_for_their_user_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache.write(tmp_path / "cache" / "inner" / "probe" / "file", b"data")
+    finally:
+        os.umask(before)
+    for folder in ("cache", "cache/inner", "cache/inner/probe"):
+        assert (tmp_path / folder).stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "cache/inner/probe/file").stat().st_mode & 0o777 == 0o600

@@ -120,9 +120,20 @@ def write(path: Path, data: bytes) -> None:
 
 def write_sealed(path: Path, data: bytes) -> None:
     """As `write`, but an ``OSError`` reaches the caller: for files that are a product and not a cache."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     with files.replacing(path) as beside:
         beside.write_bytes(seal(data, path.name))
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes a folder and those above it, each for its user alone (``Path.mkdir`` gives the mode to the last
+    one only)."""
+    missing = []
+    while not folder.is_dir() and folder != folder.parent:
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(mode=0o700, exist_ok=True)
 
 
 def warn(key: Path, message: str) -> None:

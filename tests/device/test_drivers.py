@@ -198,3 +198,31 @@ def test_the_environment_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
         assert (os.environ["VKQ_A"], os.environ["VKQ_B"]) == ("2", "3")
     assert os.environ["VKQ_A"] == "1"
     assert "VKQ_B" not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"hello", "malformed"),
+        (b"", "malformed"),
+        (b"{}", "malformed"),
+        (b'{"ICD": {"library_path": 3}}', "names no library"),
+        (b"[" * 100_000, "malformed"),
+        (b"\xff\xfe\0", "malformed"),
+        (b" " * (1 << 21), "larger than"),
+    ],
+    ids=range(7),
+)
+def test_a_manifest_that_is_none_is_named_and_left_out(
+    text: bytes, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a good one, whose driver stays."""
+    broken = tmp_path / "a_broken.json"
+    broken.write_bytes(text)
+    monkeypatch.setenv("VK_DRIVER_FILES", f"{broken}:{LAVAPIPE}")
+    code = "import vkq.cli, sys; sys.exit(vkq.cli.main(['devices']))"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert child.returncode == 0, child.stderr
+    assert "llvmpipe" in child.stdout
+    assert str(broken) in child.stdout + child.stderr
+    assert why in child.stdout + child.stderr

@@ -57,7 +57,7 @@ def tried() -> Tried:
     if spawn.in_child():
         return Tried({}, ())
     found = manifests()
-    known = {path: _load(path) for path in found}
+    known = {path: _malformed(path) or _load(path) for path in found}
     unknown = [path for path in found if known[path] is None]
     reasons = {path: reason for path, reason in known.items() if reason}
     if unknown:
@@ -111,6 +111,17 @@ def _listed(text: str) -> list[Path]:
         path = Path(name)
         found += sorted(path.glob("*.json")) if path.is_dir() else [path] if path.exists() else []
     return list(dict.fromkeys(found))
+
+
+def _malformed(path: Path) -> str | None:
+    """Why a manifest is none, which the loader must not see: it gives up on the drivers beside it, too."""
+    try:
+        library = files.parse_json(files.read(path, MANIFEST_BYTES))["ICD"]["library_path"]
+    except OSError as error:
+        return f"its manifest cannot be read: {error.strerror or error}"
+    except (ValueError, TypeError, LookupError) as error:
+        return f"its manifest is malformed ({type(error).__name__}: {str(error)[:100]})"
+    return None if isinstance(library, str) else "its manifest names no library"
 
 
 def _try(unknown: Sequence[Path]) -> dict[Path, str]:
