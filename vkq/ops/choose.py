@@ -13,7 +13,7 @@ from ..layout.extent import BYTES, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from . import operand
-from .take import taken
+from .take import numbers, taken
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
@@ -48,8 +48,7 @@ def whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     """x, repeated where it broadcasts."""
     if x.spec.shape == tuple(shape):
         return x
-    places = np.arange(x.spec.size, dtype=np.int32).reshape(x.spec.shape)
-    return taken(b, x, np.broadcast_to(places, shape))
+    return taken(b, x, np.broadcast_to(numbers(b, x.spec.shape, math.prod(shape)), shape))
 
 
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:

@@ -23,7 +23,7 @@ from ..shader.spec import Variant
 from . import operand
 from .operand import Operand
 from .shape import transposed
-from .take import taken
+from .take import numbers, taken
 
 MOST_K = (2**31 - 1) // (255 * 255)  # of an accumulator that int32 holds whatever the numbers
 
@@ -141,6 +141,6 @@ def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int])
     """(batch * rows, K) in the layout of matrices, repeated where the leading axes broadcast."""
     shape = x.spec.shape
     if shape[:-2] != leading and math.prod(shape[:-2]) != math.prod(leading):
-        places = np.arange(x.spec.size, dtype=np.int32).reshape(shape)
-        x = taken(b, x, np.broadcast_to(places, (*leading, *last)))
+        wide = (*leading, *last)
+        x = taken(b, x, np.broadcast_to(numbers(b, shape, math.prod(wide)), wide))
     return reshaped(b, x, (math.prod(leading) * last[0], last[1]), MATRIX)

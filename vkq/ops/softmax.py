@@ -24,7 +24,7 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 from .shape import transposed
-from .take import taken
+from .take import numbers, taken
 
 INVOCATIONS = 128
 LONG = 512  # elements of a row, twice as many as there may be results
@@ -106,7 +106,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onn
         order[axis], order[last] = last, axis
         y = _along(b, transposed(b, x, order), last, xq, yq, onnxruntime)
         if yq is None:
-            return taken(b, y, np.arange(s.size).reshape(y.spec.shape).transpose(order))
+            return taken(b, y, numbers(b, y.spec.shape, s.size).transpose(order))
         y = transposed(b, y, order)
     return y if yq is None else repacked(b, y, s.layout)
 

@@ -101,6 +101,26 @@ def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: np
     return y
 
 
+MOST_PLACES = 1 << 27  # of one movement: the host has 4 bytes for each, and a copy
+
+
+def check_places(b: Builder, size: int, count: int) -> None:
+    """Raises ArgumentError where a movement of *size* elements to *count* places takes more than
+    `MOST_PLACES`, or than a binding holds: before any place is made."""
+    most = min(MOST_PLACES, int(b.device.capabilities.properties["maxStorageBufferRange"]) // 4)
+    if max(size, count) > most:
+        raise ArgumentError(
+            f"a movement of {size} elements to {count} places; this device takes at most {most} (4 bytes for"
+            " each place): use a smaller batch, or move in parts"
+        )
+
+
+def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
+    """The elements of an array of shape *x*, numbered, for `taken` with *count* places, which are checked."""
+    check_places(b, math.prod(x), count)
+    return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
+
+
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A number as x's type has it; its plan is kept by it, and 0.0 is not -0.0."""
     real, value = dtype == "float32", fill.item()
@@ -162,7 +182,7 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
     layout = operand.axes_layout(s.layout, len(shape))
     apart = s.dtype in BYTES and len(shape) > 4 and Spec(shape, s.dtype, layout).folded
     if s.layout == CONTIGUOUS or steps or apart or not math.prod(shape):
-        return taken(b, x, np.arange(s.size, dtype=np.int32).reshape(s.shape)[np.ix_(*parts)])
+        return taken(b, x, numbers(b, s.shape, math.prod(shape))[np.ix_(*parts)])
     y = b.new(Spec(shape, s.dtype, layout, s.qparams))
     axes = [
         Moved(len(part), -part.start, part.start + len(part), stride)
@@ -199,10 +219,10 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
     shape = list(xs[0].spec.shape)
     shape[axis] = sum(x.spec.shape[axis] for x in xs)
     y = b.new(Spec(shape, xs[0].spec.dtype))
-    numbers = np.arange(y.spec.size, dtype=np.int32).reshape(shape)
+    where = numbers(b, shape, y.spec.size)
     cuts = np.cumsum([x.spec.shape[axis] for x in xs])[:-1]
     program = b.device.program(catalog().find("take_32__element", how="put"))
-    for x, places in zip(xs, np.split(numbers, cuts, axis), strict=True):
+    for x, places in zip(xs, np.split(where, cuts, axis), strict=True):
         if x.spec.size:
             push = {"elements": x.spec.size, "fill": 0}
             b.dispatch(program, [x, b.constant(_list(b, "put", places)), y], push)

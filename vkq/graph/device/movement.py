@@ -106,7 +106,7 @@ def _resize(context: Context, node: Node) -> Value:
         node, x.spec.shape, [None, *(constants[name] if name else None for name in node.inputs[1:])]
     )
     if x.spec.dtype not in BYTES:
-        numbers = np.arange(x.spec.size, dtype=np.int32).reshape(x.spec.shape)
+        numbers = take.numbers(context.builder, x.spec.shape, math.prod(how.y_shape))
         return take.taken(context.builder, x, numbers[:, :, how.nearest(0)][..., how.nearest(1)])
     return unnamed(context, resize.resized_as(context.builder, x, how, node.attributes.get("real")))
 
@@ -116,10 +116,11 @@ def _resize_check(graph: Graph, node: Node) -> str | None:
     return first_is_bytes(graph, node) if node.attributes.get("mode", "nearest") == "linear" else None
 
 
-def _places(graph: Graph, node: Node) -> tuple[Array, float]:
+def _places(context: Context, node: Node) -> tuple[Array, float]:
     """Where each element of a movement's result comes from, and the fill."""
-    spec = graph.specs[node.inputs[0]]
-    numbers = np.arange(math.prod(spec.shape), dtype=np.int64).reshape(spec.shape)
+    graph = context.graph
+    shapes = [graph.specs[name].shape for name in (node.inputs[0], node.outputs[0])]
+    numbers = take.numbers(context.builder, shapes[0], math.prod(shapes[1]))
     arrays: list[Array | None] = [
         numbers,
         *(graph.constants[name] if name else None for name in node.inputs[1:]),
@@ -128,15 +129,15 @@ def _places(graph: Graph, node: Node) -> tuple[Array, float]:
     if node.op == "Pad" and len(arrays) > 2:
         constant = node.attributes.get("mode", "constant") == "constant"
         fill = float(there.reshape(())) if constant and (there := arrays[2]) is not None else 0.0
-        arrays[2] = np.array(-1, np.int64)
+        arrays[2] = np.array(-1, np.int32)
     elif node.op == "Pad":
-        arrays += [np.array(-1, np.int64)]
+        arrays += [np.array(-1, np.int32)]
     return compute(node, arrays)[0], fill
 
 
 def _taken(context: Context, node: Node) -> Value:
     """Any movement, by the place that each element comes from."""
-    places, fill = _places(context.graph, node)
+    places, fill = _places(context, node)
     return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
 
 

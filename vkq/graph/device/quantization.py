@@ -92,6 +92,9 @@ def _conv_integer(context: Context, node: Node) -> Value:
     x, w = (context.value(name) for name in node.inputs[:2])
     x_zero, w_zero = (_zero_point(context, node, i) for i in (0, 1))
     p = Conv2dProblem.of(x.spec.shape, w.spec.shape, **conv_options(node, x.spec.shape, w.spec.shape))
+    padded = p.n * p.ic * (p.h + p.padding[0] + p.padding[2]) * (p.w + p.padding[1] + p.padding[3])
+    taps = p.n * p.ic * p.kh * p.kw * p.oh * p.ow
+    take.check_places(b, padded, max(taps, p.n * p.oc * p.oh * p.ow))
     places = pixels_under(p)
     if places.size and places.min() < 0:
         lines = [reshaped(b, value, (value.spec.size,)) for value in (x, x_zero)]

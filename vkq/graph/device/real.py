@@ -42,7 +42,7 @@ def _reduced(context: Context, node: Node) -> Value:
     kept = [i for i in range(len(shape)) if i not in axes]
     order = (*kept, *axes)
     if order != tuple(range(len(shape))):
-        x = take.taken(b, x, np.arange(x.spec.size, dtype=np.int32).reshape(shape).transpose(order))
+        x = take.taken(b, x, take.numbers(b, shape, x.spec.size).transpose(order))
     y = summed(b, x, len(kept))
     if node.op == "GlobalAveragePool":
         y = _with(b, y, ("div", float(math.prod(shape[2:]))))
@@ -56,10 +56,11 @@ def _reduced_check(graph: Graph, node: Node) -> str | None:
     )
 
 
-def _seen(how: Window) -> list[Array]:
+def _seen(b: Builder, how: Window) -> list[Array]:
     """For each element of the kernel, row by row, the element of x that each result sees; -1 in the
     margins, -2 beyond them, where ceil_mode looks."""
     (n, c, h, w), (oh, ow), (top, left, bottom, right) = how.x_shape, how.y_shape[2:], how.padding
+    take.check_places(b, n * c * (h + top + bottom) * (w + left + right), n * c * oh * ow)
     inner = np.arange(n * c * h * w).reshape(how.x_shape)
     inner = np.pad(inner, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)
     ends = [(o - 1) * s + r for o, s, r in zip((oh, ow), how.stride, how.reach, strict=True)]
@@ -82,12 +83,12 @@ def _pooled(b: Builder, x: Value, seen: list[Array], op: RealOp, fill: float) ->
 
 def max_pooled(b: Builder, x: Value, how: Window) -> Value:
     """The maximum of what each element of the kernel sees; margins are less than any number."""
-    return _pooled(b, x, _seen(how), "max", -np.inf)
+    return _pooled(b, x, _seen(b, how), "max", -np.inf)
 
 
 def _averaged(context: Context, node: Node) -> Value:
     b, x = context.builder, context.value(node.inputs[0])
-    seen = _seen(window(node, x.spec.shape))
+    seen = _seen(b, window(node, x.spec.shape))
     least = -1 if node.attributes.get("count_include_pad", 0) else 0
     counts = np.sum([places[0, 0] >= least for places in seen], axis=0)
     return combined(b, _pooled(b, x, seen, "add", 0.0), number(b, counts), "div")

@@ -29,6 +29,8 @@ class OpenShape(ModelError):
         self.needed = needed
 
 
+MOST_NUMBERS = 1 << 16  # of a shape, axes, pads, or the sizes of parts
+
 Kind = Literal["elementwise", "movement", "number", "shape", "quantized"]
 
 
@@ -67,6 +69,10 @@ class Inputs:
             return None
         if found.dtype.kind not in "iu" or found.ndim > 1:
             raise ModelError(f"{self.node}: input {index} is {Spec.of(found)}; it must be a list of integers")
+        if found.size > MOST_NUMBERS:
+            raise ModelError(
+                f"{self.node}: input {index} has {found.size} numbers; at most {MOST_NUMBERS} are read"
+            )
         return [int(v) for v in found.reshape(-1)]
 
 

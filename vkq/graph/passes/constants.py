@@ -18,7 +18,7 @@ from ..operators.table import TABLE, compute, infer
 from .lines import as_image
 from .sweep import Sweep
 
-LARGEST_FOLDED_BYTES = 1 << 28
+LARGEST_FOLDED_BYTES = 1 << 28  # of the results of one node
 HELD = {"bool": "uint8"}  # types that a device holds otherwise
 Otherwise = Callable[[Node, str], Node]
 
@@ -131,8 +131,10 @@ def _fold(sweep: Sweep, node: Node) -> bool:
     if node.op in TABLE and TABLE[node.op].compute is None:
         return False
     sweep.keep(node)  # refused here, with its sizes, before anything is computed
-    if sum(sweep.specs[name].nbytes for name in node.outputs if name) > LARGEST_FOLDED_BYTES:
+    size = sum(sweep.specs[name].nbytes for name in node.outputs if name)
+    if size > min(LARGEST_FOLDED_BYTES, sweep.room_bytes):
         return True
+    sweep.room_bytes -= size
     sweep.nodes.pop()
     return _make(sweep, node, compute(node, arrays))
 

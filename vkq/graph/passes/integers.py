@@ -18,6 +18,7 @@ from ...errors import ArgumentError
 from ...numerics.calibration import rounded_bias
 from ...numerics.qparams import QParams
 from ...numerics.requantize import activation_bounds, activation_range
+from ...ops.take import MOST_PLACES
 from ..graph import Array, Graph, Node
 from ..operators.images import window
 from .layers import FLOAT_RESULTS, parameters
@@ -188,6 +189,8 @@ def _where(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> boo
         pair = [quantized(sweep, name, q, source=made.source) for name in made.inputs[1:]]
         sweep.emit("where", [made.inputs[0], *pair], output, made.source, a=q, b=q, y=q)
         return True
+    if math.prod(shape) > MOST_PLACES:
+        return False
     sides = []
     for name in made.inputs[1:]:
         side = quantized(sweep, name, q, source=made.source)

@@ -14,6 +14,9 @@ from ..graph import Array, Graph, Node, Spec
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
+# What may be computed ahead, in multiples of the model's own constants, or so many bytes: a small model
+# would else ask for any amount, a node at a time.
+MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
 class Sweep:
@@ -27,6 +30,8 @@ class Sweep:
         self.nodes: list[Node] = []
         self.made: dict[str, Node] = {}
         self.same: dict[str, str] = {}  # a value that is another one
+        own = sum(array.nbytes for array in graph.constants.values())
+        self.room_bytes = max(MOST_FOLDED * own, LEAST_ROOM_BYTES)  # for what is computed ahead
         self._inferred = {  # nodes of which the old graph knows what they make
             id(node) for node in graph.nodes if all(name in graph.specs for name in node.outputs if name)
         }
