@@ -34,10 +34,14 @@ Arena::Arena(std::shared_ptr<Core> c, uint32_t memoryType, bool map, uint64_t al
       alignment(std::max<uint64_t>(align, 16)),  // vkq's widest element is a vector of four words
       blockBytes(block),
       largest(most),
-      keepBytes(keep) {}
+      keepBytes(keep) {
+  if (alignment > MOST_ALIGNMENT || (alignment & (alignment - 1)))
+    throw std::invalid_argument("Arena: the alignment is no power of two, or too large");
+}
 
 PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {
   if (core->closed || core->lost || core->forked()) Use use(*core);  // which says so
+  if (bytes > MOST_BYTES) throw VulkanError(VK_ERROR_OUT_OF_DEVICE_MEMORY, "vkAllocateMemory");
   bytes = (std::max<uint64_t>(bytes, 1) + alignment - 1) / alignment * alignment;
   std::unique_lock<std::mutex> lock(mutex);
   auto found = takeRecent(bytes);
@@ -47,8 +51,8 @@ PiecePtr Arena::allocate(uint64_t bytes, uint64_t limit) {
     found = take(bytes);
   }
   if (!found) {
-    const uint64_t size = std::min(std::max(bytes, blockBytes), std::max(largest, bytes));
-    if (held + size > limit) return nullptr;
+    const uint64_t size = std::min({std::max(bytes, blockBytes), std::max(largest, bytes), MOST_BYTES});
+    if (held > limit || size > limit - held) return nullptr;
     held += size;
     lock.unlock();  // the driver may take long, and the validation layer calls into Python
     std::shared_ptr<Memory> memory;
@@ -148,6 +152,7 @@ void Arena::drop(Block *block, std::vector<std::shared_ptr<Memory>> &dropped) {
 
 void Arena::trim() {
   std::vector<std::shared_ptr<Memory>> dropped;
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   join();
   for (size_t i = 0; i < blocks.size();)
@@ -158,21 +163,25 @@ void Arena::trim() {
 }
 
 uint64_t Arena::allocatedBytes() {
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   return held;
 }
 
 uint64_t Arena::usedBytes() {
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   return used;
 }
 
 uint64_t Arena::peakBytes() {
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   return peak;
 }
 
 void Arena::resetPeak() {
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   peak = used;
 }

@@ -53,6 +53,8 @@ using PiecePtr = std::shared_ptr<Piece>;
 
 // Hands out aligned ranges of blocks of `blockBytes`; a larger request gets a block of its own. Thread-safe.
 struct Arena : std::enable_shared_from_this<Arena> {
+  // Above what any device has, and far from where sums of sizes overflow.
+  static constexpr uint64_t MOST_BYTES = uint64_t{1} << 60, MOST_ALIGNMENT = uint64_t{1} << 24;
   const std::shared_ptr<Core> core;
   const uint32_t type;
   const bool mapped;

@@ -11,6 +11,8 @@ struct Context {
   Context(uint64_t getInstanceProcAddr, uint64_t instance, uint64_t physical, uint64_t device,
           uint64_t vkQueue, uint32_t family, bool wideBarriers, uint64_t maxBinding, uint64_t maxTexels,
           std::string name) {
+    if (!getInstanceProcAddr || !instance || !physical || !device || !vkQueue)
+      throw std::invalid_argument("Context: a handle is 0");
     fillTable(getInstanceProcAddr, instance);
     core->physical = std::make_shared<vk::PhysicalDevice>(reinterpret_cast<VkPhysicalDevice>(physical));
     core->device = std::make_shared<vk::Device>(reinterpret_cast<VkDevice>(device));
@@ -74,6 +76,8 @@ void bindContext(nb::module_ &m) {
       .def(
           "set_arenas",
           [](Context &c, Arena &own, uint64_t scratchKeep, Arena &staging, uint64_t limit, uint64_t chunk) {
+            c.queue->checkOwn(own.core.get(), "set_arenas: the arena");
+            c.queue->checkOwn(staging.core.get(), "set_arenas: the arena");
             c.queue->setScratch(own.shared_from_this(), scratchKeep);
             c.queue->setStaging(staging.shared_from_this(), limit, chunk);
           },

@@ -58,7 +58,7 @@ static Packing makePacking(std::tuple<uint32_t, uint32_t, uint32_t, uint32_t> e,
 }
 
 void checkSizes(const Packing &p, uint64_t bytes, uint64_t words) {
-  if (bytes != p.elements() || words < 4 * p.words)
+  if (bytes != p.elements() || words / 4 < p.words)
     throw std::invalid_argument("Packing: the array or the buffer has another size than the layout");
 }
 

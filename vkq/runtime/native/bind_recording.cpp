@@ -8,16 +8,23 @@ namespace vkq {
 struct Operation_ {
   std::shared_ptr<Queue> queue;
   nb::callable recording;
+  std::thread::id owner;
   nb::object begin() {
     queue->enter();
+    owner = std::this_thread::get_id();
     try {
       return recording();
     } catch (...) {
-      queue->leave();
+      end();
       throw;
     }
   }
-  void end(nb::args) { queue->leave(); }
+  void end() {
+    if (owner != std::this_thread::get_id())
+      throw UsageError("the operation was not begun by this thread, or has ended already");
+    owner = {};
+    queue->leave();
+  }
 };
 
 using StepTuple = std::tuple<nb::object, std::vector<uint16_t>, std::vector<uint8_t>, nb::bytes, int,
@@ -30,7 +37,11 @@ static std::shared_ptr<Plan> makePlan(const std::vector<StepTuple> &given, size_
   std::vector<PlanStep> steps;
   for (const auto &[program, numbers, access, push, at, grids, value] : given) {
     PlanStep step;
-    if (!program.is_none()) step.program = nb::cast<Program &>(program).shared_from_this();
+    Program *made = nullptr;
+    if (!program.is_none()) {
+      if (!nb::try_cast(program, made) || !made) throw nb::type_error("a step's program must be a Program");
+      step.program = made->shared_from_this();
+    }
     step.slots = numbers;
     step.access = access;
     step.push = std::string(push.c_str(), push.size());
@@ -45,7 +56,10 @@ static std::shared_ptr<Plan> makePlan(const std::vector<StepTuple> &given, size_
 }
 
 static PiecePtr pieceOf(nb::handle object) {
-  return object.is_none() ? nullptr : nb::cast<const Buffer &>(object).piece;
+  const Buffer *found = nullptr;
+  if (object.is_none()) return nullptr;
+  if (!nb::try_cast(object, found) || !found) throw nb::type_error("buffers must be Buffer objects or None");
+  return found->piece;
 }
 
 // Buffers from a sequence of Python's, of which the first few need no allocation.
@@ -75,9 +89,15 @@ struct Pieces {
 // Calls a member of a recording under its queue's lock.
 template <typename F>
 static void underLock(Queue &queue, F call) {
-  lockPolitely(queue.mutex);
-  std::lock_guard<std::recursive_mutex> lock(queue.mutex, std::adopt_lock);
+  const Lock lock = queue.hold();
   call();
+}
+
+// The same, for a recording that must be the queue's.
+template <typename F>
+static void recordingUnderLock(Queue &queue, const Recording &recording, F call) {
+  queue.checkOwn(recording.core.get(), "the recording");
+  underLock(queue, call);
 }
 
 void bindRecording(nb::module_ &m) {
@@ -101,7 +121,7 @@ void bindRecording(nb::module_ &m) {
       .def("timestamps", &Recording::timestamps);
   nb::class_<Operation_>(m, "Operation")
       .def("__enter__", &Operation_::begin)
-      .def("__exit__", &Operation_::end);
+      .def("__exit__", [](Operation_ &o, nb::args) { o.end(); });
 }
 
 void bindQueue(nb::module_ &m) {
@@ -122,14 +142,16 @@ void bindQueue(nb::module_ &m) {
           nb::arg("recording"), nb::arg("plan"), nb::arg("slots"), nb::arg("scratch").none(),
           "Records a plan into a recording, on buffers by slot, None where a constant or scratch memory "
           "lies.")
-      .def("copy", [](Queue &q, Recording &r, const Buffer &from, const Buffer &to,
-                      uint64_t bytes) { underLock(q, [&] { r.copy(from.piece, 0, to.piece, 0, bytes); }); })
+      .def("copy",
+           [](Queue &q, Recording &r, const Buffer &from, const Buffer &to, uint64_t bytes) {
+             recordingUnderLock(q, r, [&] { r.copy(from.piece, 0, to.piece, 0, bytes); });
+           })
       .def("fill", [](Queue &q, Recording &r, const Buffer &to,
-                      uint32_t value) { underLock(q, [&] { r.fill(to.piece, value); }); })
-      .def("barrier", [](Queue &q, Recording &r) { underLock(q, [&] { r.barrier(); }); })
-      .def("timestamp", [](Queue &q, Recording &r) { underLock(q, [&] { r.timestamp(); }); })
+                      uint32_t value) { recordingUnderLock(q, r, [&] { r.fill(to.piece, value); }); })
+      .def("barrier", [](Queue &q, Recording &r) { recordingUnderLock(q, r, [&] { r.barrier(); }); })
+      .def("timestamp", [](Queue &q, Recording &r) { recordingUnderLock(q, r, [&] { r.timestamp(); }); })
       .def("repeat", [](Queue &q, Recording &r, size_t first,
-                        uint32_t times) { underLock(q, [&] { r.repeat(first, times); }); })
+                        uint32_t times) { recordingUnderLock(q, r, [&] { r.repeat(first, times); }); })
       .def(
           "scratch",
           [](Queue &q, uint64_t bytes) {
@@ -151,6 +173,9 @@ void bindQueue(nb::module_ &m) {
       .def("operation",
            [](const std::shared_ptr<Queue> &q, nb::callable recording) { return Operation_{q, recording}; })
       .def("flush", &Queue::flush)
+      .def(
+          "check_between", [](Queue &q) { q.holdBetween(); },
+          "Raises inside of this thread's own operation, and in a forked child.")
       .def("synchronize", &Queue::synchronize)
       .def("submit", [](Queue &q, Recording &r) { q.submit(r.shared_from_this()); })
       .def("wait", [](Queue &q, Recording &r) { q.wait(r.shared_from_this()); })

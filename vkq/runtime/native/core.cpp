@@ -15,6 +15,15 @@ void Resource::dispose() {
   core->destroyUnused();
 }
 
+void Core::checkProcess() const {
+  if (forked())
+    throw UsageError(
+        name +
+        ": this vkq.Device was opened before the process was forked, and Vulkan does not survive a fork: "
+        "open no device or session before the fork (gunicorn: without --preload), or start the child with "
+        "multiprocessing's 'spawn' method");
+}
+
 void Core::check() {
   if (pending.result == VK_ERROR_DEVICE_LOST) lost = true;
   throwPending();
@@ -42,15 +51,11 @@ void Core::close() {
 }
 
 void Core::destroyUnused() {
-  if (ended && resources.empty()) vkTable.vkDestroyDevice(handle(), nullptr);
+  if (device && ended && resources.empty()) vkTable.vkDestroyDevice(handle(), nullptr);
 }
 
 Use::Use(Core &core) : lock(core.life, std::defer_lock) {
-  if (core.forked())
-    throw UsageError(
-        "this vkq.Device was opened before the process was forked, and Vulkan does not survive a fork; open "
-        "it in "
-        "the child, started with multiprocessing's 'spawn' method");
+  core.checkProcess();
   lockPolitely(lock);
   if (core.closed) throw UsageError(core.name + ": this vkq.Device is closed; open a new one");
   if (core.lost) throw VulkanError(VK_ERROR_DEVICE_LOST, "an earlier call");

@@ -58,6 +58,7 @@ struct Core {
   VkDevice handle() const { return static_cast<VkDevice>(*device); }
   // A forked child has the handles but not the driver's threads: it touches nothing, not even a mutex.
   bool forked() const { return pid != static_cast<int>(getpid()); }
+  void checkProcess() const;  // throws in a forked child; before any lock is taken, whose holder may be gone
   void check();  // throws what is pending
   void waitIdle();
   void close();

@@ -8,7 +8,9 @@
 
 namespace vkq {
 
-static uint32_t groups(uint32_t size) { return (size + 3) / 4; }
+constexpr uint64_t MOST_ELEMENTS = uint64_t{1} << 60;
+
+static uint32_t groups(uint32_t size) { return size / 4 + (size % 4 != 0); }
 
 static uint32_t broadcast(uint8_t byte) { return byte * 0x01010101u; }
 
@@ -22,6 +24,13 @@ Packing::Packing(std::array<uint32_t, 4> sizes, std::array<std::vector<uint32_t>
       throw std::invalid_argument("Packing: a table has another length than its axis");
     last += table[axis].empty() ? 0 : *std::max_element(table[axis].begin(), table[axis].end());
   }
+  // Sums of the tables are 32-bit numbers, and sizes in bytes 64-bit ones.
+  uint64_t count = 1;
+  for (uint32_t size : extent) {
+    if (size && count > MOST_ELEMENTS / size) throw std::invalid_argument("Packing: too many elements");
+    count *= size;
+  }
+  if (words > MOST_ELEMENTS || last > UINT32_MAX) throw std::invalid_argument("Packing: too many words");
   if (elements() && last >= words) throw std::invalid_argument("Packing: a word lies beyond the last");
 }
 

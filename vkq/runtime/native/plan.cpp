@@ -55,15 +55,19 @@ void Plan::bind(size_t slot, PiecePtr piece) {
   constants.emplace_back(static_cast<uint16_t>(slot), std::move(piece));
 }
 
-void Plan::check(const Slot *filled, uint64_t most) const {
+void Plan::check(const Slot *filled, const Core &core) const {
+  const uint64_t most = core.maxBinding;
   bool lost = false;
-  for (const PlanStep &step : steps)
+  for (const PlanStep &step : steps) {
+    require(!step.program || step.program->core.get() == &core, "a program of the plan is of another device");
     for (size_t i = 0; i < step.slots.size(); i++) {
       const Slot &slot = filled[step.slots[i]];
       require(slot.piece && *slot.piece, "a slot of the plan is empty");
+      require((*slot.piece)->arena->core.get() == &core, "a buffer of the plan is of another device");
       if (step.program && slot.bytes > most) throw BindingTooLarge(step.program->name, i, slot.bytes, most);
       lost = lost || (*slot.piece)->failure;
     }
+  }
   if (!lost) return;
   std::vector<bool> written(slots);
   for (const PlanStep &step : steps) {

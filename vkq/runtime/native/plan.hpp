@@ -58,8 +58,9 @@ struct Plan : std::enable_shared_from_this<Plan> {
        std::vector<ScratchSlot> parts, uint64_t scratchSize);
   // What lies in a constant's slot; steps that write it keep it (counters that are zero before and after).
   void bind(size_t slot, PiecePtr piece);
-  // Throws where a step would read what was lost, and where a slot is empty or larger than `most` bytes.
-  void check(const Slot *filled, uint64_t most) const;
+  // Throws where a step would read what was lost, and where a slot is empty, of another device than `core`,
+  // or larger than a binding may be.
+  void check(const Slot *filled, const Core &core) const;
 };
 
 }  // namespace vkq

@@ -6,6 +6,9 @@
 
 namespace vkq {
 
+constexpr uint32_t SPIRV_MAGIC = 0x07230203;
+constexpr size_t SPIRV_HEADER = 5, MOST_PUSH_BYTES = 4096;
+
 Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32_t bindingCount,
                  uint32_t push, const Constants &constants, uint32_t subgroupSize, uint32_t texelBindings)
     : Resource(std::move(c)),
@@ -14,8 +17,13 @@ Program::Program(std::shared_ptr<Core> c, std::string n, nb::bytes spirv, uint32
       pushBytes(push),
       texels(texelBindings) {
   if (bindings > MOST_BINDINGS) throw std::invalid_argument("Program: more bindings than can be recorded");
+  if (pushBytes % 4 || pushBytes > MOST_PUSH_BYTES)
+    throw std::invalid_argument("Program: the push constants are no whole words, or too many");
   std::vector<uint32_t> code(spirv.size() / 4);
+  if (code.size() < SPIRV_HEADER || spirv.size() % 4)
+    throw std::invalid_argument("Program: SPIR-V has whole words, and a header of five");
   std::memcpy(code.data(), spirv.c_str(), code.size() * 4);
+  if (code[0] != SPIRV_MAGIC) throw std::invalid_argument("Program: this is no SPIR-V");
   Unlocked unlocked;
   Use use(*core);
   try {

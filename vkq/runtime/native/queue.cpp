@@ -15,6 +15,24 @@ void Queue::setScratch(std::shared_ptr<Arena> arena, uint64_t keep) {
   scratchKeep = keep;
 }
 
+Lock Queue::hold() {
+  core->checkProcess();
+  return locked(mutex);
+}
+
+Lock Queue::holdBetween() {
+  Lock lock = hold();
+  if (entered)
+    throw UsageError(
+        "this thread is inside of an operation, and came back through a signal handler or a callback: "
+        "nothing can be submitted or read before the operation ends");
+  return lock;
+}
+
+void Queue::checkOwn(const Core *other, const char *what) const {
+  if (other != core.get()) throw std::invalid_argument(std::string(what) + " is of another device");
+}
+
 // ------------------------------------------------------------------------------------------------- recording
 
 std::shared_ptr<Recording> Queue::newChain() {
@@ -38,7 +56,7 @@ std::shared_ptr<Recording> Queue::chain() {
 }
 
 void Queue::enter() {
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   Use use(*core);
   chain();
   entered++;
@@ -51,6 +69,7 @@ void Queue::leave() {
 }
 
 PiecePtr Queue::scratchOf(uint64_t bytes) {
+  if (!scratchArena) throw UsageError("the queue has no arenas");
   if (bytes <= scratchKeep && sharedScratch && sharedScratch->bytes >= bytes) return sharedScratch;
   PiecePtr found;
   if (bytes <= scratchKeep) sharedScratch.reset();
@@ -74,7 +93,8 @@ void Queue::add(Recording *into, const std::shared_ptr<Plan> &plan, const PieceP
   if (count > plan->slots) throw std::invalid_argument("add: more buffers than the plan has slots");
   if (outputCount && outputCount != plan->outputs.size())
     throw std::invalid_argument("add: another number of outputs than the plan has");
-  Lock lock = locked(mutex);
+  if (into) checkOwn(into->core.get(), "add: the recording");
+  Lock lock = hold();
   for (const auto &[slot, piece] : plan->constants) slots[slot] = Slot(piece);
   PiecePtr own = scratch;
   if (plan->scratchBytes) {
@@ -84,14 +104,17 @@ void Queue::add(Recording *into, const std::shared_ptr<Plan> &plan, const PieceP
   }
   for (size_t i = 0; i < count; i++)
     if (given[i]) slots[i] = Slot(given[i]);
-  for (size_t i = 0; i < outputCount; i++) slots[plan->outputs[i]] = Slot(outputs[i]);
+  for (size_t i = 0; i < outputCount; i++) {
+    if (!outputs[i]) throw std::invalid_argument("add: an output is None");
+    slots[plan->outputs[i]] = Slot(outputs[i]);
+  }
   (into ? *into : *chain()).add(plan, slots);
 }
 
 // ------------------------------------------------------------------------------------------------ submission
 
 void Queue::flush() {
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   if (!pendingChain || entered) return;
   try {
     MaybeUnlocked unlocked;
@@ -109,7 +132,8 @@ void Queue::flush() {
 }
 
 void Queue::submit(const std::shared_ptr<Recording> &recording) {
-  Lock lock = locked(mutex);
+  checkOwn(recording->core.get(), "submit: the recording");
+  Lock lock = holdBetween();
   flush();
   {
     MaybeUnlocked unlocked;
@@ -119,13 +143,13 @@ void Queue::submit(const std::shared_ptr<Recording> &recording) {
 }
 
 std::vector<std::shared_ptr<Recording>> Queue::inFlight() {
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   return {flying.begin(), flying.end()};
 }
 
 // What was submitted before it has ended, too, and lets go of its memory.
 void Queue::landed(const std::shared_ptr<Recording> &recording) {
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   auto found = std::find(flying.begin(), flying.end(), recording);
   if (found == flying.end() || recording->running) return;
   std::deque<std::shared_ptr<Recording>> left;
@@ -157,6 +181,7 @@ void Queue::waitUnlocked(const std::shared_ptr<Recording> &recording) {
 }
 
 void Queue::wait(const std::shared_ptr<Recording> &recording) {
+  checkOwn(recording->core.get(), "wait: the recording");
   std::optional<nb::python_error> interrupt;
   try {
     for (bool first = true, done = false; !done; first = false) {
@@ -175,21 +200,25 @@ void Queue::wait(const std::shared_ptr<Recording> &recording) {
 }
 
 void Queue::synchronize() {
-  flush();
+  {
+    Lock lock = holdBetween();
+    flush();
+  }
   for (const auto &one : inFlight()) wait(one);
 }
 
 void Queue::trim() {
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   flush();
   while (!flying.empty()) waitUnlocked(flying.front());
   idle.clear();
   if (!entered) sharedScratch.reset();
-  scratchArena->trim();
-  staging->trim();
+  if (scratchArena) scratchArena->trim();
+  if (staging) staging->trim();
 }
 
 void Queue::close() {
+  if (core->forked()) return;
   Lock lock = locked(mutex);
   pendingChain.reset();
   flying.clear();

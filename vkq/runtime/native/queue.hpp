@@ -25,6 +25,13 @@ struct Queue : std::enable_shared_from_this<Queue> {
   void setStaging(std::shared_ptr<Arena> arena, uint64_t limit, uint64_t chunk);
   void setScratch(std::shared_ptr<Arena> arena, uint64_t keep);
 
+  // The lock, unless this process was forked: whoever held it then is not there to release it.
+  Lock hold();
+  // The same for what submits or reads: not inside of this thread's own operation (in a signal handler), of
+  // which some steps are not recorded yet.
+  Lock holdBetween();
+  void checkOwn(const Core *other, const char *what) const;  // throws for what is on another device
+
   // The chain that the next submission takes. With the lock held.
   std::shared_ptr<Recording> chain();
   // An operation's dispatches stay together: nothing is submitted while a thread holds the queue.

@@ -1,5 +1,6 @@
 #include "recording.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "gil.hpp"
@@ -17,6 +18,8 @@ Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t mark
       timesSteps(timestamps != 0),
       replays(again),
       serial(nextSerial()) {
+  if (timestamps > MOST_QUERIES || marks > MOST_QUERIES)
+    throw std::invalid_argument("Recording: more timestamps or marks than a recording may have");
   Use use(*core);
   try {
     sequence = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
@@ -68,12 +71,17 @@ void Recording::release() {
 }
 
 Recording::Held::Held(Recording &r) : own(r.mutex, std::defer_lock) {
+  r.core->checkProcess();
   lockPolitely(own);
   use.emplace(*r.core);
 }
 
 void Recording::checkOpen() const {
   if (sealed) throw UsageError("the recording was submitted already and takes no more operations");
+}
+
+void Recording::checkOwn(const PiecePtr &piece) const {
+  if (piece->arena->core != core) throw std::invalid_argument("the buffer is of another device");
 }
 
 void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
@@ -87,6 +95,9 @@ void Recording::repeat(size_t first, uint32_t times) {
   Held held(*this);
   checkOpen();
   const size_t last = operations.size();
+  if (first > last) throw std::out_of_range("repeat: the first operation lies beyond the last");
+  if (times > MOST_OPERATIONS / std::max<size_t>(last - first, 1))
+    throw std::invalid_argument("repeat: more operations than a recording may have");
   for (size_t i = first; i < last; i++)
     if (std::dynamic_pointer_cast<Timestamp>(operations[i]))
       throw std::invalid_argument("repeat: a timestamp cannot be repeated");
@@ -135,6 +146,8 @@ void Recording::copy(const PiecePtr &from, uint64_t fromOffset, const PiecePtr &
                      uint64_t bytes) {
   Held held(*this);
   checkOpen();
+  checkOwn(from);
+  checkOwn(to);
   if (fromOffset > from->bytes || bytes > from->bytes - fromOffset || toOffset > to->bytes ||
       bytes > to->bytes - toOffset)
     throw std::out_of_range("copy: a range outside its buffer");
@@ -172,6 +185,7 @@ void Recording::upload(const Upload &u) {
 void Recording::fill(const PiecePtr &to, uint32_t value) {
   Held held(*this);
   checkOpen();
+  checkOwn(to);
   Span writing{to->memory->buffer, to->offset, to->offset + to->bytes};
   order(nullptr, 0, &writing, 1);
   record<Fill>(to->range(), value);
@@ -202,7 +216,7 @@ void Recording::writeTimestamp() {
 void Recording::add(const std::shared_ptr<Plan> &plan, const Slot *slots) {
   Held held(*this);
   checkOpen();
-  plan->check(slots, core->maxBinding);
+  plan->check(slots, *core);
   plans.push_back(plan);
   recorded += static_cast<uint32_t>(plan->steps.size());
   try {

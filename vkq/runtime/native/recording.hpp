@@ -18,6 +18,8 @@ struct Upload {
 // The members that record are called under the lock of the device's queue (queue.hpp); `wait` and what
 // follows it are not.
 struct Recording : Resource, std::enable_shared_from_this<Recording> {
+  static constexpr uint32_t MOST_QUERIES = 1 << 20;
+  static constexpr size_t MOST_OPERATIONS = 1 << 24;  // of one `repeat`
   // `timestamps`: of how many steps the time is taken, or (`marks`) how often `timestamp` may be called.
   Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t marks, bool replays);
   ~Recording() override;
@@ -93,6 +95,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   void recordAgain(const std::shared_ptr<Operation> &operation);
   void begin();
   void checkOpen() const;
+  void checkOwn(const PiecePtr &piece) const;
   Kept &keep(const PiecePtr &piece);
   void order(const Span *reading, size_t readCount, const Span *writing, size_t writeCount);
   void addStep(const PlanStep &step, const Slot *slots);

@@ -10,6 +10,7 @@ namespace vkq {
 using Clock = std::chrono::steady_clock;
 
 bool Recording::uses(const PiecePtr &piece) const {
+  core->checkProcess();
   std::lock_guard<std::mutex> lock(mutex);
   for (const Kept &one : kept)
     if (one.piece == piece) return true;

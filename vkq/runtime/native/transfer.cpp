@@ -12,7 +12,16 @@ std::vector<std::shared_ptr<Recording>> Queue::users(const PiecePtr &piece) {
   return found;
 }
 
-PiecePtr Queue::tryStaging(uint64_t bytes) { return staging->allocate(bytes, stagingLimit); }
+PiecePtr Queue::tryStaging(uint64_t bytes) {
+  if (!staging) throw UsageError("the queue has no arenas");
+  return staging->allocate(bytes, stagingLimit);
+}
+
+// The host's view of memory that it must see, on this device.
+static void checkSeen(const Queue &queue, const PiecePtr &piece, const char *what) {
+  queue.checkOwn(piece->arena->core.get(), what);
+  if (!piece->mapped()) throw std::out_of_range(std::string(what) + " is no host memory");
+}
 
 PiecePtr Queue::takeStaging(uint64_t bytes) {
   for (;;) {
@@ -27,9 +36,16 @@ PiecePtr Queue::takeStaging(uint64_t bytes) {
 }
 
 void Queue::write(const PiecePtr &target, const std::function<void(uint8_t *)> &access) {
+  {
+    Use use(*core);  // a closed device says so; none of its memory is seen any more
+  }
+  checkSeen(*this, target, "the buffer that is written");
   for (;;) {
-    Lock lock = locked(mutex);
-    if (pendingChain && pendingChain->uses(target)) flush();
+    Lock lock = hold();
+    if (pendingChain && pendingChain->uses(target)) {
+      holdBetween();
+      flush();
+    }
     const auto busy = users(target);
     if (busy.empty()) {
       Use use(*core);
@@ -46,15 +62,18 @@ void Queue::write(const PiecePtr &target, const std::function<void(uint8_t *)> &
 void Queue::gather(const PiecePtr &target, const std::vector<Part> &parts) {
   uint64_t bytes = 0;
   for (const Part &one : parts) bytes += one.bytes;
-  if (!target->mapped() || bytes > target->bytes)
-    throw std::out_of_range("gather: more bytes than the buffer has, or no host memory");
+  if (bytes > target->bytes) throw std::out_of_range("gather: more bytes than the buffer has");
   write(target, [&](uint8_t *to) { copyParts(to, parts); });
 }
 
 void Queue::read(const PiecePtr &source, const std::function<void(const uint8_t *)> &access) {
+  {
+    Use use(*core);
+  }
+  checkSeen(*this, source, "the buffer that is read");
   std::vector<std::shared_ptr<Recording>> busy;
   {
-    Lock lock = locked(mutex);
+    Lock lock = holdBetween();
     flush();
     busy = users(source);
   }
@@ -66,8 +85,9 @@ void Queue::read(const PiecePtr &source, const std::function<void(const uint8_t 
 }
 
 PiecePtr Queue::pin(uint64_t bytes) {
+  if (!staging) throw UsageError("the queue has no arenas");
   PiecePtr piece = staging->allocate(bytes);
-  Lock lock = locked(mutex);
+  Lock lock = hold();
   for (auto it = pinned.begin(); it != pinned.end();)
     it = it->second.expired() ? pinned.erase(it) : std::next(it);
   pinned[piece->host()] = piece;
@@ -83,11 +103,12 @@ PiecePtr Queue::pinnedAt(const uint8_t *data, uint64_t bytes) {
 }
 
 void Queue::upload(const PiecePtr &target, const uint8_t *data, uint64_t bytes) {
+  checkOwn(target->arena->core.get(), "the buffer that is written");
   if (bytes > target->bytes) throw std::out_of_range("upload: more bytes than the buffer has");
   if (target->mapped()) return write(target, [&](uint8_t *to) { copyBytes(to, data, bytes); });
   std::shared_ptr<Recording> copying;
   {
-    Lock lock = locked(mutex);
+    Lock lock = hold();
     {
       Use use(*core);
     }
@@ -132,12 +153,13 @@ void Queue::uploadStaged(const PiecePtr &target, const uint8_t *data, uint64_t b
 }
 
 void Queue::download(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
+  checkOwn(source->arena->core.get(), "the buffer that is read");
   if (bytes > source->bytes) throw std::out_of_range("download: more bytes than the buffer has");
   if (source->mapped()) return read(source, [&](const uint8_t *from) { copyBytes(data, from, bytes); });
   std::shared_ptr<Recording> copying;
   {
-    Lock lock = locked(mutex);
-    if (const PiecePtr piece = entered ? nullptr : pinnedAt(data, bytes)) {
+    Lock lock = holdBetween();
+    if (const PiecePtr piece = pinnedAt(data, bytes)) {
       copying = chain();
       copying->copy(source, 0, piece, data - piece->host(), bytes);
       flush();
@@ -152,7 +174,7 @@ void Queue::download(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
 void Queue::downloadStaged(const PiecePtr &source, uint8_t *data, uint64_t bytes) {
   std::deque<Chunk> chunks;
   {
-    Lock lock = locked(mutex);
+    Lock lock = hold();
     for (uint64_t at = 0; at < bytes; at += chunkBytes) {
       {
         Use use(*core);
