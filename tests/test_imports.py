@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [
     {"errors", "_version"},
-    {"files", "spawn", "arguments"},
+    {"files", "spawn", "arguments", "turns"},
     {"yamlfile", "cache"},
     {"numerics"},
     {"problem"},

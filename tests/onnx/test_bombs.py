@@ -101,3 +101,13 @@ def test_operators_that_move_are_bounded_too(
     assert vkq.slice(x, [slice(None, None, 2)], device=software_device).shape == (5, 10)
     with pytest.raises(vkq.ArgumentError, match=r"101 elements to 51 places.* at most 100"):
         vkq.slice(np.zeros(101, np.float32), [slice(None, None, 2)], device=software_device)
+
+
+def test_a_device_that_is_closed_while_map_runs(software_device: vkq.Device) -> None:
+    with vkq.Device(software_device.name) as device:
+        session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device)
+        results = session.map([np.zeros((1, 8, 8), np.float32)] * 5, 1)
+        next(results)
+        device.close()
+        with pytest.raises(vkq.DeviceError, match="is closed"):
+            list(results)

@@ -222,3 +222,124 @@ except vkq.DeviceError as error:
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
     ends(process, "True\n")
+
+
+# Every way in, each in a child of its own: one forked while another thread is in it.
+FORKED = {
+    "session.run": "lambda: session.run(None, {'x': images})",
+    "session.map": "lambda: list(session.map(images, 4))",
+    "session.explain": "lambda: session.explain({'x': (3, 1, 8, 8)})",
+    "recording.run": "recording.run",
+    "layer": "lambda: layer(x)",
+    "numpy": "tensor.numpy",
+    "write": "lambda: tensor.write(x)",
+    "record": "lambda: device.record().__enter__()",
+    "used bytes": "lambda: device.memory_used_bytes",
+    "trim": "lambda: device.queue.trim()",
+    "empty_pinned": "lambda: vkq.empty_pinned((3,), device=device)",
+}
+
+
+def test_a_child_forked_while_a_thread_is_at_work_is_told(any_device: vkq.Device) -> None:
+    code = f"""
+import vkq.onnx
+session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device)
+images = np.zeros((32, 1, 8, 8), np.float32)
+session.run(None, {{'x': images}})
+with device.record() as recording:
+    layer(tensor)
+ways = {{{", ".join(f"{name!r}: {way}" for name, way in FORKED.items())}}}
+stop = []
+for name, way in ways.items():
+    del stop[:]
+    def at_work():
+        while not stop:
+            try: way()
+            except vkq.ArgumentError: pass
+    thread = threading.Thread(target=at_work)
+    thread.start()
+    time.sleep(0.02)
+    children = []
+    for _ in range(3):
+        time.sleep(0.003)
+        children.append(os.fork())
+        if children[-1] == 0:
+            signal.alarm(20)
+            try: way()
+            except vkq.DeviceError as error: os._exit(0 if 'spawn' in str(error) else 2)
+            except BaseException: os._exit(3)
+            os._exit(1)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in children]
+    stop.append(1)
+    thread.join()
+    if any(codes): print(name, codes)
+"""
+    ends(python("import warnings; warnings.simplefilter('ignore')\n" + code, any_device))
+
+
+REENTERED = {
+    "a signal handler": """
+session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device)
+session.run(None, feed)
+told = []
+def handler(*_):
+    try: session.run(None, feed)
+    except vkq.DeviceError as error: told.append(str(error))
+    if len(told) < 5: signal.setitimer(signal.ITIMER_REAL, 0.002)
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.001)
+while len(told) < 5: results = session.run(None, feed)
+assert all('inside of it already' in one for one in told), told
+""",
+    "progress": """
+told = []
+def progress(made, count):
+    try: session.run(None, feed)
+    except vkq.DeviceError as error: told.append(str(error))
+session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device, progress=progress)
+results = session.run(None, feed)
+assert told and all('inside of it already' in one for one in told), told
+""",
+    "an operation": """
+session = vkq.onnx.InferenceSession("examples/models/digits.onnx", device)
+y = layer(tensor)
+with device.operation():
+    for way in (y.numpy, device.synchronize, lambda: session.run(None, feed)):
+        try: print('no error', way())
+        except vkq.DeviceError as error: assert 'inside of an operation' in str(error), error
+results = session.run(None, feed)
+""",
+}
+
+
+@pytest.mark.parametrize("code", REENTERED.values(), ids=REENTERED)
+def test_a_thread_that_comes_back_is_told(any_device: vkq.Device, code: str) -> None:
+    begin = "import vkq.onnx; feed = {'x': np.zeros((64, 1, 8, 8), np.float32)}\n"
+    end = "\nassert (session.run(None, feed)[0] == results[0]).all()"
+    ends(python(begin + code + end, any_device))
+
+
+FIRST_AT_EXIT = """
+import atexit, os, sys
+import numpy as np
+def first():
+    import vkq.onnx
+    session = vkq.onnx.InferenceSession("examples/models/digits.onnx", sys.argv[1])
+    print(session.run(None, {'x': np.zeros((1, 1, 8, 8), np.float32)})[0].shape)
+    with vkq.Device(sys.argv[1]) as device:
+        print(vkq.Tensor.from_numpy(np.ones(3, np.float32), device).numpy_async().result())
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import vkq.onnx", "import vkq; device = vkq.Device(sys.argv[1])"])
+def test_a_first_run_at_the_end_of_the_process(any_device: vkq.Device, before: str) -> None:
+    """When no thread can be started any more, before and after vkq's own devices are closed."""
+    for code in (f"atexit.register(first)\n{before}", f"{before}\natexit.register(first)"):
+        child = subprocess.run(
+            [sys.executable, "-c", FIRST_AT_EXIT + code, any_device.name],
+            env={**os.environ, "VKQ_VALIDATION": "0"},
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert (child.returncode, child.stdout, child.stderr) == (0, "(1, 10)\n[1. 1. 1.]\n", "")

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
+from ..turns import begun
+
 T = TypeVar("T")
 
 
@@ -61,7 +63,7 @@ def long(call: Callable[[], T]) -> T:
     if work is None or not work.left:
         return call()
     with ThreadPoolExecutor(1, "vkq-driver") as beside:
-        waiting = beside.submit(call)
+        waiting = begun(beside, call)
         while work.left and not waiting.done():
             work.step()
         return waiting.result()

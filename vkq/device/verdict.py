@@ -12,13 +12,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import cache, spawn
 from .._version import __version__
+from ..turns import Turns
 from . import measured, vulkan
 from .capabilities import Capabilities
 from .cores import told_cores
@@ -103,7 +103,7 @@ class _Outcome:
 
 _reports: dict[str, Verdict] = {}  # by the capabilities' key
 _measured: set[str] = set()  # asked once in this process, also where no child answered
-_lock = threading.RLock()
+_lock = Turns("asking a device", again=True)
 
 
 def report_of(c: Capabilities, here: Callable[[], Verdict] | None = None) -> Verdict | None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import threading
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
+from ..turns import FORKED, Turns
 from . import drivers, newer, remedy, validation
 from .meanwhile import long
 
@@ -60,7 +60,7 @@ CORE_FEATURES = ("shaderInt64", "shaderInt16")
 
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
 _NO_LAYER = "VKQ_VALIDATION=1 asks for the validation layer: install vulkan-validationlayers, or unset it"
-_lock = threading.Lock()
+_lock = Turns("opening Vulkan")
 _instance: Instance | None = None
 
 
@@ -201,10 +201,7 @@ def instance() -> Instance:
         if _instance is None:
             _instance = Instance()
         if _instance.pid != os.getpid():
-            raise DeviceError(
-                "Vulkan was opened before this process was forked, and does not survive a fork; "
-                "start the child with multiprocessing's 'spawn' method"
-            )
+            raise DeviceError(FORKED)
         return _instance
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-import threading
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,6 +22,7 @@ from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
+from ..turns import Turns, begun
 from .device.context import Context
 from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
@@ -75,7 +75,7 @@ class Executable:
             raise UnsupportedModelError(listed(graph, refused), [f"{node}: {why}" for node, why in refused])
         self.graph, self.device = graph, device
         self._timestamps = 4096 if timestamps else 0
-        self._lock = threading.Lock()
+        self._lock = Turns("running a model")
         self._idle: dict[str, list[Lane]] = {}
         with device.programs.together(progress):
             builder = Builder(device)
@@ -90,7 +90,11 @@ class Executable:
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
             # Not while planning, which would wait for the interpreter at each turn of theirs.
             with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
-                list(packing.map(lambda resident: resident.buffer, self.plan.constants.values()))
+                for one in [
+                    begun(packing, functools.partial(getattr, x, "buffer"))
+                    for x in self.plan.constants.values()
+                ]:
+                    one.result()
 
     def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
         specs = self.graph.specs
@@ -176,6 +180,7 @@ class Executable:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """The results by name. Threads take turns."""
+        self.device.queue.check_between()  # before any lock: a forked child has none of them
         with self._lock:
             self.start(inputs)
             return self.finish()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
+from ..turns import Turns
 from .part import CpuPart, opset_of
 
 
@@ -50,7 +50,7 @@ class Mixed:
         self.cpu_nodes = len(refused)
         crossing = {name for cpu, part, _ in self.parts if cpu for name in (*part.inputs, *part.outputs)}
         self.crossing_bytes = sum(graph.specs[name].nbytes for name in crossing)
-        self._lock = threading.Lock()
+        self._lock = Turns("running a model")
         self._results: dict[str, Array] = {}
         ops = sorted({str(node.attributes.get("op", node.op)) for node in graph.nodes if id(node) in refused})
         warn(

@@ -3,7 +3,6 @@ where a shape is known only when a part has run."""
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from ..graph.passes.constants import Rest
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
+from ..turns import Turns
 from .fallback import Mixed, warn
 from .feed import held
 from .part import CpuPart, opset_of
@@ -57,10 +57,11 @@ class Executables:
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
         self.limit = heap // KEPT_SHARE  # bytes of what is kept beside the newest one's weights
-        self._lock = threading.Lock()
+        self._lock = Turns("preparing a model")
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """For these inputs, or inputs like these. lowered: their graph, where it is there already."""
+        self.device.queue.check_between()  # before any lock: a forked child has none of them
         with self._lock:
             while True:
                 key = self._key(arrays)
@@ -186,7 +187,7 @@ class Staged:
         self.part = self._on_cpu(executables.layers, model) if self.found else None
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
-        self._lock = threading.Lock()
+        self._lock = Turns("running a model")
         self._then: dict[Hashable, Executables] = {}  # by types and numbers of axes
         self._whole: Whole | None = None
 

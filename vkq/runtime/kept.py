@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
+
+from ..turns import Turns
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -27,7 +28,7 @@ class Kept(Generic[V]):
     def __init__(self, most: int):
         self._most = most
         self._values: OrderedDict[Hashable, V] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = Turns("what a device keeps", again=True)
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """The value of a key, or what *make* returns, which is not called under the lock: where two threads

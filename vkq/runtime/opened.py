@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-
 from ..arguments import RULES, Rule, either, integer, of, optional
 from ..device.choose import choose_device
+from ..turns import Turns
 from .device import Device
 
 _default: Device | None = None
-_default_lock = threading.Lock()
+_default_lock = Turns("opening a device")
 
 
 def default_device() -> Device:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 from ..device.capabilities import Capabilities
-from ..errors import PathError
+from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
+from ..turns import FORKED
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,11 +23,16 @@ class Program:
     variant: Variant
     constants: dict[str, Value]
     pipeline: Any
+    pid: int = dataclasses.field(default_factory=os.getpid)
 
     @property
     def native(self) -> Any:
         """The native pipeline, once it is made; raises where it could not be made."""
-        return self.pipeline.result() if isinstance(self.pipeline, Future) else self.pipeline
+        if not isinstance(self.pipeline, Future):
+            return self.pipeline
+        if self.pid != os.getpid():  # whoever makes it was left behind
+            raise DeviceError(FORKED)
+        return self.pipeline.result()
 
     def if_not_made(self, then: Callable[[], Any]) -> None:
         """Calls *then* when it turns out that the pipeline could not be made."""

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from ..device.capabilities import Capabilities
+from ..errors import DeviceError
 from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
+from ..turns import FORKED, Turns, begun
 from . import pipeline_cache
 from .program import Program, code, require
 
@@ -28,11 +30,11 @@ class Together:
     def __init__(self, progress: Progress | None = None):
         self._pool = ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1), "vkq-pipelines")
         self._futures: list[Future[Any]] = []
-        self._progress = progress
+        self._progress, self._pid = progress, os.getpid()
 
     def submit(self, make: Callable[[], Any]) -> Future[Any]:
         """Begins one."""
-        future = self._pool.submit(make)
+        future = begun(self._pool, make)
         self._futures.append(future)
         return future
 
@@ -45,6 +47,8 @@ class Together:
         try:
             if kind is None:
                 for done, future in enumerate(self._futures, 1):
+                    if self._pid != os.getpid():  # *progress* has forked: the threads were left behind
+                        raise DeviceError(FORKED)
                     future.result()
                     if self._progress:
                         self._progress(done, len(self._futures))
@@ -58,8 +62,8 @@ class Programs:
     def __init__(self, context: Any, capabilities: Capabilities):
         self._context, self._capabilities = context, capabilities
         self._made: dict[tuple[Any, ...], Program] = {}
-        self._turns: dict[tuple[Any, ...], threading.Lock] = {}
-        self._lock = threading.Lock()
+        self._turns: dict[tuple[Any, ...], Turns] = {}
+        self._lock = Turns("the list of pipelines", again=True)
         self._local = threading.local()
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
@@ -70,7 +74,7 @@ class Programs:
         found = self._made.get(key)
         if found is None:
             with self._lock:
-                turn = self._turns.setdefault(key, threading.Lock())
+                turn = self._turns.setdefault(key, Turns(variant.name))
             with turn:  # other programs are made meanwhile
                 found = self._made.get(key)
                 if found is None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from ..device.capabilities import Capabilities
 from ..errors import ArgumentError, DeviceError
+from ..turns import Turns
 from .buffer import Buffer
 from .plan import Plan, Step, native_plan, step_of
 from .program import Program
@@ -79,7 +79,7 @@ class Recording:
         # The chain that the next read submits is the queue's own, and what it holds is not remembered here.
         self._native = chain or self._queue.recording(timestamps, marks)
         self._replays = chain is None
-        self._running = threading.Lock()  # for a whole run
+        self._running = Turns("Recording.run")  # for a whole run
         self.steps: list[Recorded] = []
         self.dispatches = 0
 

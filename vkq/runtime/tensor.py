@@ -16,6 +16,7 @@ from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, NUMBERS, Extent, Spec
 from ..layout.pack import Layout
 from ..numerics.qparams import QParams
+from ..turns import begun
 from .buffer import Buffer
 from .context import OfOneProcess
 from .device import Device
@@ -170,7 +171,7 @@ class Tensor(OfOneProcess):
         once; ``result()`` waits."""
         now = Tensor.of(self.device, self.spec, snapshot(self.device, self.buffer, self.nbytes))
         self.device.flush()
-        return _readers().submit(now.numpy)
+        return begun(_readers(), now.numpy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         """``np.asarray(tensor)``: `numpy`. Raises ValueError for ``copy=False``, which cannot be."""

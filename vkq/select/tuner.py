@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import json
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +21,7 @@ from .. import cache
 from .._version import __version__
 from ..device.capabilities import Capabilities
 from ..device.profiles import PICKS, picks, preference, preferred, tuned_families
+from ..turns import Turns
 
 Choice = Mapping[str, str]  # a name by kind of kernel
 Rankings = dict[str, list[str]]
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 _rankings: contextvars.ContextVar[Rankings | None] = contextvars.ContextVar("vkq_rankings", default=None)
 _tuned: dict[str, dict[str, Choice]] = {}  # by device, then subject
-_lock = threading.Lock()
+_lock = Turns("what was tuned", again=True)
 
 
 def ranked(kind: str, options: Sequence[T], name: Callable[[T], str] = str) -> Sequence[T]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -16,6 +15,7 @@ from vkq.errors import ArgumentError, SpecError
 from vkq.shader.interface import Words, blocks
 from vkq.shader.load import described, load_shader
 from vkq.shader.spec import Shader, Variant
+from vkq.turns import Turns
 from vkq.yamlfile import MAX_BYTES
 
 MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
@@ -86,7 +86,7 @@ class Described(Mapping[str, Shader]):
         self._paths: dict[str, Path] = {}
         self._known = blocks(folder)
         self._read: dict[str, Shader] = {}
-        self._lock = threading.Lock()  # a variant is itself alone: two readings would be two
+        self._lock = Turns("reading a shader")  # a variant is itself alone: two readings would be two
         for path in sorted(folder.glob("*/*.yaml")):
             name = _name(path, self._known)
             if name in self._paths:

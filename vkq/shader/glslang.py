@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from vkq.errors import CompileError
+from vkq.turns import Turns
 
 PROBE = """#version 450
 #extension GL_EXT_integer_dot_product : require
@@ -83,12 +84,13 @@ class LibraryCompiler:
         self.name, self.library = f"slangpy ({library.name})", library
         self._compile = ctypes.CDLL(str(library)).glslang_compile_1_2
         self._compile.argtypes, self._compile.restype = [ctypes.POINTER(_Request)], ctypes.c_int
-        self._lock = threading.RLock()  # the library keeps state for the process
+        self._lock = Turns("compiling a shader", again=True)  # the library keeps state for the process
         # Its messages go through Python, which a daemon thread must not enter while the interpreter ends: the
         # end waits for what is compiled, and no other thread begins again.
-        atexit.register(self._lock.acquire)
+        atexit.register(self._lock.close)
 
     def compile(self, source: str, path: str) -> bytes:
+        self._lock.check()
         text = source.encode()
         buffer = ctypes.create_string_buffer(text, len(text) + 1)
         output, messages = bytearray(), bytearray()

@@ -1,0 +1,76 @@
+"""Locks that raise where a plain one would wait for ever."""
+
+import os
+import threading
+
+import pytest
+
+from vkq.errors import DeviceError
+from vkq.turns import Turns
+
+
+def child(work: object) -> int:
+    """The exit code of a forked child: 0 where *work* raises DeviceError and says "fork"."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()  # type: ignore[operator]
+        except DeviceError as error:
+            os._exit(0 if "fork" in str(error) else 2)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def entered(turns: Turns) -> None:
+    with turns:
+        pass
+
+
+def test_threads_take_turns() -> None:
+    turns, order = Turns("it"), []
+    with turns:
+        other = threading.Thread(target=lambda: (entered(turns), order.append("other")))
+        other.start()
+        order.append("first")
+    other.join()
+    assert order == ["first", "other"]
+
+
+def test_a_thread_that_comes_back_is_told_and_goes_on() -> None:
+    turns = Turns("it")
+    with turns:
+        for _ in range(2):
+            with pytest.raises(DeviceError, match="it: this thread is inside of it already"):
+                entered(turns)
+    entered(turns)
+    again = Turns("it", again=True)
+    with again:
+        entered(again)
+
+
+def test_a_child_forked_while_another_thread_is_inside_is_told() -> None:
+    turns, inside, leave = Turns("it"), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with turns:
+            inside.set()
+            leave.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    inside.wait()
+    assert child(lambda: entered(turns)) == 0
+    assert child(turns.close) == 1  # at the child's end nothing is waited for
+    leave.set()
+    other.join()
+    assert child(lambda: entered(turns)) == 1  # which nobody holds: it is the child's to use
+
+
+def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
+    turns = Turns("it")
+    with turns:
+        pid = os.fork()
+    if pid == 0:
+        entered(turns)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

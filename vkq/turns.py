@@ -1,0 +1,102 @@
+"""Locks that say what is wrong where a plain lock would wait for ever: for a thread that a fork left behind,
+or for the thread itself; and work for other threads, where there may be no more."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from .errors import DeviceError
+
+T = TypeVar("T")
+
+FORKED = (
+    "this process was forked after Vulkan was opened, or while another thread was at work, and neither"
+    " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
+    " child with multiprocessing's 'spawn' method"
+)
+_all: weakref.WeakSet[Turns] = weakref.WeakSet()
+
+
+class Turns:
+    """Threads take turns: a context manager, as a lock.
+
+    Args:
+        what: what the lock guards, for the message.
+        again: whether the thread that is inside may enter again, as a signal handler does.
+
+    Entering raises DeviceError where waiting would never end: in a process that was forked while another
+    thread was inside, and for the thread that is inside itself (without *again*), which comes back through a
+    signal handler or a callback.
+
+    >>> with (turns := Turns("the example")):
+    ...     with turns:
+    ...         pass
+    Traceback (most recent call last):
+        ...
+    vkq.errors.DeviceError: the example: this thread is inside of it already, ...
+    """
+
+    def __init__(self, what: str, again: bool = False):
+        self._what, self._again = what, again
+        self._lock = threading.RLock()  # its owner is set together with it, so a signal comes before or after
+        self._depth = 0  # changed by the owner alone
+        self._left_behind = False
+        _all.add(self)
+
+    def check(self) -> None:
+        """Raises where a fork left a thread behind that is inside."""
+        if self._left_behind:
+            raise DeviceError(f"{self._what}: {FORKED}")
+
+    def __enter__(self) -> None:
+        self.check()
+        self._lock.acquire()
+        if self._depth and not self._again:
+            self._lock.release()
+            raise DeviceError(
+                f"{self._what}: this thread is inside of it already, and came back through a signal handler"
+                " or a callback (progress); let it return first, or hand the work to another thread"
+            )
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        self._lock.release()
+
+    def close(self) -> None:
+        """Waits for the thread that is inside, and lets no other in again."""
+        self._lock.acquire()
+
+    def _forked(self) -> None:
+        """In the child: there is one thread, which keeps what it holds."""
+        if not self._lock.acquire(blocking=False):
+            self._left_behind, self._lock, self._depth = True, threading.RLock(), 0
+        else:
+            self._lock.release()
+
+
+def _after_fork() -> None:
+    for turns in list(_all):
+        turns._forked()
+
+
+def begun(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:
+    """*call* in a pool; at the end of the process, where no thread starts any more, done here and now."""
+    try:
+        return pool.submit(call)
+    except RuntimeError:
+        done: Future[T] = Future()
+        try:
+            done.set_result(call())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
