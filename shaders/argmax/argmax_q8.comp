@@ -1,12 +1,14 @@
 // Where the largest number along an axis stands (or the least), the first of equal ones (or the last).
 //
 // Memory    x: Int8x4 words in any layout; y: row-major int32.
-// Threads   one invocation finds one place, going along the axis.
+// Threads   THREADS (a power of two) invocations find one place: each looks at every THREADS-th number, then
+//           halves in shared memory.
 #version 450
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 2) const uint THREADS = 1;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
@@ -25,20 +27,31 @@ layout(push_constant) uniform Push {
 #include "row_major.glslh"
 #include "layout/any.glslh"
 
+shared ivec2 found[LOCAL_X];  // the largest number, and where it stands
+
+bool is_better(ivec2 a, ivec2 b) {
+  return a.x > b.x || (a.x == b.x && (p.later == 1 ? a.y > b.y : a.y < b.y));
+}
+
 void main() {
-  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  if (i < p.count) {
-    uvec4 extent = uvec4(p.x_n, p.x_c, p.x_h, p.x_w);
-    uint first = i / p.inner * p.steps * p.inner + i % p.inner;
-    int best = -129, place = 0;
-    for (uint k = 0u; k < p.steps; k++) {
+  uint me = gl_LocalInvocationID.x, t = me % THREADS, i = (workgroup_index() * LOCAL_X + me) / THREADS;
+  uvec4 extent = uvec4(p.x_n, p.x_c, p.x_h, p.x_w);
+  uint first = i / p.inner * p.steps * p.inner + i % p.inner;
+  ivec2 best = ivec2(-129, 0);
+  if (i < p.count)
+    for (uint k = t; k < p.steps; k += THREADS) {
       uvec4 e = from_row_major(first + k * p.inner, extent);
-      int value = p.sign * int8x4_lane(x[any_layout_word(LAYOUT, e, extent)], any_layout_lane(LAYOUT, e));
-      if (value >= best + 1 - p.later) {
-        best = value;
-        place = int(k);
-      }
+      int lane = int8x4_lane(x[any_layout_word(LAYOUT, e, extent)], any_layout_lane(LAYOUT, e));
+      ivec2 one = ivec2(p.sign * lane, int(k));
+      if (is_better(one, best)) best = one;
     }
-    y[i] = place;
+  if (THREADS > 1u) {
+    found[me] = best;
+    for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
+      barrier();
+      if (t < half_ && is_better(found[me + half_], found[me])) found[me] = found[me + half_];
+    }
+    best = found[me];
   }
+  if (t == 0u && i < p.count) y[i] = best.y;
 }

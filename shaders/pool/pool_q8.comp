@@ -7,7 +7,7 @@
 //                 that the order of roundings could matter: then the steps are done.
 //
 // Memory    x, y: vectors of pixels (pixels.glslh).
-// Threads   one invocation writes one vector.
+// Threads   one invocation writes one vector, or THREADS = LOCAL_X (a power of two) do: large_window.glslh.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -20,6 +20,7 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const uint KERNEL = 0;
 layout(constant_id = 2) const uint STRIDE = 1;
 layout(constant_id = 3) const uint ASIDE = 0;  // where a vector's first column lies in one of x (4W4C)
+layout(constant_id = 5) const uint THREADS = 1;
 #if KIND == KIND_AVERAGE
 // KERNEL > 0: every window counts all of its elements, and no sum of them is too near to a tie
 layout(constant_id = 4) const bool SURE = false;
@@ -106,10 +107,13 @@ Span columns_under(uint w) {
 }
 
 #include "small_window.glslh"
+#include "large_window.glslh"
 
 void main() {
-  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
-  if (i < p.vectors) {
+  uint i = (workgroup_index() * LOCAL_X + gl_LocalInvocationID.x) / THREADS;
+  if (THREADS > 1u) {
+    large_window(i, gl_LocalInvocationID.x);
+  } else if (i < p.vectors) {
     Pixels at = pixels_of(i, uvec4(p.n, p.c, p.y_h, p.y_w));
     uint plane = vector_of(Pixels(at.image, at.block, 0u, 0u), uvec4(p.n, p.c, p.x_h, p.x_w));
     Span rows = under(at.h, p.stride_h, p.pad_t, p.kernel_h, p.dilation_h, p.x_h);

@@ -10,7 +10,8 @@
 // Memory    x: float32 rows [m][k], read as bits; y: Int8x4 words in kPackedInt8_4H4W, or kPackedInt8_16C
 //           where BLOCKED; what is beyond K holds the row's zero point; rows: [m] = bits of the scale, zero
 //           point.
-// Threads   one workgroup of LOCAL_X (a power of two) invocations for each row.
+// Threads   one workgroup of LOCAL_X (a power of two) invocations for each row (ALL), or for each `piece` of
+//           it (a multiple of 16): then one dispatch finds their bounds (BOUNDS), another does the rest.
 // Needs     8 bytes of shared memory an invocation.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
@@ -19,14 +20,18 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const bool BLOCKED = false;
 layout(constant_id = 2) const bool INFINITIES = false;
+layout(constant_id = 3) const uint PASS = 0;
+#define ALL 0u
+#define BOUNDS 1u
 
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
 layout(set = 0, binding = 1) writeonly buffer Y { int y[]; };
 layout(set = 0, binding = 2) writeonly buffer Rows { ivec2 rows[]; };
+layout(set = 0, binding = 3) buffer Bounds { uvec2 bounds[]; };
 
 layout(push_constant) uniform Push {
   uint first_group;
-  uint m, k;
+  uint m, k, parts, piece;
 } p;
 
 #include "workgroup.glslh"
@@ -41,14 +46,22 @@ const uint ONE = 0x3f800000u, SMALLEST_SCALE = 0x00800000u, STEPS = 0x437f0000u;
 shared uint below[LOCAL_X];
 shared uint above[LOCAL_X];
 
-// The largest magnitudes below and above zero in the row, in below[0] and above[0].
-void find_bounds(uint row) {
+// The largest magnitudes below and above zero in the part of the row, or of all of its parts, in below[0] and
+// above[0].
+void find_bounds(uint row, uint part) {
   uint at = gl_LocalInvocationID.x, low = 0u, high = 0u;
-  for (uint i = at; i < p.k; i += LOCAL_X) {
-    uint bits = x[row * p.k + i], magnitude = bits & 0x7fffffffu;
-    if (magnitude > FLOAT_INFINITY || (magnitude == FLOAT_INFINITY && !INFINITIES)) continue;
-    if (bits == magnitude) high = max(high, magnitude);
-    else low = max(low, magnitude);
+  if (PASS > BOUNDS) {
+    for (uint i = at; i < p.parts; i += LOCAL_X) {
+      low = max(low, bounds[row * p.parts + i].x);
+      high = max(high, bounds[row * p.parts + i].y);
+    }
+  } else {
+    for (uint i = part * p.piece + at; i < min((part + 1u) * p.piece, p.k); i += LOCAL_X) {
+      uint bits = x[row * p.k + i], magnitude = bits & 0x7fffffffu;
+      if (magnitude > FLOAT_INFINITY || (magnitude == FLOAT_INFINITY && !INFINITIES)) continue;
+      if (bits == magnitude) high = max(high, magnitude);
+      else low = max(low, magnitude);
+    }
   }
   below[at] = low;
   above[at] = high;
@@ -81,9 +94,20 @@ uint word(uint row, uint k) {
   return kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), uvec4(1u, 1u, p.m, p.k));
 }
 
+void store(uint row, uint part, uint scale, int zero_point) {
+  uint words = BLOCKED ? 4u * ceil_div(p.k, 16u) : ceil_div(p.k, 4u), first = part * (p.piece / 4u);
+  for (uint i = first + gl_LocalInvocationID.x; i < min(first + p.piece / 4u, words); i += LOCAL_X) {
+    ivec4 q = ivec4(zero_point);
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
+      if (4u * i + lane < p.k)
+        q[lane] = quantized(x[row * p.k + 4u * i + lane], scale, zero_point);
+    y[word(row, 4u * i)] = int8x4_pack(q);
+  }
+}
+
 void main() {
-  uint row = workgroup_index(), words = BLOCKED ? 4u * ceil_div(p.k, 16u) : ceil_div(p.k, 4u);
-  find_bounds(row);
+  uint index = workgroup_index(), row = index / p.parts, part = index - row * p.parts;
+  find_bounds(row, part);
   uint range = add_magnitudes(below[0], above[0]);
   uint scale = range == 0u ? ONE : max(divide(range, STEPS), SMALLEST_SCALE);
   int zero_point = clamp(quantized_quotient(below[0], scale) - 128, -128, 127);
@@ -91,12 +115,10 @@ void main() {
     scale = FLOAT_INFINITY;
     zero_point = below[0] == FLOAT_INFINITY ? 127 : -128;
   }
-  if (gl_LocalInvocationID.x == 0u) rows[row] = ivec2(int(scale), zero_point);
-  for (uint i = gl_LocalInvocationID.x; i < words; i += LOCAL_X) {
-    ivec4 q = ivec4(zero_point);
-    [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
-      if (4u * i + lane < p.k)
-        q[lane] = quantized(x[row * p.k + 4u * i + lane], scale, zero_point);
-    y[word(row, 4u * i)] = int8x4_pack(q);
+  if (PASS == BOUNDS) {
+    if (gl_LocalInvocationID.x == 0u) bounds[index] = uvec2(below[0], above[0]);
+  } else {
+    if (gl_LocalInvocationID.x == 0u && part == 0u) rows[row] = ivec2(int(scale), zero_point);
+    store(row, part, scale, zero_point);
   }
 }

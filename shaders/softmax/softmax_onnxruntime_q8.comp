@@ -4,13 +4,14 @@
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.
-// Threads   one invocation a row.
+// Threads   THREADS (a power of two) invocations share a row: one of them makes its sum.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
+layout(constant_id = 2) const uint THREADS = 1;
 layout(constant_id = 3) const uint AXIS = 3;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
@@ -39,29 +40,53 @@ uvec4 at(uint row, uint i) {
   return e;
 }
 
-void main() {
-  uint row = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x, size = AXIS == 1u ? p.c : p.w;
-  if (row < p.rows) {
-    int top = -128;
-    for (uint i = 0u; i < size; i += 4u) {
-      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
-      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
-    }
-    uint total = 0u;
-    for (uint i = 0u; i < size; i += 4u) {
-      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
+shared int tops[LOCAL_X];
+shared uint totals[LOCAL_X];
+
+int top_of(uint row, uint t, uint size) {
+  int top = -128;
+  for (uint i = 4u * t; i < size; i += 4u * THREADS) {
+    ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, i), extent())]);
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) if (i + lane < size) top = max(top, q[lane]);
+  }
+  return top;
+}
+
+uint total_of(uint row, uint size, int top) {
+  uint total = 0u;
+  for (uint sixteen = 0u; sixteen < size; sixteen += 16u)
+    [[unroll]] for (uint i = sixteen; i < sixteen + 16u; i += 4u) {
+      ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, min(i, size - 1u)), extent())]);
       [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
         if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);
     }
-    for (uint i = 0u; i < size; i += 4u) {
-      uint word = any_layout_word(LAYOUT, at(row, i), extent());
-      ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
-      [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
-        if (i + lane >= size) continue;
-        uint scaled = multiply_magnitudes(table[255 - top + q[lane]], floatBitsToUint(p.steps));
-        result[lane] = clamp(quantized_quotient(scaled, total) + p.y_zero, -128, 127);
-      }
-      y[word] = int8x4_pack(result);
+  return total;
+}
+
+void store_results(uint row, uint t, uint size, int top, uint total) {
+  for (uint i = 4u * t; i < size; i += 4u * THREADS) {
+    uint word = any_layout_word(LAYOUT, at(row, i), extent());
+    ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
+    [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
+      if (i + lane >= size) continue;
+      uint scaled = multiply_magnitudes(table[255 - top + q[lane]], floatBitsToUint(p.steps));
+      result[lane] = clamp(quantized_quotient(scaled, total) + p.y_zero, -128, 127);
     }
+    y[word] = int8x4_pack(result);
   }
+}
+
+void main() {
+  uint me = gl_LocalInvocationID.x, t = me % THREADS, row = (workgroup_index() * LOCAL_X + me) / THREADS;
+  uint size = AXIS == 1u ? p.c : p.w, known = min(row, p.rows - 1u);
+  tops[me] = top_of(known, t, size);
+  for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
+    barrier();
+    if (t < half_) tops[me] = max(tops[me], tops[me + half_]);
+  }
+  barrier();
+  int top = tops[me - t];
+  if (t == 0u) totals[me] = total_of(known, size, top);
+  barrier();
+  if (row < p.rows) store_results(row, t, size, top, totals[me - t]);
 }

@@ -9,7 +9,9 @@ from vkq.ops.choose import argmax_of, chosen
 
 ANY = ("int8", "uint8", "float32", "int32")
 # ragged channels, rows and columns that are no multiple of a vector; more axes than a layout has; one number
+# and axes that invocations share
 SHAPES = [(2, 5, 3, 7), (3, 13), (2, 3, 2, 2, 3), (1,)]
+LONG = [(1, 65_546), (257, 3)]
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int) -> np.ndarray:
@@ -32,7 +34,7 @@ def test_where(device: vkq.Device, shape: tuple[int, ...], dtype: str) -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("least", [False, True])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES + LONG, ids=str)
 def test_argmax(device: vkq.Device, shape: tuple[int, ...], least: bool, last: bool) -> None:
     """Few different numbers, so that many are equal; the ends of the type among them."""
     for dtype in ("int8", "uint8"):

@@ -50,9 +50,12 @@ def on_device(device: vkq.Device, x: npt.NDArray[np.float32], layout: str = MATR
     return q, np.ascontiguousarray(rows[:, 0]).view(np.float32), rows[:, 1]
 
 
+@pytest.mark.parametrize("piece", [1 << 16, 32])
 @pytest.mark.parametrize("layout", [MATRIX, BLOCKED])
 @pytest.mark.parametrize("k", [1, 2, 3, 64, 257, 5000])
-def test_rows_are_quantized_as_the_reference_does(device, k, layout):
+def test_rows_are_quantized_as_the_reference_does(device, monkeypatch, k, layout, piece):
+    """Workgroups share the rows that are longer than a piece."""
+    monkeypatch.setattr("vkq.kernels.dynamic.PIECE", piece)
     x = odd_rows(np.random.default_rng([1, k]), k)
     q, scale, zero_point = on_device(device, x, layout)
     want_scale, want_zero_point = reference_dynamic.row_parameters(x)

@@ -13,6 +13,7 @@ import vkq
 from vkq import QParams, Tensor, reference
 from vkq.device.profiles import preferred
 from vkq.kernels.pooling import sure
+from vkq.kernels.sharing import SHARERS
 from vkq.layout.extent import BLOCKED, IMAGE, Spec
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
@@ -61,11 +62,15 @@ DILATED = {
 POINTS = {"int8": (-128, -5, 127), "uint8": (0, 131, 255)}
 
 
-@pytest.fixture(params=[False, True], ids=["loops", "unrolled"])
-def unrolled(request: pytest.FixtureRequest, device: vkq.Device) -> Iterator[None]:
-    """Both forms of small windows: which one a device takes is its profile's choice."""
+@pytest.fixture(params=["loops", "unrolled", "shared"])
+def unrolled(
+    request: pytest.FixtureRequest, device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Both forms of small windows, of which a device's profile chooses one, and that of large windows."""
     device._plans.clear()
-    with preferred({"unrolled_windows": request.param}):
+    if request.param == "shared":
+        monkeypatch.setattr("vkq.kernels.pooling.sharers", lambda taps: SHARERS)
+    with preferred({"unrolled_windows": request.param == "unrolled"}):
         yield
     device._plans.clear()
 
@@ -245,3 +250,16 @@ def test_mean_of_table(device: vkq.Device, size: tuple[int, int], count: int) ->
         near = np.clip(np.rint(exact / yq.scale) + 3, -128, 127)
         assert (want == near).mean() > 0.9
         assert np.abs(want - near).max() <= 1
+
+
+@pytest.mark.parametrize("name", [IMAGE, BLOCKED])
+def test_windows_that_one_invocation_would_loop_over_for_too_long(device: vkq.Device, name: str) -> None:
+    """lavapipe ends loops after 65,535 rounds: a window of 127 x 127 had more, an average's of 90 x 90."""
+    x = np.zeros((1, 5, 127, 131), np.uint8)
+    x[..., -1, -1] = 255
+    got = vkq.max_pool2d(Tensor.from_numpy(x, device, name), 127, 2)
+    np.testing.assert_array_equal(got.numpy(), np.full((1, 5, 1, 3), [0, 0, 255]))
+    x, q, yq = image((1, 3, 90, 91), "uint8"), QParams(0.013, 3, "uint8"), QParams(0.0071, 5, "uint8")
+    window = Window.of("pool", x.shape, 90, 1, 0, 1, False)
+    got = vkq.avg_pool2d(Tensor.from_numpy(x, device, name, q), 90, 1, y_qparams=yq).numpy()
+    np.testing.assert_array_equal(got, reference.avg_pool2d(x, window, q, yq, True))

@@ -148,6 +148,15 @@ def test_onnxruntime_form(device: vkq.Device, dtype: QDType) -> None:
         np.testing.assert_array_equal(got, want, err_msg=reason)
 
 
+def test_onnxruntime_form_of_a_row_that_one_invocation_would_loop_over_for_too_long(
+    device: vkq.Device,
+) -> None:
+    """lavapipe ends loops after 65,535 rounds, 16,759 numbers of one invocation."""
+    x, xq, yq = random_bytes((1, 20_001), "uint8"), QParams(0.01, 0, "uint8"), QParams(1.5e-4, 0, "uint8")
+    got = vkq.softmax(x, -1, yq, x_qparams=xq, onnxruntime=True, device=device)
+    np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, -1, yq))
+
+
 @pytest.mark.parametrize("name", [one.name for one in activation_layouts()])
 @pytest.mark.parametrize("axis", [0, 1, 2, 3])
 def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: str) -> None:

@@ -2,9 +2,11 @@
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vkq.runtime import offsets
 from vkq.runtime.offsets import ALIGNMENT, Lifetime, aligned, lower_bound, place
 
 STEPS = st.integers(0, 20)
@@ -16,12 +18,12 @@ LIVES = st.lists(
 
 @given(lives=LIVES)
 def test_nothing_in_use_together_overlaps(lives: list[Lifetime]) -> None:
-    offsets, total = place(lives)
-    for (a, x), (b, y) in itertools.combinations(zip(lives, offsets, strict=True), 2):
+    places, total = place(lives)
+    for (a, x), (b, y) in itertools.combinations(zip(lives, places, strict=True), 2):
         together = a.first <= b.last and b.first <= a.last
         assert not together or x + a.bytes <= y or y + b.bytes <= x or not (a.bytes and b.bytes)
-    assert all(offset % ALIGNMENT == 0 for offset in offsets)
-    assert all(offset + life.bytes <= total for life, offset in zip(lives, offsets, strict=True))
+    assert all(offset % ALIGNMENT == 0 for offset in places)
+    assert all(offset + life.bytes <= total for life, offset in zip(lives, places, strict=True))
     assert lower_bound(lives) <= total <= sum(aligned(life.bytes) for life in lives)
 
 
@@ -29,3 +31,21 @@ def test_a_chain_needs_two() -> None:
     """Each step reads one array and writes the next, as a network without branches."""
     lives = [Lifetime(1024, i, i + 1) for i in range(50)]
     assert place(lives)[1] == lower_bound(lives) == 2048
+
+
+def test_looks_at_neighbours_in_time_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work for a chain beside which one array lives for all of it grows as n log n."""
+    made: list[offsets.Meanwhile] = []
+
+    class Counted(offsets.Meanwhile):
+        def __init__(self, steps: int):
+            super().__init__(steps)
+            made.append(self)
+
+    monkeypatch.setattr(offsets, "Meanwhile", Counted)
+    for n in (500, 4000):
+        lives = [Lifetime(1024, i, i + 1) for i in range(n)]
+        assert place([*lives, Lifetime(512, 0, n)])[1] == 2048 + 512
+    few, many = (one.looked_at for one in made)
+    assert few > 0
+    assert many < 8 * few * 1.5

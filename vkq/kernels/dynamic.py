@@ -11,15 +11,19 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 
 INVOCATIONS = 256  # of a row at most
+PIECE = 1 << 16  # values that a workgroup takes of a row, a multiple of 16
 
 
-def rows_program(device: Device, k: int, name: str, infinities: bool = False) -> Program:
-    """The pipeline that quantizes rows of so many values into a layout."""
+def rows_program(device: Device, k: int, name: str, infinities: bool = False, turn: int = 0) -> Program:
+    """The pipeline that quantizes rows of so many values into a layout. *turn*: 0 does all of it; 1 finds the
+    bounds of pieces of rows, 2 the rest."""
     most = min(INVOCATIONS, int(device.capabilities.properties["maxComputeWorkGroupInvocations"]))
     wide = 32
     while 2 * wide <= most and 8 * wide <= k:
         wide *= 2
-    constants: dict[str, Constant] = {"LOCAL_X": wide, "BLOCKED": name == BLOCKED, "INFINITIES": infinities}
+    constants: dict[str, Constant] = {
+        "LOCAL_X": wide, "BLOCKED": name == BLOCKED, "INFINITIES": infinities, "PASS": turn,
+    }  # fmt: skip
     return device.program(catalog().find("quantize_dq8ca__row"), constants)
 
 
@@ -27,7 +31,12 @@ def quantize_rows(
     b: Builder, x: Value, m: int, k: int, name: str, infinities: bool = False
 ) -> tuple[Value, Value]:
     """Adds the quantization of m rows of k float32: (int8 in the layout of this name, [m] = (bits of the
-    scale, zero point)). infinities: whether they count, as for ONNX, so that the scale may be one."""
+    scale, zero point)). infinities: whether they count, as for ONNX, so that the scale may be one.
+    Workgroups share a row of more than `PIECE` values, in two dispatches."""
     packed, parameters = b.new(Spec((m, k), "int8", name)), b.words(2 * m)
-    b.dispatch(rows_program(b.device, k, name, infinities), [x, packed, parameters], {"m": m, "k": k})
+    parts = max(1, -(-k // PIECE))
+    slots = [x, packed, parameters, b.words(2 * m * parts) if parts > 1 else parameters]
+    push = {"m": m, "k": k, "parts": parts, "piece": PIECE if parts > 1 else max(16, -(-k // 16) * 16)}
+    for turn in (1, 2) if parts > 1 else (0,):
+        b.dispatch(rows_program(b.device, k, name, infinities, turn), slots, push)
     return packed, parameters

@@ -10,13 +10,16 @@ from ..numerics.qparams import QParams
 from ..problem.window import Window
 from ..shader.spec import Value
 from .binary import FLOAT_STEP, TIE
+from .sharing import sharers
 
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128  # of a window that is unrolled, and of its workgroups
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:
-    """What the shader of a maximum or a mean knows of a small window before it is compiled, where the device
-    unrolls such."""
+    """What the shader of a maximum or a mean knows of a window before it is compiled: of a small one its
+    size, where the device unrolls such; how many invocations share a large one."""
+    if (threads := sharers(window.taps)) > 1:
+        return {"LOCAL_X": threads, "THREADS": threads}
     kernel, stride = window.kernel[0], window.stride[0]
     square = window.kernel == (kernel, kernel) and window.stride == (stride, stride)
     small = square and kernel <= MOST_KERNEL and stride <= MOST_STRIDE and window.dilation == (1, 1)

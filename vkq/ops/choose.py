@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.repack import repacked
+from ..kernels.sharing import sharers
 from ..layout.extent import BYTES, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
@@ -67,7 +68,8 @@ def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value
         }  # fmt: skip
         push |= operand.named("x", x.spec.extent)
         program = b.device.program(
-            catalog().find("argmax_q8__element"), {"LAYOUT": layout_number(x.spec.layout)}
+            catalog().find("argmax_q8__element"),
+            {"LAYOUT": layout_number(x.spec.layout), "THREADS": sharers(shape[axis])},
         )
-        b.dispatch(program, [x, y], push)
+        b.dispatch(program, [x, y], push, x.spec.size)
     return y

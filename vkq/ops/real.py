@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.sharing import SHARERS, sharers
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import whole
 
-SHARERS, SHARED = 64, 128  # invocations that share a sum, of at least so many numbers
+SHARED = 128  # numbers of a sum that is shared
 PART = 4096 * SHARERS  # numbers that they add in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
@@ -59,7 +60,7 @@ def summed(b: Builder, x: Value, kept: int) -> Value:
         columns = x.spec.size // y.spec.size
         parts = -(-columns // PART)
         sums = y if parts == 1 else b.new(Spec((*shape, parts), "float32"))
-        threads = {"THREADS": SHARERS if columns >= SHARED else 1}
+        threads = {"THREADS": sharers(columns, SHARED)}
         push: dict[str, int | float] = {"rows": y.spec.size, "columns": columns, "parts": parts}
         b.dispatch(
             b.device.program(catalog().find("real_sum__row"), threads), [x, sums], push, 8 * x.spec.size

@@ -10,6 +10,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.quantize import steps
 from ..kernels.repack import repacked
+from ..kernels.sharing import sharers
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
@@ -167,7 +168,9 @@ def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams)
     }  # fmt: skip
     key = ("softmax_onnxruntime", xq.scale, length)
     table = b.device.constant(key, 1024, lambda: exponentials_onnxruntime(xq.scale, length))
-    constants: dict[str, Constant] = {"LAYOUT": layout_number(s.layout), "AXIS": axis}
+    constants: dict[str, Constant] = {
+        "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": sharers(length),
+    }  # fmt: skip
     program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
     b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)
     return y

@@ -34,6 +34,7 @@ class Builder:
         self._inputs: list[Value] = []
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
+        self._kept: dict[Resident, Value] = {}  # where they are
         self._steps: list[Step] = []
         self._writes: Counter[int] = Counter()  # of each slot so far
         self._copies: dict[Hashable, tuple[Value, int]] = {}
@@ -56,12 +57,10 @@ class Builder:
 
     def constant(self, resident: Resident) -> Value:
         """Weights or a table, in one slot however often it is asked for."""
-        for slot, known in self._residents.items():
-            if known is resident:
-                return Value(slot, Spec((resident.bytes // 4,), "int32"), resident.bytes)
-        value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
-        self._residents[value.slot] = resident
-        return value
+        if resident not in self._kept:
+            value = self._slot(Spec((resident.bytes // 4,), "int32"), resident.bytes)
+            self._residents[value.slot], self._kept[resident] = resident, value
+        return self._kept[resident]
 
     def made(self, value: Value) -> bool:
         """Whether steps of this plan write it: it is neither an input nor a constant."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 ALIGNMENT = 256  # at least `Capabilities.buffer_alignment` of every device (Vulkan allows at most 256)
@@ -24,24 +25,75 @@ def place(lifetimes: Sequence[Lifetime]) -> tuple[list[int], int]:
     ([0, 512, 0], 768)
     """
     offsets = [0] * len(lifetimes)
-    placed: list[int] = []
+    placed = Meanwhile(1 + max((one.last for one in lifetimes), default=0))
     for i in sorted(range(len(lifetimes)), key=lambda i: -lifetimes[i].bytes):
         one, at = lifetimes[i], 0
-        for j in sorted(placed, key=lambda j: offsets[j]):
-            other = lifetimes[j]
-            if other.first <= one.last and one.first <= other.last and offsets[j] < at + aligned(one.bytes):
-                at = max(at, offsets[j] + aligned(other.bytes))
+        for j in sorted(placed.during(one.first, one.last), key=lambda j: (offsets[j], j)):
+            if offsets[j] < at + aligned(one.bytes):
+                at = max(at, offsets[j] + aligned(lifetimes[j].bytes))
         offsets[i] = at
-        placed.append(i)
-    return offsets, max((offsets[i] + aligned(lifetimes[i].bytes) for i in placed), default=0)
+        placed.add(i, one.first, one.last)
+    return offsets, max((offsets[i] + aligned(one.bytes) for i, one in enumerate(lifetimes)), default=0)
+
+
+class Meanwhile:
+    """Which arrays are in use at steps: a segment tree over the steps, so that an array's neighbours in time
+    are found without looking at all others."""
+
+    def __init__(self, steps: int):
+        self._size = 1 << (steps - 1).bit_length()
+        self._whole: dict[
+            int, list[int]
+        ] = {}  # node -> arrays in use at all of its steps, and not its parent's
+        self._some: dict[int, list[int]] = {}  # node -> arrays of the nodes below it
+        self.looked_at = 0
+
+    def add(self, i: int, first: int, last: int) -> None:
+        """Array *i* is in use from step *first* to *last*."""
+        above: set[int] = set()
+        for node in self._nodes(first, last):
+            self._whole.setdefault(node, []).append(i)
+            while (node := node // 2) and node not in above:
+                above.add(node)
+        for node in above:
+            self._some.setdefault(node, []).append(i)
+
+    def during(self, first: int, last: int) -> set[int]:
+        """The arrays in use at any of these steps."""
+        found: set[int] = set()
+        above: set[int] = set()
+        for node in self._nodes(first, last):
+            self._look(found, self._some.get(node, ()))
+            while node and node not in above:
+                above.add(node)
+                self._look(found, self._whole.get(node, ()))
+                node //= 2
+        return found
+
+    def _look(self, found: set[int], arrays: Sequence[int]) -> None:
+        self.looked_at += len(arrays)
+        found.update(arrays)
+
+    def _nodes(self, first: int, last: int) -> Iterator[int]:
+        """The fewest nodes whose steps are those from *first* to *last*."""
+        low, high = first + self._size, last + 1 + self._size
+        while low < high:
+            if low & 1:
+                yield low
+                low += 1
+            if high & 1:
+                high -= 1
+                yield high
+            low, high = low // 2, high // 2
 
 
 def lower_bound(lifetimes: Sequence[Lifetime]) -> int:
     """The most bytes that are in use at one step: no placement takes less."""
-    steps = {one.first for one in lifetimes}
-    return max(
-        (sum(aligned(one.bytes) for one in lifetimes if one.first <= s <= one.last) for s in steps), default=0
-    )
+    changes: dict[int, int] = {}
+    for one in lifetimes:
+        changes[one.first] = changes.get(one.first, 0) + aligned(one.bytes)
+        changes[one.last + 1] = changes.get(one.last + 1, 0) - aligned(one.bytes)
+    return max(itertools.accumulate((changes[step] for step in sorted(changes)), initial=0))
 
 
 def aligned(size: int) -> int:
