@@ -26,7 +26,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #define BM (TH * TW)
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 // Known to the compiler, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;

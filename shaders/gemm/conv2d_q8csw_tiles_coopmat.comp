@@ -26,7 +26,7 @@
 
 #define BM (TH * TW)
 #define CONV 1
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 // Known to the compiler, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;
@@ -98,7 +98,7 @@ void load_halo() {
   }
 }
 
-#define W_ACROSS min(BN, INVOCATIONS)
+const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define W_ITEMS (BN * BK / 16 / INVOCATIONS)
 uvec4 next_w[SLOTS][W_ITEMS];
 uint w_first, w_across, zero;

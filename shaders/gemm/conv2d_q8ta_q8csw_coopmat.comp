@@ -20,7 +20,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #define BM (TH * TW)
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 // Known to the compiler, so that matrices are loaded with constant strides.
 layout(constant_id = 3) const uint STRIDE_H = 1;
 layout(constant_id = 4) const uint STRIDE_W = 1;
@@ -102,7 +102,7 @@ void load_halo() {
 }
 #endif
 
-#define W_ACROSS min(BN, INVOCATIONS)
+const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define W_ITEMS (BN * W_RUNS / INVOCATIONS)
 uvec4 next_w[SLOTS][W_ITEMS];
 uint w_first, w_across;
@@ -120,8 +120,10 @@ void store_step(uint slot, uint stage) {
         next_w[slot][i];
 }
 
-#ifdef BURST
-void move_step(uint from, uint to) { next_w[to] = next_w[from]; }
+#ifndef move_step
+void move_step(uint from, uint to) {
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) next_w[to][i] = next_w[from][i];
+}
 #endif
 
 // A subgroup has whole lines of the tile, or runs of one line. Steps beyond the last tap read the last one's

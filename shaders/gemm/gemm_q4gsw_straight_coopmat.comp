@@ -18,7 +18,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 layout(constant_id = 3) const bool HALF_SCALES = false;
 
 #include "float16.glslh"

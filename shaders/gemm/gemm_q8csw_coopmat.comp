@@ -26,7 +26,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 #if defined(PLANES) && FLOAT16_IMAGES
 #define Pixels uvec2
 #else
@@ -85,7 +85,7 @@ void store_x(uint slot, uint at) {
 }
 #endif
 
-#define W_ACROSS min(BN, INVOCATIONS)
+const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define W_ITEMS (BN * BK / 16 / INVOCATIONS)
 uvec4 next_w[SLOTS][W_ITEMS];
 uint w_first, w_across, zero;

@@ -20,7 +20,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };

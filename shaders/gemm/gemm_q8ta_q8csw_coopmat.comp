@@ -16,7 +16,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int8 : require
 #extension GL_EXT_control_flow_attributes : require
 
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { uvec4 w[]; };
@@ -57,15 +57,11 @@ shared uvec4 tile[STAGES * STAGE > SCRATCH ? STAGES * STAGE : SCRATCH];
 #include "coopmat_epilogue.glslh"
 #include "coopmat_split.glslh"
 
-#define X_ACROSS min(BM, INVOCATIONS)  // rows that one round of loads covers
-#define W_ACROSS min(BN, INVOCATIONS)
+const uint X_ACROSS = BM < INVOCATIONS ? BM : INVOCATIONS;  // rows that one round of loads covers
+const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define X_ITEMS (BM * RUNS / INVOCATIONS)
 #define W_ITEMS (BN * RUNS / INVOCATIONS)
-#if BM < INVOCATIONS
-#define X_FIRST_RUN (gl_LocalInvocationIndex / BM)  // of an invocation in a step
-#else
-#define X_FIRST_RUN 0u
-#endif
+#define X_FIRST_RUN (BM < INVOCATIONS ? gl_LocalInvocationIndex / BM : 0u)  // of an invocation in a step
 uvec4 next_x[SLOTS][X_ITEMS], next_w[SLOTS][W_ITEMS];
 uint x_run, x_first, w_first;  // where this invocation's row, and output, begin
 uint group, first_row, n;  // of the workgroup
@@ -143,10 +139,10 @@ void store_step(uint slot, uint stage) {
     tile[base + t % W_ACROSS * W_ROW + t / W_ACROSS + i * (INVOCATIONS / W_ACROSS)] = next_w[slot][i];
 }
 
-#ifdef BURST
+#ifndef move_step
 void move_step(uint from, uint to) {
-  next_x[to] = next_x[from];
-  next_w[to] = next_w[from];
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) next_x[to][i] = next_x[from][i];
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) next_w[to][i] = next_w[from][i];
 }
 #endif
 

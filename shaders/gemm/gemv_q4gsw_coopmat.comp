@@ -17,6 +17,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint INVOCATIONS = 256;
 layout(constant_id = 3) const bool HALF_SCALES = false;

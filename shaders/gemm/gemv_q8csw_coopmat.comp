@@ -16,6 +16,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
@@ -38,7 +39,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define RUNS (BK / RUN)
 #define X_ROW (RUNS + 1u)
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, STAGE = BM * X_ROW;
-const uint ADDED = min(BM, ROUND), ADDED_M = ADDED / MN;  // rows added at once
+const uint ADDED = BM < ROUND ? BM : ROUND, ADDED_M = ADDED / MN;  // rows added at once
 const uint SUMS_ROW = BN / 4u + 1u, SUMS = ADDED * SUMS_ROW;
 const uint LARGER = STAGE > SUMS ? STAGE : SUMS, NEEDED = SUBGROUPS * LARGER;
 shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the zero points are there first

@@ -16,6 +16,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
@@ -42,7 +43,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 #define POINTS_AT (CHUNKS * RUNS)
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, SUM_ROW = BLOCKS + 1u;
-const uint PIECE = max(40u, POINTS_AT + 2u);  // of a subgroup: places, x and zero points, then sums
+// of a subgroup: places, x and zero points, then sums
+const uint PIECE = POINTS_AT > 38u ? POINTS_AT + 2u : 40u;
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
 #define lane gl_SubgroupInvocationID

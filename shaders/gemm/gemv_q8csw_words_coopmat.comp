@@ -17,6 +17,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
@@ -42,7 +43,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { uvec2 y[]; };
 
 const uint SUBGROUPS = LOCAL_X / SUBGROUP, PARAMETERS = 3u * BN;
 const uint SUM_ROW = BN / 4u + 1u, SUMS = BM * SUM_ROW;  // padding keeps neighbours in other banks
-const uint PIECE = max(SUMS, 2u * max(BN, 16u));  // of a subgroup: places, zero points, then sums
+const uint ZEROS = 2u * (BN > 16 ? BN : 16);
+const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // of a subgroup: places, zero points, then sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)

@@ -18,6 +18,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };

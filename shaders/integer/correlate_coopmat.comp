@@ -22,7 +22,7 @@
 #extension GL_EXT_control_flow_attributes : require
 
 #define BM (TH * TW)
-layout(local_size_x = INVOCATIONS) in;
+#include "sizes.glslh"
 layout(constant_id = 3) const uint ROWS = 16;
 layout(constant_id = 4) const uint WORDS = 2;
 
@@ -81,7 +81,7 @@ void load_lines() {
   }
 }
 
-#define W_ACROSS min(BN, INVOCATIONS)
+const uint W_ACROSS = BN < INVOCATIONS ? BN : INVOCATIONS;
 #define W_ITEMS ((BN * W_RUNS + INVOCATIONS - 1) / INVOCATIONS)
 uvec4 next_w[SLOTS][W_ITEMS];
 uint w_first;

@@ -67,7 +67,7 @@ def test_show_takes_a_pattern_that_is_unique(folder: Path, capsys: pytest.Captur
 def test_build(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["shaders", "build", "f32", "--output", str(tmp_path / "out")]) == 0
     assert len(list((tmp_path / "out").glob("*.spv"))) == 2
-    assert capsys.readouterr().out.startswith("2 variants, ")
+    assert capsys.readouterr().out.startswith("2 variants in 2 modules, ")
     assert cli.main(["shaders", "build"]) == 0
     assert len(list((tmp_path / "cache" / "spirv").glob("*.spv"))) == 4
 
@@ -76,13 +76,13 @@ def test_check(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["shaders", "check"]) == 0
-    assert capsys.readouterr().out == "4 variants checked, 0 problems\n"
+    assert capsys.readouterr().out == "4 variants in 4 modules checked, 0 problems\n"
     use(write_folder(tmp_path, glsl=GLSL.replace("roundEven", "round").replace("readonly", "")), monkeypatch)
     assert cli.main(["shaders", "check", "one"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("scale/scale.comp:25: round()")
     assert "binding 0 ('x') is read_write in the GLSL" in lines[1]
-    assert lines[-1] == "2 variants checked, 3 problems"
+    assert lines[-1] == "2 variants in 2 modules checked, 3 problems"
 
 
 def test_errors_are_one_line_and_exit_code_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,6 +159,26 @@ def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
     return variant.shared_bytes(values) // 16
 
 
+def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
+    """The text with its specialization constants as plain ones, so that the compiler unrolls what a driver
+    with matrix units would."""
+
+    def plain(match: re.Match[str]) -> str:
+        kind, name = match[1], match[2]
+        if name not in values:  # in a branch of the preprocessor that is not taken
+            return match[0]
+        value = str(values[name]).lower()
+        return f"const {kind} {name} = {value}{'u' if kind == 'uint' else ''};"
+
+    x, y, z = variant.local_size(values)
+    source = re.sub(r"layout\(constant_id = \d+\) const (\w+) (\w+) = [^;]+;", plain, source)
+    return re.sub(
+        r"layout\(local_size_x_id = \d+\) in;",
+        f"layout(local_size_x = {x}, local_size_y = {y}, local_size_z = {z}) in;",
+        source,
+    )
+
+
 @functools.cache
 def _compiled(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
@@ -167,7 +187,7 @@ def _compiled(
     much shared memory."""
     v = dict(values)
     size = _tile(variant, v)
-    source = text(variant)
+    source = _frozen(text(variant), variant, v)
     for extension in EXTENSIONS:
         source = source.replace(f"#extension {extension} : require", "")
     source = source.replace("#pragma use_vulkan_memory_model", "").replace("writeonly buffer Y", "buffer Y")

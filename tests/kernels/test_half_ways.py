@@ -114,7 +114,7 @@ def test_what_convolutions_should_take(of: Elements, pairs: bool) -> None:
     variant, known = catalog().find(of.product, tile="64x64", y="any"), profile(facts)
     way = Way(variant, advertised_half(facts)[0], of)
     alone, together, end = of.of(known)["64x64"]
-    steps = way.steps(256) * int(variant.defines["BK"]) // 32
+    steps = way.steps(256) * int(variant.sizes["BK"]) // 32
     for share in (1, 2, 3, 4, 5):
         at_once = share + share % 2 if pairs and share > 1 else share
         want = share * end + max(alone, at_once * together) * steps

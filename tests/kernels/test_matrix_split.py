@@ -141,8 +141,8 @@ def test_what_split_tiles_are() -> None:
         assert catalog().shaders[shader].axes["tile"] == SPLIT_TILES
         for variant in catalog().shaders[shader].variants:
             tiling = Tiling(variant.axes["tile"])
-            assert (variant.defines["BM"], variant.defines["BN"]) == tiling.size
-            assert int(variant.defines["BK"]) * int(variant.defines["TURNS"]) == tiling.turn
+            assert (variant.sizes["BM"], variant.sizes["BN"]) == tiling.size
+            assert int(variant.sizes["BK"]) * int(variant.sizes["TURNS"]) == tiling.turn
 
 
 def test_taps_are_whole_steps_of_channels() -> None:

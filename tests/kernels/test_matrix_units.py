@@ -111,23 +111,23 @@ def test_one_packing_serves_every_tile() -> None:
     for variant in (*catalog().shaders[coopmat.GEMM].variants, *catalog().shaders[coopmat.DYNAMIC].variants):
         assert turn(variant) == turns[variant.axes["tile"].partition("_")[2]]
     for variant in catalog().shaders[CONV].variants:
-        d = {name: int(value) for name, value in variant.defines.items()}
+        d = {name: int(value) for name, value in variant.sizes.items()}
         assert d["CH"] % d["BK"] == 0
         if d["CH"] > 32:
             assert 9 * d["CH"] % turn(variant) == 0  # nothing is padded for 3x3
 
 
 def rows_of(variant: Variant) -> int:
-    d = {name: int(value) for name, value in variant.defines.items()}
+    d = {name: int(value) for name, value in variant.sizes.items()}
     return d["TH"] * d["TW"] if "TH" in d else d["BM"]
 
 
 def test_tiles_keep_the_rules_of_the_shaders() -> None:
     for shader in (coopmat.GEMM, coopmat.SPLIT, coopmat.DYNAMIC, CONV):
         for variant in catalog().shaders[shader].variants:
-            d = {name: int(value) for name, value in variant.defines.items()}
+            d = {name: int(value) for name, value in variant.sizes.items()}
             assert d["TURNS"] % 2 == d["TURNS"] % d["DEPTH"] == d["BK"] % 32 == 0
-            assert "BURST" not in d or d["TURNS"] == d["DEPTH"]
+            assert not d.get("BURST") or d["TURNS"] == d["DEPTH"]
             assert d["BN"] * d["BK"] // 16 % d["INVOCATIONS"] == 0
             assert Matrices(16, 8, 32).fit(variant, rows_of(variant))
             if shader != CONV:
@@ -158,8 +158,8 @@ def test_every_shape_that_is_taken_finds_tiles(any_device: vkq.Device, subgroup:
         assert chosen
         for variant in (*fitting, chosen[0]):
             constants = {name: int(value) for name, value in matrices.constants(variant).items()}
-            assert constants["WGM"] * constants["WGN"] * subgroup == variant.defines["INVOCATIONS"]
-        sm, tw = rows_of(chosen[0]) // constants["WGM"], int(chosen[0].defines["TW"])
+            assert constants["WGM"] * constants["WGN"] * subgroup == variant.sizes["INVOCATIONS"]
+        sm, tw = rows_of(chosen[0]) // constants["WGM"], int(chosen[0].sizes["TW"])
         assert sm % tw == 0 or tw % sm == 0
 
 
@@ -265,7 +265,7 @@ def test_tile_of_a_convolution(
         assert (chosen and chosen[0].axes["tile"]) == tile
         if chosen:
             shader, matrices = chosen
-            assert str(matrices) == ("16x8x32" if int(shader.defines["TW"]) == 8 else "16x16x32")
+            assert str(matrices) == ("16x8x32" if int(shader.sizes["TW"]) == 8 else "16x16x32")
 
 
 @pytest.mark.parametrize(
@@ -448,11 +448,9 @@ def tiles(shader: str) -> list[tuple[Matrices, str]]:
     for matrices, tile in itertools.product(SHAPES, catalog().shaders[shader].axes["tile"]):
         axes = {"tile": tile, "dot": matrices.form, **({} if shader == coopmat.DYNAMIC else {"out": "q8to"})}
         variant = catalog().find(shader, **axes)
-        if "SHORT" in variant.defines and matrices not in SHAPES[1:3]:
+        if variant.sizes.get("SHORT") and matrices not in SHAPES[1:3]:
             continue
-        whole = int(variant.defines.get("TW", 16)) % matrices.n == 0 and matrices.fit(
-            variant, rows_of(variant)
-        )
+        whole = int(variant.sizes.get("TW", 16)) % matrices.n == 0 and matrices.fit(variant, rows_of(variant))
         if (
             whole
             and variant.shared_bytes(matrices.constants(variant))

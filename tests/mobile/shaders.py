@@ -3,13 +3,13 @@
 from tests.device.reported import NAMES, reported
 from vkq import cache
 from vkq.kernels.taken import taken
-from vkq.shader.build import compile_all
+from vkq.shader.build import compile_all, modules
 from vkq.shader.compile import cache_folder
 
 if __name__ == "__main__":
     variants = {each.variant.name: each.variant for name in NAMES for each in taken(reported(name))}
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    for file, spirv in compile_all(list(variants.values())):
+    for file, spirv in compile_all(modules(variants.values())):
         cache.write_sealed(folder / file, spirv)
     print(f"{len(variants)} variants in {folder}")

@@ -69,7 +69,7 @@ def half_costs(device: Device, of: Elements) -> Iterator[tuple[str, tuple[float,
         return Linear(np.resize(_numbers(k), (n, k)), 0.01, compute=compute, device=device)
 
     for way in of.able(device.capabilities):
-        size = int(way.variant.defines["BM"]), int(way.variant.defines["BN"])
+        size = int(way.variant.sizes["BM"]), int(way.variant.sizes["BN"])
         pick = {kind: f"{way.variant.name}, k in 1"}
         tile = way.variant.axes["tile"]
         try:

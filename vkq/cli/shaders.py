@@ -17,7 +17,7 @@ from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 from vkq.shader import compile as shader_compile
-from vkq.shader.build import compile_all
+from vkq.shader.build import compile_all, modules
 from vkq.shader.catalog import catalog, shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.rules import check_sources
@@ -161,10 +161,12 @@ def shaders_build(options: argparse.Namespace) -> int:
     folder = options.output or shader_compile.cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
     size_bytes = 0
-    for file, spirv in progress(compile_all(variants), len(variants), "compiling"):
+    chosen = modules(variants)
+    for file, spirv in progress(compile_all(chosen), len(chosen), "compiling"):
         cache.write_sealed(folder / file, spirv)
         size_bytes += len(spirv)
-    print(f"{counted(len(variants), 'variant')}, {size_bytes} bytes of SPIR-V in {folder}")
+    made = f"{counted(len(variants), 'variant')} in {counted(len(chosen), 'module')}"
+    print(f"{made}, {size_bytes} bytes of SPIR-V in {folder}")
     return 0
 
 
@@ -172,14 +174,16 @@ def shaders_check(options: argparse.Namespace) -> int:
     variants = _matching(options.pattern)
     find_compiler()  # or one error, not one for each variant
     problems = check_sources(shaders_folder(), catalog())
-    for variant in progress(variants, len(variants), "checking"):
+    chosen = modules(variants)
+    for module in progress(chosen, len(chosen), "checking"):
         try:
-            shader_compile.build(variant, shader_compile.text(variant))
+            shader_compile.build(module, shader_compile.text(module[0]))
         except CompileError as error:
             problems.append(str(error))
     for problem in problems:
         print(problem)
-    print(f"{counted(len(variants), 'variant')} checked, {counted(len(problems), 'problem')}")
+    checked = f"{counted(len(variants), 'variant')} in {counted(len(chosen), 'module')} checked"
+    print(f"{checked}, {counted(len(problems), 'problem')}")
     return 1 if problems else 0
 
 

@@ -60,7 +60,7 @@ class MatrixTiles:
     @property
     def tile(self) -> tuple[int, int, int]:
         """Places down and across, and columns of the product."""
-        d = self.variant.defines
+        d = self.variant.sizes
         return int(d["TH"]), int(d["TW"]), int(d["BN"])
 
     @property
@@ -70,7 +70,7 @@ class MatrixTiles:
     @property
     def steps(self) -> int:
         """Of a chunk, whole turns of the loop."""
-        bk, turns = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        bk, turns = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-self.rows * self.words * RUN // (bk * turns)) * turns
 
     @property
@@ -112,7 +112,7 @@ def tilings(s: Sizes, how: DigitArithmetic, capabilities: Capabilities) -> Itera
 def _fits(variant: Variant, matrices: Matrices) -> bool:
     """Whether a subgroup has whole matrices, and whole columns of the tile."""
     found = matrices.constants(variant)
-    th, tw, bn = (int(variant.defines[name]) for name in ("TH", "TW", "BN"))
+    th, tw, bn = (int(variant.sizes[name]) for name in ("TH", "TW", "BN"))
     down, across = int(found["WGM"]), int(found["WGN"])
     if not (down and across):
         return False
@@ -211,7 +211,7 @@ class Matrix:
             **dataclasses.asdict(part.stored(how.x)), "fill": fill_word(how.x) % 2**32,
         }  # fmt: skip
         weights = b.constant(self._packed(t))
-        macs = parts.bytes // 4 * t.chunks_per_part * t.steps * int(t.variant.defines["BK"])
+        macs = parts.bytes // 4 * t.chunks_per_part * t.steps * int(t.variant.sizes["BK"])
         b.dispatch(program, [pack(b, x, part, how.x), weights, parts], push, macs)
         combined = {
             **common, **to.push, "quads": -(-s.templates // 4), "group_templates": s.templates,
@@ -229,7 +229,7 @@ class Matrix:
         columns = t.columns(column_count(templates, self.how))
         key = t.rows, t.words, t.steps, columns
         if key not in self._weights:
-            runs = t.steps * int(t.variant.defines["BK"]) // RUN
+            runs = t.steps * int(t.variant.sizes["BK"]) // RUN
             size = g * t.chunks * runs * columns * RUN
             self._weights[key] = Resident(
                 self.device, size, lambda: _words(self.taps, self.how, t, runs, columns)

@@ -108,7 +108,7 @@ class Dots:
             push |= divisor("block", p.n if x.spec.layout == BLOCKED else ceil4(p.oc))
         else:
             variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", stride=f"s{stride}", **axes)
-            weights = self._by_columns(int(variant.defines["ROWS"]), stride)
+            weights = self._by_columns(int(variant.sizes["ROWS"]), stride)
         slots = [x, b.constant(weights), b.constant(self.parameters), y]
         macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)

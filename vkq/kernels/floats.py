@@ -227,7 +227,7 @@ class FloatImplicit:
         gemm = self.gemm
         found = staged_tile(gemm.device.capabilities, CONV_STAGED, p.gemm_m, gemm.n, gemm.groups)
         variant = catalog().find(CONV_STAGED, tile=self.tile or found or SMALLEST_STAGED)
-        whole = p.ic // p.groups % int(variant.defines["KT"]) == 0
+        whole = p.ic // p.groups % int(variant.sizes["KT"]) == 0
         return gemm.device.program(variant, {"WHOLE_STEPS": whole, **gemm.affine.constants})
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:

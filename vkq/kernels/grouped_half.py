@@ -202,6 +202,6 @@ class GroupedMatrices:
             constants = variant.constants(self._constants(variant, matrices))
             if (matrices.m, matrices.k) != (MATRIX, MATRIX) or refusals(variant, constants, facts):
                 continue
-            whole = int(variant.defines["BM"]) % matrices.n == 0 and matrices.subgroup == LANES
+            whole = int(variant.sizes["BM"]) % matrices.n == 0 and matrices.subgroup == LANES
             if whole if shader in (FEW, AT_ONCE) else fits(variant, matrices):
                 yield Way(variant, matrices, MANY)

@@ -191,7 +191,7 @@ class HalfMatrices:
         if way.of == WORDS:
             return catalog().find(shader, tile=tile)
         if dtype == "float32":
-            columns = -(-4 * self.gemm.n4 // int(way.variant.defines["BN"]))
+            columns = -(-4 * self.gemm.n4 // int(way.variant.sizes["BN"]))
             taken = rows <= MOST_ROWS and rows * self.k * columns <= MOST_READ
         else:
             taken = rows <= MOST_ROWS or way.of == STRAIGHT

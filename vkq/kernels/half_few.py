@@ -165,5 +165,5 @@ def _matrices(facts: Capabilities, shader: str) -> list[Matrices]:
 def _fits(variant: Variant, matrices: Matrices) -> bool:
     """Whether weights lie in memory as the matrices have them, and rows are whole matrices; PARTS is for
     those of 16 alone."""
-    whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.defines["BM"])
+    whole = matrices.n == 16 if variant.shader == PARTS else matrices.n <= int(variant.sizes["BM"])
     return (matrices.m, matrices.k) == (16, 16) and whole

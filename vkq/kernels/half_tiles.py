@@ -56,7 +56,7 @@ class PixelTile:
 
     def size(self, name: str) -> int:
         """A number of its YAML."""
-        return int(self.variant.defines[name])
+        return int(self.variant.sizes[name])
 
     def cycles(self, known: Profile, p: Conv2dProblem, dtype: str) -> float:
         """What a convolution should take (`half_pixel_cycles`, `half_pixel_costs`)."""
@@ -122,7 +122,7 @@ class HalfConvolution:
             if variant.axes.get("w", way) == way and variant.axes.get("lines", lines) == lines
             for matrices in advertised_half(facts, sums=shader == STRAIGHT_TILES)
             if fits(variant, matrices)
-            and int(variant.defines["TW"]) % matrices.n == 0
+            and int(variant.sizes["TW"]) % matrices.n == 0
             and not refusals(variant, variant.constants(self._values(p, variant, matrices)), facts)
         ]
         best = min(found, key=lambda one: one.cycles(known, p, dtype), default=None)
@@ -142,7 +142,7 @@ class HalfConvolution:
         size = {"STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": h, "HALO_W": w, "KW": p.kw}
         units = matrices.constants(variant)
         if variant.shader == STRAIGHT_TILES:
-            d = {name: int(variant.defines[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
+            d = {name: int(variant.sizes[name]) for name in ("TH", "TW", "BN", "INVOCATIONS")}
             sums, line = d["TH"] * d["TW"] * d["BN"] // d["INVOCATIONS"], d["BN"] // int(units["WGN"]) // 2
             together = p.kh if sums + p.kh * line <= LINES_REGISTERS else 1
             size |= {"LINES": together, "TIMES": p.kh // together, "DILATION_H": p.dilation[0]}

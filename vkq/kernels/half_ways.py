@@ -88,12 +88,12 @@ class Way:
 
     def steps(self, k: int) -> int:
         """The steps of a part, in whole turns of the loop."""
-        step, turn = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return -(-k // (step * turn * self.parts)) * turn
 
     def tiles(self, rows: int, n: int, groups: int) -> int:
         """How many there are."""
-        tall, wide = (int(self.variant.defines[name]) for name in ("BM", "BN"))
+        tall, wide = (int(self.variant.sizes[name]) for name in ("BM", "BN"))
         return groups * -(-rows // tall) * -(-n // wide)
 
     def may_split(self, rows: int, n: int, groups: int) -> bool:
@@ -106,7 +106,7 @@ class Way:
 
     def takes(self, k: int) -> bool:
         """Whether it is for products of such a k: WORDS computes whole turns."""
-        step, turn = (int(self.variant.defines[name]) for name in ("BK", "TURNS"))
+        step, turn = (int(self.variant.sizes[name]) for name in ("BK", "TURNS"))
         return self.of != WORDS or k % (step * turn) == 0
 
     def sharing(
@@ -115,14 +115,14 @@ class Way:
         """What a kernel is bound to, and told, where workgroups share k."""
         if self.parts == 1:
             return [], {}
-        d, tiles = self.variant.defines, self.tiles(rows, n, groups)
+        d, tiles = self.variant.sizes, self.tiles(rows, n, groups)
         sums = b.words(self.parts * tiles * int(d["BM"]) * int(d["BN"]))
         return [sums, b.constant(counters)], {"part_steps": self.steps(k)}
 
     def cycles(self, known: Profile, rows: int, n: int, k: int, groups: int) -> float:
         """What a product should take (`half_part_cycles`, and what the profile has of its tile)."""
         alone, together, *third = self.of.of(known)[self.variant.axes["tile"]]
-        tiles, d = self.tiles(rows, n, groups), self.variant.defines
+        tiles, d = self.tiles(rows, n, groups), self.variant.sizes
         share = last = math.ceil(tiles * self.parts / known.multiprocessors)
         end = share * third[0] if third and self.of != WORDS else 0
         if self.of == WORDS:
@@ -143,14 +143,14 @@ def fits(variant: Variant, matrices: Matrices) -> bool:
     down, across = int(values["WGM"]), int(values["WGN"])
     if not (down and across):
         return False
-    if int(variant.defines.get("BK", matrices.k)) % matrices.k:
+    if int(variant.sizes.get("BK", matrices.k)) % matrices.k:
         return False
     straight = variant.shader == STRAIGHT_TILES or any(
         variant.shader in (of.product, of.split) for of in (STRAIGHT, WORDS)
     )
     if straight and (matrices.m, matrices.k) != (16, 16):
         return False  # as they lie in memory
-    d = {name: int(size) for name, size in variant.defines.items() if name in ("BM", "TH", "TW", "BN")}
+    d = {name: int(size) for name, size in variant.sizes.items() if name in ("BM", "TH", "TW", "BN")}
     rows, columns = (d["BM"] if "BM" in d else d["TH"] * d["TW"]) // down, d["BN"] // across
     if variant.shader in (WORDS.product, WORDS.split) and columns % WORDS_OUTPUTS:
         return False

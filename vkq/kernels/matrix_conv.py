@@ -35,7 +35,7 @@ class MatrixConv:
     def __init__(self, device: Device, p: Conv2dProblem, weight: Callable[[], Int8], arithmetic: Arithmetic):
         self.device = device
         shader, matrices = _shader(p, arithmetic, device.capabilities)
-        chunk, multiple = int(shader.defines["CH"]), turn(shader)
+        chunk, multiple = int(shader.sizes["CH"]), turn(shader)
 
         def packed() -> npt.NDArray[Any]:
             return chunked(centred(weight(), arithmetic.w_zero_point), chunk, multiple).reshape(shape)
@@ -48,11 +48,11 @@ class MatrixConv:
         """What the weights depend on: the channels of a chunk, to what its k is padded, and the form of the
         product."""
         shader, matrices = _shader(p, arithmetic, capabilities)
-        return shader.defines["CH"], turn(shader), matrices.form
+        return shader.sizes["CH"], turn(shader), matrices.form
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
         """The push constants."""
-        defines, w = {name: int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH", "BK")}, self.packed
+        defines, w = {name: int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH", "BK")}, self.packed
         channels, tiles_h, tiles_w = p.ic // p.groups, -(-p.oh // defines["TH"]), -(-p.ow // defines["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow,
@@ -95,12 +95,12 @@ def chunked(weight: npt.NDArray[Any], chunk: int, multiple: int) -> npt.NDArray[
 
 def turn(shader: Variant) -> int:
     """The k of an unrolled turn of the shader's loop; the k of a chunk is padded to whole turns."""
-    return int(shader.defines["BK"]) * int(shader.defines["TURNS"])
+    return int(shader.sizes["BK"]) * int(shader.sizes["TURNS"])
 
 
 def halo(p: Conv2dProblem, shader: Variant) -> tuple[int, int]:
     """The input pixels under a tile of outputs: (lines, columns)."""
-    tile_h, tile_w = int(shader.defines["TH"]), int(shader.defines["TW"])
+    tile_h, tile_w = int(shader.sizes["TH"]), int(shader.sizes["TW"])
     h = (tile_h - 1) * p.stride[0] + (p.kh - 1) * p.dilation[0] + 1
     return h, (tile_w - 1) * p.stride[1] + (p.kw - 1) * p.dilation[1] + 1
 
@@ -110,7 +110,7 @@ def conv_cycles(known: Profile, p: Conv2dProblem, shader: Variant, beside: bool 
     other tiles, or *beside* kernels that gather pixels. Where there are fewer workgroups than a device holds
     at once, two a multiprocessor, the rest of it is idle."""
     costs = known.matrix_conv_costs
-    th, tw, bn, ch = (int(shader.defines[name]) for name in ("TH", "TW", "BN", "CH"))
+    th, tw, bn, ch = (int(shader.sizes[name]) for name in ("TH", "TW", "BN", "CH"))
     chunks, k = -(-p.ic // (p.groups * ch)), p.kh * p.kw * ch
     steps = chunks * (-(-k // turn(shader)) * turn(shader) / 32 + costs["chunk"])
     tiles = math.prod(-(-a // b) for a, b in ((p.oh, th), (p.ow, tw), (p.oc // p.groups, bn)))
@@ -145,7 +145,7 @@ def _conv_shaders(
     listed = advertised(capabilities)
     found: list[tuple[tuple[float, ...], tuple[Variant, Matrices]]] = []
     for variant, matrices in _in_whole_lines(out, listed):
-        th, tw, ch = (int(variant.defines[name]) for name in ("TH", "TW", "CH"))
+        th, tw, ch = (int(variant.sizes[name]) for name in ("TH", "TW", "CH"))
         cost = conv_cycles(known, p, variant)
         found.append(((cost, -th * tw, -ch, listed.index(matrices)), (variant, matrices)))
     return tuple(pair for _, pair in sorted(found, key=lambda one: one[0]))
@@ -162,7 +162,7 @@ def _in_whole_lines(out: str, listed: tuple[Matrices, ...]) -> tuple[tuple[Varia
 @functools.lru_cache(maxsize=4096)
 def whole_lines(variant: Variant, matrices: Matrices) -> bool:
     """Whether a tile is whole matrices, and so is each of its lines."""
-    th, tw = int(variant.defines["TH"]), int(variant.defines["TW"])
+    th, tw = int(variant.sizes["TH"]), int(variant.sizes["TW"])
     return tw % matrices.n == 0 and matrices.fit(variant, th * tw)
 
 

@@ -54,10 +54,10 @@ class MatrixStem:
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:
         """The push constants."""
-        w, tile_h, tile_w = self.packed, int(shader.defines["TH"]), int(shader.defines["TW"])
+        w, tile_h, tile_w = self.packed, int(shader.sizes["TH"]), int(shader.sizes["TW"])
         return {
             **w.push, "rows": p.gemm_m, "pixels": p.oh * p.ow, "oh": p.oh, "ow": p.ow, "k16": 2,
-            "steps": w.k_padded // int(shader.defines["BK"]), "taps": p.kh, "h": p.h, "w": p.w,
+            "steps": w.k_padded // int(shader.sizes["BK"]), "taps": p.kh, "h": p.h, "w": p.w,
             **steps_of(w.arithmetic.x_scale, w.arithmetic.x_zero_point),
             "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0], "dilation_w": 1,
             "tiles_h": -(-p.oh // tile_h), "tiles_w": -(-p.ow // tile_w), "ic": p.ic,
@@ -92,5 +92,5 @@ def _constants(p: Conv2dProblem, shader: Variant) -> dict[str, Constant]:
     """The specialization constants of a problem: in shared memory every column of the tile has its pixels."""
     return {
         "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1], "HALO_H": halo(p, shader)[0],
-        "HALO_W": int(shader.defines["TW"]), "KW": 1,
+        "HALO_W": int(shader.sizes["TW"]), "KW": 1,
     }  # fmt: skip

@@ -213,7 +213,7 @@ class MatrixGemm:
         for tiling in (self.tiling,) if self.tiling else listed:
             if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
                 variant = self._variant(tiling)
-                if self.matrices.fit(variant, int(variant.defines["BM"])):
+                if self.matrices.fit(variant, int(variant.sizes["BM"])):
                     yield tiling, variant
 
     def _shader(self, tiling: Tiling) -> str:
@@ -243,7 +243,7 @@ class MatrixGemm:
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
         program = w.program(variant, self.matrices)
-        step = TURN if tiling.wide else int(variant.defines["BK"])
+        step = TURN if tiling.wide else int(variant.sizes["BK"])
         k = self.k if tiling.short else w.k_padded
         said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": -(-k // step), **push}
         if variant.shader == self.split:

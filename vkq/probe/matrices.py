@@ -78,7 +78,7 @@ class Matrices:
         down, across = int(constants["WGM"]), int(constants["WGN"])
         if not (down and across):
             return False
-        sm, sn = rows // down, int(variant.defines["BN"]) // across
+        sm, sn = rows // down, int(variant.sizes["BN"]) // across
         at_once = (
             16 * self.subgroup // sn
         )  # rows of 16 channels that a subgroup stores at once: coopmat_epilogue.glslh

@@ -20,45 +20,58 @@ from pathlib import Path
 from vkq import cache
 from vkq.errors import CompileError, VkqError
 from vkq.shader.catalog import catalog
-from vkq.shader.compile import build as compile_variant
+from vkq.shader.compile import build as compile_variants
 from vkq.shader.compile import kept, key, text
 from vkq.shader.spec import Variant
 
-WORTH_A_PROCESS = 48  # below so many variants, starting processes costs more than it saves
+WORTH_A_PROCESS = 48  # below so many modules, starting processes costs more than it saves
 
-_Map = Callable[[Callable[[Variant], tuple[str, bytes]], Iterable[Variant]], Iterable[tuple[str, bytes]]]
+Module = tuple[Variant, ...]  # those that one SPIR-V module serves: they differ in specialization alone
+_Map = Callable[[Callable[[Module], tuple[str, bytes]], Iterable[Module]], Iterable[tuple[str, bytes]]]
 
 
-def compile_all(variants: Sequence[Variant], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
-    """(file name, SPIR-V) of each variant in order, compiled anew and checked against the YAML.
+def modules(variants: Iterable[Variant]) -> list[Module]:
+    """The variants by the SPIR-V modules that they take, in order."""
+    found: dict[str, list[Variant]] = {}
+    for variant in variants:
+        found.setdefault(text(variant), []).append(variant)
+    return [tuple(each) for each in found.values()]
+
+
+def compile_all(chosen: Sequence[Module], jobs: int | None = None) -> Iterator[tuple[str, bytes]]:
+    """(file name, SPIR-V) of each module in order, compiled anew and checked against the YAML of each of its
+    variants.
 
     Args:
-        variants: what to compile.
-        jobs: processes; by default one per CPU where there are enough variants, as the compiler is not
+        chosen: what to compile.
+        jobs: processes; by default one per CPU where there are enough modules, as the compiler is not
             parallel.
 
     Raises:
         CompileError: the first variant that does not compile or differs from its YAML.
     """
-    with _mapper(jobs or (os.cpu_count() if len(variants) >= WORTH_A_PROCESS else 1) or 1) as mapped:
-        yield from mapped(_compile, variants)
+    with _mapper(jobs or (os.cpu_count() if len(chosen) >= WORTH_A_PROCESS else 1) or 1) as mapped:
+        yield from mapped(_compile, chosen)
 
 
-def taken(given: Path, variants: Iterable[Variant]) -> Iterator[tuple[str, bytes]]:
-    """(file name, SPIR-V) of each variant in order, out of a folder that `build` filled, checked against the
+def taken(given: Path, chosen: Iterable[Module]) -> Iterator[tuple[str, bytes]]:
+    """(file name, SPIR-V) of each module in order, out of a folder that `build` filled, checked against the
     YAML.
 
     Raises:
         CompileError: the folder has none of these sources for a variant, or a damaged one.
     """
-    for variant in variants:
-        file = f"{key(text(variant))}.spv"
-        spirv = kept(variant, given / file)
-        if spirv is None:
-            raise CompileError(
-                f"{variant.name}: {given} has no SPIR-V of this shader ({file});"
-                f" fill it anew, from this version of vkq: python -m vkq.shader.build {given}"
-            )
+    for module in chosen:
+        file = f"{key(text(module[0]))}.spv"
+        spirv = b""
+        for variant in module:
+            found = kept(variant, given / file)
+            if found is None:
+                raise CompileError(
+                    f"{variant.name}: {given} has no SPIR-V of this shader ({file});"
+                    f" fill it anew, from this version of vkq: python -m vkq.shader.build {given}"
+                )
+            spirv = found
         yield file, spirv
 
 
@@ -68,19 +81,19 @@ def build(
     variants: Sequence[Variant] | None = None,
     given: Path | None = None,
 ) -> int:
-    """Compile *variants* (by default all) into the folder *output*, in the form that `vkq.shader.compile`
-    reads; or take them from the folder *given*.
+    """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads; or take them
+    from the folder *given*. By default all of them.
 
     What an earlier build of other sources left there is deleted.
 
     Returns:
-        The number of variants.
+        The number of SPIR-V modules.
 
     Raises:
         CompileError: see `compile_all` and `taken`.
         OSError: the folder cannot be written.
     """
-    chosen = list(catalog().variants.values()) if variants is None else variants
+    chosen = modules(catalog().variants.values() if variants is None else variants)
     output.mkdir(parents=True, exist_ok=True)
     old = set(output.glob("*.spv"))
     for file, spirv in taken(given, chosen) if given else compile_all(chosen, jobs):
@@ -91,9 +104,9 @@ def build(
     return len(chosen)
 
 
-def _compile(variant: Variant) -> tuple[str, bytes]:
-    source = text(variant)
-    return f"{key(source)}.spv", compile_variant(variant, source)
+def _compile(module: Module) -> tuple[str, bytes]:
+    source = text(module[0])
+    return f"{key(source)}.spv", compile_variants(module, source)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from pathlib import Path
 from vkq import cache, files
 from vkq.errors import CompileError
 from vkq.layout.glsl import glsl_includes
+from vkq.shader import sizes
 from vkq.shader.catalog import shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
@@ -29,6 +30,7 @@ DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a pr
 MOST_BYTES = 1 << 20  # of a source or an included file
 MOST_LINES = 10_000  # of an expanded text: files that include each other twice grow without end
 MOST_DEPTH = 32  # of files that include each other
+
 PACKAGED = Path(__file__).parent.parent / "_spirv"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
@@ -214,7 +216,8 @@ def text(variant: Variant) -> str:
     the layouts' functions."""
     common = variant.source.parent.parent / "common"
     debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
-    virtual = {**glsl_includes(), INCLUDE: glsl(variant.push_constants)}
+    declared = sizes.glsl(variant.specialization, [each.text for each in variant.local_size_text])
+    virtual = {**glsl_includes(), INCLUDE: glsl(variant.push_constants), sizes.INCLUDE: declared}
     sources = _shipped() if common == _shipped().folders[0] else [common]
     return expand(variant.source, sources, virtual, {**variant.defines, **debug})
 
@@ -229,20 +232,22 @@ def key(text: str) -> str:
     return hashlib.sha256(f"vkq SPIR-V {FORMAT}\n{text}".encode()).hexdigest()
 
 
-def build(variant: Variant, source: str) -> bytes:
-    """Compile the expanded text *source* of *variant* and compare the SPIR-V with the YAML; no cache is used.
+def build(variants: Sequence[Variant], source: str) -> bytes:
+    """Compile the expanded text *source* of *variants* and compare the SPIR-V with the YAML of each; no cache
+    is used.
 
     Raises:
         CompileError: the compiler's messages, or every difference from the YAML, under the variant's name.
     """
-    compiler = find_compiler()
+    variant = variants[0]
     try:
-        spirv = compiler.compile(source, variant.source.name)
-        problems = check(variant, reflection(variant, spirv))
+        spirv = find_compiler().compile(source, variant.source.name)
+        for variant in variants:
+            problems = check(variant, reflection(variant, spirv))
+            if problems:
+                raise CompileError("the SPIR-V differs from the YAML: " + "\n".join(problems))
     except CompileError as error:
         raise CompileError(f"{variant.name}: " + str(error).replace("\n", "\n  ")) from error
-    if problems:
-        raise CompileError(f"{variant.name}: the SPIR-V differs from the YAML: " + "\n  ".join(problems))
     return spirv
 
 
@@ -258,23 +263,19 @@ def spirv(variant: Variant) -> bytes:
     Raises:
         CompileError: no compiler was found, the GLSL does not compile, or the SPIR-V disagrees with the YAML.
     """
-    if isinstance(variant, Written):
-        return variant.module()
-    source = text(variant)
-    data = _compiled(variant, source)
+    data = compiled(variant)
     if data is None:
-        data = build(variant, source)
+        source = text(variant)
+        data = build([variant], source)
         cache.write(cache_folder() / f"{key(source)}.spv", data)
     return data
 
 
 def compiled(variant: Variant) -> bytes | None:
     """The SPIR-V of *variant* from the package or the user's cache; None where it has to be compiled."""
-    return variant.module() if isinstance(variant, Written) else _compiled(variant, text(variant))
-
-
-def _compiled(variant: Variant, source: str) -> bytes | None:
-    file = f"{key(source)}.spv"
+    if isinstance(variant, Written):
+        return variant.module()
+    file = f"{key(text(variant))}.spv"
     data = cache.read(PACKAGED / file)
     return kept(variant, cache_folder() / file) if data is None else data
 

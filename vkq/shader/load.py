@@ -11,25 +11,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vkq.errors import ArgumentError
+from vkq.shader import sizes
 from vkq.shader.expression import Expression
 from vkq.shader.interface import TYPES, Words, block, blocks, shared
 from vkq.shader.schema import (
     GLSL_NAME,
     LOWER,
+    beside,
     bounded,
     check_name,
+    default_of,
     expression,
     items,
     name_of,
     named,
     type_of,
 )
-from vkq.shader.spec import TEXELS, Binding, Constant, PushConstant, Shader, Value, Variant, encode
+from vkq.shader.spec import TEXELS, Binding, Constant, PushConstant, Shader, Variant
 from vkq.yamlfile import Node, load
 
 MAX_VARIANTS = 1024
 REQUIRED = {"source", "bindings", "local_size", "workgroups"}
-ADDED = {"axes", "defines", "bindings", "push_constants", "specialization"}  # to those of what it is like
+ADDED = {"axes", "defines", "sizes", "bindings", "push_constants", "specialization"}  # to what it is like
 KEYS = REQUIRED | ADDED | {"except", "push", "shared_bytes", "iterations", "requires"}
 ACCESS = ("read", "write", "read_write")
 ELEMENT = re.compile(r"([iu]?|f16|[iu]8|[iu]16|[iu]64)vec[234]|u?int((8|16|64)_t)?|float(16_t)?|" + TEXELS)
@@ -43,6 +46,7 @@ class _Choice:
     specialization: Mapping[str, Node] = field(default_factory=dict)
     requires: Mapping[str, int | bool] = field(default_factory=dict)
     types: Mapping[str, Node] = field(default_factory=dict)  # of elements, by the binding's name
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 _Axes = dict[str, dict[str, _Choice]]
@@ -65,7 +69,7 @@ def load_shader(path: Path, known: Mapping[str, Words] | None = None) -> Shader:
 def described(path: Path, known: Mapping[str, Words]) -> Shader:
     """The same, where what is wrong with a variant is said when it is first looked at."""
     top = _keys(path)
-    source, axes = _beside(path, top["source"], "the source"), _axes(top.get("axes"))
+    source, axes = beside(path, top["source"], "the source"), _axes(top.get("axes"))
     left_out = _except(top.get("except"), axes)
     if math.prod(map(len, axes.values())) > MAX_VARIANTS:
         raise top["axes"].error(f"the axes multiply to more than {MAX_VARIANTS} variants; use fewer.")
@@ -74,11 +78,17 @@ def described(path: Path, known: Mapping[str, Words]) -> Shader:
     if not combinations:
         raise top["except"].error("every combination is left out; at least one variant must remain.")
     name, bindings, push = name_of(top["name"]), _bindings(top["bindings"], {}), _push_constants(top, known)
-    common, declared = _common(top), _specialization(top.get("specialization"))
+    common = _common(top)
+
+    def choices(values: Mapping[str, str]) -> list[_Choice]:
+        return [common, *(axes[axis][value] for axis, value in values.items())]
+
+    known_sizes = [each.sizes for each in (common, *(e for values in axes.values() for e in values.values()))]
+    first = [each.sizes for each in choices(combinations[0])]
+    declared = {**_specialization(top.get("specialization")), **sizes.declare(known_sizes, first)}
 
     def variant(values: Mapping[str, str]) -> Variant:
-        choices = [common, *(axes[axis][value] for axis, value in values.items())]
-        return _variant(top, name, source, values, choices, push, declared, bindings)
+        return _variant(top, name, source, values, choices(values), push, declared, bindings)
 
     left = {axis: {each[axis] for each in combinations} for axis in axes}
     shown = {axis: tuple(value for value in values if value in left[axis]) for axis, values in axes.items()}
@@ -92,22 +102,12 @@ def _keys(path: Path, within: tuple[Path, ...] = ()) -> dict[str, Node]:
         return root.mapping({"name", "summary"} | REQUIRED, KEYS)
     said = root.mapping({"name", "summary", "like"}, KEYS)
     like = said.pop("like")
-    other, within = _beside(path, like, "what it is like"), (*within, path)
+    other, within = beside(path, like, "what it is like"), (*within, path)
     if other in within:
         raise like.error(f"it is like '{other.name}', which is like this one; one must say everything.")
     found = _keys(other, within)
     added = {key: found[key].and_also(said[key]) for key in ADDED & found.keys() & said.keys()}
     return {**found, **said, **added}
-
-
-def _beside(path: Path, node: Node, what: str) -> Path:
-    """The file beside a description that a node names."""
-    if not re.fullmatch(r"[\w-][\w.-]{0,99}", node.str()):
-        raise node.error(f"{what} must be the name of a file beside the YAML.")
-    file = path.parent / node.str()
-    if not file.is_file():
-        raise node.error(f"{what} '{file}' does not exist; it must stand beside the YAML.")
-    return file
 
 
 def _variant(
@@ -161,11 +161,11 @@ def _check_sizes(variant: Variant, node: Node) -> None:
 
 def _constants(declared: Mapping[str, Constant], choices: list[_Choice]) -> dict[str, Constant]:
     """The specialization constants with the defaults that the chosen axis values give them."""
-    constants = dict(declared)
+    constants = sizes.chosen(declared, [choice.sizes for choice in choices])
     for name, node in (item for choice in choices for item in choice.specialization.items()):
         if name not in constants:
             raise node.error(f"'{name}' is not declared under specialization; declare it there.")
-        default = _default(node, constants[name].type, name)
+        default = default_of(node, constants[name].type, name)
         constants[name] = replace(constants[name], default=default, overridden=True)
     return constants
 
@@ -203,7 +203,7 @@ def _axes(node: Node | None) -> _Axes:
         axes[axis] = {}
         for value, entry in items(values):
             check_name(entry, value, LOWER)
-            keys = entry.mapping(set(), {"defines", "specialization", "requires", "types"})
+            keys = entry.mapping(set(), {"defines", "sizes", "specialization", "requires", "types"})
             specialization, types = dict(items(keys.get("specialization"))), dict(items(keys.get("types")))
             axes[axis][value] = replace(_common(keys), specialization=specialization, types=types)
         if not axes[axis]:
@@ -228,7 +228,7 @@ def _common(keys: Mapping[str, Node]) -> _Choice:
         if need is False or isinstance(need, (str, float)):
             raise node.error(f"'{name}' requires {need!r}; write true, or the least whole number.")
         requires[name] = need
-    return _Choice(defines, requires=requires)
+    return _Choice(defines, requires=requires, sizes=sizes.sizes_of(keys.get("sizes")))
 
 
 def _except(node: Node | None, axes: _Axes) -> list[dict[str, str]]:
@@ -285,14 +285,5 @@ def _specialization(node: Node | None) -> dict[str, Constant]:
             raise keys["id"].error(
                 f"the id {number} is negative or taken; give each constant an id of its own."
             )
-        constants[name] = Constant(number, kind, _default(keys["default"], kind, name))
+        constants[name] = Constant(number, kind, default_of(keys["default"], kind, name))
     return constants
-
-
-def _default(node: Node, kind: str, name: str) -> Value:
-    value = node.scalar()
-    try:
-        encode(kind, value, f"the default of '{name}'")
-    except ArgumentError as error:
-        raise node.error(str(error)) from error
-    return float(value) if kind == "float" or isinstance(value, str) else value

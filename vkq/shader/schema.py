@@ -1,14 +1,16 @@
-"""What the keys of a shader's YAML have in common: names, lists of named entries, types and expressions. What
-breaks a rule is a ``SpecError`` with its file and line."""
+"""What the keys of a shader's YAML have in common: names, lists of named entries, types, files, expressions.
+What breaks a rule is a ``SpecError`` with its file and line."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from vkq.errors import ArgumentError
 from vkq.shader.expression import Expression
+from vkq.shader.spec import Value, encode
 from vkq.yamlfile import Node
 
 MAX_ENTRIES = 64  # of any list or mapping of a description: bindings, constants, defines, rules
@@ -73,3 +75,23 @@ def expression(node: Node, names: set[str]) -> Expression:
             f"unknown name '{unknown[0]}' in '{expression.text}'; known are: {', '.join(sorted(names))}."
         )
     return expression
+
+
+def beside(path: Path, node: Node, what: str) -> Path:
+    """The file beside a description that a node names."""
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", node.str()):
+        raise node.error(f"{what} must be the name of a file beside the YAML.")
+    file = path.parent / node.str()
+    if not file.is_file():
+        raise node.error(f"{what} '{file}' does not exist; it must stand beside the YAML.")
+    return file
+
+
+def default_of(node: Node, kind: str, name: str) -> Value:
+    """The default of a constant, of its type."""
+    value = node.scalar()
+    try:
+        encode(kind, value, f"the default of '{name}'")
+    except ArgumentError as error:
+        raise node.error(str(error)) from error
+    return float(value) if kind == "float" or isinstance(value, str) else value

@@ -11,6 +11,7 @@ import operator
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,14 @@ class Constant:
     default.
 
     ``overridden`` says that an axis of the variant set the default, so that the one in the GLSL may differ.
+    ``declared`` is that of the GLSL where `vkq.shader.sizes` makes it: of a size.
     """
 
     id: int
     type: str
     default: Value
     overridden: bool = False
+    declared: int | None = None
 
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a catalog holds each variant once
@@ -117,6 +120,12 @@ class Variant:
     def texels(self) -> int:
         """A bit for the number of each binding that is a uniform texel buffer."""
         return sum(1 << binding.number for binding in self.bindings if binding.texels)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Tiles, depths and rows by name: its sizes, and its defines that are whole numbers."""
+        sizes = {name: int(c.default) for name, c in self.specialization.items() if c.declared is not None}
+        return {**{name: value for name, value in self.defines.items() if isinstance(value, int)}, **sizes}
 
     def constants(self, specialization: Mapping[str, Value] = _NOTHING) -> dict[str, Value]:
         """The value of every specialization constant by name: the defaults, replaced by those in

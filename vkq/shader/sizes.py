@@ -1,0 +1,78 @@
+"""Sizes of a shader: tiles, depths and rows that its axes choose. They are specialization constants, so one
+SPIR-V module serves all values of an axis that sets nothing but sizes; a driver folds them when it makes a
+pipeline.
+
+A YAML gives them under ``sizes``, of the file or of an axis value; one that a variant does not name is 0. The
+GLSL declares none of them: ``#include "sizes.glslh"`` is made from the YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from vkq.shader.schema import GLSL_NAME, check_name, items
+from vkq.shader.spec import Constant
+from vkq.yamlfile import Node
+
+INCLUDE = "sizes.glslh"
+FIRST_ID = 32  # constant_ids from here on are those of sizes
+TYPE = "int"  # of a whole number in the text, too: GLSL makes a uint of it where one is needed
+
+
+def sizes_of(node: Node | None) -> dict[str, int]:
+    """The whole numbers of a ``sizes`` mapping."""
+    found = {}
+    for name, value in items(node):
+        check_name(value, name, GLSL_NAME)
+        found[name] = value.int()
+    return found
+
+
+def declare(known: Iterable[Mapping[str, int]], first: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
+    """The constants of every size that one of *known* names, with the values of a shader's *first* variant,
+    which its GLSL states."""
+    names = dict.fromkeys(name for sizes in known for name in sizes)
+    values = {name: value for sizes in first for name, value in sizes.items()}
+    return {
+        name: Constant(FIRST_ID + i, TYPE, values.get(name, 0), overridden=True, declared=values.get(name, 0))
+        for i, name in enumerate(names)
+    }
+
+
+def chosen(declared: Mapping[str, Constant], given: Sequence[Mapping[str, int]]) -> dict[str, Constant]:
+    """The constants of a variant that *given* says the sizes of; the last word counts."""
+    values = {name: value for sizes in given for name, value in sizes.items()}
+    return {
+        name: constant if constant.declared is None else replace(constant, default=values.get(name, 0))
+        for name, constant in declared.items()
+    }
+
+
+def glsl(constants: Mapping[str, Constant], local_size: Iterable[str]) -> str:
+    """The GLSL that declares the sizes among a variant's constants, and the local size where that is one.
+    Each is a macro, too, so that an include can ask for it (``#ifndef BURST``).
+
+    Args:
+        constants: specialization constants by name.
+        local_size: the expressions for x, y and z.
+
+    >>> sizes = declare([{"BM": 64, "INVOCATIONS": 128}], [{"BM": 64, "INVOCATIONS": 128}])
+    >>> print(glsl(sizes, ["INVOCATIONS", "1", "1"]))
+    layout(constant_id = 32) const int BM = 64;
+    #define BM BM
+    layout(constant_id = 33) const int INVOCATIONS = 128;
+    #define INVOCATIONS INVOCATIONS
+    layout(local_size_x_id = 33) in;
+    """
+    sizes = {name: constant for name, constant in constants.items() if constant.declared is not None}
+    lines = [
+        f"layout(constant_id = {each.id}) const {TYPE} {name} = {each.declared};\n#define {name} {name}"
+        for name, each in sizes.items()
+    ]
+    axes = [
+        f"local_size_{axis}_id = {sizes[text].id}"
+        for axis, text in zip("xyz", local_size, strict=True)
+        if text in sizes
+    ]
+    return "\n".join([*lines, f"layout({', '.join(axes)}) in;"] if axes else lines)
