@@ -78,6 +78,8 @@ def test_it_carries_shaders_layouts_and_spirv(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     spirv = [n for n in names if n.startswith("vkq/_spirv/") and n.endswith(".spv")]
     assert len(spirv) == len(modules(catalog().variants.values()))
+    described = {Path(n).stem for n in names if n.startswith("vkq/_spirv/") and n.endswith(".json")}
+    assert described == set(catalog().shaders)
     assert "vkq/shaders/gemm/gemm_q8ta_q8csw_tiled.comp" in names
     assert "vkq/layouts/4W4C.yaml" in names
     assert "vkq/py.typed" in names

@@ -72,6 +72,7 @@ def test_main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shader_build, "catalog", lambda: small)
     assert main([str(tmp_path / "out"), "--jobs", "1"]) == 0
     assert len(list((tmp_path / "out").glob("*.spv"))) == 4
+    assert [path.name for path in (tmp_path / "out").glob("*.json")] == [f"{shader.name}.json"]
     (tmp_path / "file").write_text("")
     with pytest.raises(SystemExit, match=r"vkq\.shader\.build: error: .*file"):
         main([str(tmp_path / "file")])

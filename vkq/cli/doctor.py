@@ -27,7 +27,7 @@ from vkq.probe import selftest
 from vkq.runtime.device import Device
 from vkq.runtime.extension import native_module
 from vkq.select.path import choose_path
-from vkq.shader.compile import PACKAGED
+from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
 
 

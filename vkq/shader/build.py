@@ -22,6 +22,7 @@ from vkq.errors import CompileError, VkqError
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import build as compile_variants
 from vkq.shader.compile import kept, key, text
+from vkq.shader.frozen import SUFFIX, freeze
 from vkq.shader.spec import Variant
 
 WORTH_A_PROCESS = 48  # below so many modules, starting processes costs more than it saves
@@ -82,7 +83,8 @@ def build(
     given: Path | None = None,
 ) -> int:
     """Compile *variants* into the folder *output*, in the form that `vkq.shader.compile` reads; or take them
-    from the folder *given*. By default all of them.
+    from the folder *given*. By default all of them, which are then described there, too
+    (`vkq.shader.frozen`).
 
     What an earlier build of other sources left there is deleted.
 
@@ -95,10 +97,15 @@ def build(
     """
     chosen = modules(catalog().variants.values() if variants is None else variants)
     output.mkdir(parents=True, exist_ok=True)
-    old = set(output.glob("*.spv"))
+    old = {*output.glob("*.spv"), *output.glob("*" + SUFFIX)}
     for file, spirv in taken(given, chosen) if given else compile_all(chosen, jobs):
         cache.write_sealed(output / file, spirv)
         old.discard(output / file)
+    if variants is None:
+        for shader in catalog().shaders.values():
+            path = output / (shader.name + SUFFIX)
+            cache.write_sealed(path, freeze(shader, lambda each: key(text(each))))
+            old.discard(path)
     for path in old:
         path.unlink()
     return len(chosen)

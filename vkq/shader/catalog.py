@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vkq import files
 from vkq.errors import ArgumentError, SpecError
+from vkq.shader.frozen import Frozen
 from vkq.shader.interface import Words, blocks
 from vkq.shader.load import described, load_shader
 from vkq.shader.spec import Shader, Variant
@@ -20,6 +21,7 @@ from vkq.yamlfile import MAX_BYTES
 
 MEANT = {"linear": ("gemm_*", "gemv_*")}  # operators whose shaders have the names of their arithmetic
 _NAME = re.compile(rb"^name: ([a-z0-9_]+)\r?$", re.MULTILINE)
+PACKAGED = Path(__file__).parent.parent / "_spirv"  # what `vkq.shader.build` put into a wheel
 _LISTED = 12  # names that an error message lists at most
 
 
@@ -134,8 +136,10 @@ def load_catalog(folder: Path) -> Catalog:
 
 @cache
 def catalog() -> Catalog:
-    """The catalog of `shaders_folder`; a description is read once, when it is first asked for."""
-    return Catalog(Described(shaders_folder()))
+    """The catalog of the package's own descriptions, or of `shaders_folder` in a checkout; a description is
+    read once, when it is first asked for."""
+    packaged = Frozen(PACKAGED, shaders_folder())
+    return Catalog(packaged or Described(shaders_folder()))
 
 
 def _listed(names: list[str]) -> str:

@@ -18,7 +18,7 @@ from vkq import cache, files
 from vkq.errors import CompileError
 from vkq.layout.glsl import glsl_includes
 from vkq.shader import sizes
-from vkq.shader.catalog import shaders_folder
+from vkq.shader.catalog import PACKAGED, shaders_folder
 from vkq.shader.glslang import find_compiler
 from vkq.shader.interface import INCLUDE, glsl
 from vkq.shader.reflect import Reflection, check, reflect
@@ -30,8 +30,6 @@ DEBUG_VARIABLE = "VKQ_SHADER_DEBUG"  # the environment's switch for it, for a pr
 MOST_BYTES = 1 << 20  # of a source or an included file
 MOST_LINES = 10_000  # of an expanded text: files that include each other twice grow without end
 MOST_DEPTH = 32  # of files that include each other
-
-PACKAGED = Path(__file__).parent.parent / "_spirv"
 
 _INCLUDE = re.compile(r'\s*#\s*include\s+"([^"]+)"\s*(//.*)?')
 _ANY_INCLUDE = re.compile(r"\s*#\s*include\b")
@@ -215,11 +213,15 @@ def text(variant: Variant) -> str:
     """The GLSL that is compiled for *variant*: its source expanded, with its defines, its push constants and
     the layouts' functions."""
     common = variant.source.parent.parent / "common"
-    debug = {DEBUG: 1} if os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0") else {}
+    debug = {DEBUG: 1} if _debugged() else {}
     declared = sizes.glsl(variant.specialization, [each.text for each in variant.local_size_text])
     virtual = {**glsl_includes(), INCLUDE: glsl(variant.push_constants), sizes.INCLUDE: declared}
     sources = _shipped() if common == _shipped().folders[0] else [common]
     return expand(variant.source, sources, virtual, {**variant.defines, **debug})
+
+
+def _debugged() -> bool:
+    return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")
 
 
 def cache_folder() -> Path:
@@ -275,9 +277,11 @@ def compiled(variant: Variant) -> bytes | None:
     """The SPIR-V of *variant* from the package or the user's cache; None where it has to be compiled."""
     if isinstance(variant, Written):
         return variant.module()
-    file = f"{key(text(variant))}.spv"
-    data = cache.read(PACKAGED / file)
-    return kept(variant, cache_folder() / file) if data is None else data
+    if variant.packaged and not _debugged():  # compared with its YAML when the package was built
+        data = cache.read(PACKAGED / f"{variant.packaged}.spv")
+        if data is not None:
+            return data
+    return kept(variant, cache_folder() / f"{key(text(variant))}.spv")
 
 
 def kept(variant: Variant, path: Path) -> bytes | None:

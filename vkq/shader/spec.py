@@ -115,6 +115,7 @@ class Variant:
     shared_bytes_text: Expression
     workgroups_text: Expression
     iterations_text: Expression
+    packaged: str | None = None  # of the SPIR-V module that the package carries (`vkq.shader.frozen`)
 
     @property
     def texels(self) -> int:
