@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,9 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
     return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
-def test_a_text_is_data(device: vkq.Device, bert: bytes) -> None:
+def test_a_text_is_data(any_device: vkq.Device, bert: bytes) -> None:
     """Another text of the same length runs the same plan, another length has the same weights."""
-    session = vkq.onnx.InferenceSession(bert, device)
+    session = vkq.onnx.InferenceSession(bert, any_device)
     for batch, length, seed in ((1, 7, 0), (1, 7, 1), (2, 11, 2), (1, 1, 3), (1, 7, 4)):
         feed = text(batch, length, seed)
         np.testing.assert_array_equal(session.run(None, feed)[0], onnxruntime_results(bert, feed)[0])
@@ -253,3 +254,24 @@ def test_islands(any_device: vkq.Device) -> None:
     """Random graphs; more of them: python -m tests.onnx.islands 5000."""
     for seed in range(25):
         islands.attempt(any_device, seed)
+
+
+def test_another_length_costs_its_plan_alone(
+    any_device: vkq.Device, bert: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Work is counted: no other text is lowered, no other length reads the model or makes a layer."""
+    session = vkq.onnx.InferenceSession(bert, any_device)
+    session.run(None, text(1, 7))
+    count = Counter[str]()
+
+    def counted(where: Any, name: str) -> None:
+        real = getattr(where, name)
+        monkeypatch.setattr(where, name, lambda *a, **k: (count.update([name]), real(*a, **k))[1])
+
+    counted(vkq.onnx.prepared, "lower")
+    counted(vkq.onnx.session, "read")
+    counted(Linear, "__init__")
+    session.run(None, text(1, 7, 1))
+    assert not count
+    session.run(None, text(2, 5, 2))
+    assert count == {"lower": 1}

@@ -41,11 +41,12 @@ class InferenceSession:
         model: a path, bytes, or an onnx.ModelProto.
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
         fallback: "onnxruntime" runs on the CPU what the device cannot, with one warning; None refuses it.
-        constant_inputs: inputs whose values count as constants, such as a weight that is an input of the
-        model;
-            each new value prepares the model again. Inputs of types that a device has not (int64) always do,
-            and bool where it is needed to know the model.
+        constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
+            value prepares the model again. So do inputs whose numbers decide a shape, and int64, int32, bool
+            and float16 inputs without a fallback where the device cannot take what is computed of them.
 
+    Token ids, masks and positions are data: int64 is int32 on the device, and numbers that would leave it, or
+    the rows that the model reads by them, are refused.
     Where ONNX Runtime's CPU provider computes in integers (with ``session.qdqisint8allowed=1``, which fuses
     int8 activations on every machine), the results are its bytes; elsewhere the correctly rounded result.
     ``run`` takes any shapes that the model allows; each set of shapes is prepared once, with weights shared.
