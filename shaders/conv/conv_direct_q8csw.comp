@@ -3,7 +3,8 @@
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
 //           group][kh][kw][c4], lane = output channel, as many together as an invocation needs of a tap;
-//           channels: float_output.glslh.
+//           or (FLOAT_WEIGHTS, scheme f32) vectors of float32 in that order, for which each product and sum
+//           is rounded, so that no device decides a bit; channels: float_output.glslh.
 // Threads   a workgroup is LOCAL_X blocks of PIXELS pixels of a line x LOCAL_Y blocks of CHANNELS output
 //           channels of one group; an invocation computes a block of both. Pixel (line, column) of this
 //           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
@@ -24,7 +25,9 @@ layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 #define taps_of_line() (KW > 0u ? KW : p.kw)
 #define lines_of_taps() (KH > 0u ? KH : p.kh)
 
-#if CHANNELS == 8
+#if FLOAT_WEIGHTS
+#define WORDS vec4
+#elif CHANNELS == 8
 #define WORDS uvec2
 #else
 #define WORDS uint
@@ -37,7 +40,9 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+#if !FLOAT_WEIGHTS
 #include "float_weight.glslh"
+#endif
 #define NO_STORE_ROW
 #include "float_output.glslh"
 
@@ -79,7 +84,18 @@ void begin() {
   }
 }
 
-Lanes weights_of(WORDS words, uint b) {
+// Those of a tap, whose words begin with number `at`.
+#if FLOAT_WEIGHTS
+Lanes weights_of(uint at, uint b) {
+#if CHANNELS == 1
+  return w[at][channel % 4u];
+#else
+  return w[BLOCKS * at + b];
+#endif
+}
+#else
+Lanes weights_of(uint at, uint b) {
+  WORDS words = w[at];
 #if CHANNELS == 1
   return uintBitsToFloat(words >> 8u * (channel % 4u) & 0xffu ^ WEIGHT_BIAS) - zeros[b];
 #else
@@ -88,6 +104,7 @@ Lanes weights_of(WORDS words, uint b) {
   return uintBitsToFloat(lanes ^ WEIGHT_BIAS) - zeros[b];
 #endif
 }
+#endif
 
 float input_at(bool inside, uint line, int column) {
   bool real = inside && uint(column) < p.w;
@@ -98,6 +115,15 @@ float input_at(bool inside, uint line, int column) {
 int column_at(uint pixel, uint kw) { return w0 + int(pixel * p.stride_w + kw * p.dilation_w); }
 
 Lanes sums[PIXELS][BLOCKS];
+
+#if FLOAT_WEIGHTS
+Lanes added(Lanes sum, float value, Lanes weights) {
+  precise Lanes product = value * weights, both = sum + product;
+  return both;
+}
+#else
+#define added(sum, value, weights) (sum + value * weights)
+#endif
 
 // Pixel i of a window, which lies in vectors: some drivers keep an array of as many floats in memory.
 #define PIXEL(i) window[(i) / 4u][(i) % 4u]
@@ -112,10 +138,9 @@ void multiply_line(bool inside, uint line, uint at) {
     [[unroll]] for (uint i = 0u; i + 1u < PIXELS; i++)
       PIXEL(i) = SLIDE ? PIXEL(i + 1u) : input_at(inside, line, column_at(i, kw));
     PIXEL(PIXELS - 1u) = input_at(inside, line, column_at(PIXELS - 1u, kw));
-    WORDS words = w[at + kw * blocks];
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) {
-      Lanes weights = weights_of(words, b);
-      [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] += PIXEL(i) * weights;
+      Lanes weights = weights_of(at + kw * blocks, b);
+      [[unroll]] for (uint i = 0u; i < PIXELS; i++) sums[i][b] = added(sums[i][b], PIXEL(i), weights);
     }
   }
 }

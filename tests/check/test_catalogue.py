@@ -99,7 +99,7 @@ def test_a_filter_is_a_part_of_a_name_or_a_glob() -> None:
         "conv2d[N=1,IC=96,H=64,W=64,OC=96,KH=5,KW=5,stride=2,padding=2,groups=96]"
     }
     assert all(c.name.startswith("linear[M=9,") for c in select("linear[M=9,*"))
-    assert len(select("linear[M=9,K=9,N=9]")) == 19
+    assert len(select("linear[M=9,K=9,N=9]")) == 21
     assert select("linear[M=9,K=9,N=9]/seed=1,x=uint8,scheme=q8ta_q8csw,act=relu") == [
         Check(parse("linear[M=9,K=9,N=9]"), 1, x="uint8", scheme="q8ta_q8csw", act="relu")
     ]

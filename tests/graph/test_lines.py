@@ -12,7 +12,6 @@ import vkq.onnx
 from tests.onnx.test_operators import around, bytes_of, check, model, q
 from vkq.check.graph import run
 from vkq.graph.passes import lower
-from vkq.onnx.fallback import FallbackWarning
 
 POOLS: dict[str, dict[str, Any]] = {
     "MaxPool": {"kernel_shape": [3], "strides": [2], "pads": [1, 0]},
@@ -74,17 +73,15 @@ def test_scales_along_an_axis_that_counts_from_either_end(any_device: vkq.Device
     check(any_device, model(nodes, {"x": x}, constants, "uint8"), {"x": x})
 
 
-def test_scales_of_blocks_go_to_the_fallback(any_device: vkq.Device) -> None:
+def test_scales_of_blocks_are_a_float_weight(any_device: vkq.Device) -> None:
     x = bytes_of((2, 6, 19), "uint8")
     nodes, constants = dequantized(1, (4, 3, 3), block_size=2)
     constants = {name: value for name, value in constants.items() if name not in ("ys", "yz")}
     nodes[2:] = [helper.make_node("Conv", ["a", "c"], ["y"], kernel_shape=[3])]
     data = model(nodes, {"x": x}, constants, "float32", opset=21)
-    with pytest.raises(vkq.UnsupportedModelError, match="Conv"):
-        vkq.onnx.InferenceSession(data, any_device)
-    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
-    with pytest.warns(FallbackWarning, match="Conv"):
-        (ours,) = session.run(None, {"x": x})
+    session = vkq.onnx.InferenceSession(data, any_device)
+    assert "conv2d_f32__direct" in str(session.explain())
+    (ours,) = session.run(None, {"x": x})
     (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)  # sums of floats in any order
 

@@ -1,4 +1,5 @@
-"""Weight-only models: DequantizeLinear of constants before Conv, ConvTranspose, MatMul and Gemm of floats.
+"""Conv, ConvTranspose, MatMul and Gemm of floats, with constants of floats, or DequantizeLinear of constants
+(weight-only).
 
 Device and ONNX Runtime each lie within the bound of float32 sums, (K + 4) units of the sum of magnitudes
 (`vkq.reference.floats`), of the float64 result.
@@ -38,8 +39,11 @@ class Weighted:
     ):  # fmt: skip
         random = np.random.default_rng([*x, *w])
         self.x = random.standard_normal(x).astype(floats)
-        scales = () if axis is None else (w[axis],)
-        data = {"w": codes(dtype, w), "s": random.uniform(0.01, 0.05, scales).astype(floats)}
+        scales, quantized = () if axis is None else (w[axis],), dtype in RANGES
+        if quantized:
+            data = {"w": codes(dtype, w), "s": random.uniform(0.01, 0.05, scales).astype(floats)}
+        else:
+            data = {"w": random.standard_normal(w).astype(floats)}
         if points:
             data["z"] = codes(dtype, scales, 1)
         names = ["d", "x"] if left else ["x", "d"]
@@ -48,6 +52,8 @@ class Weighted:
             names.append("b")
         more = {} if axis is None else {"axis": axis}
         nodes = [helper.make_node("DequantizeLinear", [n for n in "wsz" if n in data], ["d0"], **more)]
+        if not quantized:
+            nodes = [helper.make_node("Identity", ["w"], ["d0"])]
         if turned:
             nodes.append(helper.make_node("Transpose", ["d0"], ["d"]))
         else:
@@ -71,7 +77,7 @@ class Weighted:
     def real(self, magnitude: bool = False) -> np.ndarray:
         """The result in float64, or of the magnitudes of all terms, without what follows."""
         size = np.abs if magnitude else np.asarray
-        wide = {n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}
+        wide = {"s": np.ones(()), **{n: a.astype(np.float64) for n, a in self.data.items() if n in "swz"}}
         axis = next((a.i for a in self.nodes[0].attribute if a.name == "axis"), 0)
         shape = [1] * wide["w"].ndim
         if wide["s"].size > 1:
@@ -147,6 +153,14 @@ def test_convolution(device: vkq.Device, options: dict[str, Any], floats: str) -
     compared(device, Weighted("Conv", IMAGE, floats=floats, **options), ["conv2d"])
 
 
+@pytest.mark.parametrize("floats", ["float32", "float16"])
+@pytest.mark.parametrize("options", CONVOLUTIONS, ids=lambda o: "x".join(map(str, o["w"])))
+def test_convolution_of_a_float_weight(device: vkq.Device, options: dict[str, Any], floats: str) -> None:
+    options = {**options, "dtype": "float", "points": False, "axis": None}
+    compared(device, Weighted("Conv", IMAGE, floats=floats, **options), ["conv2d"])
+
+
+@pytest.mark.parametrize("quantized", [True, False])
 @pytest.mark.parametrize(
     "options",
     [
@@ -162,7 +176,9 @@ def test_convolution(device: vkq.Device, options: dict[str, Any], floats: str) -
     ],
     ids=["dense", "axis", "tensor"],
 )
-def test_transposed_convolution(device: vkq.Device, options: dict[str, Any]) -> None:
+def test_transposed_convolution(device: vkq.Device, options: dict[str, Any], quantized: bool) -> None:
+    if not quantized:
+        options = {**options, "dtype": "float", "points": False, "axis": None}
     compared(device, Weighted("ConvTranspose", IMAGE, **options), ["conv_transpose2d"])
 
 
@@ -172,15 +188,26 @@ def test_line(device: vkq.Device) -> None:
 
 
 @pytest.mark.parametrize("floats", ["float32", "float16"])
-@pytest.mark.parametrize("dtype", RANGES)
+@pytest.mark.parametrize("dtype", [*RANGES, "float"])
 def test_matmul(device: vkq.Device, dtype: str, floats: str) -> None:
-    model = Weighted("MatMul", (2, 3, 21), (21, 10), dtype, axis=1, floats=floats, points=dtype[0] == "u")
+    model = Weighted(
+        "MatMul",
+        (2, 3, 21),
+        (21, 10),
+        dtype,
+        axis=1 if dtype in RANGES else None,
+        floats=floats,
+        points=dtype[0] == "u",
+    )
     compared(device, model, ["linear"])
 
 
+@pytest.mark.parametrize(("dtype", "axis"), [("int8", 0), ("float", None)])
 @pytest.mark.parametrize("shape", [(21, 7), (2, 3, 21, 7)])
-def test_matmul_with_the_weight_on_the_left(device: vkq.Device, shape: tuple[int, ...]) -> None:
-    model = Weighted("MatMul", shape, (10, 21), axis=0, left=True)
+def test_matmul_with_the_weight_on_the_left(
+    device: vkq.Device, shape: tuple[int, ...], dtype: str, axis: int | None
+) -> None:
+    model = Weighted("MatMul", shape, (10, 21), dtype, axis=axis, left=True)
     compared(device, model, ["Transpose", "linear", "Transpose"])
 
 
@@ -195,16 +222,18 @@ def test_matmul_of_a_transposed_weight(device: vkq.Device) -> None:
         ({"w": (10, 21), "axis": 0, "bias": (1,), "transB": 1}, ["linear"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "bias": (1, 10), "transA": 1, "transB": 1},
          ["Transpose", "linear"]),
-        ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "Add"]),
-        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "Add"]),  # M is N
-        ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "Mul", "Add"]),
+        ({"w": (10, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),
+        ({"w": (5, 21), "axis": 0, "bias": (5, 1), "transB": 1}, ["linear", "chain"]),  # M is N
+        ({"w": (21, 10), "axis": 1, "bias": (10,), "alpha": 2.0, "beta": 0.5}, ["linear", "chain"]),
         ({"w": (10, 21), "x": (21, 5), "axis": 0, "left": True, "bias": (5,)},
-         ["Transpose", "linear", "Transpose", "Add"]),
+         ["Transpose", "linear", "Transpose", "chain"]),
         ({"w": (21, 10), "x": (5, 21), "axis": 1, "left": True, "transA": 1, "transB": 1},
          ["linear", "Transpose"]),
     ],
 )  # fmt: skip
 def test_gemm(device: vkq.Device, options: dict[str, Any], ops: list[str]) -> None:
+    floats = {**options, "dtype": "float", "axis": None}
+    compared(device, Weighted("Gemm", **{"x": (5, 21), **floats}), ops)
     compared(device, Weighted("Gemm", **{"x": (5, 21), **options}), ops)
 
 
@@ -212,6 +241,44 @@ def test_what_else_reads_the_result_of_a_layer_keeps_it(device: vkq.Device) -> N
     model = Weighted("MatMul", (5, 21), (21, 10), axis=1, then=("Relu",))
     model.proto.graph.output.append(helper.make_tensor_value_info("y0", 1, None))
     session = vkq.onnx.InferenceSession(model.proto, device)
-    assert [node.op for node in session.lowered({"x": (5, 21)}).nodes] == ["linear", "Relu"]
+    assert [node.op for node in session.lowered({"x": (5, 21)}).nodes] == ["linear", "chain"]
     y, before = session.run(None, {"x": model.x})
     np.testing.assert_array_equal(y, np.maximum(before, 0))
+
+
+@pytest.mark.parametrize("floats", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((5, 21), (21, 10)),
+        ((2, 3, 5, 21), (2, 3, 21, 8)),
+        ((2, 3, 1, 300), (3, 300, 7)),  # k is shared, and the leading axes broadcast
+        ((1, 5, 6), (4, 6, 3)),
+        ((4, 5, 6), (6, 3)),
+        ((2, 1, 5, 6), (1, 3, 6, 4)),
+        ((21,), (2, 21, 4)),
+        ((2, 4, 21), (21,)),
+        ((7,), (7,)),
+        ((0, 5, 6), (6, 3)),
+        ((3, 0), (0, 2)),
+    ],
+)
+def test_product_of_two_activations(
+    device: vkq.Device, a: tuple[int, ...], b: tuple[int, ...], floats: str
+) -> None:
+    random, kind = np.random.default_rng(len(a)), helper.np_dtype_to_tensor_dtype(np.dtype(floats))
+    feed = {"a": random.standard_normal(a).astype(floats), "b": random.standard_normal(b).astype(floats)}
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])], "product",
+        [helper.make_tensor_value_info(name, kind, x.shape) for name, x in feed.items()],
+        [helper.make_tensor_value_info("y", kind, None)],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    (y,) = vkq.onnx.InferenceSession(proto, device).run(None, feed)
+    wide = [x.astype(np.float64) for x in feed.values()]
+    wanted, magnitude = np.matmul(*wide), np.matmul(*map(np.abs, wide))
+    bound = (a[-1] + 4) * UNIT * magnitude
+    if floats == "float16":
+        bound = bound + HALF_UNIT * np.abs(wanted) + 2.0**-25
+    assert (y.dtype, y.shape) == (np.dtype(floats), wanted.shape)
+    assert (np.abs(y - wanted) <= bound).all()

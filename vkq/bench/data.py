@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from vkq import reference
 from vkq.bench import movers
-from vkq.check.cases import CHANNELS, FLOAT, GROUPED, GROUPED_HALF, Case
+from vkq.check.cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED, GROUPED_HALF, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError
 from vkq.numerics.grouped import GroupedWeight, largest_group
@@ -32,15 +32,21 @@ KINDS: dict[str, Any] = {"linear": Linear, "conv2d": Conv2d, "conv_transpose2d":
 
 @dataclass(frozen=True)
 class Weights:
-    """What a layer keeps: the weight, its scales, an int32 or float32 bias, the parameters of x and y (None:
-    float32), and in its place the weight in groups, where the scheme has them."""
+    """What a layer keeps: the weight, its scales (1 of a float weight), an int32 or float32 bias, the
+    parameters of x and y (None: float32), and in its place the weight in groups, where the scheme has them.
+    """
 
-    w: npt.NDArray[np.int8]
+    w: npt.NDArray[Any]
     scale: npt.NDArray[np.float32]
     bias: Array
     x: QParams | None
     y: QParams | None
     groups: GroupedWeight | None = None
+
+    @property
+    def w_scale(self) -> npt.NDArray[np.float32] | None:
+        """The scales as layers take them."""
+        return None if self.w.dtype.kind == "f" else self.scale
 
 
 def weights(case: Case) -> Weights:
@@ -53,6 +59,9 @@ def weights(case: Case) -> Weights:
     scale = rng.uniform(0.002, 0.008, p.gemm_n if case.scale == "channel" else 1).astype(np.float32)
     if not case.scheme.startswith("q8ta"):
         bias = rng.normal(0, 1, p.gemm_n).astype(np.float32)
+        if case.scheme in FLOAT_WEIGHTS:
+            w = (w * 0.005).astype(FLOAT_WEIGHTS[case.scheme])
+            return Weights(w, np.ones(1, np.float32), bias, None, None)
         return Weights(w, scale, bias, None, None, _grouped(case, w))
     x = QParams(0.05, -3)
     typical = 73 * 73 * math.sqrt(p.gemm_k)  # the spread of the accumulators
@@ -104,7 +113,7 @@ def layer(case: Case, data: Weights, path: str, device: Device) -> Any:
         options["compute"] = CHANNELS[case.scheme]
     x_qparams = "dynamic" if case.scheme == "dq8ca_q8csw" else data.x
     return kind(
-        data.w, data.scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
+        data.w, data.w_scale, x_qparams=x_qparams, y_qparams=data.y, bias=data.bias, path=path, device=device,
         **options
     )  # fmt: skip
 
@@ -181,7 +190,7 @@ def _weight_only(case: Case, data: Weights, x: Array, magnitude: bool = False) -
         "conv2d": reference.conv2d_q8csw,
         "conv_transpose2d": reference.conv_transpose2d_q8csw,
     }[case.op]
-    return op(x, data.w, data.scale, data.bias, magnitude=magnitude, **window(case))
+    return op(x, data.w, data.w_scale, data.bias, magnitude=magnitude, **window(case))
 
 
 def _rng(*key: object) -> np.random.Generator:

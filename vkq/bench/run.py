@@ -14,7 +14,7 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.bench.rows import VerifiedArm, row_of, warnings_of
-from vkq.check.cases import FLOAT, GROUPED, Case
+from vkq.check.cases import FLOAT, FLOAT_WEIGHTS, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
@@ -169,7 +169,8 @@ class Runner:
         command = self._command(case, None, peer.name)
         with self._failures(case, peer.name, command):
             self.progress(f"{case.name}: verifying {peer.name}")
-            if case.op not in ("linear", "conv2d") or case.scheme in ("dq8ca_q8csw", "q8csw_f16", *GROUPED):
+            without = ("dq8ca_q8csw", "q8csw_f16", *GROUPED, *FLOAT_WEIGHTS)
+            if case.op not in ("linear", "conv2d") or case.scheme in without:
                 raise NotImplementedError(
                     f"peers are not measured with {case.op} in the scheme {case.scheme}"
                 )

@@ -22,9 +22,10 @@ from ..problem.transposed import TransposedConv2dProblem
 Use = Literal["correctness", "performance"]
 GROUPED_HALF = {"q4gsw_f16": 4, "q8gsw_f16": 8}  # of tensors of float16
 GROUPED = {"q4gsw": 4, "q8gsw": 8} | GROUPED_HALF  # bits of weights in groups along K; linear layers alone
-SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED)
+FLOAT_WEIGHTS = {"f32": "float32", "f16": "float16"}  # the weight's type, and that of tensors
+SCHEMES = ("q8ta_q8csw_q8to", "q8ta_q8csw", "dq8ca_q8csw", "q8csw", "q8csw_f16", *GROUPED, *FLOAT_WEIGHTS)
 CHANNELS = {"q8csw": "float32", "q8csw_f16": "float16"}  # what products of float activations are made of
-FLOAT = (*CHANNELS, *GROUPED)  # float sums: one path, compared within a bound
+FLOAT = (*CHANNELS, *GROUPED, *FLOAT_WEIGHTS)  # float sums: one path, compared within a bound
 SCALES = ("channel", "tensor")
 
 
@@ -81,7 +82,8 @@ class Case:
         p, number = self.problem, 2 if self.scheme in GROUPED_HALF else 4
         x = 1 if self.scheme.startswith("q8ta") else number
         spared = p.bytes(0, 1, 0) * (8 - GROUPED.get(self.scheme, 8)) // 8
-        return p.bytes(x, 1, 1 if self.scheme == "q8ta_q8csw_q8to" else number) - spared
+        weight = {"f32": 4, "f16": 2}.get(self.scheme, 1)
+        return p.bytes(x, weight, 1 if self.scheme == "q8ta_q8csw_q8to" else number) - spared
 
     @property
     def operations(self) -> int:

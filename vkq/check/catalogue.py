@@ -27,6 +27,7 @@ from ..problem.names import MOST_LETTERS, Problem, check_work, parse
 from .cases import (
     CASES,
     CHANNELS,
+    FLOAT_WEIGHTS,
     GROUPED,
     GROUPED_HALF,
     ODD,
@@ -55,7 +56,8 @@ class Check:
 
     ``scheme``: one of `cases.SCHEMES`; all but q8ta take float32 x: dq8ca_q8csw (linear layers), and within a
     bound q8csw, q8csw_f16 (compute="float16"), q4gsw and q8gsw (linear layers with K in whole groups, of the
-    real weight quantized anew; q4gsw_f16 and q8gsw_f16 the same of float16 x). ``wz``: weight zero points,
+    real weight quantized anew; q4gsw_f16 and q8gsw_f16 the same of float16 x), f32
+    and f16 (float weights). ``wz``: weight zero points,
     "none", "tensor" or "channel". ``act``: "none", "relu" or "relu6". ``extreme``: data at the ends of its
     type. ``float_in``: x is float32 and quantized on the device. ``method``: of the layer, see `METHODS`.
     """
@@ -115,6 +117,8 @@ class Check:
         """The reference's answer to *given*."""
         if self.scheme in CHANNELS:
             return data.expected_sum(given, self.activation, CHANNELS[self.scheme])
+        if self.scheme in FLOAT_WEIGHTS:
+            return data.expected_floats(given, FLOAT_WEIGHTS[self.scheme], self.activation)
         if self.scheme in GROUPED:
             return data.expected_grouped(given, GROUPED[self.scheme], self.activation)
         if self.scheme == "dq8ca_q8csw":
@@ -177,6 +181,7 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
         return
     yield _WEIGHT_ONLY
     yield _HALF
+    yield from ({"scheme": scheme, "act": "relu"} for scheme in FLOAT_WEIGHTS)
     if case.op == "linear":
         yield _DYNAMIC
     yield from ({"method": name} for name in METHODS[case.op][1:])
@@ -215,6 +220,8 @@ def _fitting(check: Check) -> Check:
     if check.integer:
         return check
     check = dataclasses.replace(check, float_in=False)
+    if check.scheme in FLOAT_WEIGHTS and check.method not in ("tiled", "direct"):
+        check = dataclasses.replace(check, method="auto")
     if check.method in _OTHERS.get(check.scheme, ()):
         check = dataclasses.replace(check, method="auto")
     return check

@@ -18,7 +18,7 @@ from ..problem.names import Problem
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..select.path import PATHS, refusal
-from .cases import CHANNELS, FLOAT, GROUPED
+from .cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED
 from .catalogue import Check
 from .data import Data
 from .expected import Expected
@@ -108,10 +108,14 @@ def layer(device: Device, check: Check, data: Data, path: str) -> Linear | Conv2
     }  # fmt: skip
     if check.scheme in CHANNELS:
         options["compute"] = CHANNELS[check.scheme]
+    w: Array = data.w
+    if check.scheme in FLOAT_WEIGHTS:
+        w, options["w_zero_point"] = data.floats(FLOAT_WEIGHTS[check.scheme]), None
+    scale = None if check.scheme in FLOAT_WEIGHTS else data.w_scale
     if check.op == "conv_transpose2d":
-        return ConvTranspose2d(data.w, data.w_scale, **data.options, **options)
+        return ConvTranspose2d(w, scale, **data.options, **options)
     kind = Linear if check.op == "linear" else Conv2d
-    return kind(data.w, data.w_scale, method=check.method, **data.options, **options)
+    return kind(w, scale, method=check.method, **data.options, **options)
 
 
 def compare(check: Check, path: str, got: Array, want: Expected) -> Mismatch | None:

@@ -3,6 +3,7 @@ at the ends."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,6 +21,11 @@ from ..problem.transposed import TransposedConv2dProblem
 from .expected import Expected
 
 Array = npt.NDArray[Any]
+OF_FLOATS: dict[type, Callable[..., npt.NDArray[np.float64]]] = {
+    LinearProblem: reference.linear_q8csw,
+    Conv2dProblem: reference.conv2d_q8csw,
+    TransposedConv2dProblem: reference.conv_transpose2d_q8csw,
+}
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,10 @@ class Data:
     def float_bias(self) -> npt.NDArray[np.float32]:
         """The bias as real numbers, for schemes of float activations."""
         return (self.bias * (self.x_q.scale * self.w_scale.astype(np.float64))).astype(np.float32)
+
+    def floats(self, dtype: str) -> Array:
+        """The weight's integers as float32 or float16 numbers of at most 1."""
+        return (self.w.astype(np.float64) / 256).astype(dtype)
 
     def grouped(self, bits: int) -> GroupedWeight:
         """The weight in groups of so many bits, `largest_group`s, or the smallest where N % 4 is 3; with zero
@@ -85,11 +95,7 @@ class Data:
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
         """The reference's answer to float32 x in the scheme q8csw, with its bound."""
-        op = {
-            LinearProblem: reference.linear_q8csw,
-            Conv2dProblem: reference.conv2d_q8csw,
-            TransposedConv2dProblem: reference.conv_transpose2d_q8csw,
-        }[type(self.problem)]
+        op = OF_FLOATS[type(self.problem)]
         operands = x, self.w, self.w_scale, self.float_bias
         points = {"w_zero_point": self.w_zero_point, **self.options}
         size = op(*operands, magnitude=True, **points)
@@ -98,6 +104,12 @@ class Data:
             return Expected.of_sum(y, size, self.problem.gemm_k)
         ones = np.ones_like(x), *operands[1:]
         return Expected.of_half(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
+
+    def expected_floats(self, x: Array, dtype: str, activation: Activation) -> Expected:
+        """The reference's answer to float32 x with a float weight, with its bound."""
+        op, operands = OF_FLOATS[type(self.problem)], (x, self.floats(dtype), None, self.float_bias)
+        size = op(*operands, magnitude=True, **self.options)
+        return Expected.of_sum(op(*operands, activation, **self.options), size, self.problem.gemm_k)
 
     def expected_grouped(self, x: Array, bits: int, activation: Activation) -> Expected:
         """The reference's answer to float32 or float16 x with the weight in groups, with its bound."""

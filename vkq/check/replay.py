@@ -36,6 +36,8 @@ REPLAYED = (
     "linear[M=5,K=96,N=37]/seed=14,scheme=q8gsw",
     "linear[M=5,K=160,N=37]/seed=15,scheme=q4gsw_f16,wz=channel",
     "linear[M=33,K=96,N=36]/seed=16,scheme=q8gsw_f16",
+    "linear[M=3,K=300,N=37]/seed=17,scheme=f32",
+    "conv2d[N=1,IC=6,H=9,W=11,OC=18,KH=3,KW=3,padding=1,groups=2]/seed=18,scheme=f16",
     "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
     "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
 )

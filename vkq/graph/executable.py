@@ -56,8 +56,7 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
 
 def in_floats(graph: Graph) -> bool:
     """Whether no value of it has 8 bits, nor weights that had."""
-    blocks = any("why" in node.attributes and node.op not in ("foreign", "Cast") for node in graph.nodes)
-    return not blocks and not any(spec.dtype in BYTES for spec in graph.specs.values())
+    return not any(spec.dtype in BYTES for spec in graph.specs.values())
 
 
 class Executable:

@@ -23,21 +23,25 @@ TILES = ("8x8", "4x8", "4x4")  # pixels x output channels of an invocation, wide
 
 class FloatDirect:
     """A convolution straight from the image; see conv_direct_q8csw.comp. *weight* is (OC, IC/groups, KH, KW)
-    as int8, *zero_points* (OC,) alike. KH and KW may be 0: then the bias alone remains."""
+    as int8, *zero_points* (OC,) alike; or float, which float32 is made of, without zero points. KH and KW may
+    be 0: then the bias alone remains."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine, groups: int):
         self.device, self.affine = device, affine
         self.oc, self.group_ic, self.kh, self.kw = weight.shape
         self.group_oc = self.oc // groups
+        self.floats = weight.dtype.kind == "f"
+        kind = np.float32 if self.floats else np.int8
         whole = max(4, self.channels)  # channels that are read at once
         channels = -(-self.oc // whole) * whole
 
         def packed() -> Int8:
-            padded = np.zeros((channels, *weight.shape[1:]), np.int8)
+            padded = np.zeros((channels, *weight.shape[1:]), kind)
             padded[: self.oc] = weight
             return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
 
-        self.weights = Resident(device, channels * self.group_ic * self.kh * self.kw, packed)
+        size = channels * self.group_ic * self.kh * self.kw * np.dtype(kind).itemsize
+        self.weights = Resident(device, size, packed)
         size = ceil4(self.oc) * PARAMETERS * 16
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
 
@@ -46,12 +50,14 @@ class FloatDirect:
         """Pixels x output channels of an invocation: as many as the device has registers for, the channels
         all of one group."""
         known = profile(self.device.capabilities).tile_float
+        if self.floats and known == TILES[0]:
+            known = TILES[1]  # float weights take twice the registers
         known = known if known in TILES else TILES[-1]  # 2x4 is a tile of products alone
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
             if self.group_oc % channels == 0 or self.group_oc == self.oc > channels // 2:
                 return tile
-        return "8x1" if known == TILES[0] else "4x1"
+        return "8x1" if known == TILES[0] and not self.floats else "4x1"
 
     @property
     def channels(self) -> int:
@@ -70,12 +76,15 @@ class FloatDirect:
         kind: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
         }  # fmt: skip
-        variant = catalog().find("conv2d_q8csw__direct", tile=self.tile, x=dtype)
+        if self.floats:
+            variant = catalog().find("conv2d_f32__direct", tile=self.tile)
+        else:
+            variant = catalog().find("conv2d_q8csw__direct", tile=self.tile, x=dtype)
         return self.device.program(variant, {**kind, **self.affine.constants})
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
-        return kept(self.device, x)
+        return "float32" if self.floats else kept(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
         """Adds the pixels of one sweep, of the type of x."""

@@ -20,9 +20,16 @@ MATRICES = {HALF: "matrix units of float16", BRAIN: "matrix units of bfloat16, x
 
 
 def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
+    if reason := _has_floats(c):
+        return reason
     if p.groups > 1 and p.oc // p.groups % 4:
         return f"groups of {p.oc // p.groups} output channels are not whole words of 4"
     return "IC=0; it needs at least 1" if p.ic == 0 else None
+
+
+def _has_floats(c: Convolution) -> str | None:
+    """Why a kernel of int8 weights cannot take it."""
+    return f"its weight is {c.weight.dtype}" if c.weight.dtype.kind == "f" else None
 
 
 def _not_half_matrix(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -87,7 +94,7 @@ FLOAT_METHODS = [
     ),
     Method(
         "depthwise",
-        not_depthwise,
+        lambda c, p: _has_floats(c) or not_depthwise(c, p),
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _float_depthwise,
         floats=True,

@@ -33,8 +33,9 @@ class Conv2d(Layer[Conv2dProblem]):
     """2-D convolution (cross-correlation, as PyTorch) of NCHW images with an int8 weight, exactly.
 
     Args:
-        weight: (OC, IC/groups, KH, KW), int8 (or uint8).
-        w_scale: float32, one number or (OC,): the weight's scale per output channel.
+        weight: (OC, IC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
+        w_scale: float32, one number or (OC,): the weight's scale per output channel; None
+            with a float weight.
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal), (top, left, bottom, right), "same" or "valid". Padding has
             the value zero: it is filled with x's zero point.
@@ -62,7 +63,7 @@ class Conv2d(Layer[Conv2dProblem]):
     def __init__(
         self,
         weight: npt.ArrayLike,
-        w_scale: npt.ArrayLike,
+        w_scale: npt.ArrayLike | None = None,
         *,
         stride: int | Sequence[int] = 1,
         padding: Padding = 0,

@@ -31,8 +31,9 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     """Transposed 2-D convolution (as PyTorch's) of NCHW images with an int8 weight, exactly.
 
     Args:
-        weight: (IC, OC/groups, KH, KW), int8 (or uint8).
-        w_scale: float32, one number or (OC,): the weight's scale per output channel.
+        weight: (IC, OC/groups, KH, KW), int8 (or uint8); or float32 or float16 (schemes f32 and f16).
+        w_scale: float32, one number or (OC,): the weight's scale per output channel; None
+            with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only).
         stride, dilation: an int or (vertical, horizontal).
         padding: an int, (vertical, horizontal) or (top, left, bottom, right): what is cut off the output.
@@ -60,7 +61,7 @@ class ConvTranspose2d(Layer[TransposedConv2dProblem]):
     def __init__(
         self,
         weight: npt.ArrayLike,
-        w_scale: npt.ArrayLike,
+        w_scale: npt.ArrayLike | None = None,
         *,
         x_qparams: QParams | None = None,
         stride: int | Sequence[int] = 1,

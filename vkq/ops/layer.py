@@ -136,8 +136,8 @@ class Layer(OfOneProcess, Generic[P]):
     def scheme(self) -> str:
         """``q8ta_q8csw_q8to`` (int8 in and out), ``q8ta_q8csw`` (int8 in, float32 out), ``q8csw`` (float32 or
         float16 in and out; ``q8csw_f16`` with compute="float16"), ``q4gsw`` and ``q8gsw`` (as that, weights
-        in groups of 4 or 8 bits), or ``dq8ca_q8csw`` (float32 in and out, the input quantized by rows at run
-        time)."""
+        in groups of 4 or 8 bits), ``f32`` and ``f16`` (float weights), or ``dq8ca_q8csw``
+        (float32 in and out, the input quantized by rows at run time)."""
         return self._scheme.name
 
     def __repr__(self) -> str:

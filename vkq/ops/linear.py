@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.after import After
+from ..kernels.float_product import FloatProduct
 from ..kernels.floats import FloatGemm
 from ..kernels.gemm import Rows
 from ..kernels.grouped import GroupedGemm
@@ -36,9 +37,10 @@ class Linear(Layer[LinearProblem]):
 
     Args:
         weight: (N, K) = (out_features, in_features), int8 (or uint8); or a `vkq.GroupedWeight` of 4 or 8
-            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float x of any rank.
+            bits (schemes q4gsw and q8gsw), as `vkq.quantize_weight` makes it, for float x of any rank; or
+            float32 or float16 numbers (schemes f32 and f16), for float x.
         w_scale: float32, one number or (N,): the weight's scale per output channel. None with a
-            GroupedWeight, which has its own scales and zero points.
+            GroupedWeight, which has its own scales and zero points, and with a float weight.
         x_qparams: scale and zero point of the activations; None for float activations (weight-only, scheme
             q8csw); "dynamic" for float32 activations that are quantized on the device, each row with the
             scale and zero point of its own values (scheme dq8ca_q8csw, float32 result).
@@ -81,6 +83,11 @@ class Linear(Layer[LinearProblem]):
     are float32 in both. A GroupedWeight, in float32, of float16 x on matrix units where the
     device has them (`vkq.reference.linear_grouped` states the bounds):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
+
+    A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even, k from
+    first to last in as many parts as the sizes say (`vkq.kernels.float_product.slices`): the same bits on
+    every device, within (K + 4) * 2**-24 of the sum of the terms' magnitudes; subnormal numbers may count as
+    zero.
 
     Raises ArgumentError, DTypeError, or AccumulatorOverflowError (see *overflow*).
 
@@ -125,6 +132,10 @@ class Linear(Layer[LinearProblem]):
         operands, scheme = self._scheme.operands, self._scheme
         n, k = self.weight_shape
         self._gemm = scheme.linear(self.device, self._choice.form)
+        if isinstance(self._gemm, FloatProduct) and method not in ("auto", "tiled"):
+            raise ArgumentError(
+                f"linear: method is {method!r} with a float weight; it must be 'auto' or 'tiled'"
+            )
         self._gemm.kernel = method
         # Matrix units beside the dot form, which takes few rows and what is forced by name.
         if self._choice.path == COOPMAT and method == "auto" and n and k:
@@ -153,7 +164,7 @@ class Linear(Layer[LinearProblem]):
             x = reshaped(b, x, (p.m, p.k))
         taken, extra = self._scheme.take(b, x, layout)
         spec = self._scheme.result((p.m, p.n) if image else p.y_shape, layout)
-        if isinstance(self._gemm, FloatGemm | GroupedGemm) and self.y_qparams is None:
+        if isinstance(self._gemm, FloatGemm | GroupedGemm | FloatProduct) and self.y_qparams is None:
             spec = Spec(spec.shape, self._gemm.writes(taken, p.m))
         y = b.new(spec)
         if y.spec.size and layout == BLOCKED:

@@ -1,4 +1,4 @@
-"""The oracle of the scheme q8csw, in float64: float activations times integer weights.
+"""The oracle of the schemes q8csw, f32 and f16, in float64: float activations times integer or float weights.
 
     y = (sum_k x (w - w_zero_point)) * w_scale + bias
 
@@ -37,14 +37,14 @@ Float64 = npt.NDArray[np.float64]
 def linear_q8csw(
     x: Array,
     wq: Array,
-    w_scale: npt.ArrayLike,
+    w_scale: npt.ArrayLike | None,
     bias: Array | None = None,
     activation: Activation = None,
     *,
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """x: (..., K), float. wq: (N, K), int8 or uint8. Returns (..., N)."""
+    """x: (..., K), float. wq: (N, K), int8 or uint8, or float with w_scale None. Returns (..., N)."""
     problem = LinearProblem.of(x.shape, wq.shape)
     rows, w = _operands("linear", x.reshape(problem.m, problem.k), wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -55,7 +55,7 @@ def linear_q8csw(
 def conv2d_q8csw(
     x: Array,
     wq: Array,
-    w_scale: npt.ArrayLike,
+    w_scale: npt.ArrayLike | None,
     bias: Array | None = None,
     activation: Activation = None,
     *,
@@ -66,7 +66,7 @@ def conv2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """Padded with 0. x: (N, IC, H, W), float. wq: (OC, IC/groups, KH, KW), int8 or uint8."""
+    """Padded with 0. x: (N, IC, H, W), float. wq: (OC, IC/groups, KH, KW), int8, uint8 or float."""
     problem = Conv2dProblem.of(x.shape, wq.shape, stride, padding, dilation, groups)
     images, w = _operands("conv2d", x, wq, w_zero_point, magnitude)
     with np.errstate(invalid="ignore", over="ignore"):
@@ -78,7 +78,7 @@ def conv2d_q8csw(
 def conv_transpose2d_q8csw(
     x: Array,
     wq: Array,
-    w_scale: npt.ArrayLike,
+    w_scale: npt.ArrayLike | None,
     bias: Array | None = None,
     activation: Activation = None,
     *,
@@ -90,7 +90,7 @@ def conv_transpose2d_q8csw(
     w_zero_point: npt.ArrayLike | None = None,
     magnitude: bool = False,
 ) -> Float64:
-    """x: (N, IC, H, W), float. wq: (IC, OC/groups, KH, KW), int8 or uint8."""
+    """x: (N, IC, H, W), float. wq: (IC, OC/groups, KH, KW), int8, uint8 or float."""
     p = TransposedConv2dProblem.of(x.shape, wq.shape, stride, padding, output_padding, dilation, groups)
     return conv2d_q8csw(
         spread(x, p, 0), forward_weight(wq, groups), w_scale, bias, activation, dilation=p.dilation,
@@ -102,10 +102,13 @@ def _operands(
     op: str, x: Array, wq: Array, w_zero_point: npt.ArrayLike | None, magnitude: bool
 ) -> tuple[Float64, Float64]:
     """x and the weight less its zero points, or their magnitudes; refuses operands of wrong types."""
-    if x.dtype.kind != "f" or wq.dtype not in (np.int8, np.uint8):
+    if x.dtype.kind != "f" or (wq.dtype.kind != "f" and wq.dtype not in (np.int8, np.uint8)):
         raise DTypeError(
-            f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float and int8 (or uint8)."
+            f"{op}: x has dtype {x.dtype} and weight {wq.dtype}; they must be float, and int8, uint8 or float"
         )
+    if wq.dtype.kind == "f":
+        values, w = x.astype(np.float64), wq.astype(np.float64)
+        return (np.abs(values), np.abs(w)) if magnitude else (values, w)
     points = check_zero_points(w_zero_point, wq.shape[0], wq.dtype, f"{op}: w_zero_point")
     w = wq.astype(np.float64) - points.reshape((-1,) + (1,) * (wq.ndim - 1))
     values = x.astype(np.float64)
@@ -115,14 +118,16 @@ def _operands(
 def _finished(
     op: str,
     sums: Float64,
-    w_scale: npt.ArrayLike,
+    w_scale: npt.ArrayLike | None,
     bias: Array | None,
     activation: Activation,
     magnitude: bool,
 ) -> Float64:
     """Sums to results; their last axis is that of the output channels."""
     channels = sums.shape[-1]
-    scales = check_scales(w_scale, channels, f"{op}: w_scale").astype(np.float64)
+    scales = np.ones(channels)
+    if w_scale is not None:
+        scales = check_scales(w_scale, channels, f"{op}: w_scale").astype(np.float64)
     if bias is not None and bias.dtype.kind != "f":
         raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with float x it must be of a float type.")
     added = (

@@ -51,9 +51,9 @@ class Operands:
 
     @property
     def stored_weight(self) -> Int8:
-        """The weight as int8; uint8 is moved by 128."""
+        """The weight as int8; uint8 is moved by 128, floats stay."""
         w: npt.NDArray[Any] = self.weight
-        return w if w.dtype == np.int8 else (w ^ np.uint8(0x80)).view(np.int8)
+        return w if w.dtype != np.uint8 else (w ^ np.uint8(0x80)).view(np.int8)
 
     @property
     def stored_zero_point(self) -> Int32:

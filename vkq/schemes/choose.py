@@ -14,11 +14,12 @@ from ..numerics.qparams import QParams, check_bias
 from ..numerics.requantize import OVERFLOW, Activation, activation_range
 from .base import COMPUTE, Operands, Scheme, Weight, XParams
 from .dq8ca_q8csw import Dq8caQ8csw
+from .f32 import F32
 from .q4gsw import Q4gsw
 from .q8csw import Q8csw
 from .q8ta_q8csw import Q8taQ8csw
 
-SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw, Q4gsw)
+SCHEMES = (Q8taQ8csw, Dq8caQ8csw, Q8csw, Q4gsw, F32)
 
 
 def scheme_of(
@@ -45,18 +46,7 @@ def scheme_of(
     kind = _kind(op, weight, x_qparams, by_rows)
     if overflow not in OVERFLOW:
         raise ArgumentError(f"{op}: overflow is {overflow!r}; it must be one of {', '.join(OVERFLOW)}")
-    if compute not in COMPUTE:
-        raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
-    if compute != COMPUTE[0] and kind is Q4gsw:
-        raise ArgumentError(
-            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are what x is, float32 or"
-            " float16; leave it out, or give an int8 weight"
-        )
-    if compute != COMPUTE[0] and kind is not Q8csw:
-        raise ArgumentError(
-            f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
-            " leave it out, or leave x_qparams out for float activations"
-        )
+    _check_compute(op, kind, compute, x_qparams)
     if kind is Dq8caQ8csw:
         Dq8caQ8csw.check(op, y_qparams)
     w, scales, zeros = kind.check_weight(op, rank, weight, w_scale, w_zero_point)
@@ -65,6 +55,23 @@ def scheme_of(
     return kind(
         Operands(op, w, scales, zeros, offset, x_qparams, y_qparams, activation, path, compute, overflow)
     )
+
+
+def _check_compute(op: str, kind: type[Scheme], compute: str, x_qparams: XParams) -> None:
+    if compute not in COMPUTE:
+        raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
+    if compute != COMPUTE[0] and kind in (Q4gsw, F32):
+        given = "a GroupedWeight, whose products are what x is, float32 or float16"
+        raise ArgumentError(
+            f"{op}: compute is {compute!r} with"
+            f" {given if kind is Q4gsw else 'a float weight, whose products are float32'}; leave it out, or"
+            " give an int8 weight"
+        )
+    if compute != COMPUTE[0] and kind is not Q8csw:
+        raise ArgumentError(
+            f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
+            " leave it out, or leave x_qparams out for float activations"
+        )
 
 
 def _bias(
@@ -86,6 +93,8 @@ def _bias(
 def _kind(op: str, weight: Weight, x: XParams, by_rows: bool) -> type[Scheme]:
     if isinstance(weight, GroupedWeight):
         return Q4gsw
+    if x is None and F32.takes(weight):
+        return F32
     if x is None:
         return Q8csw
     if isinstance(x, QParams):

@@ -17,7 +17,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import chains, gates, groups, layers, movement, quantization, real, reductions
+from . import chains, gates, groups, layers, movement, products, quantization, real, reductions
 from .context import (
     BYTES,
     OF_LAYERS,
@@ -205,6 +205,7 @@ ROWS: dict[str, DeviceOperator] = {
     **movement.ROWS,
     **quantization.ROWS,
     **groups.ROWS,
+    **products.ROWS,
     **real.ROWS,
     **chains.ROWS,
     **reductions.ROWS,

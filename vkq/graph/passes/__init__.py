@@ -9,6 +9,7 @@ from .after import into_convolutions
 from .branches import side_by_side
 from .chains import chain_elements
 from .constants import fold_constants, fold_weights
+from .floats import to_float_layers
 from .guards import without_guards
 from .integers import to_integers
 from .means import to_means
@@ -35,6 +36,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_means,
     to_sums,
     fold_weights,
+    to_float_layers,
     join_transposes,
     simplify,
     to_tables,  # of tables whose values in between nobody reads any more

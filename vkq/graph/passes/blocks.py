@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from ...errors import VkqError
@@ -16,10 +14,10 @@ from .sweep import Sweep
 
 def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     """MatMul or Gemm with a constant matrix, (N, K) where it is *transposed*, else (K, N). False where it is
-    none in blocks; where vkq has no such weight, the node says why."""
+    none in blocks that vkq has: along K, of sizes in `GROUPS` or multiples of the largest."""
     made = sweep.producer(node.inputs[1], "DequantizeLinear")
     block = int(made.attributes.get("block_size", 0)) if made is not None else 0
-    if made is None or not block or node.inputs[0] in sweep.constants or "why" in node.attributes:
+    if made is None or not block or node.inputs[0] in sweep.constants:
         return False
     arrays = [sweep.array(made.input(i)) for i in range(3)]
     data, scale, zero = (array if transposed or array is None else array.T for array in arrays)
@@ -28,20 +26,13 @@ def in_blocks(sweep: Sweep, node: Node, transposed: bool) -> bool:
     n, k = data.shape
     if data.dtype.name not in ("int8", "uint8") or (zero is not None and zero.shape != scale.shape):
         return False
-    why = None
-    if scale.shape != (n, -(-k // block)):
-        why = f"are not along K: {n} x {k} numbers have {scale.shape} scales"
-    elif block % GROUPS[0] or block > max(k, GROUPS[-1]):  # else as many zeros would be kept
-        why = f"must be of {', '.join(map(str, GROUPS))}, or a multiple of {GROUPS[-1]} up to K={k}"
-    else:
-        product = _product(sweep, node, data, scale, zero, block)
-        try:
-            weight_of(product, sweep.constants)
-        except VkqError as error:
-            why = f"are no weight of vkq's: {str(error).removeprefix(f'{product}: ')}"
-    if why is not None:
-        why = f"the blocks of {block} in which its weight is dequantized {why}"
-        product = replace(node, attributes={**node.attributes, "why": why})
+    if scale.shape != (n, -(-k // block)) or block % GROUPS[0] or block > max(k, GROUPS[-1]):
+        return False  # of longer blocks as many zeros would be kept
+    product = _product(sweep, node, data, scale, zero, block)
+    try:
+        weight_of(product, sweep.constants)
+    except VkqError:
+        return False
     sweep.keep(product)
     return True
 

@@ -38,7 +38,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op in FLOAT_RESULTS:
         return FLOAT_RESULTS[node.op](sweep, node)
     if node.op in ("Relu", "Clip"):
-        return _bounded_layer(sweep, node)
+        return bounded_layer(sweep, node)
     return node.op == "quantize" and _quantized(sweep, node)
 
 
@@ -55,7 +55,7 @@ def _bounds(sweep: Sweep, node: Node) -> Bounds | None:
     return (found[0], found[1]) if found[0] <= found[1] else None
 
 
-def _bounded_layer(sweep: Sweep, node: Node) -> bool:
+def bounded_layer(sweep: Sweep, node: Node) -> bool:
     """Relu or Clip of a layer's float32 result: a bound of the layer's own."""
     layer, bounds = sweep.producer(node.inputs[0], *LAYERS), _bounds(sweep, node)
     if layer is None or bounds is None or layer.attributes["y"] is not None:

@@ -104,7 +104,7 @@ def _layer(
     if weight is None or weight[0].dtype.name not in ("int8", "uint8"):
         return False
     if x is None:
-        return _of_floats(sweep, node, op, weight, channels, **options)
+        return of_floats(sweep, node, op, weight, channels, **options)
     data, scale, zero = weight
     inputs = [x[0], sweep.constant(data, f"{node.inputs[1]}/weight")]
     if node.input(2):
@@ -129,10 +129,16 @@ def _layer(
     return True
 
 
-def _of_floats(
-    sweep: Sweep, node: Node, op: str, weight: tuple[Array, Array, Array], channels: int, **options: Any
+def of_floats(
+    sweep: Sweep,
+    node: Node,
+    op: str,
+    weight: tuple[Array, Array | None, Array | None],
+    channels: int,
+    **options: Any,
 ) -> bool:
-    """The same of float activations (q8csw), with a float32 bias."""
+    """The same of float activations, with a float32 bias: q8csw; f32 and f16 of a float weight without scales
+    and zero points."""
     if node.inputs[0] in sweep.constants or sweep.specs[node.inputs[0]].dtype not in FLOATS:
         return False
     data, scale, zero = weight
@@ -145,7 +151,7 @@ def _of_floats(
         inputs.append(sweep.constant(np.array(whole), f"{node.input(2)}/bias"))
     sweep.emit(
         op, inputs, node.outputs[0], node.source, x=None, y=None, w_scale=scale,
-        w_zero_point=zero if zero.any() else None, activation=None, **options,
+        w_zero_point=zero if zero is not None and zero.any() else None, activation=None, **options,
     )  # fmt: skip
     return True
 
@@ -227,20 +233,11 @@ def _product(sweep: Sweep, node: Node) -> bool:
 
 
 def _gemm(sweep: Sweep, node: Node) -> bool:
-    a = node.attributes
-    plain = (
-        a.get("alpha", 1.0) == 1.0
-        and (a.get("beta", 1.0) == 1.0 or not node.input(2))
-        and not a.get("transA", 0)
-    )
-    transposed = bool(a.get("transB", 0))
+    """With a constant matrix on the right (`products`)."""
+    transposed = bool(node.attributes.get("transB", 0))
     weight = _weight(sweep, node.inputs[1], 0 if transposed else 1)
-    if in_blocks(sweep, node, transposed):
-        return True
-    if not plain or (weight is None and (transposed or node.input(2))):
-        return False
     if weight is None:
-        return _product(sweep, node)
+        return in_blocks(sweep, node, transposed)
     weight = _linear_weight(weight, transposed)
     return _layer(sweep, node, "linear", weight, weight[0].shape[0])
 

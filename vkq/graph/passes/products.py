@@ -28,8 +28,10 @@ def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op not in ("MatMul", "Gemm"):
         return False
     left, right = (_is_constant(sweep, name) for name in node.inputs[:2])
-    if left == right:
+    if left and right:
         return False
+    if not (left or right):
+        return node.op == "Gemm" and _of_activations(sweep, node)
     return _gemm(sweep, node, left) if node.op == "Gemm" else left and _matmul(sweep, node)
 
 
@@ -94,6 +96,30 @@ def _matmul(sweep: Sweep, node: Node) -> bool:
     return True
 
 
+def _of_activations(sweep: Sweep, node: Node) -> bool:
+    """Gemm of two matrices that are computed, as MatMul."""
+    a = node.attributes
+    pair = [
+        _turned(sweep, name, node) if a.get(key, 0) else name
+        for name, key in zip(node.inputs[:2], ("transA", "transB"), strict=True)
+    ]
+    alpha, beta = float(a.get("alpha", 1.0)), float(a.get("beta", 1.0))
+    steps: list[Callable[[str, str], str]] = [lambda x, y: sweep.emit("MatMul", pair, y, node.source)]
+    if alpha != 1.0:
+        steps.append(lambda x, y: _scaled(sweep, x, alpha, node, y))
+    if node.input(2):
+        steps.append(lambda x, y: _added(sweep, x, beta, node, y))
+    return _in_turn(node, "", steps)
+
+
+def _in_turn(node: Node, x: str, steps: Sequence[Callable[[str, str], str]]) -> bool:
+    """Steps (input, output), the last of which makes the node's result."""
+    for step in steps[:-1]:
+        x = step(x, "")
+    steps[-1](x, node.outputs[0])
+    return True
+
+
 def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
     a, (one, two), added = node.attributes, node.inputs[:2], node.input(2)
     alpha, beta = float(a.get("alpha", 1.0)), float(a.get("beta", 1.0)) if added else 1.0
@@ -119,10 +145,7 @@ def _gemm(sweep: Sweep, node: Node, left: bool) -> bool:
         steps.append(lambda x, y: _scaled(sweep, x, alpha, node, y))
     if added and not whole:
         steps.append(lambda x, y: _added(sweep, x, beta, node, y))
-    for step in steps[:-1]:
-        one = step(one, "")
-    steps[-1](one, node.outputs[0])
-    return True
+    return _in_turn(node, one, steps)
 
 
 def _is_vector(sweep: Sweep, name: str, width: int) -> bool:

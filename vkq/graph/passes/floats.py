@@ -1,0 +1,50 @@
+"""Convolutions and products of floats with constant float weights: layers of the schemes f32 and f16.
+
+What quantized operators did not take; weights that are dequantized in another way than vkq's layers do are
+floats by now.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph import Array, Graph, Node
+from ..operators.number import conv_options, transposed_options
+from .integers import bounded_layer
+from .layers import FLOATS, of_floats
+from .sweep import Sweep
+
+
+def to_float_layers(graph: Graph) -> Graph:
+    """The graph with such layers, and Relu and Clip as bounds of theirs."""
+    return Sweep(graph).run(_visit)
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    if node.op in ("Relu", "Clip"):
+        return bounded_layer(sweep, node)
+    if node.op not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
+        return False
+    weight = sweep.array(node.inputs[1])
+    if weight is None or weight.dtype.name not in FLOATS:
+        return False
+    if node.op in ("MatMul", "Gemm"):
+        return _product(sweep, node, weight)
+    shapes = sweep.specs[node.inputs[0]].shape, weight.shape
+    if len(shapes[0]) != 4:
+        return False
+    if node.op == "Conv":
+        options, op, channels = conv_options(node, *shapes), "conv2d", len(weight)
+    else:
+        options, op = transposed_options(node, *shapes), "conv_transpose2d"
+        channels = weight.shape[1] * options["groups"]
+    return of_floats(sweep, node, op, (weight, None, None), channels, **options)
+
+
+def _product(sweep: Sweep, node: Node, weight: Array) -> bool:
+    a = node.attributes
+    other = a.get("alpha", 1.0) != 1.0 or (a.get("beta", 1.0) != 1.0 and node.input(2)) or a.get("transA", 0)
+    if weight.ndim != 2 or len(sweep.specs[node.inputs[0]].shape) < 2 or other:
+        return False
+    weight = weight if a.get("transB", 0) else np.ascontiguousarray(weight.T)
+    return of_floats(sweep, node, "linear", (weight, None, None), len(weight))

@@ -1,0 +1,123 @@
+"""Products of floats with floats: k in one order, so that a product has the same bits on every device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.profiles import profile
+from ..layout.extent import Spec
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..runtime.plan import Resident
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .cast import converted
+from .gemm import INVOCATIONS, Rows
+from .weights import ceil4
+
+FEW_ROWS = 8  # up to so many rows k is shared, in parts of at least PART, so that a device has work
+PART, MOST_SLICES = 64, 16
+NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
+
+
+def slices(m: int, k: int) -> int:
+    """Parts of k, whose sums are added in order: by the sizes alone, as they decide the bits.
+
+    >>> slices(1, 768), slices(9, 768), slices(8, 100)
+    (8, 1, 1)
+    """
+    parts = 1
+    while m <= FEW_ROWS and 2 * parts <= MOST_SLICES and 2 * parts * PART <= k:
+        parts *= 2
+    return parts
+
+
+@dataclasses.dataclass(frozen=True)
+class Extents:
+    """How many matrices, rows, columns and numbers to sum; numbers from one matrix of a and b to the next (0
+    where all share one), and from one row of b to the next."""
+
+    matrices: int
+    m: int
+    n: int
+    k: int
+    a_matrix: int
+    b_matrix: int
+    b_row: int
+
+
+def product(
+    b: Builder,
+    operands: tuple[Value, Value],
+    y: Value,
+    sizes: Extents,
+    bias: Value | None = None,
+    of: int = OF_COLUMNS,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+) -> None:
+    """Adds y = a @ b + bias within *bounds* to a plan: a and b float32, or float16 constants; y float32.
+
+    Each product and sum is rounded to nearest even, k from first to last in `slices` parts whose sums are
+    added in order; subnormal numbers may count as zero.
+    """
+    left, right = operands
+    known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
+    rows, columns = 1 if sizes.m == 1 else 4, 2 if sizes.m > 1 and sizes.n >= 64 else 1
+    n4, tall = ceil4(sizes.n), -(-sizes.m // rows)
+    down = 1
+    while down < 8 and down < tall:
+        down *= 2
+    across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS) if parts == 1 else (1, 1)
+    if parts > 1:
+        across = min(8, INVOCATIONS // parts)
+    constants: dict[str, Constant] = {
+        "LOCAL_X": across, "LOCAL_Y": down, "SLICES": parts, "TILE_M": rows, "TILE_N4": columns,
+        "BIAS": NO_BIAS if bias is None else of, "CLAMPED": bounds != (-np.inf, np.inf),
+        "HALF_A": left.spec.dtype == "float16", "HALF_B": right.spec.dtype == "float16",
+        "WHOLE_B": sizes.b_row % 4 == 0 and sizes.b_row >= 4 * n4,
+    }  # fmt: skip
+    push = dataclasses.asdict(sizes) | {"y_low": bounds[0], "y_high": bounds[1]}
+    program = b.device.program(catalog().find("gemm_f32__tiled"), constants)
+    macs = sizes.matrices * sizes.m * sizes.n * sizes.k
+    b.dispatch(program, [left, right, left if bias is None else bias, y], push, macs)
+
+
+class FloatProduct:
+    """The product of rows with a float weight (N, K), which keeps its type, and a float32 bias (N,)."""
+
+    kernel = "auto"
+
+    def __init__(
+        self,
+        device: Device,
+        weight: npt.NDArray[Any],
+        bias: npt.NDArray[np.float32],
+        bounds: tuple[float, float],
+    ):
+        self.device, self.bounds, self.dtype = device, bounds, weight.dtype.name
+        self.n, self.k = weight.shape
+        self.b_row = 4 * ceil4(self.n)
+        lines = max(self.k, 1)  # a buffer has a byte at least
+
+        def packed() -> npt.NDArray[Any]:
+            columns = np.zeros((lines, self.b_row), weight.dtype)
+            columns[: self.k, : self.n] = weight.T
+            return columns
+
+        self.weights = Resident(device, lines * self.b_row * weight.itemsize, packed)
+        self.bias = Resident(device, bias.nbytes, lambda: bias)
+
+    def writes(self, x: Value, m: int) -> str:
+        """The type of the results."""
+        return "float32"
+
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
+        sizes = Extents(1, rows.count, self.n, self.k, 0, 0, self.b_row)
+        weight = b.view(b.constant(self.weights), Spec((self.weights.bytes,), self.dtype))
+        operands = converted(b, x, "float32"), weight
+        product(b, operands, y, sizes, b.constant(self.bias), OF_COLUMNS, self.bounds)

@@ -1,0 +1,130 @@
+"""f32, f16: float activations, float32 or float16 weights, float32 sums whose bits no device decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError, DTypeError
+from ..kernels.cast import converted
+from ..kernels.float_direct import FloatDirect
+from ..kernels.float_product import FloatProduct
+from ..kernels.floats import Affine
+from ..layout.extent import Spec
+from ..numerics.grouped import GroupedWeight
+from ..numerics.requantize import activation_range
+from ..numerics.stored import owned
+from ..runtime.builder import Builder, Value
+from ..runtime.device import Device
+from ..select.path import Choice
+from .base import Checked, Operands, Product, Scheme, Weight
+
+FLOATS = ("float32", "float16")
+
+
+class F32(Scheme):
+    """y = sum_k x w + bias in float32: each product and sum rounded to nearest even, k in one order for each
+    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`)."""
+
+    integer = False
+    inputs = FLOATS
+
+    def __init__(self, operands: Operands):
+        super().__init__(operands)
+        op, bias = operands.op, operands.bias
+        self.name = "f32" if operands.weight.dtype == np.float32 else "f16"
+        if operands.x is not None or operands.y is not None:
+            given = "x_qparams" if operands.x is not None else "y_qparams"
+            raise ArgumentError(
+                f"{op}: {given} is given with a {operands.weight.dtype} weight, whose activations and results"
+                " are floats; leave it out, or give an int8 weight: weight, w_scale ="
+                " vkq.quantize_weight(weight)"
+            )
+        if bias is not None and bias.dtype != np.float32:
+            raise DTypeError(f"{op}: bias has dtype {bias.dtype}; with a float weight it must be float32")
+        if operands.path not in ("auto", "portable"):
+            raise ArgumentError(
+                f"{op}: path {operands.path} needs int8 activations and an int8 weight; use 'auto' or"
+                " 'portable'"
+            )
+
+    @classmethod
+    def takes(cls, weight: Weight) -> bool:
+        """Whether it is a weight of this scheme."""
+        return not isinstance(weight, GroupedWeight) and np.asarray(weight).dtype.name in FLOATS
+
+    @classmethod
+    def check_weight(
+        cls,
+        op: str,
+        rank: int,
+        weight: Weight,
+        scale: npt.ArrayLike | None,
+        zero_point: npt.ArrayLike | None,
+    ) -> Checked:
+        w = owned(np.asarray(weight))
+        if w.ndim != rank:
+            raise ArgumentError(f"{op}: weight has {w.ndim} axes (shape {w.shape}); it must have {rank}")
+        if scale is not None or zero_point is not None:
+            given = "w_scale" if scale is not None else "w_zero_point"
+            raise ArgumentError(
+                f"{op}: {given} is given, and weight is {w.dtype}, which has none; weight, w_scale ="
+                " vkq.quantize_weight(weight) makes an int8 one"
+            )
+        return w, np.ones(w.shape[0], np.float32), np.zeros(w.shape[0], np.int32)
+
+    def choice(self, device: Device) -> Choice:
+        return Choice("float", "float", "float weights: products and sums in float32, in one order")
+
+    def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
+        if x.spec.dtype not in self.inputs:
+            raise DTypeError(
+                f"{self.operands.op}: x has dtype {x.spec.dtype}; with a float weight it must be float32 or"
+                " float16"
+            )
+        return converted(b, x, "float32"), ()
+
+    def result(self, shape: Sequence[int], layout: str) -> Spec:
+        return Spec(shape, "float32")
+
+    def finished(self, b: Builder, x: Value, y: Value) -> Value:
+        return converted(b, y, x.spec.dtype)
+
+    @property
+    def affine(self) -> Affine:
+        """What becomes of the sums of a convolution: times 1, plus the bias."""
+        o = self.operands
+        return Affine(o.w_scale, self._bias, activation_range(o.activation))
+
+    @property
+    def _bias(self) -> npt.NDArray[np.float32]:
+        o = self.operands
+        return np.zeros(len(o.w_scale), np.float32) if o.bias is None else o.bias
+
+    def linear(self, device: Device, form: str) -> Product:
+        o = self.operands
+        return FloatProduct(device, o.weight, self._bias, activation_range(o.activation))
+
+    def product(
+        self,
+        device: Device,
+        shape: tuple[int, int, int],
+        weight: Callable[[], npt.NDArray[np.int8]],
+        zero_point: npt.NDArray[np.int32],
+        form: str,
+        channels: int,
+    ) -> None:
+        """Convolutions are not made of products."""
+
+    def direct(
+        self,
+        device: Device,
+        weight: npt.NDArray[np.int8],
+        zero_point: npt.NDArray[np.int32],
+        form: str,
+        groups: int,
+    ) -> FloatDirect:
+        """A convolution straight from the image with a float weight (OC, IC/groups, KH, KW)."""
+        return FloatDirect(device, weight, zero_point, self.affine, groups)
