@@ -282,3 +282,11 @@ def test_product_of_two_activations(
         bound = bound + HALF_UNIT * np.abs(wanted) + 2.0**-25
     assert (y.dtype, y.shape) == (np.dtype(floats), wanted.shape)
     assert (np.abs(y - wanted) <= bound).all()
+
+
+@pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])
+def test_a_scale_that_layers_do_not_take_makes_a_float_weight(device: vkq.Device, number: float) -> None:
+    model = Weighted("MatMul", (5, 21), (21, 10), axis=1)
+    model.data["s"][1] = number
+    model.proto = model._model(np.float32, model.data)
+    compared(device, model, ["linear"])
