@@ -13,6 +13,8 @@ import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
+from vkq.onnx.cpu import cpu_session
+
 ort.set_default_logger_severity(3)
 FORMS = {
     "qdq_int8": (QuantFormat.QDQ, QuantType.QInt8, True),
@@ -246,8 +248,4 @@ def quantized(model: Any, form: str, folder: Path, shape: Sequence[int], per_op:
 
 def onnxruntime_results(model: bytes, feed: dict[str, Any], names: Sequence[str] | None = None) -> list[Any]:
     """What ONNX Runtime's CPU provider gives, with int8 activations fused as on every other machine."""
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    return list(session.run(names, feed))
+    return list(cpu_session(model, "comparing").run(names, feed))

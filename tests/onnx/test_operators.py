@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 import vkq
 import vkq.onnx
+from vkq.onnx.cpu import cpu_session
 from vkq.onnx.fallback import FallbackWarning
 from vkq.onnx.operators import MICROSOFT, RULES
 
@@ -44,9 +45,7 @@ def model(
 
 def check(device: vkq.Device, data: bytes, inputs: dict[str, np.ndarray]) -> None:
     """The same bytes as ONNX Runtime's."""
-    options = ort.SessionOptions()
-    options.add_session_config_entry("session.qdqisint8allowed", "1")
-    want = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"]).run(None, inputs)[0]
+    want = cpu_session(data, "comparing").run(None, inputs)[0]
     got = vkq.onnx.InferenceSession(data, device).run(None, inputs)[0]
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     np.testing.assert_array_equal(got, want)
