@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
+from ..errors import ModelError
 from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph, Node
 from ..runtime.device import Device
@@ -41,6 +42,9 @@ class Mixed:
         self.executables: list[Executable] = []
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
         for opset, part in partitions(graph, refused):
+            flags = [name for name in part.inputs if not opset and graph.specs[name].dtype == "bool"]
+            if flags:
+                raise ModelError(f"bool values {flags[:5]} cross from the CPU to the device, which none may")
             if opset:
                 run = CpuPart(part, opset, layers, own).run
             else:
