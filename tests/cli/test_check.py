@@ -21,7 +21,7 @@ def test_check_prints_json_with_a_summary(any_device: Device, capsys: pytest.Cap
     assert main(["check", "linear[M=9,K=9,N=9]", "--device", any_device.name, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["schema"], said["mismatches"]) == (1, [])
-    assert said["summary"]["cases"] == 19
+    assert said["summary"]["cases"] == 21
     assert said["summary"]["mismatches"] == 0
     # of nineteen, nine are weight-only and have no path to choose
     assert said["summary"]["comparisons"] == 10 * len(said["summary"]["paths"]) + 9

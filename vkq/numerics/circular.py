@@ -21,13 +21,13 @@ COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.001388888765332296
 
 
 def sine(x: Number) -> Number:
-    """sin(x), within 0.9 units; of infinities NaN."""
+    """sin(x), within 0.94 units; of infinities NaN."""
     quarter, r = _reduced(x)
     return _finished(x, quarter, r, x.u & SIGN)
 
 
 def cosine(x: Number) -> Number:
-    """cos(x), within 0.9 units; of infinities NaN."""
+    """cos(x), within 0.94 units; of infinities NaN."""
     quarter, r = _reduced(x)
     return _finished(x, quarter + 1, r, x.of(0, "u"))
 

@@ -70,7 +70,7 @@ def erf(x: Number) -> Number:
 
 
 def gelu(x: Number) -> Number:
-    """x (1 + erf(x / sqrt(2))) / 2, within 1 unit."""
+    """x (1 + erf(x / sqrt(2))) / 2, within 1.1 units."""
     z = clamped(magnitude(x), 2.0**-30, 16.0)
     high, low = exact_product(z, x.of(ROOT_HALF[0]))
     square, lost = exact_product(z, z)
