@@ -33,7 +33,7 @@ class Turns:
     thread was inside, and for the thread that is inside itself (without *again*), which comes back through a
     signal handler or a callback.
 
-    >>> with (turns := Turns("the example")):
+    >>> with (turns := Turns("the example")):  # doctest: +ELLIPSIS
     ...     with turns:
     ...         pass
     Traceback (most recent call last):

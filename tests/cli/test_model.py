@@ -165,8 +165,6 @@ def test_run_refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "the input 'x' is given already" in capsys.readouterr().err
     assert main(["run", str(folder / "partly.onnx"), "--random"]) == 2
     assert "cannot run on a device" in capsys.readouterr().err
-    assert main(["inspect", str(folder / "float.onnx")]) == 1
-    assert "vkq quantize MODEL.onnx" in capsys.readouterr().out
     assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder / "nothing")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
 
@@ -358,7 +356,7 @@ def test_a_warning_is_one_line(
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
     assert said[0].startswith(
-        "vkq: warning: 3 of 5 nodes run on the CPU through ONNX Runtime (Conv, Gemm, Sinh)"
+        "vkq: warning: 1 of 6 nodes run on the CPU through ONNX Runtime (Sinh)"
     )
 
 
@@ -499,7 +497,7 @@ def test_names_that_the_terminal_cannot_show(
     onnx.save(small, tmp_path / "float.onnx")
     shown = io.TextIOWrapper(io.BytesIO(), "ascii")
     monkeypatch.setattr(sys, "stdout", shown)
-    assert main(["inspect", str(tmp_path / "float.onnx")]) == 1
+    assert main(["inspect", str(tmp_path / "float.onnx")]) == 0
     assert b"Gr\\xf6\\xdfe" in shown.buffer.getvalue()  # type: ignore[attr-defined]
 
 

@@ -29,6 +29,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
         "y_qparams": y,
         "bias": data.bias,
         "w_zero_point": data.w_zero_point,
+        "overflow": data.overflow,
         "device": device,
     }
     return vkq.Conv2d(data.w, data.w_scale, **arguments, **data.options, **options)
@@ -144,7 +145,7 @@ def test_depthwise_on_dot_products_of_lines(device, name):
     """The same in both layouts, and with every number of lines of an invocation, beside the padding and
     inside; a bias with which sums are not small."""
     strided = parse(name).stride[0] == 2
-    for lines, shares in ((2 if strided else 4, ()), (2, ((2, 9),)), (1, ((1, 9),))):
+    for lines, shares in ((2 if strided else 4, ()), (2, ((2, 1 << 20),)), (1, ((1, 1 << 20),))):
         for points, layout, texels in (
             ("none", BLOCKED, True),
             ("channel", IMAGE, False),

@@ -28,6 +28,7 @@ def layer_of(data: Data, device: vkq.Device, y: vkq.QParams | None, **options: A
         "y_qparams": y,
         "bias": data.bias,
         "w_zero_point": data.w_zero_point,
+        "overflow": data.overflow,
         "device": device,
     }
     return vkq.Linear(data.w, data.w_scale, **arguments, **options)

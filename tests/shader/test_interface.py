@@ -37,7 +37,7 @@ def test_a_shared_block_is_what_glsl_declares_and_python_packs(tmp_path: Path) -
         ("first_group", "uint", 0), ("count", "uint", 4), ("offset", "int", 8), ("shift", "int", 12),
         ("factor", "float", 16),
     ]  # fmt: skip
-    build(variant, text(variant))  # reflection compares the SPIR-V with the YAML
+    build([variant], text(variant))  # reflection compares the SPIR-V with the YAML
     packed = variant.pack_push(factor=0.5, count=7, shift=-2, offset=1, first_group=3)
     assert struct.unpack("<IIiif", packed) == (3, 7, 1, -2, 0.5)
 

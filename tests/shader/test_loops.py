@@ -27,12 +27,12 @@ def test_a_loop_needs_a_declaration(tmp_path: Path) -> None:
     """One with the hint to unroll it needs none, as its rounds are few."""
     bare = looping(tmp_path / "a", LOOP)
     with pytest.raises(CompileError, match=r"the SPIR-V has 1 loops; say their rounds in the YAML"):
-        build(bare, text(bare))
+        build([bare], text(bare))
     for variant in (
         looping(tmp_path / "b", LOOP, "iterations: offset + 1\n"),
         looping(tmp_path / "c", "[[unroll]] for (int k = 0; k < TILE; k++) value += 1.0;"),
     ):
-        build(variant, text(variant))
+        build([variant], text(variant))
 
 
 def test_rounds_of_a_dispatch(tmp_path: Path) -> None:
