@@ -19,7 +19,9 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-_all: weakref.WeakSet[Turns] = weakref.WeakSet()
+# By id: the place of a dead one is used again. A WeakSet prunes itself in Python code, where Ctrl-C would be
+# raised and lost.
+_all: dict[int, weakref.ref[Turns]] = {}
 
 
 class Turns:
@@ -46,7 +48,7 @@ class Turns:
         self._lock = threading.RLock()  # its owner is set together with it, so a signal comes before or after
         self._depth = 0  # changed by the owner alone
         self._left_behind = False
-        _all.add(self)
+        _all[id(self)] = weakref.ref(self)
 
     def check(self) -> None:
         """Raises where a fork left a thread behind that is inside."""
@@ -81,8 +83,9 @@ class Turns:
 
 
 def _after_fork() -> None:
-    for turns in list(_all):
-        turns._forked()
+    for each in list(_all.values()):
+        if (turns := each()) is not None:
+            turns._forked()
 
 
 def begun(pool: ThreadPoolExecutor, call: Callable[[], T]) -> Future[T]:

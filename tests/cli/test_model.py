@@ -355,9 +355,7 @@ def test_a_warning_is_one_line(
     assert main(["run", str(folder / "partly.onnx"), "--random", "--fallback", "onnxruntime"]) == 0
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 1
-    assert said[0].startswith(
-        "vkq: warning: 1 of 6 nodes run on the CPU through ONNX Runtime (Sinh)"
-    )
+    assert said[0].startswith("vkq: warning: 1 of 6 nodes run on the CPU through ONNX Runtime (Sinh)")
 
 
 def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

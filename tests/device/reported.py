@@ -49,11 +49,15 @@ def reported(file: str, **changes: Any) -> Capabilities:
     return dataclasses.replace(c, **changes)
 
 
-def as_h200(c: Capabilities) -> Capabilities:
-    """A device of that kind with the cores and the costs of an H200, under its own id."""
+def with_h200_costs(c: Capabilities) -> Capabilities:
+    """The device with the cores and the costs of an H200."""
     known = shipped()["10de-2335"]
-    choices = (("multiprocessors", known.cores), *known.costs.items())
-    return dataclasses.replace(c, device_type="discrete", vendor_id=0x10DE, choices=choices)
+    return dataclasses.replace(c, choices=(("multiprocessors", known.cores), *known.costs.items()))
+
+
+def as_h200(c: Capabilities) -> Capabilities:
+    """A discrete NVIDIA device with the cores and the costs of an H200, under its own id."""
+    return dataclasses.replace(with_h200_costs(c), device_type="discrete", vendor_id=0x10DE)
 
 
 def profile_says(monkeypatch: pytest.MonkeyPatch, module: Any, **changes: Any) -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 import vkq
+from tests.device.reported import with_h200_costs
 from vkq.probe.matrices import lacking
 
 from . import emulated
@@ -14,3 +15,10 @@ def matrices(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.
     if lacking(strict_device.capabilities) is not None:
         emulated.emulate(strict_device, monkeypatch)
     return strict_device
+
+
+@pytest.fixture
+def costed_matrices(matrices: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> vkq.Device:
+    """The same with an H200's cores and costs, by which tiles and methods are chosen."""
+    monkeypatch.setattr(matrices, "capabilities", with_h200_costs(matrices.capabilities))
+    return matrices

@@ -10,7 +10,7 @@ import pytest
 
 import vkq
 from tests.cases import random_data
-from tests.device.reported import reported
+from tests.device.reported import reported, with_h200_costs
 from vkq import reference
 from vkq.device.profiles import profile
 from vkq.kernels import matrix_conv, matrix_tiles
@@ -261,7 +261,7 @@ def test_tile_of_a_convolution(
     p = parse(name)
     assert isinstance(p, Conv2dProblem)
     for shapes, tile in ((("16x16x32",), wide), (("16x16x32", "16x8x32"), narrow)):
-        chosen = conv_shader(p, "q8to", matrix_units.capabilities(any_device, *shapes))
+        chosen = conv_shader(p, "q8to", with_h200_costs(matrix_units.capabilities(any_device, *shapes)))
         assert (chosen and chosen[0].axes["tile"]) == tile
         if chosen:
             shader, matrices = chosen
@@ -307,14 +307,14 @@ def test_tile_of_a_convolution(
     ],
 )
 def test_layout_and_method(
-    matrices: vkq.Device,
+    costed_matrices: vkq.Device,
     weight: tuple[int, ...],
     x: tuple[int, ...],
     options: dict[str, Any],
     method: str,
     taken: str,
 ) -> None:
-    layer = layer_of(matrices, weight, **options)
+    layer = layer_of(costed_matrices, weight, **options)
     explained = layer.explain(x)
     assert explained.method == method or (method, explained.method) == (
         "im2col",
@@ -328,14 +328,14 @@ def test_layout_and_method(
     assert y.shape == layer._problem(x).y_shape
 
 
-def test_strided_convolutions_gather_their_pixels(matrices: vkq.Device) -> None:
+def test_strided_convolutions_gather_their_pixels(costed_matrices: vkq.Device) -> None:
     """And those of a long k on small images; the others have them in tiles. All as measured to be faster."""
     for n, channels, size, stride, method in (
         (32, 64, 56, 1, "matrix"), (32, 128, 56, 2, "implicit"), (32, 512, 7, 1, "matrix"),
         (1, 64, 56, 1, "matrix"), (1, 128, 28, 1, "matrix"), (1, 512, 7, 1, "implicit"),
         (1, 128, 56, 2, "implicit"), (4, 128, 56, 2, "matrix"), (16, 512, 7, 1, "matrix"),
     ):  # fmt: skip
-        layer = layer_of(matrices, (channels, channels, 3, 3), padding=1, stride=stride)
+        layer = layer_of(costed_matrices, (channels, channels, 3, 3), padding=1, stride=stride)
         assert layer.explain((n, channels, size, size)).method == method
 
 
@@ -527,10 +527,10 @@ def test_every_tile_and_shape_of_rows_quantized_on_the_device(
     ("shape", "n", "tile"), [((4096, 2176), 4096, "128x256"), ((196, 1024), 256, "64x64_deep")]
 )
 def test_rows_quantized_on_the_device_take_tiles_of_their_shader(
-    matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
+    costed_matrices: vkq.Device, shape: tuple[int, int], n: int, tile: str
 ) -> None:
     """Which has none of those for a long k, or whose subgroups share k."""
-    layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=matrices)
+    layer = vkq.Linear(np.ones((n, shape[1]), np.int8), 0.01, x_qparams="dynamic", device=costed_matrices)
     assert layer.explain(shape).variants[-1] == f"{coopmat.DYNAMIC}:s8s8.{tile}"
 
 

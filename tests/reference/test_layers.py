@@ -273,7 +273,9 @@ def test_weight_only_conv2d_has_the_exact_accumulator_of_integers():
 
 def test_weight_only_refuses():
     x, w = np.ones((2, 4), np.float32), np.ones((3, 4), np.int8)
-    with pytest.raises(DTypeError, match="x has dtype int8 and weight int8; they must be float, and int8, uint8 or float"):
+    with pytest.raises(
+        DTypeError, match="x has dtype int8 and weight int8; they must be float, and int8, uint8 or float"
+    ):
         reference.linear_q8csw(x.astype(np.int8), w, 1.0)
     with pytest.raises(DTypeError, match="bias has dtype int32; with float x it must be of a float type"):
         reference.linear_q8csw(x, w, 1.0, np.ones(3, np.int32))

@@ -92,6 +92,7 @@ def real() -> bytes:
     for kind in ("Relu", "Neg", "Abs", "Sqrt", "Reciprocal", "HardSigmoid", "HardSwish", "LeakyRelu"):
         n.out(n.op(kind, "x"))
     n.out(n.op("Identity", "x"))
+    n.out(n.op("MatMul", "x", n.op("Relu", "x")))  # of two activations
     n.out(n.op("GlobalAveragePool", "x"))
     n.out(n.op("AveragePool", "x", kernel_shape=[2, 2]))
     n.out(n.op("Clip", "x", n.constant(np.float32(-1)), n.constant(np.float32(1))))

@@ -4,7 +4,9 @@ give the same bits."""
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
+from collections.abc import Iterator
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import PICKS, Profile, picks, preference, preferred, profile
@@ -18,6 +20,7 @@ SHADER, FLOAT_SHADER = "gemm_q8ta_q8csw__tiled", "gemm_q8csw__tiled"
 KIND = "tile in registers"
 INVOCATIONS = 64  # of a workgroup by default: every device has them, and most schedule them well
 FLOATS = "q8csw"  # the form of a product of float activations
+_forced: contextvars.ContextVar[Setting | None] = contextvars.ContextVar("vkq_forced_setting", default=None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +53,9 @@ class ProductShape:
 
 
 def choose_setting(device: Device, shape: ProductShape) -> Setting:
-    """The setting for a product on a device: the one that is picked, or the default."""
+    """The setting for a product on a device: the one that is forced or picked, or the default."""
+    if (setting := _forced.get()) is not None:
+        return setting
     c = device.capabilities
     best = default(c, shape)
     if not is_asked(KIND):
@@ -100,9 +105,15 @@ def candidates(capabilities: Capabilities) -> list[Setting]:
     return [Setting(tile, x, y) for tile in tiles for x, y in able]
 
 
-def forced(setting: Setting) -> contextlib.AbstractContextManager[None]:
-    """Every product asked for in the block takes this setting."""
-    return preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)})
+@contextlib.contextmanager
+def forced(setting: Setting) -> Iterator[None]:
+    """Take this setting for every product asked for in the block, also one that is no candidate."""
+    token = _forced.set(setting)
+    try:
+        with preferred({**dict(preference() or ()), PICKS: ((KIND, str(setting)),)}):
+            yield
+    finally:
+        _forced.reset(token)
 
 
 def is_forced() -> bool:
