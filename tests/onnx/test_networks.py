@@ -8,6 +8,7 @@ import vkq
 import vkq.onnx
 from tests.onnx.networks import FORMS, KINDS, Net, onnxruntime_results, quantized
 from vkq.check import graph as oracle
+from vkq.onnx.prepared import known
 from vkq.runtime.offsets import lower_bound
 
 
@@ -43,8 +44,7 @@ def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, f
 def test_the_oracle_agrees(models, tmp_path, kind: str) -> None:
     """The lowered graph in NumPy: the same bytes, so that a difference on a device is the device's."""
     model = model_of(models, kind, "qdq_int8", tmp_path)
-    read = vkq.onnx.read(model)
-    graph = vkq.onnx.session.lower(read.at({"x": (1, 3, 16, 16)}))
+    graph, _ = known(vkq.onnx.read(model), {"x": (1, 3, 16, 16)}, fallback=False)
     feed = feed_of()
     want = onnxruntime_results(model, feed)
     for got, expected in zip(oracle.run(graph, feed).values(), want, strict=True):
@@ -58,7 +58,7 @@ def test_memory_is_shared(any_device: vkq.Device, models, tmp_path, kind: str) -
     session = vkq.onnx.InferenceSession(model_of(models, kind, "qdq_int8", tmp_path), any_device)
     feed = feed_of()
     want = session.run(None, feed)
-    (executable,) = session._executables.values()
+    (executable,) = session._executables.kept.values()
     assert executable.plan.scratch_bytes <= 1.3 * lower_bound(executable.lifetimes)
     for poison in (0x00, 0x7F, 0xFF):
         for recorded in executable.recording.steps:
