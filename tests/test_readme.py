@@ -36,8 +36,8 @@ def test_readme_example(
     assert "10)" in capsys.readouterr().out
 
 
-def test_readme_names_tests_that_exist() -> None:
-    named = set(re.findall(r"`(tests/[^`]+)`", (ROOT / "README.md").read_text()))
+def test_the_tests_that_prove_exactness_exist() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", (ROOT / "docs/exactness.md").read_text()))
     assert named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
