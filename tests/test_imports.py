@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.smoke
 PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [

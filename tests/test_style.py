@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS, FUNCTION_LINES = 110, 40
 FOLDERS = ("shaders", "layouts", "vkq", "benchmarks", "tests")

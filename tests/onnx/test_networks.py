@@ -29,8 +29,11 @@ def feed_of(shape: tuple[int, ...] = (1, 3, 16, 16), seed: int = 3) -> dict[str,
     return {"x": np.random.default_rng(seed).normal(0, 1.2, shape).astype(np.float32)}
 
 
+SMOKE = pytest.mark.smoke
+
+
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [pytest.param(x, marks=SMOKE if x == "resnet" else ()) for x in KINDS])
 def test_equal_to_onnxruntime(device: vkq.Device, models, tmp_path, kind: str, form: str) -> None:
     model = model_of(models, kind, form, tmp_path)
     session = vkq.onnx.InferenceSession(model, device)

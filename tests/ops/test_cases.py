@@ -54,6 +54,7 @@ def test_types_and_weight_zero_points(
             assert_same_bits(run(data, None, device, path), data.expected(None))
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("path", PATHS)
 def test_weights_of_minus_128_are_kept(path: str, device: vkq.Device) -> None:
     x = np.full((1, 7), -128, np.int8)
