@@ -30,6 +30,7 @@ LAYERS = [
     {"ops"},
     {"integer", "graph"},
     {"onnx"},
+    {"accuracy"},
     {"bench", "check"},
     {"__init__"},
     {"cli", "__main__"},

@@ -364,7 +364,7 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["quantize", str(folder / "float.onnx"), *options]) == 0
     out = capsys.readouterr().out
     assert "dB signal to noise" in out
-    assert float(out.split("pictures: ")[1].split(" dB")[0]) > 10
+    assert float(out.split("samples: ")[1].split(" dB")[0]) > 10
     assert main(["run", str(target), "--random", "--compare", "onnxruntime"]) == 0
     assert (
         main(["quantize", str(target), "-c", str(folder / "pictures"), "-o", str(folder / "twice.onnx")]) == 2
@@ -376,6 +376,23 @@ def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert said in capsys.readouterr().err
     assert main(["quantize", str(folder / "float.onnx"), "-c", str(folder)]) == 2
     assert "has 0 pictures" in capsys.readouterr().err
+
+
+def test_quantize_weights_only(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["quantize", str(folder / "float.onnx"), "--weights-only"]
+    assert main([*words, "-o", str(folder / "w8.onnx"), "-c", str(folder / "pictures")]) == 0
+    out = capsys.readouterr().out
+    assert "weights: int8 by channel" in out
+    assert float(out.split("samples: ")[1].split(" dB")[0]) > 30
+    assert main([*words, "--bits", "4", "--block", "16", "--exclude", "nothing"]) == 2
+    assert "the model has no node 'nothing'" in capsys.readouterr().err
+    assert main([*words, "--bits", "4", "--block", "16"]) == 0
+    out = capsys.readouterr().out
+    assert f"written {folder / 'float.w4.onnx'}: " in out
+    assert "1 weight: int4 in blocks of 16\nleast exact: Gemm " in out
+    assert main(["run", str(folder / "float.w4.onnx"), "--random"]) == 0
+    assert main(words[:2]) == 2
+    assert "name a folder with -c, or take --weights-only" in capsys.readouterr().err
 
 
 @pytest.fixture

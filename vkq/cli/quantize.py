@@ -1,16 +1,19 @@
-"""``vkq quantize``: a float ONNX model to 8 bits through onnxruntime.quantization, and how near it stays."""
+"""``vkq quantize``: a float ONNX model to 8 bits, or its weights alone to 8 or 4, and how near it stays."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, device_argument, output_file, progress
+from vkq.cli.common import Parsers, add_command, counted, device_argument, output_file, progress
 from vkq.cli.inputs import picture, shape_argument
 from vkq.cli.pictures import PICTURES
 from vkq.errors import ArgumentError
 from vkq.graph.graph import Array
+from vkq.onnx.feed import shapes_of
+from vkq.onnx.reader import Model, read
 from vkq.runtime.device import Device
 
 
@@ -19,21 +22,29 @@ def register(commands: Parsers) -> None:
         commands,
         "quantize",
         run,
-        "quantize a float ONNX model with pictures, so that it runs whole on a device, and tell its accuracy",
+        "quantize a float ONNX model, so that it runs whole on a device, and tell its accuracy",
         [
             "vkq quantize float.onnx -c pictures/",
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
             " 0.229,0.224,0.225",
+            "vkq quantize float.onnx --weights-only --bits 4",
         ],
     )
     parser.add_argument("model", metavar="FLOAT.onnx")
-    parser.add_argument("-c", "--calibrate", required=True, metavar="FOLDER", help="pictures, typical ones")
+    parser.add_argument("-c", "--calibrate", metavar="FOLDER", help="pictures, typical ones")
     parser.add_argument(
         "-o",
         "--output",
         type=output_file,
         metavar="FILE.onnx",
-        help="default: the model's name with .int8.onnx",
+        help="default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx",
+    )
+    parser.add_argument(
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="a node, or all beneath a name, that stays float; may be repeated",
     )
     parser.add_argument("--activations", choices=["int8", "uint8"], default="int8")
     parser.add_argument("--per-tensor", action="store_true", help="one scale for a whole weight")
@@ -41,16 +52,61 @@ def register(commands: Parsers) -> None:
     parser.add_argument("--std", default="1,1,1", metavar="R,G,B", help="then divided by this")
     shape_argument(parser)
     device_argument(parser)
+    weight_arguments(parser)
+
+
+def weight_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of models whose weights alone are quantized."""
+    parser.add_argument(
+        "--weights-only",
+        action="store_true",
+        help="weights in --bits, activations stay floats: needs no pictures",
+    )
+    parser.add_argument(
+        "--bits",
+        type=int,
+        choices=[4, 8],
+        default=8,
+        help="of weights only: 8 for each channel; 4 in blocks for MatMul and Gemm (default: 8)",
+    )
+    parser.add_argument(
+        "--block",
+        type=int,
+        choices=[16, 32, 64, 128],
+        default=32,
+        help="numbers of 4 bits that share a scale",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.onnx import InferenceSession
-    from vkq.onnx.quantize import agreement, quantize, run_float, stored_bytes
-    from vkq.onnx.reader import read
+    from vkq.onnx.quantize import stored_bytes
 
     model = read(options.model)
     if done := [node for node in model.nodes if "QuantizeLinear" in node.op or node.op.endswith("Integer")]:
         raise ArgumentError(f"{options.model} is quantized already ({done[0]}); give the float model")
+    suffix = f".w{options.bits}.onnx" if options.weights_only else ".int8.onnx"
+    target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))
+    if target.exists() and target.samefile(options.model):
+        raise ArgumentError(f"-o {target} is the float model itself; name another file")
+    samples = pictures(model, options) if options.calibrate or not options.weights_only else None
+    lines = (weights_only if options.weights_only else whole)(options, target, samples)
+    sizes = [stored_bytes(file) for file in (options.model, target)]
+    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})")
+    for line in lines:
+        print(line)
+    return 0
+
+
+Samples = Callable[[str], Iterator[dict[str, Array]]]  # of what they are for
+
+
+def pictures(model: Model, options: argparse.Namespace) -> Samples:
+    """The samples in the folder of --calibrate."""
+    if not options.calibrate:
+        raise ArgumentError(
+            "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
+            " which needs none"
+        )
     folder = Path(options.calibrate)
     if not folder.is_dir():
         raise ArgumentError(f"-c {folder}: there is no such folder; name one with typical pictures")
@@ -60,25 +116,60 @@ def run(options: argparse.Namespace) -> int:
             f"{folder} has {len(files)} pictures ({', '.join(PICTURES)}) and the model {len(model.inputs)}"
             " inputs; there must be pictures, and one input (vkq.onnx.quantize.quantize takes any)"
         )
-    from vkq.onnx.feed import shapes_of
-
     argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
-    target = options.output or output_file(str(Path(options.model).with_suffix(".int8.onnx")))
-    if target.exists() and target.samefile(options.model):
-        raise ArgumentError(f"-o {target} is the float model itself; name another file")
 
     def samples(what: str) -> Iterator[dict[str, Array]]:
         for file in progress(files, len(files), f"{what}: picture"):
             yield {argument.name: picture(file, argument, shape, options)}
 
+    return samples
+
+
+def whole(options: argparse.Namespace, target: Path, samples: Samples | None) -> list[str]:
+    """Quantize weights and activations; lines that say how near the model stays."""
+    from vkq.onnx.quantize import quantize
+
+    assert samples
     with Device(options.device) as device:
-        quantize(options.model, target, samples("ranges"), options.activations, not options.per_tensor)
-        session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
-        real = run_float(options.model, samples("the float model"))
-        found = agreement(real, [session.run(None, feed)[0] for feed in samples("the int8 model")])
-        name = device.name
-    sizes = [stored_bytes(file) for file in (options.model, target)]
-    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]}), on {name}")
-    print(f"against the float model on {len(files)} pictures: {found['snr_db']:.1f} dB signal to noise,")
-    print(f"the same largest element in {100 * found['top1']:.1f} %")
-    return 0
+        quantize(
+            options.model, target, samples("ranges"), options.activations, not options.per_tensor,
+            options.exclude,
+        )  # fmt: skip
+        return measured(options, target, samples, device)
+
+
+def weights_only(options: argparse.Namespace, target: Path, samples: Samples | None) -> list[str]:
+    """Quantize weights alone; lines that say what became of them."""
+    from vkq.accuracy import quantize_weights
+
+    rows = quantize_weights(options.model, target, options.bits, options.block, options.exclude)
+    done = [row for row in rows if not row.why]
+    kinds = Counter(
+        f"int{row.bits} in blocks of {row.block}" if row.block else "int8 by channel" for row in done
+    )
+    lines = [f"{counted(count, 'weight')}: {kind}" for kind, count in kinds.items()]
+    if done:
+        worst = min(done, key=lambda row: row.snr_db)
+        lines.append(
+            f"least exact: {worst.op} {worst.node}, {worst.snr_db:.1f} dB signal to noise in its weight"
+        )
+    lines += [f"stays float: {row.op} {row.node}: {row.why}" for row in rows if row.why]
+    if samples:
+        with Device(options.device) as device:
+            lines += measured(options, target, samples, device)
+    return lines
+
+
+def measured(options: argparse.Namespace, target: Path, samples: Samples, device: Device) -> list[str]:
+    """Lines that compare the model on a device with the float model."""
+    from vkq.onnx import InferenceSession
+    from vkq.onnx.quantize import agreement, run_float
+
+    session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
+    real = run_float(options.model, samples("the float model"))
+    found = agreement(real, [session.run(None, feed)[0] for feed in samples("the quantized model")])
+    return [
+        f"against the float model on {counted(len(real), 'sample')}:"
+        f" {found['snr_db']:.1f} dB signal to noise,",
+        f"the same largest element in {100 * found['top1']:.1f} %, on {device.name}",
+    ]

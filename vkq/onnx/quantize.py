@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from .. import files
 from ..errors import ModelError, VkqError
 from ..graph.graph import Array
 from .cpu import cpu_session
+from .names import chosen
 from .protobuf import package
 from .reader import read
 
+EXTERNAL = 1 << 30  # bytes of a model whose weights lie in a file of their own while it is quantized
+FLOAT16 = 10  # TensorProto.DataType
 CHANNELS = 13  # the first opset with an axis of QuantizeLinear
 
 
@@ -27,57 +31,87 @@ def quantize(
     samples: Iterable[Mapping[str, Array]],
     activations: str = "int8",
     per_channel: bool = True,
+    exclude: Collection[str] = (),
 ) -> None:
     """Writes the quantized model: QDQ form, int8 weights, activations "int8" or "uint8", ranges from the
     samples.
 
     samples: inputs by name, as the model takes them; tens of typical ones.
+    exclude: names of nodes, or of modules above them, that stay floats.
     """
-    try:
-        from onnxruntime import quantization
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-    except ImportError as error:
-        raise ModelError("quantizing needs the packages onnx and onnxruntime: pip install them") from error
+    quantization = quantizer()
     if activations not in ("int8", "uint8"):
         raise ModelError(f"activations are {activations!r}; they must be 'int8' or 'uint8'")
 
-    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class Samples(quantization.CalibrationDataReader):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             self.left = iter(samples)
 
         def get_next(self) -> Any:
             return next(self.left, None)
 
-    read(model)  # refuses what is no model, in words
     kind = quantization.QuantType.QInt8 if activations == "int8" else quantization.QuantType.QUInt8
-    with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside:
-        whole, prepared = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
-        try:
-            _save_whole(model, whole, CHANNELS if per_channel else 0)
-            quant_pre_process(whole, prepared, skip_symbolic_shape=True)
-            quantization.quantize_static(
-                prepared, os.fspath(beside), Samples(), quant_format=quantization.QuantFormat.QDQ,
-                activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
-            )  # fmt: skip
-        except (VkqError, OSError):
-            raise
-        except Exception as error:  # onnx, its converter and ONNX Runtime have classes of their own
-            raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
+    with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside, refusals_told():
+        remedy = "take one scale for a weight (--per-tensor)"
+        ready = prepared(model, folder, CHANNELS if per_channel else 0, "scales of channels", remedy)
+        left = chosen(package().load(ready, load_external_data=False), exclude)
+        quantization.quantize_static(
+            ready, os.fspath(beside), Samples(), quant_format=quantization.QuantFormat.QDQ,
+            activation_type=kind, weight_type=quantization.QuantType.QInt8, per_channel=per_channel,
+            nodes_to_exclude=left,
+        )  # fmt: skip
 
 
-def _save_whole(model: str | os.PathLike[str], path: str, least: int) -> None:
-    """The model with its external data in one file, and of the opset *least* at least."""
+def quantizer() -> Any:
+    """The module onnxruntime.quantization. Raises ModelError where it is missing."""
+    try:
+        import onnx
+        from onnxruntime import quantization
+    except ImportError as error:
+        raise ModelError("quantizing needs the packages onnx and onnxruntime: pip install them") from error
+    return quantization if onnx else None
+
+
+@contextlib.contextmanager
+def refusals_told() -> Iterator[None]:
+    """Turn the exceptions of onnx, its converter and ONNX Runtime into ModelError."""
+    try:
+        yield
+    except (VkqError, OSError):
+        raise
+    except Exception as error:  # they have classes of their own
+        raise ModelError(f"onnxruntime.quantization cannot take the model: {str(error)[:500]}") from error
+
+
+def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, remedy: str) -> str:
+    """The path of the model in *folder*, ready for quantizing: of opset *least* at least, constants folded,
+    BatchNormalization in convolutions, a name for every node.
+
+    Raises ModelError where onnx cannot convert an older opset: *what* needs it, and the *remedy*.
+    """
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    read(model)  # refuses what is no model, in words
     onnx = package()
+    first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
     if any(o.domain in ("", "ai.onnx") and o.version < least for o in proto.opset_import):
         try:
             proto = importlib.import_module("onnx.version_converter").convert_version(proto, least)
-        except Exception as error:  # its converter has classes of its own
+        except Exception as error:  # a class of its own
             raise ModelError(
-                f"scales of channels need opset {least}, to which onnx cannot convert the model"
-                f" ({str(error)[:300]}); export it so, or take one scale for a weight (--per-tensor)"
+                f"{what} need opset {least}, to which onnx cannot convert the model ({str(error)[:300]});"
+                f" export it so, or {remedy}"
             ) from error
-    onnx.save(proto, path)
+    for node in proto.graph.node:  # optimizers keep names, and may drop results
+        node.name = node.name or next(iter(node.output), "")
+    large = proto.ByteSize() > EXTERNAL
+    onnx.save(proto, first, save_as_external_data=large)
+    half = any(tensor.data_type == FLOAT16 for tensor in proto.graph.initializer)
+    quant_pre_process(  # its optimizer would compute float16 in float32
+        first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
+    )
+    return second
 
 
 def agreement(real: list[Array], quantized: list[Array]) -> dict[str, float]:

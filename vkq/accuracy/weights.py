@@ -1,0 +1,202 @@
+"""Weight-only models: constant weights in 8 or 4 bits behind DequantizeLinear, activations as they were."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import files
+from ..errors import ArgumentError, ModelError, VkqError
+from ..graph.graph import Array
+from ..numerics.calibration import quantize_weight
+from ..numerics.grouped import BITS, GROUPS, packed
+from ..onnx.names import chosen
+from ..onnx.protobuf import package
+from ..onnx.quantize import prepared, quantizer, refusals_told
+
+CHANNELS, HALVES, BLOCKS = 13, 19, 21  # the first opsets of DequantizeLinear with an axis, float16, blocks
+FLOATS = {1: np.float32, 10: np.float16}  # TensorProto.DataType
+INT4 = 22
+LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightRow:
+    """What became of one layer's weight. ``block``: numbers that share a scale, 0 for a scale for each output
+    channel. ``snr_db``: signal to noise of the weight itself. ``why``: the reason where it stays float."""
+
+    node: str
+    op: str
+    bits: int
+    block: int = 0
+    snr_db: float = float("inf")
+    why: str = ""
+
+
+def quantize_weights(
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    bits: int = 8,
+    block: int = 32,
+    exclude: Collection[str] = (),
+) -> list[WeightRow]:
+    """Write the float *model* with weights of 8 or 4 bits, one file, and return a row for each layer.
+
+    Weights of Conv, ConvTranspose, MatMul and Gemm become int8 with a scale for each output channel
+    (``max|w| / 127``, symmetric). With ``bits=4`` those of MatMul and Gemm become int4 with a scale for each
+    *block* (16, 32, 64 or 128) of numbers along K; convolutions stay at 8 bits. DequantizeLinear makes floats
+    of them, so the model runs as q8csw and q4gsw on a device. Biases and activations stay floats: no samples
+    are needed.
+
+    exclude: names of nodes, or of modules above them, whose weights stay floats.
+
+    Raises ArgumentError for options that do not exist, ModelError for a model that cannot be taken.
+    """
+    if bits not in BITS or block not in GROUPS:
+        raise ArgumentError(
+            f"bits is {bits} and block {block}; bits must be {' or '.join(map(str, sorted(BITS)))}, block"
+            f" one of {', '.join(map(str, GROUPS))}"
+        )
+    quantizer()
+    with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside, refusals_told():
+        onnx = package()
+        kinds = {
+            tensor.data_type
+            for tensor in onnx.load(os.fspath(model), load_external_data=False).graph.initializer
+        }
+        least = BLOCKS if bits == 4 else HALVES if 10 in kinds else CHANNELS
+        remedy = "take 8 bits" if bits == 4 else "export it as float32"
+        proto = onnx.load(prepared(model, folder, least, f"weights of {bits} bits", remedy))
+        rows = WeightReplacement(proto, bits, block, set(chosen(proto, exclude))).rows()
+        if proto.ByteSize() >= 1 << 31:
+            raise ModelError(
+                f"the model still takes {proto.ByteSize()} bytes; one ONNX file holds less than 2**31: use"
+                " fewer bits, or quantize parts of it"
+            )
+        onnx.save(proto, beside)
+    return rows
+
+
+class WeightReplacement:
+    """A model whose weights are being replaced."""
+
+    def __init__(self, proto: Any, bits: int, block: int, exclude: Collection[str]):
+        self.proto, self.bits, self.block, self.exclude = proto, bits, block, exclude
+        self.floats = {t.name: t for t in proto.graph.initializer if t.data_type in FLOATS}
+        self.made: dict[tuple[str, int, int], tuple[str, float]] = {}
+        self.new: list[Any] = []
+
+    def rows(self) -> list[WeightRow]:
+        rows = [
+            self._layer(node) for node in self.proto.graph.node if node.op_type in LAYERS and not node.domain
+        ]
+        graph = self.proto.graph
+        nodes = [*self.new, *graph.node]
+        del graph.node[:]
+        graph.node.extend(nodes)
+        read = {name for node in nodes for name in node.input} | {value.name for value in graph.output}
+        read |= {name for node in nodes for a in node.attribute for name in _outer(a)}
+        for values in (graph.initializer, graph.input):
+            for tensor in [t for t in values if t.name in self.floats and t.name not in read]:
+                values.remove(tensor)
+        return [row for row in rows if row]
+
+    def _layer(self, node: Any) -> WeightRow | None:
+        """Quantize the weight of one layer; None for one without a constant weight."""
+        left = node.op_type in ("MatMul", "Gemm") and node.input[0] in self.floats
+        name = node.input[0 if left else 1]
+        if name not in self.floats or (left and node.input[1] in self.floats):
+            return None
+        tensor = self.floats[name]
+        wide = 8 * np.dtype(FLOATS[tensor.data_type]).itemsize
+        rank = len(tensor.dims)
+        if node.name in self.exclude:
+            return WeightRow(node.name, node.op_type, wide, why="excluded")
+        if rank != 2 and node.op_type in ("MatMul", "Gemm"):
+            return WeightRow(node.name, node.op_type, wide, why=f"the weight has {rank} axes; 2 are taken")
+        if 0 in tensor.dims:
+            return WeightRow(node.name, node.op_type, wide, why="the weight is empty")
+        axis, blocks = _channels(node, left)
+        block = self.block if blocks and self.bits == 4 else 0
+        key = name, axis, block
+        try:
+            output, snr = self.made[key] = self.made.get(key) or self._dequantized(name, axis, block)
+        except VkqError as error:
+            raise ModelError(f"{node.op_type} {node.name!r}: {error}") from error
+        node.input[0 if left else 1] = output
+        return WeightRow(node.name, node.op_type, 4 if block else 8, block, snr)
+
+    def _dequantized(self, name: str, axis: int, block: int) -> tuple[str, float]:
+        """The name of the weight behind a new DequantizeLinear, and its signal-to-noise ratio."""
+        onnx, tensor = package(), self.floats[name]
+        dtype, w = FLOATS[tensor.data_type], onnx.numpy_helper.to_array(tensor)
+        codes, scale, real = _in_blocks(w, axis, block, dtype) if block else _in_channels(w, axis, dtype)
+        noise = np.square(real - w.astype(np.float64)).sum()
+        signal = np.square(w.astype(np.float64)).sum()
+        names = [f"{name}/{what}{axis}" for what in (f"int{4 if block else 8}_", "scale_", "float_")]
+        if block:
+            raw = packed((codes.reshape(-1) & 15).astype(np.uint8), 4).tobytes()
+            stored = onnx.TensorProto(name=names[0], data_type=INT4, dims=w.shape, raw_data=raw)
+        else:
+            stored = onnx.numpy_helper.from_array(codes, names[0])
+        self.proto.graph.initializer.extend([stored, onnx.numpy_helper.from_array(scale, names[1])])
+        options = {"axis": 1 - axis, "block_size": block} if block else {"axis": axis}
+        self.new.append(
+            onnx.helper.make_node("DequantizeLinear", names[:2], names[2:], name=names[2], **options)
+        )
+        return names[2], float(10 * np.log10(signal / noise)) if noise else float("inf")
+
+
+def _channels(node: Any, left: bool) -> tuple[int, bool]:
+    """The axis of a weight's output channels, and whether blocks along the other are taken: of a right
+    operand that is a matrix."""
+    if node.op_type == "Conv":
+        return 0, False
+    if node.op_type == "ConvTranspose":
+        return 1, False
+    turned = next((a.i for a in node.attribute if a.name == ("transA" if left else "transB")), 0)
+    return (turned if left else 1 - turned), not left
+
+
+def _in_channels(w: Array, axis: int, dtype: Any) -> tuple[Array, Array, Array]:
+    """Codes, scales of *dtype*, and what they stand for in float64."""
+    codes, scale = quantize_weight(w, axis)
+    stored = scale.astype(dtype)
+    if dtype == np.float16:  # of which the codes are taken anew
+        smallest = np.finfo(np.float16).smallest_subnormal
+        stored = np.where(stored < smallest, smallest, stored).astype(dtype)
+    shape = [-1 if i == axis else 1 for i in range(w.ndim)]
+    steps = stored.astype(np.float32).reshape(shape)
+    if dtype == np.float16:
+        codes = np.clip(np.rint(w.astype(np.float32) / steps), -127, 127).astype(np.int8)
+    return codes, stored, codes * steps.astype(np.float64)
+
+
+def _in_blocks(w: Array, axis: int, block: int, dtype: Any) -> tuple[Array, Array, Array]:
+    """The same of int4 in blocks along the other axis of a matrix."""
+    rows = w if axis == 0 else w.T
+    weight = quantize_weight(rows, bits=4, group=block, scale_dtype=np.dtype(dtype).name)
+    codes, scale, real = weight.codes().astype(np.int8) - np.int8(8), weight.scale, weight.dequantize()
+    if axis:
+        codes, scale, real = codes.T, scale.T, real.T
+    return codes, np.ascontiguousarray(scale), real.astype(np.float64)
+
+
+def _outer(attribute: Any) -> list[str]:
+    """Names that a branch or a loop's body reads."""
+    graphs = [*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])]
+    return [
+        name
+        for graph in graphs
+        for name in (
+            *(name for node in graph.node for name in node.input),
+            *(value.name for value in graph.output),
+            *(name for node in graph.node for inner in node.attribute for name in _outer(inner)),
+        )
+    ]
