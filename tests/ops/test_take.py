@@ -10,13 +10,13 @@ from vkq.runtime.builder import Builder
 from vkq.runtime.eager import run
 from vkq.runtime.tensor import Tensor
 
-DTYPES = ["int8", "uint8", "float32", "int32"]
+DTYPES = ["int8", "uint8", "float32", "int32", "float16"]
 
 
 def numbers(shape: tuple[int, ...], dtype: str, seed: int = 0) -> np.ndarray:
     random = np.random.default_rng(seed)
-    if dtype == "float32":
-        return random.normal(size=shape).astype(np.float32)
+    if dtype.startswith("float"):
+        return random.normal(size=shape).astype(dtype)
     low = -128 if dtype == "int8" else 0
     return random.integers(low, low + 256, shape).astype(dtype)
 
@@ -50,7 +50,7 @@ SLICES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float16"])
 @pytest.mark.parametrize("slices", SLICES, ids=str)
 @pytest.mark.parametrize("layout", [IMAGE, MATRIX, BLOCKED])
 def test_slice(device: vkq.Device, slices: tuple[slice, ...], dtype: str, layout: str) -> None:
@@ -76,7 +76,7 @@ def test_split(device: vkq.Device, axis: int, dtype: str) -> None:
         np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "float16"])
 @pytest.mark.parametrize("axis", [0, 1, 2])
 def test_concat_words(device: vkq.Device, axis: int, dtype: str) -> None:
     shapes = [[2, 3, 4] for _ in range(3)]

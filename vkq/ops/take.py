@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from ..arguments import checked, integer
 from ..errors import ArgumentError, DTypeError
+from ..kernels.cast import converted
 from ..kernels.move import Moved, move, strides
 from ..kernels.repack import repacked
+from ..kernels.strided import contiguous, halves_taken, strided
 from ..layout.extent import BYTES, CONTIGUOUS, Spec, layout_number
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
@@ -23,7 +25,7 @@ from ..shader.catalog import catalog
 from . import operand
 from .operand import Operand
 
-ANY = (*BYTES, "float32", "int32")
+ANY = (*BYTES, "float32", "int32", "float16")
 Places = npt.NDArray[np.integer[Any]]
 
 
@@ -39,10 +41,10 @@ def take(
     """``x.ravel()[places]``: each element of the result is the element of x at that place in row-major order,
     or *fill* where the place is -1.
 
-    x: int8, uint8, float32 or int32, a NumPy array or a Tensor (the result is the same kind, of the shape of
-    places, with the same qparams). places: integers in [-1, x.size). fill: a number of x's own type. What
-    NumPy, applied to ``np.arange(x.size).reshape(x.shape)``, gives as places, it would give of x: gather,
-    tile, broadcast_to, roll, flip.
+    x: int8, uint8, float32, float16 or int32, a NumPy array or a Tensor (the result is the same kind, of the
+    shape of places, with the same qparams). places: integers in [-1, x.size). fill: a number of x's own type.
+    What NumPy, applied to ``np.arange(x.size).reshape(x.shape)``, gives as places, it would give of x:
+    gather, tile, broadcast_to, roll, flip.
 
     Raises ArgumentError for a place or a fill out of range, DTypeError for other types.
 
@@ -89,7 +91,10 @@ def gathered(b: Builder, x: Value, ids: Value, axis: int) -> Value:
 
 def _taken_by(b: Builder, x: Value, index: Value, shape: Sequence[int], held: npt.NDArray[Any]) -> Value:
     """The elements of x, in this shape, whose places are in a slot."""
-    s, y = x.spec, b.new(Spec(shape, x.spec.dtype, None, x.spec.qparams))
+    s = x.spec
+    if s.dtype == "float16":
+        return halves_taken(b, x, index, shape, int(held.view(np.uint16)))
+    y = b.new(Spec(shape, s.dtype, None, s.qparams))
     if y.spec.layout == CONTIGUOUS:
         program = b.device.program(catalog().find("take_32__element", how="take"))
         b.dispatch(program, [x, index, y], {"elements": y.spec.size, "fill": int(held.view(np.int32))})
@@ -123,10 +128,10 @@ def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
 
 def _held(dtype: str, fill: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """A number as x's type has it; its plan is kept by it, and 0.0 is not -0.0."""
-    real, value = dtype == "float32", fill.item()
+    real, value = dtype.startswith("float"), fill.item()
     if not real and fill != np.rint(fill):  # NaN too
         raise DTypeError(f"take: fill is {fill}; x holds {dtype}, so it must be a whole number")
-    info = np.finfo(np.float32) if real else np.iinfo(dtype)
+    info: Any = np.finfo(dtype) if real else np.iinfo(dtype)
     if not (float(info.min) <= value <= float(info.max) or (real and not np.isfinite(fill))):
         raise ArgumentError(f"take: fill is {fill}; {dtype} cannot hold it")
     return fill.astype(dtype)
@@ -148,8 +153,8 @@ def slice_(
 ) -> Any:
     """``x[slices]``: a part of x, with any steps.
 
-    x: int8 or uint8 (float32 and int32 too), a NumPy array or a Tensor. slices: Python's, one for each of the
-    first axes. As ONNX Slice. Public as ``vkq.slice``.
+    x: int8 or uint8 (float32, float16 and int32 too), a NumPy array or a Tensor. slices: Python's, one for
+    each of the first axes. As ONNX Slice. Public as ``vkq.slice``.
 
     >>> slice_(np.array([[1, 2, 3], [4, 5, 6]], np.int8), [slice(None), slice(2, 0, -1)])
     array([[3, 2],
@@ -181,6 +186,10 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
         return x
     layout = operand.axes_layout(s.layout, len(shape))
     apart = s.dtype in BYTES and len(shape) > 4 and Spec(shape, s.dtype, layout).folded
+    if s.layout == CONTIGUOUS and s.dtype not in BYTES:
+        own = contiguous(s.shape)
+        first = sum(part.start * stride for part, stride in zip(parts, own, strict=True) if len(part))
+        return strided(b, x, shape, [p.step * n for p, n in zip(parts, own, strict=True)], first)
     if s.layout == CONTIGUOUS or steps or apart or not math.prod(shape):
         return taken(b, x, numbers(b, s.shape, math.prod(shape))[np.ix_(*parts)])
     y = b.new(Spec(shape, s.dtype, layout, s.qparams))
@@ -215,7 +224,9 @@ def split(
 
 
 def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
-    """Adds float32 or int32 arrays one after the other along an axis to a plan."""
+    """Adds float32, int32 or float16 arrays one after the other along an axis to a plan."""
+    if xs[0].spec.dtype == "float16":
+        return _concatenated_halves(b, xs, axis)
     shape = list(xs[0].spec.shape)
     shape[axis] = sum(x.spec.shape[axis] for x in xs)
     y = b.new(Spec(shape, xs[0].spec.dtype))
@@ -227,3 +238,20 @@ def concatenated_words(b: Builder, xs: Sequence[Value], axis: int) -> Value:
             push = {"elements": x.spec.size, "fill": 0}
             b.dispatch(program, [x, b.constant(_list(b, "put", places)), y], push)
     return y
+
+
+def _concatenated_halves(b: Builder, xs: Sequence[Value], axis: int) -> Value:
+    """float16 arrays: two numbers as one word where no word holds numbers of two arrays, else as float32."""
+    rank = len(xs[0].spec.shape)
+    inner = math.prod(xs[0].spec.shape[axis % rank + 1 :])
+    if all(x.spec.shape[axis] * inner % 2 == 0 for x in xs):
+        lines = []
+        for x in xs:
+            outer = math.prod(x.spec.shape[: axis % rank])
+            lines.append(b.view(x, Spec((outer, x.spec.shape[axis] * inner // 2), "int32")))
+        whole = concatenated_words(b, lines, 1)
+    else:
+        whole = converted(b, concatenated_words(b, [converted(b, x, "float32") for x in xs], axis), "float16")
+    shape = list(xs[0].spec.shape)
+    shape[axis] = sum(x.spec.shape[axis] for x in xs)
+    return b.view(whole, Spec(shape, "float16"))

@@ -16,7 +16,7 @@ from ...runtime.plan import Resident
 from ...runtime.transfer import stored
 from ..graph import Array, Graph, Node
 
-BYTES, WORDS = ("int8", "uint8"), ("float32", "int32")
+BYTES, WORDS = ("int8", "uint8"), ("float32", "int32", "float16")
 OF_LAYERS = (*BYTES, "float32", "float16")  # x and y of convolutions and linear layers
 
 

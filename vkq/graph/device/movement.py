@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...kernels.repack import reshaped
+from ...kernels.strided import contiguous, strided
 from ...layout.extent import BLOCKED, Spec
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
@@ -39,9 +41,45 @@ def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
     return record
 
 
+def _by_strides(
+    of: Callable[[Context, Node], tuple[tuple[int, ...], tuple[int, ...]]], otherwise: Record
+) -> Record:
+    """Numbers that are no bytes by the strides of their axes: *of* gives (sizes, strides)."""
+
+    def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
+        x = context.value(node.inputs[0])
+        if x.spec.dtype in BYTES:
+            return otherwise(context, node)
+        y = strided(context.builder, x, *of(context, node))
+        return reshaped(context.builder, y, context.graph.specs[node.outputs[0]].shape)
+
+    return record
+
+
 def _transpose(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     return unnamed(context, shape.transposed(context.builder, x, permutation(node, len(x.spec.shape))))
+
+
+def _turned(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    given = context.graph.specs[node.inputs[0]].shape
+    own, perm = contiguous(given), permutation(node, len(given))
+    return tuple(given[a] for a in perm), tuple(own[a] for a in perm)
+
+
+def _expanded(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    given, whole = (context.graph.specs[name].shape for name in (node.inputs[0], node.outputs[0]))
+    own = (*(0,) * (len(whole) - len(given)), *contiguous(given))
+    padded = (*(1,) * (len(whole) - len(given)), *given)
+    return whole, tuple(0 if d == 1 else s for d, s in zip(padded, own, strict=True))
+
+
+def _tiled(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Each axis as (repeat, size)."""
+    given = context.graph.specs[node.inputs[0]].shape
+    repeats = context.graph.constants[node.inputs[1]].reshape(-1).tolist()
+    pairs = list(zip(repeats, given, contiguous(given), strict=True))
+    return tuple(n for r, d, _ in pairs for n in (r, d)), tuple(n for *_, s in pairs for n in (0, s))
 
 
 def _slice(context: Context, node: Node) -> Value:
@@ -158,12 +196,11 @@ def _gather_check(graph: Graph, node: Node) -> str | None:
 ROWS: dict[str, DeviceOperator] = {
     "Gather": DeviceOperator(_gather_check, _gather),
     "Resize": DeviceOperator(_resize_check, _resize),
-    "Transpose": DeviceOperator(places_are_known, _bytes_or_words(_transpose)),
+    "Transpose": DeviceOperator(places_are_known, _by_strides(_turned, _bytes_or_words(_transpose))),
+    "Expand": DeviceOperator(places_are_known, _by_strides(_expanded, _taken)),
+    "Tile": DeviceOperator(places_are_known, _by_strides(_tiled, _taken)),
     "Slice": DeviceOperator(places_are_known, _slice),
     "Concat": DeviceOperator(anything, _concat),
     "Pad": DeviceOperator(places_are_known, _bytes_or_words(_pad)),
-    **{
-        name: DeviceOperator(places_are_known, _taken)
-        for name in ("Expand", "Tile", "DepthToSpace", "SpaceToDepth")
-    },
+    **{name: DeviceOperator(places_are_known, _taken) for name in ("DepthToSpace", "SpaceToDepth")},
 }

@@ -21,7 +21,6 @@ from . import chains, gates, groups, layers, movement, products, quantization, r
 from .context import (
     BYTES,
     OF_LAYERS,
-    WORDS,
     Context,
     DeviceOperator,
     anything,
@@ -97,7 +96,7 @@ def _where(context: Context, node: Node) -> Value:
 
 def _where_check(graph: Graph, node: Node) -> str | None:
     flags, x, z = (graph.specs[name].dtype for name in node.inputs)
-    if flags != "uint8" or x != z or x not in (*BYTES, *WORDS):
+    if flags != "uint8" or x != z or x not in (*BYTES, "float32", "int32"):
         return (
             f"chooses from {x} and {z} by {flags}; flags must come of 8-bit values, the others be of one type"
         )

@@ -11,6 +11,7 @@ from .chains import chain_elements
 from .constants import fold_constants, fold_weights
 from .floats import to_float_layers
 from .guards import without_guards
+from .halves import widen_dequantized
 from .integers import to_integers
 from .means import to_means
 from .movement import move_in_8_bits
@@ -25,6 +26,7 @@ from .types import hold_types
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
     fold_constants,
+    widen_dequantized,
     hold_types,
     find_normalizations,
     simplify,

@@ -1,0 +1,114 @@
+"""float16 graphs around quantized values: what DequantizeLinear gives stays float32 as far as it goes.
+
+A value that is computed from dequantized ones and constants alone is float32 here, so float16 graphs have the
+quantized operators that float32 graphs have. Where such a value meets float16 numbers it is rounded to them.
+A quantized network has the bits of its float32 form, where ONNX Runtime rounds between its operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..graph import Graph, Node
+from .sweep import Sweep
+
+HALF, SINGLE = "float16", "float32"
+LINEAR = ("QuantizeLinear", "DequantizeLinear")
+
+
+def widen_dequantized(graph: Graph) -> Graph:
+    """The graph with dequantized values as float32, and float32 scales."""
+    if not any(node.op in LINEAR and graph.specs[node.inputs[1]].dtype == HALF for node in graph.nodes):
+        return graph
+    return _Halves(graph).run()
+
+
+class _Halves:
+    """``wide``: the float32 value in place of a float16 one."""
+
+    def __init__(self, graph: Graph):
+        self.sweep, self.wide = Sweep(graph), dict[str, str]()
+        self.rounded: dict[str, str] = {}  # wide values that were rounded to float16, by their old names
+
+    def run(self) -> Graph:
+        self.sweep.walk(self._visit)
+        outputs = list(self.sweep.old.outputs)
+        for name in dict.fromkeys(outputs):
+            if name in self.wide and name not in self.sweep.made:
+                self.sweep.emit("Cast", [self.wide[name]], name, to=HALF)
+        return self.sweep.finish(outputs)
+
+    def _visit(self, sweep: Sweep, node: Node) -> bool:
+        specs = sweep.old.specs
+        if node.op == "foreign":
+            return self._kept(node)
+        if node.op in LINEAR:
+            return self._linear(node)
+        halves = [name for name in node.inputs if name and specs[name].dtype == HALF]
+        if not halves or not any(name in self.wide for name in halves):
+            return self._kept(node)
+        if not all(self._can(name) for name in halves):
+            return self._kept(node)
+        inputs = tuple(self._widened(name) if name in halves else name for name in node.inputs)
+        if node.op == "Cast" and node.attributes["to"] in (HALF, SINGLE):
+            return self._passed(node, inputs[0])
+        outputs = tuple(
+            sweep.fresh(f"{name}/wide") if name and specs[name].dtype == HALF else name
+            for name in node.outputs
+        )
+        self.wide |= {old: new for old, new in zip(node.outputs, outputs, strict=True) if old != new}
+        sweep.keep(dataclasses.replace(node, inputs=inputs, outputs=outputs))
+        return True
+
+    def _passed(self, node: Node, wide: str) -> bool:
+        """A Cast of a wide value to float32, or to float16 once more."""
+        if node.attributes["to"] == SINGLE:
+            self.sweep.alias(node.outputs[0], wide)
+        else:
+            self.wide[node.outputs[0]] = wide
+        return True
+
+    def _linear(self, node: Node) -> bool:
+        sweep, specs = self.sweep, self.sweep.old.specs
+        if specs[node.inputs[1]].dtype != HALF:
+            return self._kept(node)
+        if node.op == "DequantizeLinear":
+            if node.inputs[1] not in sweep.constants:
+                return self._kept(node)
+            if node.inputs[0] in sweep.constants:
+                sweep.keep(node)  # of a weight: layers of float16 take it so
+            self.wide[node.outputs[0]] = sweep.fresh(f"{node.outputs[0]}/wide")
+            result = self.wide[node.outputs[0]]
+        else:
+            result = node.outputs[0]
+        inputs = tuple(
+            self._widened(name) if name and specs[name].dtype == HALF else name for name in node.inputs
+        )
+        sweep.keep(dataclasses.replace(node, inputs=inputs, outputs=(result,)))
+        return True
+
+    def _can(self, name: str) -> bool:
+        return name in self.wide or name in self.sweep.constants
+
+    def _widened(self, name: str) -> str:
+        if name in self.wide:
+            return self.wide[name]
+        array = self.sweep.array(name)
+        if array is not None:
+            return self.sweep.constant(array.astype(np.float32), f"{name}/wide")
+        return self.sweep.emit("Cast", [name], to=SINGLE)
+
+    def _kept(self, node: Node) -> bool:
+        """The node on float16 numbers."""
+        inputs = tuple(self._rounded(name) if name in self.wide else name for name in node.inputs)
+        self.sweep.keep(node if inputs == node.inputs else dataclasses.replace(node, inputs=inputs))
+        return True
+
+    def _rounded(self, name: str) -> str:
+        if name in self.sweep.made:  # a weight, which is there in float16 too
+            return name
+        if name not in self.rounded:
+            self.rounded[name] = self.sweep.emit("Cast", [self.wide[name]], to=HALF)
+        return self.rounded[name]
