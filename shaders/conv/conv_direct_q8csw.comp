@@ -1,5 +1,7 @@
 // Convolution of float images with int8 weights, straight from the image: any kernel, stride, dilation,
 // padding and groups, depthwise ones too. y = sum * scale + bias, the sum over (channel, kh, kw) in order.
+// Many taps take several dispatches: each has the channels and lines of taps that are pushed and begins with
+// y, the sum so far (CONTINUE); only the last one scales it (SCALED).
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: words [channel of the
 //           group][kh][kw][c4], lane = output channel, as many together as an invocation needs of a tap;
@@ -22,8 +24,10 @@ layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
 layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
+layout(constant_id = 9) const bool CONTINUE = false;
+layout(constant_id = 10) const bool SCALED = true;
 #define taps_of_line() (KW > 0u ? KW : p.kw)
-#define lines_of_taps() (KH > 0u ? KH : p.kh)
+#define end_of_lines() (KH > 0u ? KH : p.end_kh)
 
 #if FLOAT_WEIGHTS
 #define WORDS vec4
@@ -36,7 +40,7 @@ layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 layout(set = 0, binding = 1) readonly buffer W { WORDS w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
+layout(set = 0, binding = 3) buffer Y { Number y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -69,7 +73,7 @@ void begin() {
   uint line = min(at, all - 1u) / blocks, image = line / p.oh, oh = line - image * p.oh;
   uint ow = (min(at, all - 1u) - line * blocks) * PIXELS;
   pixels = at < all && unit < units ? p.ow - ow : 0u;
-  x_at = (image * p.c + channel / p.group_oc * p.group_ic) * p.h * p.w;
+  x_at = (image * p.c + channel / p.group_oc * p.group_ic + p.first_c) * p.h * p.w;
   y_at = ((image * p.channels + channel) * p.out_h + oh * p.out_stride_h + p.out_first_h) * p.out_w +
       ow * p.out_stride_w + p.out_first_w;
   h0 = int(oh * p.stride_h) - p.pad_t;
@@ -145,18 +149,31 @@ void multiply_line(bool inside, uint line, uint at) {
   }
 }
 
+uint place(uint pixel, uint c) { return y_at + c * p.out_h * p.out_w + pixel * p.out_stride_w; }
+
 void store(uint pixel, uint c, float value) {
-  if (pixel < pixels && channel + c < p.channels)
-    store_number(y, y_at + c * p.out_h * p.out_w + pixel * p.out_stride_w, value);
+  if (pixel < pixels && channel + c < p.channels) store_number(y, place(pixel, c), value);
 }
+
+// Of a result and, of several channels, the three after it.
+Lanes sum_so_far(uint pixel, uint first) {
+  vec4 sum = vec4(0.0);
+  [[unroll]] for (uint c = 0u; c < min(CHANNELS, 4u); c++)
+    if (CONTINUE && pixel < pixels && channel + first + c < p.channels)
+      sum[c] = float_of(stored_at(y, place(pixel, first + c)));
+  return Lanes(sum);
+}
+
+vec4 finished(vec4 sums, uint c4) { return SCALED ? output_values(sums, c4) : sums; }
 
 void main() {
   begin();
   [[unroll]] for (uint i = 0u; i < PIXELS; i++)
-    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = Lanes(0.0);
+    [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = sum_so_far(i, 4u * b);
   uint c4 = ceil_div(p.channels, 4u), at = channel / (4u * BLOCKS);
-  for (uint c = 0u; c < p.group_ic; c++) {
-    [[unroll]] for (uint kh = 0u; kh < lines_of_taps(); kh++) {
+  at += (p.first_c * p.kh + p.first_kh) * taps_of_line() * word_blocks();
+  for (uint c = p.first_c; c < p.end_c; c++) {
+    [[unroll]] for (uint kh = KH > 0u ? 0u : p.first_kh; kh < end_of_lines(); kh++) {
       uint h = uint(h0 + int(kh * p.dilation_h));
       multiply_line(h < p.h, x_at + h * p.w, at);
       at += taps_of_line() * word_blocks();
@@ -167,9 +184,9 @@ void main() {
     uint block = min(channel / 4u + b, c4 - 1u);
     [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
 #if CHANNELS == 1
-      store(i, 0u, output_values(vec4(sums[i][b]), block)[channel % 4u]);
+      store(i, 0u, finished(vec4(sums[i][b]), block)[channel % 4u]);
 #else
-      vec4 values = output_values(sums[i][b], block);
+      vec4 values = finished(sums[i][b], block);
       [[unroll]] for (uint c = 0u; c < 4u; c++) store(i, 4u * b + c, values[c]);
 #endif
     }

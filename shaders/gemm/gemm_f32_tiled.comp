@@ -1,5 +1,6 @@
 // Y[b,M,N] = A[b,M,K] B[b,K,N] + bias in float32: products of floats whose bits no device decides. Each
-// product and each sum is rounded, k goes from first to last in SLICES parts, whose sums are added in order.
+// product and each sum is rounded, k goes from first_k to end_k in SLICES parts, whose sums are added in
+// order. A long k takes several dispatches: each but the first begins with y, the sum so far (CONTINUE).
 //
 // Memory    a: rows [matrix][m][k], b: rows [matrix][k][b_row], float32 words, or (HALF_A, HALF_B) float16,
 //           two in a word; WHOLE_B: b_row is a multiple of 4 that n, rounded up to one, does not exceed.
@@ -19,11 +20,12 @@ layout(constant_id = 6) const uint BIAS = 0;
 layout(constant_id = 7) const bool HALF_A = false;
 layout(constant_id = 8) const bool HALF_B = false;
 layout(constant_id = 9) const bool WHOLE_B = false;
+layout(constant_id = 10) const bool CONTINUE = false;
 
 layout(set = 0, binding = 0) readonly buffer A { uint a[]; };
 layout(set = 0, binding = 1) readonly buffer B { uint b[]; };
 layout(set = 0, binding = 2) readonly buffer Bias { float bias[]; };
-layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
+layout(set = 0, binding = 3) buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -53,8 +55,18 @@ vec4 b_block(uint row, uint n4) {
       b_at(row + min(n + 3u, last)));
 }
 
+// Where a result and the three beside it lie.
+uint place(uint matrix, uint m, uint n4) { return (matrix * p.m + m) * p.n + 4u * n4; }
+
+vec4 sum_so_far(uint matrix, uint m, uint n4) {
+  vec4 sum = vec4(0.0);
+  [[unroll]] for (uint c = 0u; c < 4u; c++)
+    if (CONTINUE && m < p.m && 4u * n4 + c < p.n) sum[c] = y[place(matrix, m, n4) + c];
+  return sum;
+}
+
 void store(uint matrix, uint m, uint n4, vec4 sum) {
-  uint n = 4u * n4, at = (matrix * p.m + m) * p.n + n;
+  uint n = 4u * n4, at = place(matrix, m, n4);
   [[unroll]] for (uint c = 0u; c < 4u; c++)
     if (m < p.m && n + c < p.n) {
       precise float value = sum[c];
@@ -68,16 +80,18 @@ void main() {
   uint tile = workgroup_index(), matrix = tile / (tiles_n * tiles_m);
   uint n4 = tile % tiles_n * LOCAL_X * TILE_N4 + gl_LocalInvocationID.x;
   uint m = tile / tiles_n % tiles_m * LOCAL_Y * TILE_M + gl_LocalInvocationID.y;
-  uint slice = gl_LocalInvocationID.z, length = ceil_div(p.k, SLICES), last4 = ceil_div(p.n, 4u) - 1u;
+  uint slice = gl_LocalInvocationID.z, length = ceil_div(p.end_k - p.first_k, SLICES);
+  uint last4 = ceil_div(p.n, 4u) - 1u;
 
   precise vec4 sums[TILE_M][TILE_N4];
   uint rows[TILE_M];
   [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
     rows[i] = matrix * p.a_matrix + min(m + i * LOCAL_Y, p.m - 1u) * p.k;
-    [[unroll]] for (uint j = 0u; j < TILE_N4; j++) sums[i][j] = vec4(0.0);
+    [[unroll]] for (uint j = 0u; j < TILE_N4; j++) 
+      sums[i][j] = slice == 0u ? sum_so_far(matrix, m + i * LOCAL_Y, n4 + j * LOCAL_X) : vec4(0.0);
   }
-  uint end = min(p.k, (slice + 1u) * length);
-  for (uint k = slice * length; k < end; k++) {
+  uint first = p.first_k + slice * length, end = min(p.end_k, first + length);
+  for (uint k = first; k < end; k++) {
     vec4 columns[TILE_N4];
     [[unroll]] for (uint j = 0u; j < TILE_N4; j++)
       columns[j] = b_block(matrix * p.b_matrix + k * p.b_row, min(n4 + j * LOCAL_X, last4));

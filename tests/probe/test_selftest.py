@@ -12,7 +12,7 @@ from vkq.device.verdict import FORMAT, FORMS, verdict
 from vkq.errors import PathError
 from vkq.probe import rates, selftest
 from vkq.probe.matrices import Matrices, lacking, lacking_half
-from vkq.runtime.builder import Builder
+from vkq.runtime.builder import lets_loop
 from vkq.runtime.device import Device
 from vkq.select import path as select
 
@@ -33,8 +33,7 @@ def test_the_rounds_after_which_loops_end_are_counted(device: Device) -> None:
     limit = 65_535 if "llvmpipe" in device.name else None
     assert selftest.loops.measure(device) == limit
     assert selftest.report(device).loop_limit == limit == device.loop_limit
-    b = Builder(device)
-    assert (b.lets_loop(65_535), b.lets_loop(65_536)) == (True, limit is None)
+    assert (lets_loop(device, 65_535), lets_loop(device, 65_536)) == (True, limit is None)
 
 
 def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

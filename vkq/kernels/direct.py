@@ -92,7 +92,7 @@ class Direct:
     _word_bytes = 4  # of an output channel's weights against one input word
 
     def _span(self) -> int:
-        return _lanes(self.oc, self.group_ic, self.group_oc)[1]
+        return words_of(self.oc, self.group_ic, self.group_oc)
 
     def _aligned(self) -> Int8:
         return align_to_words(self._weight, self._zero_points, self.group_oc)[1]
@@ -153,6 +153,11 @@ class Direct:
     def _constants(self) -> dict[str, Constant]:
         long_k = self.form == "float" and self.kh * self.kw * self.span > FLOAT_WORDS
         return {"LONG_K": long_k, "IN_TURN": profile(self.device.capabilities).direct_in_turn}
+
+
+def words_of(oc: int, group_ic: int, group_oc: int) -> int:
+    """Words of input channels that a block of four output channels sees."""
+    return _lanes(oc, group_ic, group_oc)[1]
 
 
 def _lanes(oc: int, group_ic: int, group_oc: int) -> tuple[npt.NDArray[np.intp], int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from ..device.profiles import profile
@@ -18,6 +20,7 @@ from .floats import PARAMETERS, Affine
 from .gemm import INVOCATIONS
 from .weights import Int8, Int32, ceil4
 
+LONGEST = 60_000  # rounds of an invocation's loops in a dispatch: drivers may end longer ones
 TILES = ("8x8", "4x8", "4x4")  # pixels x output channels of an invocation, widest first
 
 
@@ -45,6 +48,24 @@ class FloatDirect:
         size = ceil4(self.oc) * PARAMETERS * 16
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
 
+    @cached_property
+    def passes(self) -> list[dict[str, int | float]]:
+        """The push constants of the dispatches that share the taps: channels, or lines of taps of one."""
+        line = self.kw + 2
+        rounds = self.kh * line + 2  # of a channel
+        if rounds <= LONGEST:
+            step = LONGEST // rounds
+            return [
+                {"first_c": c, "end_c": min(c + step, self.group_ic), "first_kh": 0, "end_kh": self.kh}
+                for c in range(0, max(self.group_ic, 1), step)
+            ]
+        step = max(LONGEST // line, 1)
+        return [
+            {"first_c": c, "end_c": c + 1, "first_kh": h, "end_kh": min(h + step, self.kh)}
+            for c in range(self.group_ic)
+            for h in range(0, self.kh, step)
+        ]
+
     @property
     def tile(self) -> str:
         """Pixels x output channels of an invocation: as many as the device has registers for, the channels
@@ -64,27 +85,29 @@ class FloatDirect:
         """Output channels of an invocation."""
         return int(self.tile.partition("x")[2])
 
-    def program(self, v: Sweep, dtype: str = "float32") -> Program:
-        """The pipeline for sweeps like this one, of images in and out of that type."""
+    def program(self, v: Sweep, dtype: str = "float32", first: bool = True, last: bool = True) -> Program:
+        """The pipeline for sweeps like this one, of images in and out of that type: for all `passes`, or the
+        first or last of them."""
         known, units = profile(self.device.capabilities), -(-self.oc // self.channels)
         down = 1
         while down < 4 and down < units:
             down *= 2
         across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        lines = self.kh if self.kh * self.kw <= known.unrolled_taps_float else 0
+        lines = self.kh if len(self.passes) == 1 and self.kh * self.kw <= known.unrolled_taps_float else 0
         kind: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
+            "CONTINUE": not first, "SCALED": last,
         }  # fmt: skip
         if self.floats:
             variant = catalog().find("conv2d_f32__direct", tile=self.tile)
         else:
             variant = catalog().find("conv2d_q8csw__direct", tile=self.tile, x=dtype)
-        return self.device.program(variant, {**kind, **self.affine.constants})
+        return self.device.program(variant, kind | (self.affine.constants if last else {}))
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
-        return "float32" if self.floats else kept(self.device, x)
+        return "float32" if self.floats or len(self.passes) > 1 else kept(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
         """Adds the pixels of one sweep, of the type of x."""
@@ -98,7 +121,10 @@ class FloatDirect:
         }  # fmt: skip
         macs = v.images * v.oh * 4 * ceil4(v.ow) * self.oc * self.group_ic * self.kh * self.kw
         slots = [x, b.constant(self.weights), b.constant(self.parameters), y]
-        b.dispatch(self.program(v, y.spec.dtype), slots, push, macs)
+        for i, taps in enumerate(self.passes):
+            first, last = i == 0, i + 1 == len(self.passes)
+            program = self.program(v, y.spec.dtype, first, last)
+            b.dispatch(program, slots, push | taps, macs // len(self.passes), in_place=not first)
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.sweep(b, Sweep.of(p), converted(b, x, y.spec.dtype), y)

@@ -22,6 +22,7 @@ from .weights import ceil4
 
 FEW_ROWS = 8  # up to so many rows k is shared, in parts of at least PART, so that a device has work
 PART, MOST_SLICES = 64, 16
+LONGEST = 1 << 15  # of k that an invocation sums in a dispatch: drivers may end longer loops
 NO_BIAS, OF_COLUMNS, OF_ROWS = 0, 1, 2
 
 
@@ -63,7 +64,8 @@ def product(
     """Adds y = a @ b + bias within *bounds* to a plan: a and b float32, or float16 constants; y float32.
 
     Each product and sum is rounded to nearest even, k from first to last in `slices` parts whose sums are
-    added in order; subnormal numbers may count as zero.
+    added in order, each part of at most LONGEST numbers: a longer k takes several dispatches, each of which
+    goes on with the sum of those before. Subnormal numbers may count as zero.
     """
     left, right = operands
     known, parts = profile(b.device.capabilities), slices(sizes.m, sizes.k)
@@ -77,14 +79,19 @@ def product(
         across = min(8, INVOCATIONS // parts)
     constants: dict[str, Constant] = {
         "LOCAL_X": across, "LOCAL_Y": down, "SLICES": parts, "TILE_M": rows, "TILE_N4": columns,
-        "BIAS": NO_BIAS if bias is None else of, "CLAMPED": bounds != (-np.inf, np.inf),
         "HALF_A": left.spec.dtype == "float16", "HALF_B": right.spec.dtype == "float16",
         "WHOLE_B": sizes.b_row % 4 == 0 and sizes.b_row >= 4 * n4,
     }  # fmt: skip
     push = dataclasses.asdict(sizes) | {"y_low": bounds[0], "y_high": bounds[1]}
-    program = b.device.program(catalog().find("gemm_f32__tiled"), constants)
-    macs = sizes.matrices * sizes.m * sizes.n * sizes.k
-    b.dispatch(program, [left, right, left if bias is None else bias, y], push, macs)
+    slots = [left, right, left if bias is None else bias, y]
+    for first in range(0, max(sizes.k, 1), parts * LONGEST):
+        end = min(first + parts * LONGEST, sizes.k)
+        constants["CONTINUE"] = first > 0
+        if end == sizes.k:
+            constants |= {"BIAS": NO_BIAS if bias is None else of, "CLAMPED": bounds != (-np.inf, np.inf)}
+        program = b.device.program(catalog().find("gemm_f32__tiled"), constants)
+        macs = sizes.matrices * sizes.m * sizes.n * (end - first)
+        b.dispatch(program, slots, push | {"first_k": first, "end_k": end}, macs, in_place=first > 0)
 
 
 class FloatProduct:

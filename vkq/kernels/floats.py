@@ -15,7 +15,7 @@ from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..layout.pack import layout
 from ..problem.conv2d import Conv2dProblem
-from ..runtime.builder import Builder, Value
+from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
@@ -127,7 +127,8 @@ class FloatGemm:
         of that type, which may be float16 where gemv takes them."""
         facts = self.device.capabilities
         if self._few(m):
-            return self._gemv(m, "_float16" * (dtype == "float16"))
+            numbers = "_float16" * (dtype == "float16")
+            return self._ending(self._gemv(m, numbers), m, numbers)
         if self._shared(m):
             rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
             return self.lanes_program(self._variant(GEMM_LANES), ROWS=rows)
@@ -138,20 +139,26 @@ class FloatGemm:
             return self._program(self._variant(GEMM_STAGED, tile=staged))
         shape = registers.ProductShape(registers.FLOATS, "f32", ceil4(m), self.n4, self.k4, self.groups)
         setting = registers.choose_setting(self.device, shape)
-        return self._program(self._variant("gemm_q8csw__tiled", tile=setting.tile), **setting.local)
+        program = self._program(self._variant("gemm_q8csw__tiled", tile=setting.tile), **setting.local)
+        return self._ending(program, m) if self.kernel == "auto" else program
 
-    def _gemv(self, m: int, numbers: str) -> Program:
+    def _ending(self, program: Program, m: int, numbers: str = "") -> Program:
+        """This pipeline, or one that shares k where the driver would end the loop over it."""
+        ends = lets_loop(self.device, program.rounds({"k": self.k}))
+        return program if ends else self._gemv(m, numbers, share=True)
+
+    def _gemv(self, m: int, numbers: str, share: bool = False) -> Program:
         facts = self.device.capabilities
         most = max(1, gemv.max_rows(facts, int8=False))
         rows = next((n for n in GEMV_ROWS if n >= m), GEMV_ROWS[-1])
         rows = max(n for n in GEMV_ROWS if n <= min(rows, most))
-        if profile(facts).gemv_ahead and self.k4 >= gemv.LEAST_AHEAD:
+        if profile(facts).gemv_ahead and not share and self.k4 >= gemv.LEAST_AHEAD:
             variant = self._variant(GEMV_AHEAD, numbers, rows=str(rows))
             return self._program(variant, **gemv.ahead(facts, self.n4))
         variant = self._variant("gemv_q8csw__split", numbers, rows=str(rows))
         shared = int(facts.properties["maxComputeSharedMemorySize"]) // (16 * rows)
         unroll = min(profile(facts).gemv_unroll, 4 if rows < GEMV_ROWS[-1] else 2)
-        return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared))
+        return self._program(variant, UNROLL=unroll, **gemv.split(facts, self.n4, self.k4, m, shared, share))
 
     def shares_lanes(self, x_texels: int = 1) -> bool:
         """Whether lanes of a subgroup are to share x, of which so many texels are read."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..layout.pack import layout
-from ..runtime.builder import Builder, Value
+from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
 from ..runtime.packing import pack
 from ..runtime.plan import Resident
@@ -120,11 +120,12 @@ class Int8Gemm:
         tile = staged_tile(self.device.capabilities, m4, self.n4)
         return tile or (SMALLEST_STAGED if self.kernel == "staged" else None)
 
-    def gemv_program(self, rows: int) -> Program:
-        """The pipeline for so few rows that reading the weights is the work (`gemv`)."""
+    def gemv_program(self, rows: int, share: bool = False) -> Program:
+        """The pipeline for so few rows that reading the weights is the work, or (*share*) for so long a k
+        that it must be shared (`gemv`)."""
         c = self.device.capabilities
         known = profile(c)
-        local = gemv.split(c, self.n4, self.k4, rows)
+        local = gemv.split(c, self.n4, self.k4, rows, share=share)
         constants = {**local, **self.constants(-(-self.k4 // int(local["LOCAL_Y"])))}
         constants["UNROLL"] = known.gemv_unroll
         texels = known.gemv_texels and self._viewable(ceil4(rows))
@@ -132,16 +133,23 @@ class Int8Gemm:
         return self.device.program(self.variant(kernel, rows=str(max(1, min(rows, 4)))), constants)
 
     def chosen(self, rows: Rows, m4: int) -> Program:
-        """The pipeline for these rows: by their number, unless ``kernel`` names it."""
+        """The pipeline for these rows: by their number, unless ``kernel`` names it, and for any number where
+        the driver would end the loop over a long k."""
         most = gemv.max_rows(self.device.capabilities)
         if rows.ow < rows.ow_padded == 4:  # narrow images: a block is a line, the rest of which is padding
             few, fits = rows.ow, rows.ow * m4 <= most * (4 // rows.ow)
         else:
             few = rows.count if rows.ow == rows.ow_padded else 4 * (m4 - 1) + min(rows.ow, 4)
             fits = few <= most
-        if self.kernel == "gemv" or (self.kernel == "auto" and fits):
-            return self.gemv_program(few)
-        return self.program(m4)
+        on_gemv = self.kernel == "gemv" or (self.kernel == "auto" and fits)
+        program = self.gemv_program(few) if on_gemv else self.program(m4)
+        if (on_gemv or self.kernel == "auto") and not self._ends(program):
+            return self.gemv_program(few, share=True)
+        return program
+
+    def _ends(self, program: Program) -> bool:
+        """Whether the driver lets its loops run to their end."""
+        return lets_loop(self.device, program.rounds({"k4": self.k4}))
 
     def constants(self, words: int | None = None) -> dict[str, Constant]:
         """The specialization constants that all of its kernels have. *words*: of k that one invocation sums;

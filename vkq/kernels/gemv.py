@@ -31,11 +31,14 @@ def max_rows(capabilities: Capabilities, int8: bool = True) -> int:
     return known.gemv_rows if int8 else known.gemv_rows_float
 
 
-def split(capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30) -> dict[str, Value]:
+def split(
+    capabilities: Capabilities, n4: int, k4: int, rows: int, room: int = 1 << 30, share: bool = False
+) -> dict[str, Value]:
     """LOCAL_X column blocks and LOCAL_Y parts of k (a power of two) of a workgroup, for a product with (n4,
-    k4) weight blocks. *room*: the invocations whose sums shared memory holds."""
+    k4) weight blocks. *room*: the invocations whose sums shared memory holds. *share*: in parts although the
+    device's profile prefers one, as k is longer than a driver lets an invocation's loop be."""
     known = profile(capabilities)
-    if known.gemv_columns:
+    if known.gemv_columns and not share:
         return {"LOCAL_X": known.gemv_columns, "LOCAL_Y": 1}
     most = int(capabilities.properties["maxComputeWorkGroupInvocations"])
     wanted = known.gemv_invocations_few if rows <= FEW_ROWS else known.gemv_invocations

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
 from ..numerics.grouped import GroupedWeight
-from ..runtime.builder import Builder, Value
+from ..runtime.builder import Builder, Value, lets_loop
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.program import Program, refusals
@@ -102,8 +102,11 @@ class GroupedGemm:
         known = profile(self.device.capabilities)
         rows = max(1, min(rows, known.grouped_rows))
         variant = catalog().find(GEMV, bits=bits, rows=str(rows), x=dtype)
-        how = {**self.split(method == "gemv"), "IN_TURN": known.grouped_in_turn, "GROUPS": self.chunk_groups}
-        return self.device.program(variant, {**how, **self.constants})
+        how = {"IN_TURN": known.grouped_in_turn, "GROUPS": self.chunk_groups, **self.constants}
+        program = self.device.program(variant, {**self.split(method == "gemv"), **how})
+        if self.kernel == "tiled" or lets_loop(self.device, program.rounds({"k": self.k})):
+            return program
+        return self.device.program(variant, {**self.split(True, long=True), **how})
 
     @property
     def rows_shared(self) -> int:
@@ -144,11 +147,11 @@ class GroupedGemm:
         """The specialization constants that all kernels have."""
         return {"CLAMPED": self.bounds != (-math.inf, math.inf), "HALF_SCALES": self.half}
 
-    def split(self, share: bool) -> dict[str, Constant]:
+    def split(self, share: bool, long: bool = False) -> dict[str, Constant]:
         """LOCAL_X blocks of columns and LOCAL_Y parts of k of a workgroup; one part where they do not share
-        the sum, and on a device where shared memory does not pay."""
+        the sum, and on a device where shared memory does not pay, unless k is too *long* for one loop."""
         known = profile(self.device.capabilities)
-        if known.gemv_columns or not share:
+        if not share or (known.gemv_columns and not long):
             return {"LOCAL_X": known.gemv_columns or 64, "LOCAL_Y": 1}
         chunks = self.k * self.weight.bits // CHUNK_BITS
         parts = 1

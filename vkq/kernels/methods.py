@@ -6,16 +6,18 @@ A method is added by putting it into `METHODS`, in order of preference.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from ..device.profiles import profile
 from ..errors import ArgumentError, MethodError
 from ..layout.extent import BLOCKED, IMAGE
 from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import lets_loop
 from ..select.path import COOPMAT
 from ..select.tuner import is_asked, ranked
+from ..shader.catalog import catalog
 from .depthwise import Depthwise
-from .direct import LAYOUTS, Direct
+from .direct import LAYOUTS, Direct, words_of
 from .float_methods import FLOAT_METHODS
 from .im2col import Im2col
 from .implicit import Implicit
@@ -34,13 +36,27 @@ def _not_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     return None if p.groups == 1 else f"groups={p.groups}; it needs 1"
 
 
+def _not_depthwise(c: Convolution, p: Conv2dProblem) -> str | None:
+    return not_depthwise(c, p) or _too_long(c, DEPTHWISE, {"kh": p.kh, "kw": p.kw}, out="q8to")
+
+
+def _too_long(c: Convolution, shader: str, sizes: Mapping[str, int], **axes: str) -> str | None:
+    """Why the driver would end the loops of a kernel that sees this many taps."""
+    rounds = catalog().find(shader, **axes).iterations(sizes)
+    ends = lets_loop(c.device, rounds)
+    return None if ends else f"an invocation would loop {rounds} times, and the driver ends loops earlier"
+
+
 def _not_depthwise_beside_matrices(c: Convolution, p: Conv2dProblem) -> str | None:
     """The same in the layout of the matrix kernels, which are its neighbours in networks."""
-    return not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
+    return _not_depthwise(c, p) if c.choice.path == COOPMAT else f"its path is {c.choice.path}"
 
 
 def _not_direct(c: Convolution, p: Conv2dProblem) -> str | None:
-    return "IC=0; it needs at least 1" if p.ic == 0 else None
+    if p.ic == 0:
+        return "IC=0; it needs at least 1"
+    sizes = {"kh": p.kh, "kw": p.kw, "span": words_of(p.oc, p.ic // p.groups, p.oc // p.groups)}
+    return _too_long(c, DIRECT, sizes, dot="float", out="q8to")
 
 
 def _direct_merit(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -117,6 +133,7 @@ def _direct(kind: type[Direct]) -> Callable[[Convolution, Conv2dProblem], Kernel
     return lambda c, p: kind(c.device, c.weight, c.zero_points, c.scheme, c.choice.form, c.groups)
 
 
+DEPTHWISE, DIRECT = "conv2d_q8ta_q8csw__depthwise", "conv2d_q8ta_q8csw__direct"
 KIND = "method of a convolution"  # of what is ranked (`vkq.select.tuner`)
 METHODS = [
     Method(
@@ -142,7 +159,7 @@ METHODS = [
     ),
     Method(
         "depthwise",
-        not_depthwise,
+        _not_depthwise,
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _direct(Depthwise),
         layouts=LAYOUTS,

@@ -17,6 +17,14 @@ from .program import Program
 EVERYWHERE = 4096  # rounds that every driver lets the loops of an invocation make
 
 
+def lets_loop(device: Device, rounds: int) -> bool:
+    """Whether the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
+    if rounds <= EVERYWHERE:  # the probe is asked where it matters
+        return True
+    limit = device.loop_limit
+    return limit is None or rounds <= limit
+
+
 @dataclass(frozen=True)
 class Value:
     """A slot of a plan that is being built, and what lies there."""
@@ -107,21 +115,14 @@ class Builder:
 
         Raises ArgumentError where an invocation's loops would run for longer than the driver lets them.
         """
-        rounds = program.variant.iterations(push, program.constants)
-        if not self.lets_loop(rounds):
+        rounds = program.rounds(push)
+        if not lets_loop(self.device, rounds):
             raise ArgumentError(
                 f"{program.variant.name}: an invocation's loops take {rounds} rounds here, and this device's"
                 f" driver ends them after {self.device.loop_limit}; use another device or split the tensor"
             )
         sizes, numbers = [value.bytes for value in slots], [value.slot for value in slots]
         self._add(step_of(self.device, program, sizes, push, macs, numbers, in_place))
-
-    def lets_loop(self, rounds: int) -> bool:
-        """Whether the driver lets an invocation's loops make so many rounds (`Variant.iterations`)."""
-        if rounds <= EVERYWHERE:  # the probe is asked where it matters
-            return True
-        limit = self.device.loop_limit
-        return limit is None or rounds <= limit
 
     def fill(self, value: Value, word: int) -> None:
         """Adds a fill of every word."""

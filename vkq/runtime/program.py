@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
@@ -33,6 +33,10 @@ class Program:
         if self.pid != os.getpid():  # whoever makes it was left behind
             raise DeviceError(FORKED)
         return self.pipeline.result()
+
+    def rounds(self, push: Mapping[str, int | float]) -> int:
+        """Those of an invocation's loops in a dispatch with these push constants (`Variant.iterations`)."""
+        return self.variant.iterations(push, self.constants)
 
     def if_not_made(self, then: Callable[[], Any]) -> None:
         """Calls *then* when it turns out that the pipeline could not be made."""
