@@ -29,15 +29,7 @@ layout(push_constant) uniform Push {
 } p;
 
 #include "workgroup.glslh"
-#include "exact_sum.glslh"
-
-uint magnitude_of(float v) { return floatBitsToUint(v) & 0x7fffffffu; }
-
-// A product or quotient of magnitudes, with its sign: zeros have one, which a division by them shows.
-float signed(float magnitude, float a, float b) {
-  uint sign_ = (floatBitsToUint(a) ^ floatBitsToUint(b)) & 0x80000000u;
-  return uintBitsToFloat(floatBitsToUint(magnitude) | sign_);
-}
+#include "real_numbers.glslh"
 
 #if OP == OP_MUL
 float combine(float a, float b) {
@@ -47,27 +39,11 @@ float combine(float a, float b) {
   return signed(SOFT_FLOAT && small ? 0.0 : product, a, b);
 }
 #elif OP == OP_DIV
-float combine(float a, float b) {
-  uint x = magnitude_of(a), y = magnitude_of(b);
-  float found;
-  if (max(x, y) >= FLOAT_INFINITY) found = abs(a) / abs(b);
-  else if (y == 0u) found = uintBitsToFloat(x == 0u ? 0x7fc00000u : FLOAT_INFINITY);
-  else found = min(x, y) < FLOAT_HIDDEN ? uintBitsToFloat(divide(x, y)) : quotient(abs(a), abs(b));
-  return signed(found, a, b);
-}
-#elif OP == OP_MAX || OP == OP_MIN
-bool is_nan(float v) { return magnitude_of(v) > FLOAT_INFINITY; }
-
-// Of zeros of both signs MAX takes that without one, MIN the other.
-float combine(float a, float b) {
-  bool negative = floatBitsToUint(b) >> 31 == 1u;
-#if OP == OP_MAX
-  bool first = a > b || (a == b && negative);
-#else
-  bool first = a < b || (a == b && !negative);
-#endif
-  return is_nan(a) || (first && !is_nan(b)) ? a : b;
-}
+float combine(float a, float b) { return divided(a, b); }
+#elif OP == OP_MAX
+float combine(float a, float b) { return larger(a, b); }
+#elif OP == OP_MIN
+float combine(float a, float b) { return -larger(-a, -b); }
 #elif OP == OP_SUB
 float combine(float a, float b) { return sum(a, -b); }
 #else

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.ops import operand
-from vkq.ops.real import RealOp, combined, converted, square_root, summed
+from vkq.layout.extent import Spec
+from vkq.ops import operand, real
+from vkq.ops.real import RealOp, combined, converted, pooled, square_root, summed
+from vkq.problem.window import Window
+from vkq.runtime.builder import Builder
 
 FUNCTIONS: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide, "max": np.maximum,
@@ -143,3 +146,82 @@ def test_casts(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, soft: bool) 
     got = operand.apply("cast", converted, {"x": x}, (), device, None, ("int32",))
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, x.astype(np.float32))
+
+
+# x, kernel, stride, padding, dilation, ceil_mode: one tap, ragged, padded on one side, dilated so that some
+# windows see margins alone, a last window beyond the padding, whole images that invocations share
+WINDOWS: list[tuple[Any, ...]] = [
+    ((2, 3, 5, 7), (1, 1), 1, 0, 1, False),
+    ((1, 2, 9, 11), (3, 2), (2, 1), (1, 0, 0, 1), 1, False),
+    ((1, 1, 4, 4), (2, 2), 1, 2, 3, False),
+    ((1, 3, 7, 8), (3, 3), 2, 1, 1, True),
+    ((2, 3, 19, 23), (19, 23), 1, 0, 1, False),
+    ((1, 2, 40, 31), (17, 18), (5, 3), (8, 9), 1, False),
+]
+
+
+def by_hand(x: np.ndarray, window: Window, of: str, count_padding: bool, lanes: int) -> np.ndarray:
+    """Window by window, in the order of the kernel."""
+    (_, _, h, w), (top, left, bottom, right) = window.x_shape, window.padding
+    y = np.zeros(window.y_shape, np.float32)
+    for n, c, i, j in np.ndindex(y.shape):
+        rows = i * window.stride[0] - top + np.arange(window.kernel[0]) * window.dilation[0]
+        columns = j * window.stride[1] - left + np.arange(window.kernel[1]) * window.dilation[1]
+        count = np.sum(rows < h + bottom) * np.sum(columns < w + right)
+        rows, columns = (at[(at >= 0) & (at < size)] for at, size in ((rows, h), (columns, w)))
+        seen = x[n, c][np.ix_(rows, columns)].reshape(-1)
+        if of == "max":
+            y[n, c, i, j] = seen.max(initial=-np.inf)
+            continue
+        shares = np.zeros(lanes, np.float32)
+        for k, value in enumerate(seen):
+            shares[k % lanes] += value
+        while len(shares) > 1:
+            shares = shares[: len(shares) // 2] + shares[len(shares) // 2 :]
+        with np.errstate(invalid="ignore"):
+            y[n, c, i, j] = shares[0] / np.float32(count if count_padding else seen.size)
+    return y
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("of", ["max", "mean", "mean with padding"])
+@pytest.mark.parametrize("sizes", WINDOWS, ids=lambda s: "-".join(map(str, s)))
+def test_pools(
+    device: vkq.Device, sizes: tuple[Any, ...], of: Any, soft: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_soft_float", soft)
+    window, counted = Window.of("pool", *sizes), of.endswith("padding")
+    x = np.random.default_rng(3).normal(0, 1, window.x_shape).astype(np.float32)
+    got = operand.apply(
+        "pool", lambda b, x: pooled(b, x, window, of[:4].strip(), counted), {"x": x}, (), device, None,
+        ("float32",),
+    )  # fmt: skip
+    wanted = by_hand(x, window, of, counted, 64 if window.taps >= 256 else 1)
+    np.testing.assert_array_equal(got, wanted)
+
+
+def test_pools_keep_what_is_no_number(device: vkq.Device) -> None:
+    x = np.zeros((1, 4, 20, 20), np.float32)
+    x[0, :, 3, 5], x[0, 3] = [np.nan, np.inf, -np.inf, 0], -np.inf
+    window = Window.of("pool", x.shape, 20, 1, 0, 1, False)
+    got = [
+        operand.apply("pool", pooled, {"x": x}, (window, of), device, None, ("float32",)).ravel()
+        for of in ("max", "mean")
+    ]
+    np.testing.assert_array_equal(got[0], np.float32([np.nan, np.inf, 0, -np.inf]))
+    np.testing.assert_array_equal(got[1], np.float32([np.nan, np.inf, -np.inf, -np.inf]))
+
+
+def test_windows_beyond_int32_are_refused(device: vkq.Device) -> None:
+    b = Builder(device)
+    window = Window.of("pool", (1, 1, 4, 4), 1, 1, 0, (1, 1 << 31), False)
+    with pytest.raises(vkq.ArgumentError, match=r"must be below 2\^31, not 2147483648"):
+        pooled(b, b.input(Spec((1, 1, 4, 4), "float32")), window, "max")
+
+
+def test_a_window_of_a_million_numbers_is_one_dispatch(device: vkq.Device) -> None:
+    b = Builder(device)
+    window = Window.of("pool", (1, 1, 1100, 1000), (1100, 1000), 1, 0, 1, False)
+    pooled(b, b.input(Spec((1, 1, 1100, 1000), "float32")), window, "mean")
+    assert b.dispatches == 1
+    assert real._lanes(window.taps) == 128

@@ -10,11 +10,13 @@ import numpy.typing as npt
 from ..errors import ArgumentError, DTypeError
 from ..kernels.sharing import SHARERS, sharers
 from ..layout.extent import Spec
+from ..problem.window import Window
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from .choose import whole
 
 SHARED = 128  # numbers of a sum that is shared
+LARGEST, SHARERS_OF_LARGEST = 1 << 20, 128  # elements of a window from which so many share it
 PART = 4096 * SHARERS  # numbers that they add in one dispatch
 
 RealOp = Literal["add", "sub", "mul", "div", "max", "min"]
@@ -68,6 +70,43 @@ def summed(b: Builder, x: Value, kept: int) -> Value:
         if parts > 1:
             return summed(b, sums, kept)
     return y
+
+
+def pooled(
+    b: Builder, x: Value, window: Window, of: Literal["max", "mean"], count_padding: bool = False
+) -> Value:
+    """Adds the largest number in each window of float32 images, or the mean, to a plan. Subnormal numbers may
+    be zero.
+
+    max is NaN where an element is, and -infinity of a window without elements. A mean is a sum, each step
+    rounded, divided by the number of elements in the image (or with *count_padding* in the padding, too):
+    within (taps / lanes + log2(lanes) + 2) * 2^-24 of the mean of magnitudes, with lanes from `_lanes`. The
+    order of the sum depends on the sizes alone.
+    """
+    _require(of, x, "float32")
+    y = b.new(Spec(window.y_shape, "float32"))
+    top, left, bottom, right = window.padding
+    longest = max(window.x_shape[2] + top + bottom, window.x_shape[3] + left + right, *window.dilation)
+    if longest >= 1 << 31:
+        raise ArgumentError(f"{of} of windows: padded images and dilations must be below 2^31, not {longest}")
+    if y.spec.size:
+        (n, c, h, w), (oh, ow), lanes = window.x_shape, window.y_shape[2:], _lanes(window.taps)
+        push: dict[str, int | float] = {"planes": n * c, "h": h, "w": w, "oh": oh, "ow": ow}
+        for name in ("kernel", "stride", "dilation"):
+            push[f"{name}_h"], push[f"{name}_w"] = getattr(window, name)
+        push |= dict(zip(("pad_t", "pad_l", "pad_b", "pad_r"), window.padding, strict=True))
+        constants = {
+            "LOCAL_X": max(lanes, SHARERS), "THREADS": lanes, "MEAN": of == "mean",
+            "COUNT_PADDING": count_padding,
+        }  # fmt: skip
+        program = b.device.program(catalog().find("real_window__pixels"), constants)
+        b.dispatch(program, [x, y], push, y.spec.size * window.taps)
+    return y
+
+
+def _lanes(taps: int) -> int:
+    """How many invocations share a window."""
+    return SHARERS_OF_LARGEST if taps >= LARGEST else sharers(taps)
 
 
 def square_root(b: Builder, x: Value) -> Value:

@@ -6,14 +6,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
-import numpy as np
-
 from ...kernels.repack import reshaped
 from ...ops import take
-from ...ops.real import RealOp, combined, number, summed
-from ...problem.window import Window
+from ...ops.real import RealOp, combined, number, pooled, summed
 from ...runtime.builder import Builder, Value
-from ..graph import Array, Graph, Node
+from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.number import reduced
 from .context import Context, DeviceOperator, places_are_known
@@ -56,42 +53,10 @@ def _reduced_check(graph: Graph, node: Node) -> str | None:
     )
 
 
-def _seen(b: Builder, how: Window) -> list[Array]:
-    """For each element of the kernel, row by row, the element of x that each result sees; -1 in the
-    margins, -2 beyond them, where ceil_mode looks."""
-    (n, c, h, w), (oh, ow), (top, left, bottom, right) = how.x_shape, how.y_shape[2:], how.padding
-    take.check_places(b, n * c * (h + top + bottom) * (w + left + right), n * c * oh * ow)
-    inner = np.arange(n * c * h * w).reshape(how.x_shape)
-    inner = np.pad(inner, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=-1)
-    ends = [(o - 1) * s + r for o, s, r in zip((oh, ow), how.stride, how.reach, strict=True)]
-    more = [(0, extra) for extra in np.maximum(np.subtract(ends, inner.shape[2:]), 0).tolist()]
-    whole = np.pad(inner, ((0, 0), (0, 0), *more), constant_values=-2)
-    return [
-        whole[:, :, i : i + (oh - 1) * how.stride[0] + 1 : how.stride[0],
-              j : j + (ow - 1) * how.stride[1] + 1 : how.stride[1]]
-        for i in range(0, how.reach[0], how.dilation[0])
-        for j in range(0, how.reach[1], how.dilation[1])
-    ]  # fmt: skip
-
-
-def _pooled(b: Builder, x: Value, seen: list[Array], op: RealOp, fill: float) -> Value:
-    first, *others = (take.taken(b, x, np.maximum(places, -1), fill) for places in seen)
-    for other in others:
-        first = combined(b, first, other, op)
-    return first
-
-
-def max_pooled(b: Builder, x: Value, how: Window) -> Value:
-    """The maximum of what each element of the kernel sees; margins are less than any number."""
-    return _pooled(b, x, _seen(b, how), "max", -np.inf)
-
-
 def _averaged(context: Context, node: Node) -> Value:
-    b, x = context.builder, context.value(node.inputs[0])
-    seen = _seen(b, window(node, x.spec.shape))
-    least = -1 if node.attributes.get("count_include_pad", 0) else 0
-    counts = np.sum([places[0, 0] >= least for places in seen], axis=0)
-    return combined(b, _pooled(b, x, seen, "add", 0.0), number(b, counts), "div")
+    x = context.value(node.inputs[0])
+    counted = bool(node.attributes.get("count_include_pad", 0))
+    return pooled(context.builder, x, window(node, x.spec.shape), "mean", counted)
 
 
 def _averaged_check(graph: Graph, node: Node) -> str | None:

@@ -13,6 +13,7 @@ from ...kernels.repack import reshaped
 from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
+from ...ops.real import pooled
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
@@ -148,7 +149,7 @@ def _max_pool(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     how = window(node, x.spec.shape)
     if x.spec.dtype == "float32":
-        return real.max_pooled(context.builder, x, how)
+        return pooled(context.builder, x, how, "max")
     y = pool.max_pooled(context.builder, x, how.kernel, how.stride, how.padding, how.dilation, how.ceil_mode)
     return unnamed(context, y)
 

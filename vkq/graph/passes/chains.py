@@ -8,6 +8,7 @@ of its results have one shape, to which its inputs broadcast.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -144,12 +145,12 @@ class _Chains:
 
     def _ends(self, group: _Group) -> tuple[list[str], list[str]]:
         """What a chain reads from memory, and what it leaves there."""
-        made, inside = group.made, [name for one in group.members for name in one.node.inputs if name]
-        inputs = [name for name in dict.fromkeys(inside) if name not in made and not self._number(name)]
+        made, inside = group.made, Counter(name for one in group.members for name in one.node.inputs if name)
+        inputs = [name for name in inside if name not in made and not self._number(name)]
         results = [
             one.node.outputs[0]
             for one in group.members
-            if self.uses[one.node.outputs[0]] > inside.count(one.node.outputs[0])
+            if self.uses[one.node.outputs[0]] > inside[one.node.outputs[0]]
         ]
         return inputs, results
 

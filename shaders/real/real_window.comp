@@ -1,0 +1,74 @@
+// The largest number in a window that slides over float32 images, or (MEAN) the mean: a sum whose steps are
+// rounded to nearest even, from 0 on, divided by the number of elements that count and rounded again.
+// Of the largest, NaN is where an element is, and -infinity where a window has none.
+//
+// Memory    x, y: NCHW.
+// Threads   THREADS (a power of two) invocations share a window, each of which takes every THREADS-th element
+//           that lies in the image, row by row; then halves in shared memory. The order depends on p and
+//           THREADS alone.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+layout(constant_id = 1) const uint THREADS = 1;
+layout(constant_id = 2) const bool MEAN = false;
+layout(constant_id = 3) const bool COUNT_PADDING = false;  // elements of the padding count, as zeros
+
+layout(set = 0, binding = 0) readonly buffer X { float x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { float y[]; };
+
+#include "push.glslh"
+#include "workgroup.glslh"
+#include "real_numbers.glslh"
+
+shared float shares[LOCAL_X];
+
+float joined(float a, float b) { return MEAN ? sum(a, b) : larger(a, b); }
+
+// Of the kernel's elements along an axis, which lie `dilation` apart from `at` on: the first that is not
+// negative, and how many from there on are below `end`.
+ivec2 inside(int at, int dilation, int kernel, int end) {
+  int first = at < 0 ? (dilation - 1 - at) / dilation : 0;
+  int last = at < end ? (end - 1 - at) / dilation : -1;
+  return ivec2(first, max(min(kernel - 1, last) - first + 1, 0));
+}
+
+void main() {
+  uint me = gl_LocalInvocationID.x, t = me % THREADS, place = (workgroup_index() * LOCAL_X + me) / THREADS;
+  uint line = place / p.ow, ow = place - line * p.ow, plane = line / p.oh, oh = line - plane * p.oh;
+  bool real = plane < p.planes;
+  int kernel_h = int(p.kernel_h), kernel_w = int(p.kernel_w), pad_t = int(p.pad_t), pad_l = int(p.pad_l);
+  ivec2 step = ivec2(p.dilation_h, p.dilation_w), size = ivec2(p.h, p.w);
+  ivec2 corner = ivec2(oh * p.stride_h, ow * p.stride_w);  // in the padded image
+  ivec2 rows = inside(corner.x - pad_t, step.x, kernel_h, size.x);
+  ivec2 columns = inside(corner.y - pad_l, step.y, kernel_w, size.y);
+  ivec2 first = corner - ivec2(pad_t, pad_l) + ivec2(rows.x, columns.x) * step;
+
+  float found = MEAN ? 0.0 : uintBitsToFloat(0x80000000u | FLOAT_INFINITY);
+  uint elements = real ? uint(rows.y * columns.y) : 0u, wide = max(uint(columns.y), 1u);
+  for (uint e = t; e < elements; e += THREADS) {
+    ivec2 at = first + ivec2(e / wide, e % wide) * step;
+    found = joined(found, x[(plane * p.h + uint(at.x)) * p.w + uint(at.y)]);
+  }
+  if (THREADS > 1u) {
+    shares[me] = found;
+    for (uint half_ = THREADS / 2u; half_ > 0u; half_ /= 2u) {
+      barrier();
+      if (t < half_) {
+        found = joined(found, shares[me + half_]);
+        shares[me] = found;
+      }
+    }
+  }
+  if (t == 0u && real) {
+    if (MEAN) {
+      if (COUNT_PADDING) {
+        rows = inside(corner.x, step.x, kernel_h, size.x + pad_t + int(p.pad_b));
+        columns = inside(corner.y, step.y, kernel_w, size.y + pad_l + int(p.pad_r));
+      }
+      found = divided(found, float(rows.y * columns.y));
+    }
+    y[place] = found;
+  }
+}
