@@ -30,7 +30,7 @@ LAYERS = [
     {"ops"},
     {"integer", "graph"},
     {"onnx"},
-    {"accuracy"},
+    {"accuracy", "tflite"},
     {"bench", "check"},
     {"__init__"},
     {"cli", "__main__"},

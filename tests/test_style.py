@@ -25,6 +25,7 @@ LONG_FUNCTIONS = {
 }
 # Classes of one name in several modules: what tells them apart.
 SHARED_NAMES = {
+    "InferenceSession": "of an ONNX model; and of a .tflite file",
     "Compiler": "of GLSL; and a device of which only the driver's compiler is wanted",
     "Matrices": "the shape of matrices; and what a float product asks of matrix units",
     "Node": "of a model; and of a YAML file",

@@ -259,7 +259,7 @@ def test_what_was_measured_stays(
 ) -> None:
     """A model that fails when it is measured takes no other's times along."""
 
-    monkeypatch.setattr(network, "cpu_session", refusal("ONNX Runtime refuses the model: why"))
+    monkeypatch.setattr(network, "referee", refusal("ONNX Runtime refuses the model: why"))
     kept = tmp_path / "run.json"
     words = ["bench", "linear[M=4,K=4,N=4]", str(model), "--json", str(kept), "--device", "llvmpipe"]
     assert cli.main([*words, *SHORT, "--clock", "submit"]) == 0

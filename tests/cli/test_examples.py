@@ -84,6 +84,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("examples")
     models = ROOT / "examples" / "models"
     shutil.copy(models / "digits.onnx", path / "model.onnx")
+    shutil.copy(models / "digits.tflite", path / "model.tflite")
     shutil.copy(models / "digits.float.onnx", path / "float.onnx")
     images = np.load(models / "digits.npz")["images"]
     np.savez(path / "inputs.npz", x=images[:1, None] / np.float32(16))

@@ -1,8 +1,10 @@
-"""Whole ONNX models: verified, then timed as a whole and node by node, each node beside its floor."""
+"""Whole models: verified, then timed as a whole and node by node, each node beside its floor."""
 
 from __future__ import annotations
 
 import functools
+import importlib.metadata
+import importlib.util
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,14 +23,15 @@ from vkq.check import graph as oracle
 from vkq.errors import ArgumentError, VkqError
 from vkq.graph.executable import Executable
 from vkq.graph.graph import Array, Graph
-from vkq.onnx.cpu import cpu_session, unequal
+from vkq.onnx.cpu import unequal
 from vkq.onnx.feed import held, shapes_of
 from vkq.onnx.protobuf import package
 from vkq.onnx.reader import read
-from vkq.onnx.session import InferenceSession
 from vkq.runtime.device import Device
 from vkq.runtime.tensor import Tensor
 from vkq.select.path import choose_path
+from vkq.tflite.either import referee, session_of
+from vkq.tflite.file import is_tflite
 
 MOST_DISPATCHES = 4096  # whose times are taken one by one
 NODE_RUNS = 20
@@ -40,6 +43,8 @@ def at_batch(path: str, batch: int | None) -> str | bytes:
     """A model's path, or its bytes with another first axis of all inputs and outputs."""
     if batch is None:
         return path
+    if is_tflite(path):
+        raise ArgumentError(f"{path}: --batch is for ONNX models; a .tflite file has its own sizes")
     inputs = [argument.name for argument in read(path).inputs]  # refuses what is no model, in words
     model = package().load(path)
     for value in (*(v for v in model.graph.input if v.name in inputs), *model.graph.output):
@@ -63,7 +68,7 @@ class Network:
         ids: Sequence[str] = (),
     ):
         self.model = at_batch(path, batch)
-        session = InferenceSession(self.model, device)
+        session = session_of(self.model)(self.model, device)
         self.feed = numbers(session, shapes_of(session.model, shapes), ranges_of(ids))
         self.held = {name: held(name, x) for name, x in self.feed.items()}  # as a device has them
         sizes = ",".join(f"{name}={'x'.join(map(str, x.shape))}" for name, x in self.feed.items())
@@ -102,13 +107,13 @@ class Network:
         which."""
         if self.rounds:
             return oracle.run(self.graph, self.held), f"the NumPy reference's to {NEAR:g}"
-        try:
-            import onnxruntime
-        except ImportError:
+        package = "ai_edge_litert" if is_tflite(self.model) else "onnxruntime"
+        if not importlib.util.find_spec(package):
             return oracle.run(self.graph, self.held), "the NumPy reference's"
-        session = cpu_session(self.model, "bench")
-        found = session.run(list(self.graph.outputs), self.feed)
-        return dict(zip(self.graph.outputs, found, strict=True)), f"ONNX Runtime {onnxruntime.__version__}'s"
+        found = referee(self.model, "bench").run(list(self.graph.outputs), self.feed)
+        version = importlib.metadata.version(package)
+        name = "LiteRT" if is_tflite(self.model) else "ONNX Runtime"
+        return dict(zip(self.graph.outputs, found, strict=True)), f"{name} {version}'s"
 
 
 def _far(got: Array, want: Array) -> npt.NDArray[np.bool_]:

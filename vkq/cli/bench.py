@@ -36,6 +36,7 @@ from vkq.cli.common import (
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS
+from vkq.tflite.either import SUFFIXES
 
 EXAMPLES = [
     "vkq bench   # the lists there are",
@@ -131,7 +132,7 @@ def run(options: argparse.Namespace) -> int:
     targets = [file for file in (options.json, options.csv, options.md, options.plot) if file]
     if len({file.absolute() for file in targets}) < len(targets):
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
-    models = [word for word in options.cases if word.endswith(".onnx")]
+    models = [word for word in options.cases if word.endswith(SUFFIXES)]
     if models and (options.peer or options.vs or options.path != "auto"):
         raise ArgumentError(
             "a model is measured on its own path, without peers (benchmarks/networks.py has them): leave"
@@ -221,7 +222,7 @@ def _measure(
             status("")
             say(table.lines(result.rows[rows:], result.comparisons[ratios:], result.failures[failures:]))
             say(nodes.tables(result.nodes[known:], columns(), options.wide))
-    words = [word for word in options.cases if not word.endswith(".onnx")]
+    words = [word for word in options.cases if not word.endswith(SUFFIXES)]
     result.totals = totals(cases.networks(words), result.rows, result.ceilings)
     result.seconds = round(time.perf_counter() - begin, 1)
     say([folded(line, 9) for line in [*table.totals(result.totals), *report.footer(result)]])

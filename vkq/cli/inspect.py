@@ -13,20 +13,20 @@ def register(commands: Parsers) -> None:
         commands,
         "inspect",
         run,
-        "what each node of an ONNX model becomes, and what cannot run on a device; exit code 1 if"
+        "what each node of a model (ONNX or TFLite) becomes, and what cannot run on a device; exit code 1 if"
         " anything cannot",
-        ["vkq inspect model.onnx", "vkq inspect model.onnx --shape x=8x1x8x8"],
+        ["vkq inspect model.onnx", "vkq inspect model.tflite", "vkq inspect model.onnx --shape x=8x1x8x8"],
     )
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL")
     shape_argument(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx.feed import shapes_of
-    from vkq.onnx.reader import read
     from vkq.onnx.report import ahead
+    from vkq.tflite.either import read_model
 
-    model = read(options.model)
+    model = read_model(options.model)
     shapes = shapes_of(model, options.shape)
     for argument in model.inputs:
         print(
@@ -35,6 +35,7 @@ def run(options: argparse.Namespace) -> int:
         )
     for argument in model.outputs:
         print(f"output  {argument.name}: {argument.dtype}{list(argument.shape)}")
-    report = ahead(model, shapes, f"opset {model.opset}, {len(model.nodes)} nodes")
+    kind = f"opset {model.opset}" if model.opset else "TFLite"
+    report = ahead(model, shapes, f"{kind}, {len(model.nodes)} nodes")
     print(report)
     return 1 if any(row.where == "nowhere" for row in report.rows) else 0

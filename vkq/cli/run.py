@@ -1,4 +1,4 @@
-"""``vkq run``: runs an ONNX model; compares it with ONNX Runtime; tells where the time goes."""
+"""``vkq run``: runs a model; compares it with ONNX Runtime or LiteRT; tells where the time goes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ from vkq.cli.inputs import feed_of, input_arguments
 
 SHOWN = 5  # largest scores of an output
 NODES = 20  # of a profile
+REFEREES = ("onnxruntime", "litert")  # of ONNX files, of .tflite files
+COMPARED = {
+    "onnxruntime": "ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in integers on"
+    " x86 too)",
+    "litert": "LiteRT with XNNPACK",
+}
 
 
 def register(commands: Parsers) -> None:
@@ -34,21 +40,22 @@ def register(commands: Parsers) -> None:
         commands,
         "run",
         run,
-        "run an ONNX model; with --compare exit code 1 if an output differs",
+        "run a model (ONNX or TFLite); with --compare exit code 1 if an output differs",
         [
             "vkq run model.onnx -i x=photo.png",
             "vkq run model.onnx --random --compare onnxruntime",
+            "vkq run model.tflite -i photo.png",
             "vkq run model.onnx -i inputs.npz -o outputs.npz --repeat 100",
             "vkq run model.onnx --random --profile --trace trace.json",
         ],
     )
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL")
     input_arguments(parser)
     parser.add_argument("--random", action="store_true", help="random numbers for inputs without a file")
     parser.add_argument("-o", "--output", type=output_file, metavar="FILE.npz", help="where the outputs go")
     device_argument(parser)
-    parser.add_argument("--fallback", choices=["onnxruntime"], help="what runs nodes that the device cannot")
-    parser.add_argument("--compare", choices=["onnxruntime"], help="the same inputs there, byte for byte")
+    parser.add_argument("--fallback", choices=REFEREES, help="what runs nodes that the device cannot")
+    parser.add_argument("--compare", choices=REFEREES, help="the same inputs there, byte for byte")
     parser.add_argument(
         "--repeat", type=whole(1), default=1, metavar="N", help="run N times and tell the times"
     )
@@ -64,10 +71,12 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from vkq.onnx import InferenceSession
+    from vkq.tflite.either import check_referee, session_of
 
+    check_referee(options.model, options.compare, "--compare")
+    check_referee(options.model, options.fallback, "--fallback")
     with status_line() as show:  # of the first run
-        session = InferenceSession(
+        session = session_of(options.model)(
             options.model, options.device, options.fallback,
             progress=lambda made, count: show("" if made == count else f"{made} of {count} pipelines"),
         )  # fmt: skip
@@ -76,10 +85,10 @@ def run(options: argparse.Namespace) -> int:
 
 def run_session(options: argparse.Namespace, session: Any) -> int:
     """What the options ask for, with a session."""
-    from vkq.onnx.cpu import cpu_session
+    from vkq.tflite.either import referee
 
     feed = feed_of(session.model, options)
-    beside = cpu_session(options.model, "--compare onnxruntime") if options.compare else None
+    beside = referee(options.model, f"--compare {options.compare}") if options.compare else None
     if options.explain:
         print(session.explain({name: array.shape for name, array in feed.items()}))
     times = []
@@ -99,7 +108,7 @@ def run_session(options: argparse.Namespace, session: Any) -> int:
         save(options.output, results)
     if options.profile or options.trace:
         profile(session, feed, options.trace, options.repeat)
-    return compare(beside, feed, results) if beside else 0
+    return compare(beside, feed, results, COMPARED[options.compare]) if beside else 0
 
 
 def save(path: Path, arrays: dict[str, Any]) -> None:
@@ -153,14 +162,11 @@ def profile(session: Any, feed: dict[str, Any], trace: Path | None, runs: int) -
             file.write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}))
 
 
-def compare(session: Any, feed: dict[str, Any], results: dict[str, Any]) -> int:
-    """The same inputs through a session of ONNX Runtime's CPU provider."""
+def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: str) -> int:
+    """The same inputs through a session of ONNX Runtime's CPU provider or of LiteRT."""
     from vkq.onnx.cpu import unequal
 
-    print(
-        "compare ONNX Runtime's CPU provider, session.qdqisint8allowed=1 (int8 activations in"
-        " integers on x86 too)"
-    )
+    print(f"compare {what}")
     different = 0
     for name, want in zip(results, session.run(list(results), feed), strict=True):
         got = results[name]

@@ -20,11 +20,11 @@ from vkq.cli.common import Parsers, add_command, device_argument, progress
 from vkq.device.profiles import profile
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
-from vkq.onnx.session import InferenceSession
 from vkq.ops.layer import Layer
 from vkq.runtime.device import Device
 from vkq.select.path import PATHS, choose_path
 from vkq.select.tuner import store, stored, subject
+from vkq.tflite.either import SUFFIXES, session_of
 
 SHOWN = 8  # of the choices of a problem, the fastest ones; --json has all
 
@@ -45,7 +45,7 @@ def register(commands: Parsers) -> None:
     )
     parser.add_argument(
         "problem", nargs="*", metavar="PROBLEM",
-        help="a shape, as `vkq check --list` writes them, or a model (.onnx): the shapes of its layers",
+        help="a shape, as `vkq check --list` writes them, or a model, whose layers have shapes",
     )  # fmt: skip
     device_argument(parser)
     parser.add_argument("--path", choices=PATHS, default="auto", help="tune this path (default: auto)")
@@ -86,9 +86,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _names(device: Device, given: str) -> list[str]:
     """The problems that an argument names: itself, or those of the layers of a model."""
-    if not given.endswith(".onnx"):
+    if not given.endswith(SUFFIXES):
         return [given]
-    session = InferenceSession(given, device)
+    session = session_of(given)(given, device)
     layers: dict[Hashable, Any] = {}
     Executable(session.lowered(session.trial_shapes()), device, layers)
     return [name for layer in layers.values() if isinstance(layer, Layer) for name in layer.problems]

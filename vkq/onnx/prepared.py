@@ -31,7 +31,10 @@ ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT_SHARE = 8  # of the device's memory, an eighth may be that of shapes that were prepared before
 MOST_KEPT = 4096  # shapes: each takes memory of the host, too
-HINT = "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU"
+HINT = (
+    "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU; for a .tflite model it"
+    " is 'litert'"
+)
 
 
 class Executables:

@@ -127,7 +127,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     _check_nibbles(graph, plain, outputs)
     ordered = in_order([node for node, _ in plain], {*(a.name for a in inputs), *reading.constants})
     domains = {id(node): domain for node, domain in plain}
-    for node in _needed(ordered, outputs):
+    for node in needed(ordered, outputs):
         if not read_node(reading, node, domains[id(node)]):
             own = node.inputs[: len(node.inputs) - len(captured(node))]
             plainly = dataclasses.replace(node, inputs=own)
@@ -137,7 +137,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
 
 
-def _needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
+def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:
     """Without what no result needs: it may be anything."""
     needed, kept = {a.name for a in outputs}, []
     for node in reversed(nodes):

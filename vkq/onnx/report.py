@@ -101,7 +101,7 @@ def told(count: int, constant: Iterable[str]) -> str:
 def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:
     """A graph that was recorded on a device: each operator with its shaders, and why they were chosen."""
     if isinstance(executable, Whole):
-        return Report(title, (), (f"the whole model runs on the CPU through ONNX Runtime: {executable.why}",))
+        return Report(title, (), (executable.note,))
     if isinstance(executable, Staged):
         return _staged(executable, layers, title)
     if isinstance(executable, Mixed):

@@ -27,7 +27,7 @@ from .batch import BatchCheck
 from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, columns, groups, trial_shapes
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
-from .reader import read
+from .reader import Model, read
 from .report import Report, explain, told
 from .whole import Whole
 
@@ -57,6 +57,11 @@ class InferenceSession:
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
 
+    FALLBACK = "onnxruntime"
+    _begin: Callable[[], Any] = staticmethod(messages)  # what reading a model imports
+    _parse: Callable[[Any], Model] = staticmethod(read)
+    _whole: Callable[[Any, ModelError], Whole] = Whole
+
     @checked
     def __init__(
         self,
@@ -66,13 +71,13 @@ class InferenceSession:
         constant_inputs: Sequence[str] = (),
         progress: Progress | None = None,
     ):
-        if fallback not in (None, "onnxruntime"):
-            raise ArgumentError(f"fallback is {fallback!r}; it must be None or 'onnxruntime'")
+        if fallback not in (None, self.FALLBACK):
+            raise ArgumentError(f"fallback is {fallback!r}; it must be None or {self.FALLBACK!r}")
         self._fallback = fallback
         self._progress = progress
         self._source = model if fallback else None
         self._which = device.name if isinstance(device, Device) else device
-        reading = messages, lambda: self._read(model, constant_inputs), self._try
+        reading = self._begin, lambda: self._read(model, constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
             opened = _opened(device)
         if self._unread:
@@ -82,11 +87,11 @@ class InferenceSession:
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self._unread: Whole | None = None
         try:
-            self.model = read(model)
+            self.model = self._parse(model)
         except ModelError as error:
             if not self._fallback:
                 raise
-            self._unread = Whole(model, error)
+            self._unread = self._whole(model, error)
             self.model = self._unread.model()
         known = [argument.name for argument in self.model.inputs]
         if unknown := [name for name in constant_inputs if name not in known]:
@@ -114,7 +119,7 @@ class InferenceSession:
             if all(isinstance(dim, int) for a in self.model.inputs for dim in a.shape):
                 if not self._fallback:
                     raise
-                self._unread = Whole(self._source, error)
+                self._unread = self._whole(self._source, error)
 
     def _prepare(self) -> None:
         """What the first run takes and no device is needed for."""
@@ -126,7 +131,7 @@ class InferenceSession:
     def _take(self, device: Device) -> None:
         self.device = device
         source, unread = self._source, self._unread
-        whole = (lambda why: unread or Whole(source, why).told()) if self._fallback else None
+        whole = (lambda why: unread or self._whole(source, why).told()) if self._fallback else None
         self._executables = Executables(
             self.model, device, bool(self._fallback), self._constant, self._progress, whole
         )
@@ -291,8 +296,4 @@ def _opened(device: Device | int | str | None) -> Device:
     return device if isinstance(device, Device) else default_device() if device is None else Device(device)
 
 
-def load(
-    model: Any, device: Device | int | str | None = None, fallback: str | None = None
-) -> InferenceSession:
-    """`InferenceSession`, by another name."""
-    return InferenceSession(model, device, fallback)
+load = InferenceSession  # by another name

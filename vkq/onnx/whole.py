@@ -31,9 +31,14 @@ class Whole:
             raise why from None
         self._types = {one.name: one.type for one in self.session.get_inputs()}
 
+    @property
+    def note(self) -> str:
+        """What runs where, and why."""
+        return f"the whole model runs on the CPU through ONNX Runtime: {self.why}"
+
     def told(self) -> Whole:
         """Itself, with a warning."""
-        warn(f"the whole model runs on the CPU through ONNX Runtime: {self.why}")
+        warn(self.note)
         return self
 
     def model(self) -> Model:

@@ -1,0 +1,74 @@
+"""What LiteRT with XNNPACK answers to the models of the tests, kept beside this file: the tests then need no
+LiteRT. ``python -m tests.tflite.answers`` makes the file anew, with the package ai-edge-litert."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from vkq.tflite.file import parse
+from vkq.tflite.litert import Litert
+
+from .networks import NETWORKS
+from .operators import OPERATORS, Case, operator_case
+
+FILE = Path(__file__).with_name("answers.npz")
+SEEDS = 4  # models of each operator; the last one is of uint8 where the operator has that
+
+
+def network_case(name: str) -> Case:
+    """A network and numbers for its inputs."""
+    data, rng = NETWORKS[name](), np.random.default_rng(7)
+    file = parse(data)
+    tensors = [file.tensors[n] for n in file.inputs]
+    return data, [
+        rng.integers(-128, 128, t.shape).astype(t.dtype)
+        if t.dtype == "int8"
+        else rng.normal(size=t.shape).astype(t.dtype)
+        for t in tensors
+    ]
+
+
+def cases() -> Iterator[tuple[str, Case]]:
+    """All models that are kept, by name."""
+    for op in OPERATORS:
+        for seed in range(SEEDS):
+            yield f"{op}-{seed}", operator_case(op, seed)
+    for name in NETWORKS:
+        yield name, network_case(name)
+
+
+def digest(case: Case) -> str:
+    """Of a model and its inputs: an answer is that to these."""
+    parts = [case[0], *(array.tobytes() for array in case[1])]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def answer(case: Case) -> list[np.ndarray]:
+    """LiteRT's."""
+    session = Litert(case[0], "this test")
+    names = [session.names[n] for n in session.file.inputs]
+    return session.run(None, dict(zip(names, case[1], strict=True)))
+
+
+def kept() -> dict[str, np.ndarray]:
+    """The answers by digest and number of the output."""
+    with np.load(FILE) as file:
+        return {name: file[name] for name in file.files}
+
+
+def main() -> None:
+    found = {}
+    for name, case in cases():
+        for i, array in enumerate(answer(case)):
+            found[f"{digest(case)}/{i}"] = array
+        print(name)
+    np.savez_compressed(FILE, **found)
+    print(f"{FILE}: {len(found)} answers, {FILE.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()

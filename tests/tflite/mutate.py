@@ -1,0 +1,56 @@
+"""Files damaged at random. ``python -m tests.tflite.mutate COUNT`` reads so many, which may raise ModelError
+alone."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections import Counter
+
+import numpy as np
+
+EXTREME = (0, 1, 2, 3, 4, 127, 128, 255, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+
+
+def mutated(data: bytes, seed: int) -> bytes:
+    """Bytes changed, words set to extreme numbers, parts cut off, doubled or moved."""
+    rng, out = np.random.default_rng(seed), bytearray(data)
+    for _ in range(int(rng.integers(1, 6))):
+        at = int(rng.integers(0, max(len(out) - 4, 1)))
+        kind = int(rng.integers(0, 12))
+        if kind < 5:
+            out[at] = int(rng.integers(0, 256))
+        elif kind < 9:
+            word = at // 4 * 4
+            struct.pack_into("<I", out, word, int(rng.choice(EXTREME)) if kind < 8 else word)
+        elif kind == 9 and rng.integers(0, 4) == 0:
+            del out[at:]
+            out.extend(bytes(max(8 - len(out), 0)))
+        else:
+            size = int(rng.integers(1, 40))
+            to = int(rng.integers(0, max(len(out) - size, 1)))
+            out[to : to + size] = out[at : at + size]
+    return bytes(out)
+
+
+def main(count: int) -> None:
+    from vkq.errors import ModelError
+    from vkq.tflite import read
+
+    from .networks import NETWORKS
+    from .operators import OPERATORS, operator_case
+
+    sources = [operator_case(op, 1)[0] for op in OPERATORS] + [make() for make in NETWORKS.values()]
+    found: Counter[str] = Counter()
+    for seed in range(count):
+        try:
+            model = read(mutated(sources[seed % len(sources)], seed))
+            model.known({a.name: a.shape for a in model.inputs})  # type: ignore[misc]
+            found["read"] += 1
+        except ModelError:
+            found["refused"] += 1
+    print(dict(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,74 @@
+"""Every operator over its attributes, and whole networks: LiteRT's bytes, on the device."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import vkq
+import vkq.onnx
+import vkq.tflite
+from vkq.tflite import InferenceSession
+
+from .answers import SEEDS, digest, kept, network_case
+from .digits import MODELS, digits
+from .networks import NETWORKS
+from .operators import OPERATORS, Case, operator_case
+
+answers = functools.cache(kept)
+
+
+def check(case: Case, device: vkq.Device) -> InferenceSession:
+    """All outputs are those that LiteRT gave."""
+    session = InferenceSession(case[0], device)
+    feed = dict(zip([a.name for a in session.model.inputs], case[1], strict=True))
+    for i, got in enumerate(session.run(None, feed)):
+        want = answers()[
+            f"{digest(case)}/{i}"
+        ]  # a KeyError: the case has changed; python -m tests.tflite.answers
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got, want)
+    return session
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("op", OPERATORS)
+def test_operator(op: str, seed: int, device: vkq.Device) -> None:
+    check(operator_case(op, seed), device)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_network(name: str, device: vkq.Device) -> None:
+    """Channels come first once, before the first convolution, and never again."""
+    case = network_case(name)
+    session = check(case, device)
+    rows = session.explain().rows
+    assert {row.where for row in rows} == {"device"}
+    assert sum(row.operator == "Transpose" for row in rows) == NETWORKS[name].transposes
+
+
+def test_other_shapes(device: vkq.Device) -> None:
+    """A network for another size of image is read anew from the same file."""
+    data, (x,) = network_case("mobilenet_v2")
+    interpreter = vkq.tflite.Interpreter(model_content=data, device=device)
+    interpreter.resize_tensor_input(0, (2, *x.shape[1:]))
+    interpreter.set_tensor(0, np.concatenate([x, x[:, ::-1]]))
+    interpreter.invoke()
+    (detail,) = interpreter.get_output_details()
+    got = interpreter.get_tensor(detail["index"])
+    want = InferenceSession(data, device).run(None, {"input": x})[0]
+    assert got.shape == (2, 21)
+    np.testing.assert_array_equal(got[:1], want)
+
+
+def test_example(device: vkq.Device) -> None:
+    """The example's file is what its script makes; its scores are those of the ONNX model it is made from."""
+    data = (MODELS / "digits.tflite").read_bytes()
+    assert data == digits()
+    images = np.load(MODELS / "digits.npz")["images"][:40].astype(np.float32) / 16
+    interpreter = vkq.tflite.Interpreter(model_content=data, device=device)
+    got = interpreter.get_signature_runner()(image=images[..., None])["scores"]
+    want = vkq.onnx.InferenceSession(str(MODELS / "digits.onnx"), device).run(None, {"x": images[:, None]})[0]
+    np.testing.assert_array_equal(got, want)

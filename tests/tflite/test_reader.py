@@ -1,0 +1,115 @@
+"""Broken and hostile files: a typed error that says what is wrong, never anything else."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from vkq.errors import ModelError, UnsupportedModelError
+from vkq.tflite import InferenceSession, read
+from vkq.tflite.either import read_model
+from vkq.tflite.file import is_tflite
+
+from .mutate import mutated
+from .networks import NETWORKS
+from .operators import operator_case
+from .writer import Writer, serialized
+
+
+def model(**more: Any) -> dict[str, Any]:
+    w = Writer()
+    x, y = w.tensor((1, 2), "float32"), w.tensor((1, 2), "float32")
+    w.operator("EXP", [x], [y])
+    graph = {"tensors": w.tensors, "inputs": [x], "outputs": [y], "operators": w.operators}
+    return {"version": 3, "operator_codes": w.codes, "subgraphs": [graph], "buffers": w.buffers, **more}
+
+
+def changed(**more: Any) -> bytes:
+    """The model with other fields of its graph."""
+    made = model()
+    made["subgraphs"][0].update(more)
+    return serialized(made)
+
+
+def test_a_small_model() -> None:
+    found = read(serialized(model()))
+    assert [a.name for a in found.inputs] == ["t0"]
+    assert [node.op for node in found.nodes] == ["Exp"]
+
+
+CASES: dict[str, tuple[bytes, str]] = {
+    "identifier": (b"\x10\0\0\0ONNX" + bytes(40), "not a .tflite model"),
+    "empty": (b"", "not a .tflite model"),
+    "root": (b"\xff\xff\xff\x7fTFL3" + bytes(40), "the file has 48"),
+    "graphs": (serialized(model(subgraphs=[])), "0 subgraphs"),
+    "two graphs": (serialized(model(subgraphs=model()["subgraphs"] * 2)), "2 subgraphs"),
+    "buffer": (changed(tensors=[{"shape": [1], "buffer": 9}] * 2), "is in buffer 9; there are 1"),
+    "sizes": (changed(tensors=[{"shape": [-1]}] * 2), "sizes of 0 or more"),
+    "axes": (changed(tensors=[{"shape": [1] * 9}] * 2), "8 axes at most"),
+    "inputs": (changed(inputs=[2]), "SubGraph.inputs has tensor 2; there are 2"),
+    "outputs": (changed(outputs=[]), "no results"),
+    "operator": (changed(operators=[{"inputs": [0], "outputs": [7]}]), "Operator.outputs has tensor 7"),
+    "code": (changed(operators=[{"opcode_index": 4, "inputs": [0], "outputs": [1]}]), "code 4; there are 1"),
+    "unmade": (changed(operators=[]), "nothing makes"),
+    "cycle": (changed(operators=[{"inputs": [1], "outputs": [1]}]), "nothing makes"),
+    "twice": (changed(operators=[{"inputs": [0], "outputs": [1]}] * 2), "there already"),
+    "type": (changed(tensors=[{"shape": [2]}, {"shape": [2], "type": 9}]), "is int8 in the file"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_broken(name: str) -> None:
+    data, message = CASES[name]
+    with pytest.raises(ModelError, match=message):
+        read(data)
+
+
+def test_constants_have_their_size() -> None:
+    w = Writer()
+    x = w.tensor((2, 2), "int8", 0.5, data=np.zeros(3, np.int8))
+    y = w.tensor((2, 2), "int8", 0.5)
+    w.operator("RELU", [x], [y])
+    with pytest.raises(ModelError, match=r"has 3 bytes; int8\[2, 2\] takes 4"):
+        read(w.file([], [y]))
+
+
+def test_unknown_operators_are_listed(any_device: Any) -> None:
+    w = Writer()
+    x, y, z = (w.tensor((1, 2), "int8", 0.5) for _ in range(3))
+    w.operator("TFLite_Detection_PostProcess", [x], [y])
+    w.operator("SIGN", [y], [z])
+    with pytest.raises(UnsupportedModelError, match=r"TFLite_Detection_PostProcess '#0'") as caught:
+        InferenceSession(w.file([x], [z]), any_device)
+    assert "for a .tflite model it is 'litert'" in str(caught.value)
+
+
+def test_format_is_known_by_the_file(tmp_path: Path) -> None:
+    data = serialized(model())
+    path = tmp_path / "network.bin"
+    path.write_bytes(data)
+    assert is_tflite(path)
+    assert is_tflite(data)
+    assert is_tflite("missing.tflite")
+    assert not is_tflite("missing.onnx")
+    assert [node.op for node in read_model(str(path)).nodes] == ["Exp"]
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        read("missing.tflite")
+
+
+@pytest.mark.parametrize("start", range(0, 200, 50))
+def test_mutated_files(start: int) -> None:
+    """Damaged anywhere: read, or a ModelError."""
+    sources = [
+        operator_case("CONV_2D", 1)[0],
+        operator_case("CONCATENATION", 0)[0],
+        NETWORKS["mobilenet_v2"](),
+    ]
+    for seed in range(start, start + 50):
+        data = mutated(sources[seed % 3], seed)
+        with contextlib.suppress(ModelError):
+            found = read(data)
+            found.known({a.name: a.shape for a in found.inputs})

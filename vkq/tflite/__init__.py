@@ -1,0 +1,14 @@
+"""TFLite models on Vulkan devices, with the bytes of LiteRT and XNNPACK.
+
+    session = vkq.tflite.InferenceSession("model.tflite")
+    (scores,) = session.run(None, {"serving_default_x:0": image})
+
+`Interpreter` has the methods of LiteRT's. Needs no further package. Imported with ``import vkq.tflite``.
+"""
+
+from ..errors import ModelError, UnsupportedModelError
+from .interpreter import Interpreter
+from .reader import read
+from .session import InferenceSession
+
+__all__ = ["InferenceSession", "Interpreter", "ModelError", "UnsupportedModelError", "read"]

@@ -1,0 +1,150 @@
+"""The referee's arithmetic on 8-bit numbers, in NumPy: XNNPACK's where LiteRT gives it the operator, else
+that of LiteRT's own kernels. Both are public; each function says whose it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.qparams import QParams
+
+Array = npt.NDArray[Any]
+SUM_BITS = 20  # of the larger multiplier of a sum
+
+
+def every(q: QParams) -> npt.NDArray[np.int64]:
+    """All numbers of a type, from the least."""
+    return np.arange(q.qmin, q.qmax + 1)
+
+
+def stored(values: Array, q: QParams) -> Array:
+    """Whole numbers as those of the type, saturated."""
+    return np.asarray(np.clip(values, q.qmin, q.qmax).astype(q.dtype))
+
+
+def bounds_of(limits: tuple[float, float], y: QParams) -> tuple[float, float] | None:
+    """A fused activation: real bounds whose quantized form is the referee's,
+    ``round_half_even(limit / y_scale + y_zp)``; None where neither cuts anything off."""
+    if limits == (-math.inf, math.inf):
+        return None
+    whole = []
+    for limit in limits:
+        with np.errstate(over="ignore"):
+            q = np.rint(np.float32(limit) / np.float32(y.scale) + np.float32(y.zero_point))
+        whole.append(int(np.clip(q, y.qmin, y.qmax)))
+    if whole == [y.qmin, y.qmax]:
+        return None
+    low, high = ((q - y.zero_point) * y.scale for q in whole)
+    return (low, high)
+
+
+def clamped(table: Array, limits: tuple[float, float] | None, y: QParams) -> Array:
+    """A table within the bounds of `bounds_of`."""
+    if limits is None:
+        return table
+    low, high = (round(v / y.scale) + y.zero_point for v in limits)
+    return np.asarray(np.clip(table, low, high).astype(table.dtype))
+
+
+def sum_table(a: QParams, b: QParams, y: QParams, subtract: bool) -> Array:
+    """XNNPACK's ``qs8_vadd``: [a, b], two multipliers of 21 bits at most, and one shift."""
+    ra, rb = (np.float32(q.scale) / np.float32(y.scale) for q in (a, b))
+    shift = SUM_BITS - (math.frexp(max(ra, rb))[1] - 1)
+    ma, mb = (int(np.rint(np.ldexp(np.float64(r), shift))) for r in (ra, rb))
+    mb = -mb if subtract else mb
+    left, right = (every(a) - a.zero_point) * ma, (every(b) - b.zero_point) * mb
+    total = left[:, np.newaxis] + right[np.newaxis, :] + (1 << (shift - 1))
+    return stored((total >> shift) + y.zero_point, y)
+
+
+def fixed_multiplier(real: float) -> tuple[int, int]:
+    """(whole, shift) of LiteRT's kernels: ``real`` is about ``whole * 2**(shift - 31)``.
+
+    >>> fixed_multiplier(0.75)
+    (1610612736, 0)
+    """
+    if real == 0:
+        return 0, 0
+    fraction, shift = math.frexp(real)
+    whole = math.floor(fraction * 2**31 + 0.5)
+    if whole == 2**31:
+        whole, shift = whole // 2, shift + 1
+    return (0, 0) if shift < -31 else (whole, shift)
+
+
+def by_fixed(values: Array, whole: int, shift: int) -> Array:
+    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, then a shift; both round half away
+    from zero."""
+    moved = np.asarray(values, np.int64) << max(shift, 0)
+    product = moved * whole
+    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
+    high = np.trunc((product + nudge) / 2**31).astype(np.int64)
+    return rounding_shift(high, max(-shift, 0))
+
+
+def rounding_shift(values: Array, shift: int) -> Array:
+    """``round_half_away(values / 2**shift)``."""
+    mask = (1 << shift) - 1
+    rest, threshold = values & mask, (mask >> 1) + (values < 0)
+    return np.asarray((values >> shift) + (rest > threshold))
+
+
+def requantized(x: QParams, y: QParams) -> Array:
+    """XNNPACK's conversion between two of one type, 8 bits of fraction; the slope's sign as it has it."""
+    factor = int(np.rint(np.float32(-256) * (np.float32(x.scale) / np.float32(y.scale))))
+    return stored(_eighths((x.zero_point - every(x)) << 7, factor) + y.zero_point, y)
+
+
+def leaky(x: QParams, y: QParams, alpha: float) -> Array:
+    """XNNPACK's ``vlrelu``: as `requantized`, with a slope of its own below the zero point."""
+    scale = np.float32(x.scale) / np.float32(y.scale)
+    above, below = (int(np.rint(np.float32(-256) * s)) for s in (scale, scale * np.float32(alpha)))
+    numbers = every(x)
+    factor = np.where(numbers > x.zero_point, above, below)
+    return stored(_eighths((x.zero_point - numbers) << 7, factor) + y.zero_point, y)
+
+
+def _eighths(values: Array, factor: Any) -> Array:
+    return np.asarray((values * factor + 0x4000) >> 15)
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-np.clip(x, -700, 700))))
+
+
+# XNNPACK's (ELU, LOGISTIC, TANH) and LiteRT's own, all by a table: the correctly rounded function, divided by
+# the scale, rounded.
+REAL: dict[str, Callable[[Array], Array]] = {
+    "LOGISTIC": _sigmoid,
+    "TANH": np.tanh,
+    "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "EXP": np.exp,
+    "LOG": np.log,
+}
+
+
+def real_table(op: str, x: QParams, y: QParams) -> Array:
+    """A function of one number: ``round_half_even(f(x_scale * (x_q - x_zp)) / y_scale) + y_zp``."""
+    with np.errstate(all="ignore"):
+        real = (every(x) - x.zero_point).astype(np.float32) * np.float32(x.scale)
+        values = REAL[op](real.astype(np.float64)).astype(np.float32) / np.float32(y.scale)
+        return stored(np.rint(values).astype(np.float64) + y.zero_point, y)
+
+
+def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
+    """LiteRT's own ``QuantizedReluX``: its bounds are rounded half away from zero."""
+    whole, shift = fixed_multiplier(x.scale / y.scale)
+    values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
+    low, high = y.qmin, y.qmax
+    for limit in limits:
+        if math.isfinite(limit):
+            step = np.float32(limit) / np.float32(y.scale)
+            bound = int(np.trunc(step + np.copysign(np.float32(0.5), step))) + y.zero_point
+            low, high = (max(low, bound), high) if limit == limits[0] else (low, min(high, bound))
+    return stored(np.clip(values, low, max(low, high)), y)

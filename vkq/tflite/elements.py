@@ -1,0 +1,180 @@
+"""Element-wise operators of a file: on 8-bit numbers tables by the referee's formula, on floats the graph's
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Array
+from ..numerics.elementwise import BinaryOp, binary_table
+from ..numerics.qparams import QParams
+from . import arithmetic
+from .arithmetic import bounds_of, clamped, every, stored
+from .file import FileOperator
+from .layers import BYTES, activated, quantized_pair, real_range
+from .lowering import Lowering, Unsupported
+
+FLOATS = ("float32", "float16")
+RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
+
+
+def pair_names(low: Lowering, numbers: Sequence[int]) -> tuple[list[str], bool]:
+    """The values of element-wise operands in one order, and whether that is with channels first."""
+    rank = max(len(low.shape(n)) for n in numbers)
+    first = rank == 4 and low.channels_first(numbers)
+    return [low.of(n, first) for n in numbers], first
+
+
+def binary(op: BinaryOp) -> Callable[[Lowering, FileOperator, str], None]:
+    """ADD, SUB, MUL: XNNPACK's sums have multipliers of their own; a table says them where vkq's differ."""
+
+    def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
+        numbers, y = operator.inputs[:2], operator.outputs[0]
+        limits = real_range(operator, activation)
+        names, first = pair_names(low, numbers)
+        if low.dtype(numbers[0]) not in BYTES:
+            name = activated(low, low.emit(op.capitalize(), names), limits)
+        else:
+            a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
+            name = _quantized_binary(low, op, names, (a, b, q), bounds_of(limits, q))
+        low.give(y, name, first)
+
+    return rule
+
+
+def _quantized_binary(
+    low: Lowering, op: BinaryOp, names: list[str], q: tuple[QParams, QParams, QParams], limits: Any
+) -> str:
+    a, b, y = q
+    if op == "mul":
+        return low.emit("mul", names, a=a, b=b, y=y, activation=limits)
+    table = clamped(arithmetic.sum_table(a, b, y, op == "sub"), limits, y)
+    if np.array_equal(binary_table(op, a, b, y, limits).T, table):
+        return low.emit(op, names, a=a, b=b, y=y, activation=limits)
+    return low.emit("lookup2", names, table=table)
+
+
+def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
+    """MAXIMUM, MINIMUM: of the numbers as they are stored."""
+
+    def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
+        numbers, y = operator.inputs[:2], operator.outputs[0]
+        names, first = pair_names(low, numbers)
+        if low.dtype(numbers[0]) not in BYTES:
+            name = low.emit("Min" if smaller else "Max", names)
+        else:
+            a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
+            if not a == b == q:
+                raise Unsupported(
+                    f"its operands and its result have {a}, {b} and {q}; LiteRT takes equal ones"
+                )
+            choose = np.minimum if smaller else np.maximum
+            name = low.emit("lookup2", names, table=stored(choose(every(a)[:, None], every(a)[None]), a))
+        low.give(y, name, first)
+
+    return rule
+
+
+def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
+    """A function of one 8-bit number."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    first = low.channels_first([x])
+    low.give(y, low.emit("lookup", [low.of(x, first)], table=table), first)
+
+
+def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -> None:
+    """A function of one float."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    first = low.channels_first([x])
+    low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)
+
+
+REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
+    "LOGISTIC": ("Sigmoid", {}), "TANH": ("Tanh", {}), "ELU": ("Elu", {}), "EXP": ("Exp", {}),
+    "LOG": ("Log", {}), "ABS": ("Abs", {}), "NEG": ("Neg", {}), "SQRT": ("Sqrt", {}), "FLOOR": ("Floor", {}),
+    "CEIL": ("Ceil", {}), "ROUND": ("Round", {}), "SIN": ("Sin", {}), "COS": ("Cos", {}),
+    "HARD_SWISH": ("HardSwish", {}),
+}  # fmt: skip
+
+
+def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """Functions of one number."""
+    x, op = operator.inputs[0], operator.op
+    if low.dtype(x) in FLOATS:
+        if op == "GELU":
+            return by_node(
+                low, operator, "Gelu", approximate="tanh" if operator.options["approximate"] else "none"
+            )
+        return by_node(low, operator, REAL_NODES[op][0], **REAL_NODES[op][1])
+    if op not in arithmetic.REAL or operator.options.get("approximate"):
+        raise Unsupported(f"vkq has no table by LiteRT's formula for {op} on {low.dtype(x)}")
+    return by_table(low, operator, arithmetic.real_table(op, *_two(low, operator)))
+
+
+def _two(low: Lowering, operator: FileOperator) -> tuple[QParams, QParams]:
+    x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
+    if x.dtype != y.dtype:
+        raise Unsupported(f"x is {x.dtype} and y {y.dtype}; they must be one type")
+    return x, y
+
+
+def relu(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """RELU, RELU6, RELU_N1_TO_1."""
+    limits = real_range(operator, operator.op)
+    if low.dtype(operator.inputs[0]) in BYTES:
+        return by_table(low, operator, arithmetic.bounded(*_two(low, operator), limits))
+    x, y = operator.inputs[0], operator.outputs[0]
+    first = low.channels_first([x])
+    return low.give(y, activated(low, low.of(x, first), limits), first)
+
+
+def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """LEAKY_RELU."""
+    alpha = float(operator.options["alpha"])
+    if low.dtype(operator.inputs[0]) in BYTES:
+        return by_table(low, operator, arithmetic.leaky(*_two(low, operator), alpha))
+    return by_node(low, operator, "LeakyRelu", alpha=alpha)
+
+
+def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """QUANTIZE: XNNPACK multiplies floats by the scale's reciprocal."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    q = low.q(y)
+    if low.dtype(x) in BYTES:
+        return by_table(low, operator, arithmetic.requantized(*_two(low, operator)))
+    first = low.channels_first([x])
+    factor = low.constant(np.float32(1) / np.float32(q.scale), "reciprocal")
+    name = low.emit("Mul", [low.of(x, first), factor])
+    unit = QParams(1.0, q.zero_point, q.dtype)
+    return low.give(y, low.emit("quantize", [name], y=unit), first)
+
+
+def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """DEQUANTIZE; of a float16 constant, the numbers in float32."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    if low.dtype(x) == "float16":
+        if x in low.arrays:
+            low.arrays[y] = low.arrays[x].astype(np.float32)
+            return None
+        return by_node(low, operator, "Cast", to="float32")
+    if x in low.arrays:
+        tensor = low.tensor(x)
+        if tensor.scales.size not in (1, low.arrays[x].shape[tensor.axis] if low.arrays[x].ndim else 1):
+            raise Unsupported(f"{tensor.name!r} has {tensor.scales.size} scales")
+        along = [1] * low.arrays[x].ndim
+        if tensor.scales.size > 1:
+            along[tensor.axis] = -1
+        points, scales = tensor.zero_points.reshape(along), tensor.scales.reshape(along)
+        low.arrays[y] = (low.arrays[x].astype(np.int64) - points).astype(np.float32) * scales
+        return None
+    return by_node(low, operator, "dequantize", x=low.q(x))
+
+
+RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
+    "ADD": binary("add"), "SUB": binary("sub"), "MUL": binary("mul"), "MAXIMUM": greatest(False),
+    "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "QUANTIZE": quantize, "DEQUANTIZE": dequantize,
+    **dict.fromkeys(RELUS, relu), **dict.fromkeys([*REAL_NODES, "GELU"], unary),
+}  # fmt: skip

@@ -1,0 +1,233 @@
+"""A .tflite file as tensors and operators, each checked; what they mean is `lowering`'s."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from ..graph.graph import LARGEST_BYTES
+from .flatbuffer import FlatTable
+from .schema import CUSTOM, OLD_CODES, OPERATORS, OPTIONS, TYPES
+
+Array = npt.NDArray[Any]
+IDENTIFIER = b"TFL3"  # bytes 4 to 8
+MOST_AXES = 8
+OUTSIDE = 1  # a buffer's offset above this lies behind the flatbuffer: files above 2 GB
+_KINDS = {number: kind for kind, (number, _) in OPTIONS.items()}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileTensor:
+    """A tensor of the file. ``signature`` has -1 where a size is open. ``data`` is None where it is computed.
+    ``why`` says what vkq cannot read of it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    signature: tuple[int, ...]
+    scales: Array
+    zero_points: Array
+    axis: int
+    data: Array | None
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileOperator:
+    """An operator of the file; an input of -1 is left out."""
+
+    op: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    options: Mapping[str, Any]
+    place: str
+
+    def __str__(self) -> str:
+        return f"{self.op} {self.place}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class File:
+    """The first subgraph of a file. signatures: for each key the inputs and outputs, as names with numbers of
+    tensors."""
+
+    tensors: tuple[FileTensor, ...]
+    operators: tuple[FileOperator, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    signatures: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
+    name: str
+
+
+def is_tflite(model: Any) -> bool:
+    """Whether a path or bytes are a .tflite model, by the file's identifier; else by a path's suffix.
+
+    >>> is_tflite(b"....TFL3"), is_tflite("model.onnx")
+    (True, False)
+    """
+    if isinstance(model, (bytes, bytearray, memoryview)):
+        return bytes(model[4:8]) == IDENTIFIER
+    if not isinstance(model, (str, os.PathLike)):
+        return False
+    path = Path(model)
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(8)[4:] == IDENTIFIER:
+                return True
+    return path.suffix == ".tflite"
+
+
+def parse(model: Any) -> File:
+    """Read a path or bytes.
+
+    Raises ModelError for what is no .tflite model or breaks its rules, OSError where it cannot be read.
+    """
+    data = _bytes(model)
+    if data[4:8] != IDENTIFIER:
+        raise ModelError(f"not a .tflite model: bytes 4 to 8 are {bytes(data[4:8])!r}, not {IDENTIFIER!r}")
+    root = FlatTable(data, int.from_bytes(data[:4], "little"), "Model")
+    graphs = root.tables("subgraphs")
+    if len(graphs) != 1:
+        raise ModelError(f"the model has {len(graphs)} subgraphs; vkq reads models of one")
+    (graph,), buffers = graphs, root.tables("buffers")
+    tensors = tuple(_tensor(t, i, buffers, data) for i, t in enumerate(graph.tables("tensors")))
+    codes = [_code(code) for code in root.tables("operator_codes")]
+    operators = tuple(
+        _operator(one, i, codes, len(tensors)) for i, one in enumerate(graph.tables("operators"))
+    )
+    inputs, outputs = (_numbers(graph, name, len(tensors)) for name in ("inputs", "outputs"))
+    if not outputs:
+        raise ModelError("the model has no results")
+    signatures = {
+        one.text("signature_key"): (_map(one, "inputs", inputs), _map(one, "outputs", outputs))
+        for one in root.tables("signature_defs")
+        if one.number("subgraph_index") == 0
+    }
+    return File(tensors, operators, inputs, outputs, signatures, graph.text("name"))
+
+
+def _bytes(model: Any) -> memoryview:
+    if isinstance(model, (str, os.PathLike)):
+        path = Path(model)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: there is no such file (a model is a regular file)")
+        model = path.read_bytes()
+    if not isinstance(model, (bytes, bytearray, memoryview)):
+        raise ModelError(f"the model is a {type(model).__name__}; give a path or bytes")
+    return memoryview(bytes(model))  # later writes to the caller's bytes have no effect
+
+
+def _code(code: FlatTable) -> str:
+    number = max(code.number("deprecated_builtin_code"), code.number("builtin_code"))
+    if code.number("deprecated_builtin_code") < OLD_CODES:
+        number = code.number("deprecated_builtin_code") or number
+    if number == CUSTOM:
+        return code.text("custom_code") or "CUSTOM"
+    return OPERATORS.get(number, f"operator {number}")
+
+
+def _numbers(table: FlatTable, name: str, count: int, optional: bool = False) -> tuple[int, ...]:
+    """Numbers of tensors."""
+    found = tuple(table.array(name).tolist())
+    least = -1 if optional else 0
+    for number in found:
+        if not least <= number < count:
+            raise ModelError(f"{table.kind}.{name} has tensor {number}; there are {count}")
+    return found
+
+
+def _map(signature: FlatTable, name: str, known: tuple[int, ...]) -> dict[str, int]:
+    found = {one.text("name"): one.number("tensor_index") for one in signature.tables(name)}
+    for text, number in found.items():
+        if number not in known:
+            raise ModelError(f"the signature's {text!r} is tensor {number}; the model's {name} are {known}")
+    return found
+
+
+def _operator(one: FlatTable, index: int, codes: list[str], count: int) -> FileOperator:
+    code = one.number("opcode_index")
+    if code >= len(codes):
+        raise ModelError(f"operator {index} has code {code}; there are {len(codes)}")
+    inputs, outputs = _numbers(one, "inputs", count, True), _numbers(one, "outputs", count)
+    kind = _KINDS.get(one.number("builtin_options_type"), "")
+    table = one.table("builtin_options", kind) if kind else None
+    return FileOperator(codes[code], inputs, outputs, table.options() if table else {}, f"#{index}")
+
+
+def _tensor(one: FlatTable, index: int, buffers: list[FlatTable], data: memoryview) -> FileTensor:
+    shape = tuple(one.array("shape").tolist())
+    signature = tuple(one.array("shape_signature").tolist()) or shape
+    number, name = one.number("type"), one.text("name") or f"tensor {index}"
+    dtype = TYPES.get(number, "")
+    why = "" if dtype else f"its type has number {number}; vkq reads {', '.join(TYPES.values())}"
+    if len(shape) > MOST_AXES or min(shape, default=1) < 0 or len(signature) != len(shape):
+        raise ModelError(
+            f"tensor {name!r} has shape {shape} and signature {signature}; both must have the same"
+            f" {MOST_AXES} axes at most, and sizes of 0 or more"
+        )
+    if one.table("sparsity") is not None:
+        why = "it is sparse; vkq reads dense tensors"
+    if one.number("is_variable"):
+        why = "it is a variable, which keeps its value from run to run"
+    stored = None if why else _stored(one, name, dtype, shape, buffers, data)
+    scales, points, axis, custom = _quantization(one.table("quantization"), name, shape)
+    dtype = "int8" if dtype == "int4" else dtype
+    return FileTensor(name, dtype, shape, signature, scales, points, axis, stored, why or custom)
+
+
+def _quantization(one: FlatTable | None, name: str, shape: tuple[int, ...]) -> tuple[Array, Array, int, str]:
+    """Scales, zero points, their axis, and why they cannot be read."""
+    none = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
+    if one is None:
+        return (*none, "")
+    if one.number("details_type"):
+        return (*none, "its quantization has details of its own (blocks), which vkq does not know")
+    scales = one.array("scale").astype(np.float32)
+    points, axis = one.array("zero_point").astype(np.int64), one.number("quantized_dimension")
+    if scales.size and points.size in (0, 1):
+        points = np.full(scales.size, points[0] if points.size else 0)
+    sizes = {1} | ({shape[axis]} if 0 <= axis < len(shape) else set())
+    if scales.size and (scales.size not in sizes or points.size != scales.size):
+        raise ModelError(
+            f"tensor {name!r} has {scales.size} scales and {points.size} zero points along axis {axis}; its"
+            f" shape is {shape}: there must be one for all, or one for each slice"
+        )
+    return scales, points, axis, ""
+
+
+def _stored(
+    one: FlatTable, name: str, dtype: str, shape: tuple[int, ...], buffers: list[FlatTable], data: memoryview
+) -> Array | None:
+    """The numbers of a constant."""
+    number = one.number("buffer")
+    if number >= len(buffers):
+        raise ModelError(f"tensor {name!r} is in buffer {number}; there are {len(buffers)}")
+    buffer = buffers[number]
+    raw: Array = buffer.array("data")
+    offset, size = buffer.number("offset"), buffer.number("size")
+    if offset > OUTSIDE:
+        if offset + size > len(data):
+            raise ModelError(f"buffer {number} is bytes {offset} to {offset + size} of {len(data)}")
+        raw = np.frombuffer(data, np.uint8, size, offset)
+    if not raw.size:
+        return None
+    count = math.prod(shape)
+    width = 0.5 if dtype == "int4" else np.dtype(dtype).itemsize
+    wanted = math.ceil(count * width)
+    if raw.size != wanted or wanted > LARGEST_BYTES:
+        raise ModelError(
+            f"tensor {name!r}: buffer {number} has {raw.size} bytes; {dtype}{list(shape)} takes {wanted}"
+        )
+    if dtype == "int4":  # the lower half first
+        nibbles = np.stack([raw & 15, raw >> 4], -1).reshape(-1)[:count].astype(np.int8)
+        return np.asarray((nibbles ^ 8) - 8, np.int8).reshape(shape)
+    numbers = raw.view(np.dtype(dtype).newbyteorder("<")).astype(dtype, copy=False)
+    return np.asarray(numbers.reshape(shape))

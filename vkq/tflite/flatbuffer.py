@@ -1,0 +1,119 @@
+"""Flatbuffers, read by the schema's facts; every offset is checked before it is followed.
+
+A table begins with the distance to its vtable, which has its own size, the table's, and the offset of each
+field in the table (0: it has its default). What is no scalar is a distance from its field, forward. A vector
+begins with its length. Distances and lengths may say anything in a hostile file: all bytes that are read lie
+in the file, and no vector is longer than the file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ModelError
+from .schema import OPTIONS, SCALARS, TABLES, Fields
+
+MOST = 1 << 20  # tables in a vector
+WORD = 4  # bytes of a distance or a length
+
+
+class FlatTable:
+    """A table in the file: `get` reads a field by its name, as a number, text, FlatTable, array or list of
+    Tables."""
+
+    def __init__(self, data: memoryview, at: int, kind: str):
+        self.data, self.kind = data, kind
+        self.fields: Fields = OPTIONS[kind][1] if kind in OPTIONS else TABLES[kind]
+        vtable = at - int.from_bytes(self._bytes(at, WORD, "the table"), "little", signed=True)
+        head = self._bytes(vtable, WORD, "the vtable")
+        size, inside = (int.from_bytes(head[i : i + 2], "little") for i in (0, 2))
+        if size < WORD or size % 2 or inside < WORD:
+            raise ModelError(f"{kind}: its vtable at byte {vtable} has {size} bytes for a table of {inside}")
+        self._bytes(at, inside, "the table")
+        self.at, self.size = at, inside
+        self.offsets = np.frombuffer(self._bytes(vtable, size, "the vtable"), "<u2")[2:]
+
+    def _bytes(self, at: int, count: int, what: str) -> memoryview:
+        if not 0 <= at <= len(self.data) - count:
+            raise ModelError(
+                f"{self.kind}: {what} would be bytes {at} to {at + count}; the file has {len(self.data)}"
+            )
+        return self.data[at : at + count]
+
+    def _place(self, name: str) -> tuple[int, str] | None:
+        """The byte of a field and its type; None where the table leaves it out."""
+        number, kind, _ = self.fields[name]
+        offset = int(self.offsets[number]) if number < len(self.offsets) else 0
+        if not offset:
+            return None
+        width = SCALARS.get(kind, WORD)
+        if not WORD <= offset <= self.size - width:
+            raise ModelError(
+                f"{self.kind}.{name}: its offset is {offset} in a table of {self.size} bytes; it must be"
+                f" {WORD} to {self.size - width}"
+            )
+        return self.at + offset, kind
+
+    def number(self, name: str) -> Any:
+        """A scalar, its default where it is left out."""
+        place, kind = self._place(name), self.fields[name][1]
+        default = self.fields[name][2]
+        if place is None:
+            return default if kind == "float32" else int(default)
+        raw = self._bytes(place[0], SCALARS[kind], name)
+        if kind == "float32":
+            return float(np.frombuffer(raw, "<f4")[0])
+        return int.from_bytes(raw, "little", signed=kind.startswith("int"))
+
+    def _target(self, name: str) -> tuple[int, str] | None:
+        place = self._place(name)
+        if place is None:
+            return None
+        at, kind = place
+        return at + int.from_bytes(self._bytes(at, WORD, name), "little"), kind
+
+    def table(self, name: str, kind: str = "") -> FlatTable | None:
+        """A table that a field refers to; of *kind* where the field is a union's."""
+        target = self._target(name)
+        return None if target is None else FlatTable(self.data, target[0], kind or target[1])
+
+    def _vector(self, name: str, width: int) -> tuple[int, int]:
+        """The first byte and the length of a vector: (0, 0) where it is left out."""
+        target = self._target(name)
+        if target is None:
+            return 0, 0
+        at = target[0]
+        count = int.from_bytes(self._bytes(at, WORD, name), "little")
+        self._bytes(at + WORD, count * width, f"{name} of {count} elements")
+        return at + WORD, count
+
+    def array(self, name: str) -> npt.NDArray[Any]:
+        """A vector of scalars, which lies in the file."""
+        kind = self.fields[name][1][1:-1]
+        at, count = self._vector(name, SCALARS[kind])
+        dtype = np.dtype("uint8" if kind == "bool" else kind).newbyteorder("<")
+        return np.frombuffer(self.data, dtype, count, at if count else 0)
+
+    def text(self, name: str) -> str:
+        """A text; bytes that are no UTF-8 are replaced."""
+        at, count = self._vector(name, 1)
+        return bytes(self.data[at : at + count]).decode("utf-8", "replace")
+
+    def tables(self, name: str) -> list[FlatTable]:
+        """A vector of tables."""
+        at, count = self._vector(name, WORD)
+        if count > MOST:
+            raise ModelError(f"{self.kind}.{name} has {count} elements; at most {MOST} are read")
+        kind = self.fields[name][1][1:-1]
+        distances = np.frombuffer(self.data, "<u4", count, at if count else 0).tolist()
+        return [FlatTable(self.data, at + WORD * i + step, kind) for i, step in enumerate(distances)]
+
+    def options(self) -> dict[str, Any]:
+        """All fields of a table of options, by name."""
+        return {
+            name: self.array(name).tolist() if kind.startswith("[") else self.number(name)
+            for name, (_, kind, _) in self.fields.items()
+        }

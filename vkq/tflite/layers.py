@@ -1,0 +1,217 @@
+"""Convolutions and products of a file: on 8-bit numbers XNNPACK's arithmetic, which is vkq's own; on floats
+the graph's operators of floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array
+from ..numerics.qparams import QParams, are_scales
+from .arithmetic import bounds_of
+from .file import FileOperator
+from .lowering import Lowering, Unsupported
+from .schema import SAME
+
+BYTES = ("int8", "uint8")
+LARGEST_MULTIPLIER = 256.0  # x_scale * w_scale / y_scale that XNNPACK takes
+RANGES = {"": (-np.inf, np.inf), "RELU": (0.0, np.inf), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0)}
+
+
+def real_range(operator: FileOperator, activation: str) -> tuple[float, float]:
+    """The bounds of a fused activation."""
+    if activation not in RANGES:
+        raise Unsupported(f"its fused activation is {activation}; it must be one of {', '.join(RANGES)[2:]}")
+    return RANGES[activation]
+
+
+def activated(low: Lowering, name: str, limits: tuple[float, float]) -> str:
+    """Floats within the bounds of a fused activation."""
+    if limits == RANGES[""]:
+        return name
+    if limits == RANGES["RELU"]:
+        return low.emit("Relu", [name])
+    pair = [low.constant(np.float32(v), "bound") for v in limits]
+    return low.emit("Clip", [name, *pair])
+
+
+def window_padding(
+    padding: int, size: Sequence[int], kernel: Sequence[int], stride: Sequence[int],
+    dilation: Sequence[int] = (1, 1),
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """(top, left, bottom, right). SAME: the result has ``ceil(size / stride)``, the odd one at the end."""
+    before, after = [], []
+    for s, k, step, d in zip(size, kernel, stride, dilation, strict=True):
+        reach = (k - 1) * d + 1
+        total = max((-(-s // step) - 1) * step + reach - s, 0) if padding == SAME else 0
+        before.append(total // 2)
+        after.append(total - total // 2)
+    return (before[0], before[1], after[0], after[1])
+
+
+def strides(operator: FileOperator) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Stride and dilation, (vertical, horizontal)."""
+    o = operator.options
+    found = (o["stride_h"], o["stride_w"]), (o.get("dilation_h_factor", 1), o.get("dilation_w_factor", 1))
+    if min(*found[0], *found[1]) < 1:
+        raise ModelError(f"{operator}: stride {found[0]} and dilation {found[1]} must be at least 1")
+    return found
+
+
+def conv(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """CONV_2D: the weight is (OC, KH, KW, IC / groups)."""
+    x, w = operator.inputs[:2]
+    weight = low.array(w, "weight")
+    channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
+    if weight.ndim != 4 or not channels or not weight.shape[3] or channels % weight.shape[3]:
+        raise ModelError(
+            f"{operator}: x has shape {low.shape(x)} and its weight {weight.shape} (OC, KH, KW, IC)"
+        )
+    _convolution(low, operator, activation, weight.transpose(0, 3, 1, 2), channels // weight.shape[3], 0)
+
+
+def depthwise(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """DEPTHWISE_CONV_2D: the weight is (1, KH, KW, IC * multiplier)."""
+    x, w = operator.inputs[:2]
+    weight = low.array(w, "weight")
+    channels = low.shape(x)[3] if len(low.shape(x)) == 4 else 0
+    if weight.ndim != 4 or weight.shape[0] != 1 or not channels or weight.shape[3] % channels:
+        raise ModelError(
+            f"{operator}: x has shape {low.shape(x)} and its weight {weight.shape} (1, KH, KW, OC)"
+        )
+    if low.dtype(w) == "uint8":
+        raise Unsupported(
+            "uint8 depthwise weights are not XNNPACK's, and LiteRT's own kernel rounds otherwise"
+        )
+    _convolution(low, operator, activation, weight.transpose(3, 0, 1, 2), channels, 3)
+
+
+def _convolution(
+    low: Lowering, operator: FileOperator, activation: str, weight: Array, groups: int, axis: int
+) -> None:
+    x, y = operator.inputs[0], operator.outputs[0]
+    stride, dilation = strides(operator)
+    kernel, size = weight.shape[2:], low.shape(x)[1:3]
+    padding = window_padding(operator.options["padding"], size, kernel, stride, dilation)
+    inputs = [low.first_of(x), low.constant(weight, f"{low.names[operator.inputs[1]]}/OIHW")]
+    if low.dtype(x) in BYTES:
+        more = _quantized(low, operator, activation, inputs, weight, axis)
+        name = low.emit(
+            "conv2d", inputs, **more, stride=stride, padding=padding, dilation=dilation, groups=groups
+        )
+    else:
+        inputs[1] = _real_weight(low, operator, weight, inputs[1], (-1, 1, 1, 1))
+        name = low.emit(
+            "Conv", [*inputs, *_real_bias(low, operator, 2)], kernel_shape=kernel, strides=stride,
+            dilations=dilation, pads=padding, group=groups,
+        )  # fmt: skip
+        name = activated(low, name, real_range(operator, activation))
+    low.give(y, name, first=True)
+
+
+def weight_scales(low: Lowering, number: int, channels: int, axis: int) -> tuple[Array, Array | None]:
+    """The scale of each output channel, and the zero points where one is not 0."""
+    tensor = low.tensor(number)
+    scales, points = tensor.scales, tensor.zero_points
+    if tensor.dtype not in BYTES or scales.size not in (1, channels) or not are_scales(scales).all():
+        raise Unsupported(
+            f"its weight {tensor.name!r} is {tensor.dtype} with {scales.size} scales; it must be 8-bit with 1"
+            f" or {channels} positive normal ones"
+        )
+    if scales.size > 1 and tensor.axis != axis:
+        raise Unsupported(f"its weight {tensor.name!r} is quantized along axis {tensor.axis}, not {axis}")
+    info = np.iinfo(tensor.dtype)
+    if points.min() < info.min or points.max() > info.max:
+        raise ModelError(f"{low.source}: a zero point of {tensor.name!r} is outside {tensor.dtype}")
+    return scales, points.astype(tensor.dtype) if points.any() else None
+
+
+def _quantized(
+    low: Lowering, operator: FileOperator, activation: str, inputs: list[str], weight: Array, axis: int
+) -> dict[str, Any]:
+    """The attributes of a layer on 8-bit numbers; its bias goes to the inputs."""
+    x, y = low.q(operator.inputs[0]), low.q(operator.outputs[0])
+    if x.dtype != y.dtype or weight.dtype.name != x.dtype:
+        raise Unsupported(f"x is {x.dtype}, its weight {weight.dtype} and y {y.dtype}; they must be one type")
+    channels = weight.shape[0]
+    scales, points = weight_scales(low, operator.inputs[1], channels, axis)
+    with np.errstate(all="ignore"):
+        multiplier = np.float32(x.scale) * scales / np.float32(y.scale)
+    if not (multiplier < LARGEST_MULTIPLIER).all():
+        raise Unsupported(f"x_scale * w_scale / y_scale is {multiplier.max()}; XNNPACK takes less than 256")
+    if len(operator.inputs) > 2 and operator.inputs[2] >= 0:
+        bias = low.array(operator.inputs[2], "bias")
+        if bias.dtype != np.int32 or bias.shape != (channels,):
+            raise Unsupported(f"its bias is {bias.dtype}{list(bias.shape)}; it must be int32 [{channels}]")
+        inputs.append(low.constant(bias, low.names[operator.inputs[2]]))
+    limits = bounds_of(real_range(operator, activation), y)
+    return {"x": x, "y": y, "w_scale": scales, "w_zero_point": points, "activation": limits}
+
+
+def _real_weight(
+    low: Lowering, operator: FileOperator, weight: Array, name: str, along: tuple[int, ...]
+) -> str:
+    """A weight of floats: as it is, or of 8-bit numbers with scales (a hybrid layer)."""
+    if weight.dtype in (np.float32, np.float16):
+        return name if weight.dtype == np.float32 else low.emit("Cast", [name], to="float32")
+    axis = along.index(-1)
+    tensor = low.tensor(operator.inputs[1])
+    scales, points = weight_scales(low, operator.inputs[1], weight.shape[axis], tensor.axis)
+    pair = [low.constant(scales.reshape(-1) if scales.size > 1 else scales.reshape(()), "scale")]
+    zeros = np.zeros(scales.shape, weight.dtype) if points is None else points
+    pair.append(low.constant(zeros.reshape(-1) if scales.size > 1 else zeros.reshape(()), "zero_point"))
+    return low.emit("DequantizeLinear", [name, *pair], axis=axis)
+
+
+def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
+    if len(operator.inputs) <= index or operator.inputs[index] < 0:
+        return []
+    bias = low.array(operator.inputs[index], "bias")
+    if bias.dtype not in (np.float32, np.float16):
+        raise Unsupported(f"its bias is {bias.dtype}; that of floats must be float32")
+    return [low.constant(bias.astype(np.float32), low.names[operator.inputs[index]])]
+
+
+def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """FULLY_CONNECTED: the weight is (N, K); x counts as rows of K."""
+    x, w, y = *operator.inputs[:2], operator.outputs[0]
+    weight, shape = low.array(w, "weight"), low.shape(x)
+    if operator.options.get("weights_format", 0):
+        raise Unsupported("its weights are shuffled; the default format is read")
+    k = weight.shape[-1] if weight.ndim == 2 else 0
+    size = int(np.prod(shape))
+    if not k or size % k or (operator.options.get("keep_num_dims") and shape[-1] != k):
+        raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape}; it must be (N, K)")
+    name = low.last_of(x)
+    wanted = shape if operator.options.get("keep_num_dims") and len(shape) > 1 else (size // k, k)
+    if wanted != shape:
+        sizes = low.constant(np.array(wanted, np.int64), "shape")
+        name = low.emit("Reshape", [name, sizes], allowzero=1)
+    inputs = [name, low.constant(weight, low.names[w])]
+    if low.dtype(x) in BYTES:
+        name = low.emit("linear", inputs, **_quantized(low, operator, activation, inputs, weight, 0))
+    else:
+        name = _real_product(low, operator, inputs, weight)
+        name = activated(low, name, real_range(operator, activation))
+    low.give(y, name)
+
+
+def _real_product(low: Lowering, operator: FileOperator, inputs: list[str], weight: Array) -> str:
+    right = _real_weight(low, operator, weight, inputs[1], (-1, 1))
+    bias = _real_bias(low, operator, 2)
+    if len(low.specs[inputs[0]].shape) == 2:
+        return low.emit("Gemm", [inputs[0], right, *bias], transB=1)
+    turned = low.emit("Transpose", [right], perm=(1, 0))
+    name = low.emit("MatMul", [inputs[0], turned])
+    return low.emit("Add", [name, *bias]) if bias else name
+
+
+def quantized_pair(low: Lowering, numbers: tuple[int, int], y: int) -> tuple[QParams, QParams, QParams]:
+    """The parameters of two operands and their result, of one type."""
+    a, b, result = low.q(numbers[0]), low.q(numbers[1]), low.q(y)
+    if not a.dtype == b.dtype == result.dtype:
+        raise Unsupported(f"its operands are {a.dtype} and {b.dtype}, its result {result.dtype}: of one type")
+    return a, b, result

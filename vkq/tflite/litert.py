@@ -1,0 +1,83 @@
+"""LiteRT on the CPU: what vkq is compared with, and what a model falls back on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array
+from ..onnx.fallback import warn
+from ..onnx.reader import Model
+from ..onnx.tensors import Argument
+from ..onnx.whole import Whole
+from .file import File
+from .lowering import names_of
+from .reader import parsed
+
+
+class Litert:
+    """A model in LiteRT with XNNPACK, its default; used as ONNX Runtime's session. *needed*: what for."""
+
+    def __init__(self, model: Any, needed: str):
+        try:
+            from ai_edge_litert.interpreter import Interpreter
+        except ImportError as error:
+            raise ModelError(
+                f"{needed} needs the package ai-edge-litert: pip install ai-edge-litert"
+            ) from error
+        data = Path(model).read_bytes() if isinstance(model, (str, os.PathLike)) else bytes(model)
+        self.file: File = parsed(data)
+        self.names = names_of(self.file)
+        try:
+            self.interpreter = Interpreter(model_content=data, num_threads=os.cpu_count())
+        except Exception as error:
+            raise ModelError(f"LiteRT refuses the model: {str(error)[:500]}") from error
+
+    def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Array]:
+        """The outputs of these names, all where None."""
+        known = {self.names[number]: number for number in self.file.outputs}
+        try:
+            for detail in self.interpreter.get_input_details():
+                given = np.shape(feed[self.names[detail["index"]]])
+                if given != tuple(detail["shape"]):
+                    self.interpreter.resize_tensor_input(detail["index"], given)
+            self.interpreter.allocate_tensors()
+            for number in self.file.inputs:
+                self.interpreter.set_tensor(number, np.asarray(feed[self.names[number]], order="C"))
+            self.interpreter.invoke()
+            return [np.asarray(self.interpreter.get_tensor(known[name])) for name in names or known]
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(f"LiteRT cannot run the model: {str(error)[:500]}") from error
+
+
+class WholeLitert(Whole):
+    """A model that runs whole in LiteRT: the fallback."""
+
+    def __init__(self, source: Any, why: ModelError):
+        self.why = str(why)
+        self.litert = Litert(source, "fallback='litert'")
+
+    @property
+    def note(self) -> str:
+        return f"the whole model runs on the CPU through LiteRT: {self.why}"
+
+    def told(self) -> WholeLitert:
+        warn(self.note)
+        return self
+
+    def model(self) -> Model:
+        file, names = self.litert.file, self.litert.names
+        inputs, outputs = (
+            tuple(Argument(names[n], file.tensors[n].dtype, file.tensors[n].shape) for n in numbers)
+            for numbers in (file.inputs, file.outputs)
+        )
+        return Model(inputs, outputs, (), {}, 0)
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Array]:
+        outputs = [self.litert.names[n] for n in self.litert.file.outputs]
+        return dict(zip(outputs, self.litert.run(outputs, inputs), strict=True))

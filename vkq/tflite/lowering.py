@@ -1,0 +1,219 @@
+"""A file's operators in the graph's words: what the rules (`rules`) share.
+
+Images of a file are (N, H, W, C), those of the graph (N, C, H, W). A value is kept in the order in which it
+was made, and transposed where somebody reads the other: convolutions behind each other meet without a
+transposition, and element-wise operators follow the order of what they read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Node, Spec
+from ..graph.operators.operator import Inputs
+from ..graph.operators.table import infer
+from ..numerics.qparams import QParams, are_scales
+from .file import File, FileOperator, FileTensor
+
+FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channels last
+
+
+def names_of(file: File) -> tuple[str, ...]:
+    """A name of its own for each tensor: the file's, where no tensor before it has that."""
+    taken, names = set[str](), list[str]()
+    for i, tensor in enumerate(file.tensors):
+        name = tensor.name
+        while name in taken:
+            name = f"{name}#{i}"
+        taken.add(name)
+        names.append(name)
+    return tuple(names)
+
+
+class Unsupported(Exception):
+    """Why an operator has no form in the graph."""
+
+
+@dataclasses.dataclass
+class Lowering:
+    """Nodes and constants so far. ``plain`` and ``first``: the name of each tensor as the file has it, and
+    with its channels first, where that was made."""
+
+    file: File
+    nodes: list[Node] = dataclasses.field(default_factory=list)
+    constants: dict[str, Array] = dataclasses.field(default_factory=dict)
+    specs: dict[str, Spec] = dataclasses.field(default_factory=dict)
+    plain: dict[int, str] = dataclasses.field(default_factory=dict)
+    first: dict[int, str] = dataclasses.field(default_factory=dict)
+    arrays: dict[int, Array] = dataclasses.field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.arrays = {i: t.data for i, t in enumerate(self.file.tensors) if t.data is not None}
+        self.names = names_of(self.file)
+        self.taken, self.source = set(self.names), ""
+
+    # -------------------------------------------------------------------------------------------------- facts
+
+    def tensor(self, number: int) -> FileTensor:
+        """A tensor that an operator names; refused where it is left out or cannot be read."""
+        if number < 0:
+            raise ModelError(f"{self.source}: an input that it needs is left out")
+        tensor = self.file.tensors[number]
+        if tensor.why:
+            raise Unsupported(f"{tensor.name!r}: {tensor.why}")
+        return tensor
+
+    def shape(self, number: int) -> tuple[int, ...]:
+        """The shape of a tensor, as the file orders it."""
+        if number in self.arrays:
+            return self.arrays[number].shape
+        if number in self.plain:
+            return self.specs[self.plain[number]].shape
+        if number in self.first:
+            shape = self.specs[self.first[number]].shape
+            return tuple(shape[a] for a in LAST)
+        raise ModelError(
+            f"{self.source}: it reads {self.tensor(number).name!r}, which nothing makes before it"
+        )
+
+    def dtype(self, number: int) -> str:
+        """The type of a tensor."""
+        return self.tensor(number).dtype
+
+    def array(self, number: int, what: str) -> Array:
+        """A constant, or a value that follows from constants."""
+        self.tensor(number)
+        if number not in self.arrays:
+            raise Unsupported(f"its {what} is computed from the model's inputs; it must be a constant")
+        return self.arrays[number]
+
+    def numbers(self, number: int, what: str) -> list[int]:
+        """A constant list of integers."""
+        found = self.array(number, what)
+        if found.dtype.kind not in "iu":
+            raise ModelError(f"{self.source}: its {what} is {found.dtype}; it must be integers")
+        return [int(v) for v in found.reshape(-1)]
+
+    def q(self, number: int) -> QParams:
+        """The parameters of an 8-bit tensor."""
+        tensor = self.tensor(number)
+        if tensor.dtype not in ("int8", "uint8") or tensor.scales.size != 1:
+            raise Unsupported(
+                f"{tensor.name!r} is {tensor.dtype} with {tensor.scales.size} scales; it needs 8 bits, one"
+            )
+        scale, point = np.float32(tensor.scales[0]), int(tensor.zero_points[0])
+        info = np.iinfo(tensor.dtype)
+        if not are_scales(scale) or not info.min <= point <= info.max:
+            raise ModelError(
+                f"{self.source}: {tensor.name!r} has scale {scale} and zero point {point}; the scale must be"
+                f" positive and normal, the zero point within {info.min} and {info.max}"
+            )
+        return QParams.of(scale, tensor.zero_points.astype(tensor.dtype)[0])
+
+    # ------------------------------------------------------------------------------------------------- values
+
+    def fresh(self, hint: str) -> str:
+        """A name that no value has."""
+        name, count = hint, 0
+        while name in self.taken:
+            count += 1
+            name = f"{hint}_{count}"
+        self.taken.add(name)
+        return name
+
+    def constant(self, value: Any, hint: str = "constant") -> str:
+        """The name of a new constant."""
+        name = self.fresh(hint)
+        self.constants[name] = array = np.ascontiguousarray(value).reshape(np.shape(value))
+        self.specs[name] = Spec.of(array)
+        return name
+
+    def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        """A node, and what it makes."""
+        name = output or self.fresh(f"{self.source}/{op}")
+        node = Node(op, tuple(inputs), (name,), attributes, self.source)
+        specs = [self.specs[x] if x else None for x in inputs]
+        arrays = [self.constants.get(x) if x else None for x in inputs]
+        (self.specs[name],) = infer(node, specs, arrays)
+        self.nodes.append(node)
+        return name
+
+    def last_of(self, number: int) -> str:
+        """The value of a tensor, in the file's order."""
+        if number not in self.plain:
+            if number in self.arrays:
+                self.plain[number] = self.constant(self.arrays[number], self.names[number])
+            else:
+                self.shape(number)
+                self.plain[number] = self.emit("Transpose", [self.first[number]], perm=LAST)
+        return self.plain[number]
+
+    def first_of(self, number: int) -> str:
+        """The value of an image, with its channels first."""
+        if number not in self.first:
+            if len(self.shape(number)) != 4:
+                raise Unsupported(
+                    f"{self.names[number]!r} has shape {self.shape(number)}; it must have 4 axes"
+                )
+            if number in self.arrays:
+                self.first[number] = self.constant(self.arrays[number].transpose(FIRST), self.names[number])
+            else:
+                self.first[number] = self.emit("Transpose", [self.plain[number]], perm=FIRST)
+        return self.first[number]
+
+    def channels_first(self, numbers: Sequence[int]) -> bool:
+        """Whether an operator on these tensors had better work with channels first: one was made so."""
+        return any(n in self.first and n not in self.plain for n in numbers)
+
+    def of(self, number: int, first: bool, rank: int = 4) -> str:
+        """The value of a tensor in an order; with channels first it gets axes of 1 up to four."""
+        if not first:
+            return self.last_of(number)
+        shape = self.shape(number)
+        if len(shape) == 4:
+            return self.first_of(number)
+        whole = (1,) * (rank - len(shape)) + shape
+        if number in self.arrays:
+            return self.constant(self.arrays[number].reshape(whole).transpose(FIRST), self.names[number])
+        sizes = self.constant(np.array(whole, np.int64), "shape")
+        wide = self.emit("Reshape", [self.last_of(number), sizes], allowzero=1)
+        return self.emit("Transpose", [wide], perm=FIRST)
+
+    def give(self, number: int, name: str, first: bool = False) -> None:
+        """What a tensor is. Its shape is what the operator makes; its type must be the file's."""
+        (self.first if first else self.plain)[number] = name
+        tensor, dtype = self.tensor(number), self.specs[name].dtype
+        if dtype != tensor.dtype:
+            raise ModelError(
+                f"{self.source}: {tensor.name!r} is {tensor.dtype} in the file; the operator makes {dtype}"
+            )
+
+    def foreign(self, operator: FileOperator, why: str) -> None:
+        """An operator that runs nowhere, so that the list of refusals is whole."""
+        gives = [
+            Spec(self.file.tensors[n].dtype or "int8", self.file.tensors[n].shape) for n in operator.outputs
+        ]
+        inputs = [self.last_of(n) for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
+        attributes: dict[str, Any] = {
+            "op": operator.op, "domain": "tflite", "opset": None, "attributes": {}, "why": why,
+            "captured": (), "versions": (), "infer": _given, "compute": _nothing, "gives": tuple(gives),
+            "takes": tuple(self.specs[x].dtype for x in inputs),
+        }  # fmt: skip
+        outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
+        self.nodes.append(Node("foreign", tuple(inputs), outputs, attributes, operator.place))
+        for number, name, spec in zip(operator.outputs, outputs, gives, strict=True):
+            self.specs[name], self.plain[number] = spec, name
+
+
+def _given(x: Inputs) -> list[Spec]:
+    return list(x.node.attributes["gives"])
+
+
+def _nothing(node: Node, arrays: Sequence[Array | None]) -> None:
+    """Nobody computes it ahead."""

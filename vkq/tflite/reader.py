@@ -1,0 +1,119 @@
+"""A .tflite file as a `Model`, the form in which ONNX files are read too."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..errors import ModelError
+from ..graph.graph import Spec
+from ..onnx.reader import Model, needed
+from ..onnx.tensors import BROKEN, Argument
+from . import elements, images, layers, movement
+from .file import File, FileOperator, parse
+from .lowering import Lowering, Unsupported
+from .schema import ACTIVATIONS
+
+RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
+    "CONV_2D": layers.conv,
+    "DEPTHWISE_CONV_2D": layers.depthwise,
+    "FULLY_CONNECTED": layers.fully_connected,
+    **elements.RULES,
+    **images.RULES,
+    **movement.RULES,
+}
+
+
+def read(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+    """A path or bytes of a .tflite file; what `parsed` and this function return is taken, too.
+
+    shapes: of inputs by name, where they are not those of the file. Raises ModelError for what is no such
+    file or breaks its rules, OSError where it cannot be read.
+    """
+    if isinstance(model, Model):
+        return model
+    return lowered(model if isinstance(model, File) else parsed(model), shapes or {})
+
+
+def parsed(model: Any) -> File:
+    """The file itself; whatever is wrong with it is a ModelError."""
+    try:
+        return parse(model)
+    except ModelError:
+        raise
+    except BROKEN as error:
+        raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
+
+
+def lowered(file: File, shapes: Mapping[str, Sequence[int]]) -> Model:
+    """The file's operators in the graph's words."""
+    low = Lowering(file)
+    inputs = tuple(_input(low, number, shapes) for number in file.inputs)
+    made = set(file.inputs)
+    for operator in file.operators:
+        low.source = str(operator)
+        if again := made.intersection(operator.outputs) or [n for n in operator.outputs if n in low.arrays]:
+            raise ModelError(
+                f"{operator}: {low.names[min(again)]!r} was there already; each value is made once"
+            )
+        made.update(operator.outputs)
+        _add(low, operator)
+    low.source = "the model's results"
+    _name_results(low)
+    outputs = tuple(
+        Argument(low.names[n], low.specs[low.names[n]].dtype, low.specs[low.names[n]].shape)
+        for n in file.outputs
+    )
+    nodes = needed(low.nodes, outputs)
+    read_by = {name for node in nodes for name in (*node.inputs, *node.outputs)}
+    constants = {name: array for name, array in low.constants.items() if name in read_by}
+    return Model(inputs, outputs, tuple(nodes), constants, 0, file.name)
+
+
+def _name_results(low: Lowering) -> None:
+    """Each result has the name of its tensor: that which makes it, or a node of its own where it is another
+    result, or an input, too."""
+    results = {low.last_of(number): low.names[number] for number in low.file.outputs}
+    renamed: dict[str, str] = {}
+    made = {node.outputs[0] for node in low.nodes if len(node.outputs) == 1}
+    for name, wanted in results.items():
+        if name in made:
+            renamed[name], low.specs[wanted] = wanted, low.specs[name]
+    for i, node in enumerate(low.nodes):
+        inputs, outputs = (tuple(renamed.get(x, x) for x in names) for names in (node.inputs, node.outputs))
+        low.nodes[i] = dataclasses.replace(node, inputs=inputs, outputs=outputs)
+    for number in dict.fromkeys(low.file.outputs):
+        name = low.last_of(number)
+        if renamed.get(name, name) != low.names[number]:
+            low.emit("Identity", [renamed.get(name, name)], low.names[number])
+
+
+def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> Argument:
+    tensor, name = low.file.tensors[number], low.names[number]
+    if tensor.why or number in low.arrays:
+        raise ModelError(f"the input {tensor.name!r} cannot be read: {tensor.why or 'it is a constant'}")
+    shape = tuple(int(d) for d in shapes.get(name, tensor.shape))
+    low.plain[number] = name
+    low.specs[name] = Spec(tensor.dtype, shape).check(f"input {name!r}")
+    return Argument(name, tensor.dtype, shape)
+
+
+def _add(low: Lowering, operator: FileOperator) -> None:
+    rule = RULES.get(operator.op)
+    try:
+        for number in (*operator.inputs, *operator.outputs):
+            if number >= 0:
+                low.tensor(number)
+        if rule is None:
+            raise Unsupported(f"vkq does not know the operator {operator.op}")
+        code = operator.options.get("fused_activation_function", 0)
+        if code not in ACTIVATIONS:
+            raise ModelError(f"{operator}: there is no activation {code}")
+        rule(low, operator, ACTIVATIONS[code])
+    except Unsupported as why:
+        low.foreign(operator, str(why))
+    except ModelError:
+        raise
+    except BROKEN as error:
+        raise ModelError(f"{operator}: {type(error).__name__}: {error}") from error
