@@ -18,6 +18,7 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
+const uint TURNS = 4u;  // words of k in a round of the loop: drivers may end long ones
 
 layout(set = 0, binding = 0) readonly buffer A { int a[]; };
 layout(set = 0, binding = 1) readonly buffer B { int b[]; };
@@ -69,17 +70,19 @@ void main() {
     ivec4 acc = ivec4(0), zeros;
     int row_zero = zero_of_row(row);
     [[unroll]] for (uint j = 0u; j < 4u; j++) zeros[j] = zero_of_column(column + j);
-    for (uint k = 0u; k < p.k; k += 4u) {
-      ivec4 inside = ivec4(lessThan(uvec4(k) + uvec4(0u, 1u, 2u, 3u), uvec4(p.k)));
-      ivec4 va =
-          (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, k), a_extent)]) - row_zero) * inside;
-      [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        uint line = min(b_row + j, b_extent.z - 1u);
-        ivec4 product =
-            va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, k), b_extent)]) - zeros[j]);
-        acc[j] += product.x + product.y + product.z + product.w;
+    for (uint first = 0u; first < p.k; first += 4u * TURNS)
+      [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
+        uint k = first + 4u * turn, word = min(k, p.k - 1u);
+        ivec4 inside = ivec4(lessThan(uvec4(k) + uvec4(0u, 1u, 2u, 3u), uvec4(p.k)));
+        ivec4 va =
+            (int8x4_unpack(a[kPackedInt8_4H4W_word(uvec4(0u, 0u, row, word), a_extent)]) - row_zero) * inside;
+        [[unroll]] for (uint j = 0u; j < 4u; j++) {
+          uint line = min(b_row + j, b_extent.z - 1u);
+          ivec4 product =
+              va * (int8x4_unpack(b[kPackedInt8_4H4W_word(uvec4(0u, 0u, line, word), b_extent)]) - zeros[j]);
+          acc[j] += product.x + product.y + product.z + product.w;
+        }
       }
-    }
 #if OUT == OUT_F32
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
       if (column + j < p.n) y[row * p.n + column + j] = multiply(int_to_float(acc[j]), p.multiplier);

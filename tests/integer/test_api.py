@@ -309,3 +309,18 @@ def test_refusals(any_device: vkq.Device) -> None:
         integer.conv2d(x, w, path="fast", device=any_device)
     with pytest.raises(vkq.ArgumentError, match="mode is 'wrap'"):
         integer.correlate2d(x[0, 0], w[:, 0], "wrap", device=any_device)  # type: ignore[arg-type]
+
+
+def test_more_channels_than_a_loop_has_rounds(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workgroups share the reduction, as drivers may end longer loops."""
+    monkeypatch.setattr(work, "LONGEST", 2000)
+    profile_says(monkeypatch, tiles, busy_workgroups=1)
+    divisions = []
+    of = work.Division.of
+    monkeypatch.setattr(work.Division, "of", lambda *a: divisions.append(of(*a)) or divisions[-1])
+    r = np.random.default_rng(36)
+    x, w = (r.integers(-128, 128, shape).astype(np.int8) for shape in ((1, 2001, 2, 3), (2, 2001, 1, 1)))
+    got = integer.conv2d(x, w, device=device)
+    wanted = np.einsum("nchw,tc->nthw", x.astype(np.int64), w[:, :, 0, 0].astype(np.int64))
+    np.testing.assert_array_equal(got, wanted)
+    assert {(one.splits, one.per_split) for one in divisions} == {(34, 2)}

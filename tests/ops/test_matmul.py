@@ -7,6 +7,8 @@ from onnx import helper, numpy_helper
 
 import vkq
 from vkq.numerics.requantize import multipliers, requantize
+from vkq.ops import operand
+from vkq.ops.matmul import multiplied
 
 CASES = [
     ((5, 9), (9, 6)),
@@ -53,6 +55,16 @@ def test_onnxruntime(any_device: vkq.Device, dtype: str) -> None:
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (want,) = session.run(None, {"a": a, "b": b})
     np.testing.assert_array_equal(vkq.matmul(a, b, yq, a_qparams=aq, b_qparams=bq, device=any_device), want)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_a_long_k_wraps(device: vkq.Device, dtype: str) -> None:
+    """Longer than lavapipe lets a loop be that takes four numbers a round; sums modulo 2**32."""
+    a, b = operands(((2, 262_155), (262_155, 3)), dtype)
+    q = vkq.QParams(0.25, 3, dtype)
+    got = operand.apply("matmul", multiplied, {"x": a, "z": b}, (None, q, q, "wrap"), device, None, (dtype,))
+    acc = ((a.astype(np.int64) - 3) @ (b.astype(np.int64) - 3)).astype(np.int32)
+    np.testing.assert_array_equal(got, acc.astype(np.float32) * np.float32(1 / 16))
 
 
 def test_refused(any_device: vkq.Device) -> None:

@@ -89,6 +89,20 @@ def test_max(device: vkq.Device, dtype: QDType) -> None:
         np.testing.assert_array_equal(got, reference.max_pool2d(x, window), err_msg=reason)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_max_of_large_windows(device: vkq.Device, dtype: QDType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Along one axis, then the other: their two dispatches loop over lines alone."""
+    large = (1, 2, 1024, 1025), 1024, 1, 0, 1, False
+    device._plans.clear()
+    for shape, kernel, stride, padding, dilation, ceil in [large, *WINDOWS, *DILATED]:
+        x, window = image(shape, dtype), Window.of("pool", shape, kernel, stride, padding, dilation, ceil)
+        got = vkq.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode=ceil, device=device)
+        wanted = x[..., :1024].max((2, 3)) if shape == large[0] else reference.max_pool2d(x, window)
+        np.testing.assert_array_equal(got if shape != large[0] else got[..., 0, 0], wanted)
+        monkeypatch.setattr("vkq.ops.pool.BY_AXES", 1)  # the others so, too
+    device._plans.clear()
+
+
 @pytest.mark.usefixtures("unrolled")
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("soft", [False, True])

@@ -200,6 +200,17 @@ def test_pools(
     np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.parametrize("sizes", WINDOWS, ids=lambda s: "-".join(map(str, s)))
+def test_the_largest_along_one_axis_and_then_the_other(
+    device: vkq.Device, sizes: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(real, "BY_AXES", 1)
+    window = Window.of("pool", *sizes)
+    x = np.random.default_rng(4).normal(0, 1, window.x_shape).astype(np.float32)
+    got = operand.apply("pool", pooled, {"x": x}, (window, "max"), device, None, ("float32",))
+    np.testing.assert_array_equal(got, by_hand(x, window, "max", False, 1))
+
+
 def test_pools_keep_what_is_no_number(device: vkq.Device) -> None:
     x = np.zeros((1, 4, 20, 20), np.float32)
     x[0, :, 3, 5], x[0, 3] = [np.nan, np.inf, -np.inf, 0], -np.inf

@@ -14,6 +14,7 @@ from .digits import Digits, digits_for
 
 INVOCATIONS = 64
 TILE_WORDS = 2048  # of the image tile, and of the template tile, in shared memory
+LONGEST = 60_000  # rounds of an invocation's loops in a dispatch: drivers may end longer ones
 STEP_WORDS = 256  # of a window in one step: no float lane sum beyond 2**24
 FLUSH_WIDE, FLUSH_FLOAT, NEVER = (
     4096,
@@ -209,7 +210,8 @@ class Division:
         block = step_size(s, how, max(8, min(STEP_WORDS, pairs * words // wanted)))
         steps = pairs * -(-s.channels // block[0]) * -(-s.kh // block[1]) * -(-s.words(how) // block[2])
         macs = pairs * words * how.word_taps * alone * INVOCATIONS * 4 * TEMPLATES[s.block]
-        return cls(tiles, block, steps, max(1, steps // wanted), macs)
+        rounds = 2 * block[0] * (block[1] * (block[2] + 2) + 2) + 512  # of a step's loops: correlate.yaml
+        return cls(tiles, block, steps, max(1, min(steps // wanted, LONGEST // rounds)), macs)
 
     @property
     def splits(self) -> int:

@@ -13,6 +13,7 @@ from .binary import FLOAT_STEP, TIE
 from .sharing import sharers
 
 MOST_KERNEL, MOST_STRIDE, INVOCATIONS = 3, 2, 128  # of a window that is unrolled, and of its workgroups
+BY_AXES = 1 << 12  # elements of a window from which its maximum is found along one axis, then the other
 
 
 def unrolled(c: Capabilities, window: Window) -> dict[str, Value]:

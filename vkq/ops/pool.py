@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..kernels.binary import TIE
 from ..kernels.divisor import of_pixels
 from ..kernels.excite import Excite
-from ..kernels.pooling import error_of_average, sure, unrolled
+from ..kernels.pooling import BY_AXES, error_of_average, sure, unrolled
 from ..kernels.repack import repacked
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, MATRIX, PIXELS, Spec, layout_number
@@ -79,6 +79,12 @@ def max_pooled(
     """Adds `max_pool2d` to a plan."""
     window = Window.of("max_pool2d", x.spec.shape, kernel, stride, padding, dilation, ceil_mode)
     x = repacked(b, x, x.spec.image_layout)
+    for part in window.by_axes() if min(window.kernel) > 1 and window.taps >= BY_AXES else (window,):
+        x = _max_pooled(b, x, part)
+    return x
+
+
+def _max_pooled(b: Builder, x: Value, window: Window) -> Value:
     y = b.new(Spec(window.y_shape, x.spec.dtype, x.spec.layout, x.spec.qparams))
     if y.spec.size:
         variant = catalog().find("max_pool_q8__pixels", layout=PIXELS[y.spec.layout])

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
+from ..kernels.pooling import BY_AXES
 from ..kernels.sharing import SHARERS, sharers
 from ..layout.extent import Spec
 from ..problem.window import Window
@@ -84,6 +85,9 @@ def pooled(
     order of the sum depends on the sizes alone.
     """
     _require(of, x, "float32")
+    if of == "max" and min(window.kernel) > 1 and window.taps >= BY_AXES:
+        first, then = window.by_axes()
+        return pooled(b, pooled(b, x, first, of), then, of)
     y = b.new(Spec(window.y_shape, "float32"))
     top, left, bottom, right = window.padding
     longest = max(window.x_shape[2] + top + bottom, window.x_shape[3] + left + right, *window.dilation)

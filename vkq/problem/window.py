@@ -69,6 +69,23 @@ class Window:
         n, c, _, _ = self.x_shape
         return (n, c, self._out(0), self._out(1))
 
+    def by_axes(self) -> tuple[Window, Window]:
+        """The windows of two pools along one axis each, one after the other, whose maxima are those of this.
+
+        >>> first, then = Window.of("max_pool2d", (1, 3, 8, 9), 3, 2, 1, 1, False).by_axes()
+        >>> first.kernel, first.y_shape, then.kernel, then.y_shape
+        ((3, 1), (1, 3, 4, 9), (1, 3), (1, 3, 4, 5))
+        """
+        (kh, kw), (down, across), (top, left, bottom, right) = self.kernel, self.stride, self.padding
+        first = Window.of(
+            self.op, self.x_shape, (kh, 1), (down, 1), (top, 0, bottom, 0), (self.dilation[0], 1),
+            self.ceil_mode,
+        )  # fmt: skip
+        return first, Window.of(
+            self.op, first.y_shape, (1, kw), (1, across), (0, left, 0, right), (1, self.dilation[1]),
+            self.ceil_mode,
+        )  # fmt: skip
+
     def _out(self, i: int) -> int:
         size, before, after, step = self.x_shape[2 + i], self.padding[i], self.padding[2 + i], self.stride[i]
         room = size + before + after - self.reach[i]
