@@ -141,7 +141,7 @@ class Conv2d(Layer[Conv2dProblem]):
     def build(self, b: Builder, x: Value, other: Value | None = None, layout: str | None = None) -> Value:
         """Adds the layer to a plan. *other* is what a last step adds the result to, and where it writes it:
         nothing may read it afterwards. *layout*: of the result, where the method has several."""
-        p, _ = self._problem_of(x.spec.shape)
+        (p, _), given = self._problem_of(x.spec.shape), x
         method, reason = self._method(p)
         b.why("method", method.name)
         b.why("method_reason", reason)
@@ -154,7 +154,7 @@ class Conv2d(Layer[Conv2dProblem]):
         y = b.new(result) if other is None else b.view(repacked(b, other, layout), result)
         if y.spec.size:
             kernel.build(b, p, x, y)
-        return self._scheme.finished(b, x, y)
+        return self._scheme.finished(b, given, y)
 
 
 @applied(Conv2d)
