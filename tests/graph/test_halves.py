@@ -8,6 +8,7 @@ from onnx import TensorProto, helper
 
 import vkq
 import vkq.onnx
+from tests.onnx.networks import onnxruntime_results
 from vkq.graph.passes import lower
 from vkq.onnx.reader import read
 
@@ -75,6 +76,21 @@ def test_a_meeting_with_halves(device: vkq.Device) -> None:
     np.testing.assert_array_equal(got["s"], real)
     np.testing.assert_array_equal(got["y"], real.astype(np.float16) + x + np.float16(2))
     assert got["c"].dtype == np.float16
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "MatMul"])
+def test_layers_in_chains(device: vkq.Device, kind: str, groups: int) -> None:
+    """What follows a layer of float weights reads float16 numbers, as the graph says."""
+    x = normal(1, 2, 4, 3, 11).astype(np.float16)
+    shape = {"Conv": (4, 4 // groups, 1, 3), "ConvTranspose": (4, 4 // groups, 1, 3), "MatMul": (11, 5)}[kind]
+    options = {} if kind == "MatMul" else {"group": groups}
+    nodes = [op(kind, "x w", "c", **options), op("Reshape", "c flat", "r"), op("Neg", "r", "y")]
+    w = normal(2, *shape).astype(np.float16) / 4
+    data = model(nodes, {"x": x}, {"y": HALF}, w=w, flat=np.array([-1]))
+    (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    (want,) = onnxruntime_results(data.SerializeToString(), {"x": x})
+    np.testing.assert_allclose(got.astype(float), want.astype(float), rtol=2**-9, atol=2**-9)
 
 
 MOVED = {

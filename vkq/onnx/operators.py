@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import ModelError
 from ..graph.graph import Node
-from ..graph.operators import elementwise, movement, number
+from ..graph.operators import elementwise, movement, number, scatter
 from .attributes import check_attributes
 from .foreign import unknown
 from .normal import group_normalization, instance_normalization, layer_normalization, norm
@@ -193,8 +193,8 @@ _REDUCED = attributes_as_inputs("axes")
 _ONNX: dict[str, Spelling] = {
     **{
         op: _as_it_is
-        for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS)
-        if op not in ("QuickGelu", "foreign", "argmax", "argmin")  # vkq's own
+        for op in (*elementwise.OPERATORS, *movement.OPERATORS, *number.OPERATORS, *scatter.OPERATORS)
+        if op not in ("QuickGelu", "foreign") and not op.islower()  # vkq's own
     },
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"), _as_it_is),
     **dict.fromkeys((*number.REDUCTIONS, "Squeeze", "Unsqueeze"), _REDUCED),

@@ -18,7 +18,7 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import chains, gates, groups, layers, movement, products, quantization, real, reductions
+from . import chains, gates, groups, layers, lines, movement, products, quantization, real, reductions
 from .context import (
     BYTES,
     OF_LAYERS,
@@ -209,4 +209,5 @@ ROWS: dict[str, DeviceOperator] = {
     **real.ROWS,
     **chains.ROWS,
     **reductions.ROWS,
+    **lines.ROWS,
 }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import chains, elementwise, groups, movement, number, quantized, rows
+from . import chains, elementwise, groups, movement, number, quantized, rows, scatter
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
@@ -17,6 +17,7 @@ TABLE: dict[str, Operator] = {
     **groups.OPERATORS,
     **chains.OPERATORS,
     **rows.OPERATORS,
+    **scatter.OPERATORS,
 }
 
 

@@ -16,6 +16,7 @@ from ..graph import Array, Graph, Node, Spec
 from ..operators.operator import Inputs, OpenShape, UnsupportedForm
 from ..operators.table import TABLE, compute, infer
 from .lines import as_image
+from .plain import in_plain_words
 from .sweep import Sweep
 
 LARGEST_FOLDED_BYTES = 1 << 28  # of the results of one node
@@ -88,6 +89,8 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
         to = sweep.specs[node.inputs[1]].dtype
         node = Node("Cast", node.inputs[:1], node.outputs, {"to": to}, node.source)
     if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
+        return True
+    if in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise)):
         return True
     try:
         sweep.keep(node)

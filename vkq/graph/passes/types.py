@@ -28,8 +28,8 @@ CARRIED = {"Cast", "Identity", *movement.OPERATORS} - {"Concat", "Pad", "Split"}
 def hold_types(graph: Graph) -> Graph:
     """The graph with types that a device holds. (Results of operators that vkq does not know have them
     already.)"""
-    changed = [name for name in graph.inputs if graph.specs[name].dtype in (*HELD, "int64")]
-    if not changed:
+    made = (name for node in graph.nodes if node.op != "foreign" for name in node.outputs if name)
+    if not any(graph.specs[name].dtype in (*HELD, "int64") for name in (*graph.inputs, *made)):
         return graph
     for half in WIDEST:
         types = _Types(graph, half)
@@ -60,6 +60,10 @@ class _Types:
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "foreign":
             return False
+        if "range" in node.attributes:  # of the last result, an int32
+            self.sweep.keep(node)
+            self.ranges[node.outputs[-1]] = node.attributes["range"]
+            return True
         whole = self._whole(node)
         if node.op == "Cast" and node.attributes["to"] == "int64":
             return self._cast(node, whole)
@@ -80,7 +84,7 @@ class _Types:
 
     def _whole(self, node: Node) -> list[str]:
         """The inputs whose whole numbers an operator computes with; others of them say how it moves."""
-        every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather")
+        every = node.op in elementwise.OPERATORS or node.op in ("Concat", "Gather", "scatter")
         names = node.inputs[1:] if node.op == "Where" else node.inputs if every else node.inputs[:1]
         kinds = ("int64", "int32")
         return [name for name in names if name and self.sweep.old.specs[name].dtype in kinds]
@@ -139,6 +143,9 @@ class _Types:
         first = node.inputs[0]
         if node.op in CARRIED and first in self.origin and node.outputs[0] in self.ranges:
             self.origin[node.outputs[0]] = self.origin[first]
+        if "within" in node.attributes and first in self.origin:
+            (low, high), (least, most) = self.bounds[self.origin[first]], node.attributes["within"]
+            self.bounds[self.origin[first]] = max(low, least), min(high, most)
         if node.op == "Gather" and node.inputs[1] in self.origin:
             shape, source = self.sweep.specs[first].shape, self.origin[node.inputs[1]]
             size = shape[axis_of(node, len(shape), 0)]

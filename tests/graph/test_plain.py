@@ -1,0 +1,215 @@
+"""Operators that are said in others of the graph: the bits of NumPy, and ONNX Runtime's results."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+import vkq
+import vkq.onnx
+from vkq.graph.executable import refusals
+from vkq.graph.passes import lower
+from vkq.kernels.lines import MOST_ROUNDS
+from vkq.onnx.reader import read
+
+from .test_chains import FLOAT, compared, model, normal, op
+
+INT64 = TensorProto.INT64
+KINDS = {np.dtype(np.float32): FLOAT, np.dtype(np.int64): INT64, np.dtype(np.float16): TensorProto.FLOAT16}
+
+
+def checked(
+    device: vkq.Device, nodes: Sequence[Any], inputs: dict[str, Any], results: dict[str, int],
+    exact: bool = True, **constants: Any,
+) -> list[np.ndarray]:  # fmt: skip
+    """Runs on the device whole, with the oracle's bits; equal to ONNX Runtime, or near it."""
+    data = model(list(nodes), inputs, results, **constants)
+    got = compared(device, data, inputs)
+    want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
+    for one, other in zip(got, want, strict=True):
+        assert one.dtype == other.dtype
+        if exact:
+            np.testing.assert_array_equal(one, other)
+        else:
+            np.testing.assert_allclose(one, other, rtol=2e-6, atol=2e-6)
+    return got
+
+
+def ids(seed: int, low: int, high: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(low, high, shape)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
+def test_gathers(device: vkq.Device, known: bool) -> None:
+    """By indices of the run and constants, negative ones too."""
+    x = normal(0, 3, 5, 7)
+    cases = [
+        (op("GatherElements", "x i", "y", axis=1), ids(1, -5, 5, 3, 4, 6)),
+        (op("GatherElements", "x i", "y", axis=-1), ids(2, -7, 7, 2, 5, 9)),
+        (op("GatherND", "x i", "y"), ids(3, -3, 3, 4, 2, 2)),
+        (op("GatherND", "x i", "y", batch_dims=1), ids(4, -5, 5, 3, 6, 2)),
+        (op("GatherND", "x i", "y"), ids(5, -3, 3, 4, 1)),
+    ]
+    for node, i in cases:
+        inputs, more = ({"x": x}, {"i": i}) if known else ({"x": x, "i": i}, {})
+        checked(device, [node], inputs, {"y": FLOAT}, **more)
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("known", [False, True], ids=["run", "constant"])
+def test_scatters(device: vkq.Device, reduction: str, known: bool) -> None:
+    """Each place once, as ONNX wants it of "none", else several times: one after the other."""
+    x = normal(6, 4, 5, 3)
+    once = np.argsort(normal(7, 4, 5, 3), axis=1)[:, :4]
+    often = once if reduction == "none" else ids(8, -5, 5, 4, 6, 3)
+    rows = np.array([[3, 1], [0, 4], [2, -1]]) if reduction == "none" else ids(9, -4, 4, 7, 2)
+    for node, i, shape in (
+        (op("ScatterElements", "x i u", "y", axis=1, reduction=reduction), often, often.shape),
+        (op("ScatterND", "x i u", "y", reduction=reduction), rows, (len(rows), 3)),
+    ):
+        inputs, more = {"x": x, "u": normal(10, *shape)}, {"i": i} if known else {}
+        inputs |= {} if known else {"i": i}
+        checked(device, [node], inputs, {"y": FLOAT}, **more)
+
+
+def test_a_cache(device: vkq.Device) -> None:
+    """Rows of a cache at a position of the run; int64 numbers too."""
+    cache, row, at = normal(11, 2, 3, 9, 4), normal(12, 2, 3, 1, 4), np.array([[[[6]]]])
+    nodes = [op("Expand", "at shape", "i"), op("ScatterElements", "cache i row", "y", axis=2)]
+    inputs = {"cache": cache, "row": row, "at": at}
+    checked(device, nodes, inputs, {"y": FLOAT}, shape=np.array(row.shape))
+    inputs = {"x": ids(13, -9, 9, 5, 4), "i": np.array([[4], [0]]), "u": ids(14, -9, 9, 2, 4)}
+    checked(device, [op("ScatterND", "x i u", "y")], inputs, {"y": INT64})
+
+
+def test_one_hot(device: vkq.Device) -> None:
+    for axis in (-1, 0, 1):
+        nodes = [op("OneHot", "i depth values", "y", axis=axis)]
+        inputs = {"i": np.array([[0, -1, 6], [2, 7, -9]]), "values": np.float32([-0.5, 2])}
+        checked(device, nodes, inputs, {"y": FLOAT}, depth=np.array([7]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_places(device: vkq.Device, dtype: Any) -> None:
+    """The first or the last of equal numbers, along any axis; arithmetic and Gather follow."""
+    x = np.round(normal(15, 3, 9, 5)).astype(dtype)
+    for kind in ("ArgMax", "ArgMin"):
+        for axis, keep, last in ((0, 1, 0), (1, 0, 1), (-1, 0, 0)):
+            checked(
+                device, [op(kind, "x", "y", axis=axis, keepdims=keep, select_last_index=last)], {"x": x},
+                {"y": INT64},
+            )  # fmt: skip
+    nodes = [op("ArgMax", "x", "a", axis=1, keepdims=0), op("Add", "a two", "b")]
+    nodes.append(op("Gather", "table b", "y"))
+    checked(device, nodes, {"x": x}, {"y": FLOAT}, two=np.array(2), table=normal(16, 11, 3))
+    checked(device, [op("Hardmax", "x", "y", axis=1)], {"x": x.astype(np.float32)}, {"y": FLOAT})
+
+
+@pytest.mark.parametrize("largest", [1, 0])
+def test_top_k(device: vkq.Device, largest: int) -> None:
+    """Of equal numbers the first; infinities; all of a line."""
+    x = np.round(normal(17, 3, 37, 5))
+    x[0, 3], x[1, 5, 2] = np.inf, -np.inf
+    for axis, k in ((1, 6), (0, 1), (-1, 5)):
+        nodes = [helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=axis, largest=largest)]
+        checked(device, nodes, {"x": x}, {"v": FLOAT, "i": INT64}, k=np.array([k]))
+    nodes = [helper.make_node("TopK", ["x", "k"], ["v", "i"], axis=1)]
+    nodes.append(op("GatherElements", "x i", "y", axis=1))
+    checked(device, nodes, {"x": x}, {"y": FLOAT}, k=np.array([4]))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+def test_running_sums(device: vkq.Device, dtype: Any) -> None:
+    """In order, as ONNX Runtime adds; masks become positions."""
+    x = normal(18, 2, 11, 3) if dtype == np.float32 else ids(18, 0, 2, 2, 11, 3)
+    for axis, exclusive, reverse in ((1, 0, 0), (0, 1, 0), (-1, 0, 1), (1, 1, 1)):
+        nodes = [op("CumSum", "x axis", "y", exclusive=exclusive, reverse=reverse)]
+        checked(device, nodes, {"x": x}, {"y": KINDS[np.dtype(dtype)]}, axis=np.array(axis))
+    if dtype == np.int64:
+        nodes = [op("CumSum", "x axis", "s"), op("Sub", "s one", "p"), op("Mul", "p x", "y")]
+        checked(device, nodes, {"x": x}, {"y": INT64}, axis=np.array(1), one=np.array(1))
+
+
+EQUATIONS = {
+    "bhid,bhjd->bhij": [(2, 3, 5, 4), (2, 3, 7, 4)],
+    "bhij,bhjd->bhid": [(2, 3, 5, 7), (2, 3, 7, 4)],
+    "nchw,nc->nhw": [(2, 3, 4, 5), (2, 3)],
+    "...ij,...jk": [(2, 3, 4), (1, 4, 5)],
+    "ij->ji": [(3, 5)],
+    "iij->ij": [(4, 4, 3)],
+    "ij->": [(3, 5)],
+    "i,j->ij": [(3,), (5,)],
+    "ijk,ijk->ik": [(2, 3, 5), (2, 3, 5)],
+    "ab,bc,cd->ad": [(3, 4), (4, 5), (5, 2)],
+    "bnc,mc->bmn": [(2, 3, 4), (5, 4)],
+}
+
+
+@pytest.mark.parametrize("equation", list(EQUATIONS))
+def test_einsum(device: vkq.Device, equation: str) -> None:
+    """As products of matrices; the bound is that of a sum of few terms."""
+    inputs = {f"x{i}": normal(20 + i, *shape) for i, shape in enumerate(EQUATIONS[equation])}
+    data = model([op("Einsum", " ".join(inputs), "y", equation=equation)], inputs, {"y": FLOAT})
+    (got,) = vkq.onnx.InferenceSession(data, device).run(None, inputs)
+    want = np.einsum(equation, *(x.astype(float) for x in inputs.values()))
+    assert got.shape == want.shape
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+
+
+def test_norms(device: vkq.Device) -> None:
+    x = normal(30, 3, 5, 7)
+    x[1, 2] = 0
+    for p in (1, 2):
+        checked(device, [op("LpNormalization", "x", "y", axis=-1, p=p)], {"x": x}, {"y": FLOAT}, exact=False)
+    image = normal(31, 2, 7, 3, 5)
+    for size in (3, 5):
+        nodes = [op("LRN", "x", "y", size=size, alpha=0.2, beta=0.6, bias=1.5)]
+        checked(device, nodes, {"x": image}, {"y": FLOAT}, exact=False)
+    nodes = [helper.make_node("LayerNormalization", ["x", "s", "b"], ["y", "m", "d"], axis=1)]
+    results = {"y": FLOAT, "m": FLOAT, "d": FLOAT}
+    checked(device, nodes, {"x": image}, results, exact=False, s=normal(32, 7, 3, 5), b=normal(33, 7, 3, 5))
+
+
+def test_triangles(device: vkq.Device) -> None:
+    x = normal(34, 2, 5, 7)
+    for upper, k in ((1, 0), (0, -2), (1, 3)):
+        nodes = [op("Trilu", "x k", "y", upper=upper)]
+        checked(device, nodes, {"x": x}, {"y": FLOAT}, k=np.array(k))
+
+
+def test_reversed_lines(device: vkq.Device) -> None:
+    for time in (0, 1):
+        nodes = [op("ReverseSequence", "x lengths", "y", time_axis=time, batch_axis=1 - time)]
+        x = normal(35, 5, 4, 3) if time == 0 else normal(35, 4, 5, 3)
+        checked(device, nodes, {"x": x, "lengths": np.array([1, 5, 3, 4])}, {"y": FLOAT})
+
+
+def test_indices_beyond_an_axis(any_device: vkq.Device) -> None:
+    """Refused where they are given, with what they may be; constants when the model is read."""
+    x, u = normal(36, 3, 5), normal(37, 1, 5)
+    for nodes in (
+        [op("GatherElements", "x i", "y", axis=0)],
+        [op("ScatterElements", "x i u", "y", axis=0)],
+        [op("Transpose", "i", "t", perm=[1, 0]), op("GatherND", "x t", "y")],
+    ):
+        inputs = {"x": x, "u": u, "i": np.array([[0, 2, -3, 1, 1]])}
+        inputs = {name: inputs[name] for name in "xui" if any(name in node.input for node in nodes)}
+        session = vkq.onnx.InferenceSession(model(nodes, inputs, {"y": FLOAT}), any_device)
+        session.run(None, inputs)
+        with pytest.raises(vkq.ArgumentError, match="input 'i' holds 0 to 3; this model takes -3 to 2"):
+            session.run(None, inputs | {"i": np.array([[0, 3, 0, 0, 0]])})
+    data = model([op("GatherND", "x i", "y")], {"x": x}, {"y": FLOAT}, i=np.array([[0, 5]]))
+    with pytest.raises(vkq.ModelError, match=r"indices go from 0 to 5 of axes of \(3, 5\)"):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_what_is_too_long_stays_as_it_is() -> None:
+    """A driver may end a loop of more rounds: such a TopK is refused by its name."""
+    x = np.zeros((1, MOST_ROUNDS + 1), np.float32)
+    nodes = [helper.make_node("TopK", ["x", "k"], ["y", "i"])]
+    data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
+    (found,) = refusals(lower(read(data).at({"x": x.shape})))
+    assert found[0].attributes["op"] == "TopK"

@@ -1,0 +1,62 @@
+"""Running sums, the largest numbers of lines, and rows written by index, on a device."""
+
+from __future__ import annotations
+
+import math
+
+from ...kernels.cast import converted
+from ...kernels.lines import beyond, largest, running_along, scattered_rows
+from ...runtime.builder import Value
+from ..graph import Graph, Node
+from ..operators.scatter import running_axis
+from .context import Context, DeviceOperator, places_are_known
+
+TYPES = ("float32", "float16", "int32")
+
+
+def _running_check(graph: Graph, node: Node) -> str | None:
+    if (unknown := places_are_known(graph, node)) is not None:
+        return unknown
+    shape = graph.specs[node.inputs[0]].shape
+    length = shape[running_axis(node, len(shape), graph.constants[node.inputs[1]])]
+    return beyond(math.prod(shape) // max(length, 1), length)
+
+
+def _running(context: Context, node: Node) -> Value:
+    b, x = context.builder, context.value(node.inputs[0])
+    axis = running_axis(node, len(x.spec.shape), context.graph.constants[node.inputs[1]])
+    backwards, exclusive = (bool(node.attributes.get(key, 0)) for key in ("reverse", "exclusive"))
+    wide = converted(b, x, "float32") if x.spec.dtype == "float16" else x
+    how = "add" if node.op == "CumSum" else "mul"
+    y = running_along(b, wide, axis, how, exclusive, backwards)
+    return converted(b, y, "float16") if x.spec.dtype == "float16" else y
+
+
+def _topk_check(graph: Graph, node: Node) -> str | None:
+    lines, length = graph.specs[node.inputs[0]].shape
+    return beyond(lines * length, length)
+
+
+def _topk(context: Context, node: Node) -> tuple[Value, ...]:
+    a = node.attributes
+    return largest(context.builder, context.value(node.inputs[0]), a["k"], bool(a["largest"]))
+
+
+def _scatter_check(graph: Graph, node: Node) -> str | None:
+    x, ids, updates = (graph.specs[name] for name in node.inputs)
+    if ids.dtype != "int32" or updates.dtype != x.dtype:
+        return f"writes {updates.dtype} to {x.dtype} by {ids.dtype}; indices of the run must be int32"
+    return beyond(math.prod(x.shape), math.prod(ids.shape))
+
+
+def _scatter(context: Context, node: Node) -> Value:
+    x, ids, updates = (context.value(name) for name in node.inputs)
+    return scattered_rows(context.builder, x, ids, updates, node.attributes["reduction"])
+
+
+ROWS: dict[str, DeviceOperator] = {
+    "CumSum": DeviceOperator(_running_check, _running, TYPES),
+    "CumProd": DeviceOperator(_running_check, _running, TYPES),
+    "topk": DeviceOperator(_topk_check, _topk, ("float32", "int32")),
+    "scatter": DeviceOperator(_scatter_check, _scatter, ("float32", "int32")),
+}

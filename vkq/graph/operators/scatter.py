@@ -1,0 +1,68 @@
+"""Lines of numbers in order: running sums, the largest of a line, rows that are written by index.
+
+scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says what becomes of a
+row and the updates that go to it, one after the other. topk: the ``k`` largest of each line of (lines,
+length), or the smallest ones, in order, of equal ones the first; and their places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...errors import ModelError
+from ...numerics.lines import REDUCTIONS, keys, running, scattered
+from ..graph import Array, Node, Spec
+from .operator import Inputs, Operator, axis_of, one, same, there
+
+__all__ = ["REDUCTIONS"]
+TYPES = ("float32", "float16", "int32")
+
+
+def running_axis(node: Node, rank: int, given: Array | None) -> int:
+    """The axis of a CumSum."""
+    axis = int(there(given).reshape(-1)[0])
+    return axis_of(Node(node.op, node.inputs, node.outputs, {"axis": axis}, node.source), rank)
+
+
+def _running(x: Inputs) -> list[Spec]:
+    running_axis(x.node, len(x.spec(0).shape), x.array(1))
+    return [x.spec(0)]
+
+
+def _running_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given = there(x[0])
+    axis = running_axis(node, given.ndim, x[1])
+    how = "add" if node.op == "CumSum" else "mul"
+    backwards, exclusive = (bool(node.attributes.get(key, 0)) for key in ("reverse", "exclusive"))
+    lines = np.moveaxis(given, axis, -1)
+    found = running(how, lines[..., ::-1] if backwards else lines, exclusive)
+    return one(np.moveaxis(found[..., ::-1] if backwards else found, -1, axis))
+
+
+def _topk(x: Inputs) -> list[Spec]:
+    lines, length = x.spec(0).shape
+    k = int(x.node.attributes["k"])
+    if not 0 <= k <= length:
+        raise ModelError(f"{x.node}: k is {k} and a line has {length} numbers")
+    return [Spec(x.spec(0).dtype, (lines, k)), Spec("int32", (lines, k))]
+
+
+def _topk_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    given, k = there(x[0]), int(node.attributes["k"])
+    key = keys(given).astype(np.int64)
+    order = np.argsort(-key if node.attributes["largest"] else key, axis=1, kind="stable")[:, :k]
+    return [np.take_along_axis(given, order, 1), order.astype(np.int32)]
+
+
+def _scatter_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    return one(scattered(node.attributes["reduction"], there(x[0]), there(x[1]), there(x[2])))
+
+
+OPERATORS: dict[str, Operator] = {
+    "CumSum": Operator("number", _running, _running_compute),
+    "CumProd": Operator("number", _running, _running_compute),
+    "topk": Operator("number", _topk, _topk_compute),
+    "scatter": Operator("number", same, _scatter_compute),
+}

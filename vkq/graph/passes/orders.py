@@ -1,0 +1,99 @@
+"""Places and orders of float numbers: ArgMax, ArgMin, Hardmax, TopK."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ...kernels.lines import beyond
+from ...kernels.rows import MOST_LENGTH
+from ..graph import Node
+from ..operators.movement import moves
+from ..operators.operator import axis_of
+from .words import FLOATS, Words
+
+MOST_EXACT = 1 << 24  # whole numbers that float32 has
+
+
+def _dequantized(w: Words, name: str) -> bool:
+    """Whether a value is an arrangement of dequantized ones, of which bytes are looked at."""
+    made = w.sweep.producer(name)
+    while made is not None and moves(made):
+        made = w.sweep.producer(made.inputs[0])
+    return made is not None and made.op in ("DequantizeLinear", "dequantize")
+
+
+def _place(w: Words, axis: int, smallest: bool, last: bool) -> str:
+    """The first (or last) place of the largest (or smallest) number along an axis, which stays, with one
+    element: float32. Where a number is NaN, the first (or last) place."""
+    x, spec = w.node.inputs[0], w.spec(0)
+    rank, length = len(spec.shape), spec.shape[axis]
+    x = w.cast(x, "float32") if spec.dtype != "float32" else x
+    kept = tuple(1 if i == axis else d for i, d in enumerate(spec.shape))
+    best = w.reshape(w.rows("ReduceMin" if smallest else "ReduceMax", x, axis), kept)
+    apart = w.emit("Less", [best, x] if smallest else [x, best])
+    line = w.along(np.arange(length), axis, rank, "float32")
+    beyond_all = w.constant(-1.0 if last else float(length), "float32")
+    places = w.emit("Where", [apart, beyond_all, line])
+    return w.reshape(w.rows("ReduceMax" if last else "ReduceMin", places, axis), kept)
+
+
+def _can(w: Words, axis: int) -> bool:
+    spec = w.spec(0)
+    length = spec.shape[axis] if spec.shape else 0
+    return spec.dtype in FLOATS and 0 not in spec.shape and 0 < length < min(MOST_EXACT, MOST_LENGTH)
+
+
+def arg_max(w: Words) -> bool:
+    shape = w.spec(0).shape
+    axis = axis_of(w.node, len(shape), int(w.attributes.get("axis", 0)), "")
+    if not _can(w, axis) or _dequantized(w, w.node.inputs[0]):
+        return False
+    op = w.attributes.get("op", w.node.op)
+    place = _place(w, axis, op == "ArgMin", bool(w.attributes.get("select_last_index", 0)))
+    whole = w.cast(place, "int32", range=(0, shape[axis] - 1))
+    kept = w.attributes.get("keepdims", 1)
+    if not kept:
+        whole = w.reshape(whole, (*shape[:axis], *shape[axis + 1 :]))
+    w.cast(whole, "int64", w.node.outputs[0])
+    return True
+
+
+def hardmax(w: Words) -> bool:
+    """1 where the first of the largest numbers is."""
+    spec = w.spec(0)
+    earlier = w.node.op == "foreign" and (w.node.attributes["opset"] or 13) < 13
+    axis = axis_of(w.node, len(spec.shape), int(w.attributes.get("axis", 1 if earlier else -1)), "")
+    if not _can(w, axis) or (earlier and axis + 1 < len(spec.shape)):  # the axes from there on were one
+        return False
+    line = w.along(np.arange(spec.shape[axis]), axis, len(spec.shape), "float32")
+    same = w.emit("Equal", [line, _place(w, axis, False, False)])
+    w.cast(same, spec.dtype, w.node.outputs[0])
+    return True
+
+
+def top_k(w: Words) -> bool:
+    """Lines last, each in order."""
+    spec, count = w.spec(0), w.given(1)
+    if count is None or spec.dtype not in FLOATS or not spec.shape or 0 in spec.shape:
+        return False
+    rank, k = len(spec.shape), int(count.reshape(-1)[0])
+    axis = axis_of(w.node, rank, int(w.attributes.get("axis", -1)), "")
+    length, lines = spec.shape[axis], math.prod(spec.shape) // spec.shape[axis]
+    if beyond(lines * length, length) or not 0 < k <= length:
+        return False
+    perm = (*(i for i in range(rank) if i != axis), axis)
+    back = tuple(int(i) for i in np.argsort(perm))
+    moved = w.emit("Transpose", [w.node.inputs[0]], perm=perm)
+    moved = w.cast(moved, "float32") if spec.dtype != "float32" else moved
+    flat = w.reshape(moved, (lines, length))
+    names = [w.sweep.fresh(f"{w.node.outputs[0]}/topk") for _ in range(2)]
+    attributes = {"k": k, "largest": int(w.attributes.get("largest", 1)), "range": (0, length - 1)}
+    w.visit(Node("topk", (flat,), tuple(names), attributes, w.node.source))
+    shape = (*(spec.shape[i] for i in perm[:-1]), k)
+    for name, output, dtype in zip(names, w.node.outputs, (spec.dtype, "int64"), strict=False):
+        if output:
+            turned = w.emit("Transpose", [w.reshape(name, shape)], perm=back)
+            w.cast(turned, dtype, output)
+    return True

@@ -1,0 +1,45 @@
+"""Operators that the graph does not have, said in those that it has, once shapes are known.
+
+A rule takes a node (`words.Words`) and gives nodes in its place; where it returns False, the node stays as it
+is: refused, or left to a fallback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..graph import Node
+from . import einsum, indices, norms, orders
+from .sweep import Sweep
+from .words import Words
+
+RULES: dict[str, Callable[[Words], bool]] = {
+    "ArgMax": orders.arg_max,
+    "ArgMin": orders.arg_max,
+    "Dropout": norms.dropout,
+    "Einsum": einsum.einsum,
+    "GatherElements": indices.gather_elements,
+    "GatherND": indices.gather_nd,
+    "Hardmax": orders.hardmax,
+    "LRN": norms.local_response,
+    "LayerNormalization": norms.layer_normalization,
+    "LpNormalization": norms.lp_normalization,
+    "OneHot": indices.one_hot,
+    "ReverseSequence": indices.reverse_sequence,
+    "Scatter": indices.scatter_elements,
+    "ScatterElements": indices.scatter_elements,
+    "ScatterND": indices.scatter_nd,
+    "TensorScatter": indices.tensor_scatter,
+    "TopK": orders.top_k,
+    "Trilu": indices.trilu,
+}
+
+
+def in_plain_words(sweep: Sweep, node: Node, visit: Callable[[Node], object]) -> bool:
+    """Other nodes in place of this one; False where there is no rule for it, or for its form."""
+    a = node.attributes
+    foreign = node.op == "foreign"
+    rule = RULES.get(a["op"] if foreign and not a["domain"] else node.op)
+    if rule is None:
+        return False
+    return rule(Words(sweep, node, dict(a["attributes"] if foreign else a), visit))

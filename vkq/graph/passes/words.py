@@ -1,0 +1,75 @@
+"""What rules say operators in that the graph does not have (`plain`): nodes of its own in their place."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph import Array, Node, Spec
+from .sweep import Sweep
+
+FLOATS = ("float32", "float16")
+WHOLE = ("int64", "int32")
+
+
+@dataclasses.dataclass(frozen=True)
+class Words:
+    """A node in whose place others come. ``visit`` takes each of them: it may be computed now."""
+
+    sweep: Sweep
+    node: Node
+    attributes: dict[str, Any]
+    visit: Callable[[Node], Any]
+
+    def spec(self, index: int) -> Spec:
+        return self.sweep.specs[self.node.inputs[index]]
+
+    def given(self, index: int) -> Array | None:
+        """The constant of an input; None where it is left out, or computed."""
+        name = self.node.input(index)
+        return self.sweep.array(name) if name else None
+
+    def of(self, name: str) -> Spec:
+        return self.sweep.specs[name]
+
+    def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        name = output or self.sweep.fresh(f"{self.node.outputs[0]}/{op}")
+        self.visit(Node(op, tuple(inputs), (name,), attributes, self.node.source))
+        return name
+
+    def constant(self, value: Any, dtype: str = "") -> str:
+        array = np.asarray(value, dtype or None)
+        return self.sweep.constant(array, f"{self.node.outputs[0]}/constant")
+
+    def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
+        return self.emit("Reshape", [x, self.constant(list(shape), "int64")], output, allowzero=1)
+
+    def number(self, value: float, like: str) -> str:
+        """A constant number of the type of a value."""
+        return self.constant(value, self.of(like).dtype)
+
+    def part(self, x: str, axis: int, first: int, end: int, output: str = "", step: int = 1) -> str:
+        lists = [self.constant([v], "int64") for v in (first, end, axis, step)]
+        return self.emit("Slice", [x, *lists], output)
+
+    def cast(self, x: str, to: str, output: str = "", **more: Any) -> str:
+        return self.emit("Cast", [x], output, to=to, **more)
+
+    def along(self, numbers: Any, axis: int, rank: int, dtype: str) -> str:
+        """A constant line that lies along one of the axes."""
+        shape = [1] * rank
+        shape[axis] = -1
+        return self.constant(np.asarray(numbers).reshape(shape), dtype)
+
+    def rows(self, function: str, x: str, axis: int, output: str = "") -> str:
+        """A function of rows of float32 numbers (`vkq.numerics.rows`) along an axis, which a reduction leaves
+        out."""
+        return self.emit("rows", [x], output, function=function, axis=axis, count=1, epsilon=0.0)
+
+    def result(self, name: str, index: int = 0) -> bool:
+        """A value as a result of the node."""
+        self.emit("Identity", [name], self.node.outputs[index])
+        return True

@@ -1,0 +1,168 @@
+"""Lines of numbers on a device (`vkq.numerics.lines`): running sums, the largest numbers, rows written by
+index. Each invocation makes one result in the order that NumPy has, so no device decides the bits."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..layout.extent import Spec
+from ..numerics.described import KINDS
+from ..numerics.elementary import order
+from ..numerics.lines import IDENTITY, JOINS, REDUCTIONS, joined
+from ..numerics.steps import Kind, Number, is_nan
+from ..runtime.builder import Builder, Value
+from ..shader.assembler import KernelWriter
+from ..shader.expression import Expression
+from ..shader.spec import Binding, PushConstant, Written
+from .chain import element
+
+LOCAL = 64
+MOST_ROUNDS = 65_000  # a driver may let a loop have so many
+MOST_WORK = 1 << 33  # rounds of all invocations of one dispatch
+
+
+def beyond(count: int, length: int) -> str | None:
+    """Why so many invocations cannot have so many rounds each."""
+    if length <= MOST_ROUNDS and count * length <= MOST_WORK:
+        return None
+    return f"takes {count} times {length} rounds; at most {MOST_ROUNDS} of each, {MOST_WORK} of all"
+
+
+def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, backwards: bool) -> Value:
+    """Adds a running sum or product of float32 or int32 numbers along an axis to a plan."""
+    shape = x.spec.shape
+    y = b.new(Spec(shape, x.spec.dtype))
+    if y.spec.size:
+        length, inner = shape[axis], math.prod(shape[axis + 1 :])
+        program = b.device.program(_running(how, exclusive, backwards, x.spec.dtype, b.device.soft_float))
+        b.dispatch(program, [x, y], {"count": x.spec.size // length, "length": length, "inner": inner})
+    return y
+
+
+def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
+    """Adds the k largest (or smallest) numbers of each line of (lines, length) and their places to a plan."""
+    lines, length = x.spec.shape
+    y, places = b.new(Spec((lines, k), x.spec.dtype)), b.new(Spec((lines, k), "int32"))
+    if y.spec.size:
+        program = b.device.program(_largest(from_above, x.spec.dtype))
+        push = {"count": lines * length, "length": length, "k": k}
+        b.dispatch(program, [x, y, places], push, macs=lines * length * length)
+    return y, places
+
+
+def scattered_rows(b: Builder, x: Value, ids: Value, updates: Value, reduction: str) -> Value:
+    """Adds (rows, inner) with the updates (count, inner) that go to each row to a plan."""
+    y = b.new(Spec(x.spec.shape, x.spec.dtype))
+    if y.spec.size:
+        program = b.device.program(_scattered(reduction, x.spec.dtype, b.device.soft_float))
+        push = {"count": y.spec.size, "length": ids.spec.size, "inner": x.spec.shape[1]}
+        b.dispatch(program, [x, ids, updates, y], push, macs=y.spec.size * ids.spec.size)
+    return y
+
+
+def _kept(k: KernelWriter, buffer: int, place: Number, value: Number) -> None:
+    k.store(buffer, place, is_nan(value).where(np.nan, value) if value.kind == "f" else value)
+
+
+def _number(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
+    return element(k, buffer, dtype, place)
+
+
+@functools.lru_cache(64)
+def _running(how: str, exclusive: bool, backwards: bool, dtype: str, soft: bool) -> Written:
+    kind: Kind = KINDS[dtype]
+
+    def write(k: KernelWriter, row: Number) -> None:
+        length, inner, join = k.word(2), k.word(3), joined(JOINS[how], kind)
+        above = row.divided(inner)
+        first = above * (length * inner) + (row - above * inner)
+
+        def turn(c: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+            at = first + (length - 1 - c if backwards else c) * inner
+            after = join(state[0], _number(k, 0, dtype, at))
+            _kept(k, 1, at, state[0] if exclusive else after)
+            return (after,)
+
+        k.loop(k.constant(0, "u"), length, k.constant(1, "u"), (k.constant(IDENTITY[how], kind),), turn)
+
+    name = f"running.{how}.{dtype}" + ".exclusive" * exclusive + ".backwards" * backwards
+    return _written(name, "x", "y", ("length", "inner"), soft, "length", write)
+
+
+@functools.lru_cache(16)
+def _largest(from_above: bool, dtype: str) -> Written:
+    def key(k: KernelWriter, place: Number) -> Number:
+        word = k.load(0, place)
+        return order(word.f) if dtype == "float32" else word.i
+
+    def write(k: KernelWriter, i: Number) -> None:
+        length, most = k.word(2), k.word(3)
+        line = i.divided(length)
+        own, first, mine = i - line * length, line * length, key(k, i)
+
+        def turn(c: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+            other = key(k, first + c)
+            ahead = mine < other if from_above else other < mine
+            ahead = ahead | (other.equals(mine) & (c < own))
+            return (ahead.where(state[0] + 1, state[0]),)
+
+        (rank,) = k.loop(k.constant(0, "u"), length, k.constant(1, "u"), (k.constant(0, "u"),), turn)
+        with k.when(rank < most):
+            k.store(1, line * most + rank, k.load(0, i))
+            k.store(2, line * most + rank, own)
+
+    name = f"topk.{dtype}" + ".smallest" * (not from_above)
+    return _written(name, "x", "y places", ("length", "k"), False, "length", write)
+
+
+@functools.lru_cache(32)
+def _scattered(reduction: str, dtype: str, soft: bool) -> Written:
+    kind: Kind = KINDS[dtype]
+
+    def write(k: KernelWriter, i: Number) -> None:
+        inner = k.word(3)
+        row = i.divided(inner)
+        column = i - row * inner
+        first: Number = k.load(0, i) if reduction == "none" else _number(k, 0, dtype, i)
+
+        def turn(c: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+            here = k.load(1, c).equals(row)
+            place = c * inner + column
+            if reduction == "none":
+                return (here.where(k.load(2, place), state[0]),)
+            after = joined(REDUCTIONS[reduction], kind)(state[0], _number(k, 2, dtype, place))
+            return (here.where(after, state[0]),)
+
+        (found,) = k.loop(k.constant(0, "u"), k.word(2), k.constant(1, "u"), (first,), turn)
+        _kept(k, 3, i, found)
+
+    return _written(
+        f"scatter.{reduction}.{dtype}", "x ids updates", "y", ("length", "inner"), soft, "length", write
+    )
+
+
+def _written(
+    name: str, inputs: str, results: str, words: tuple[str, ...], soft: bool, rounds: str,
+    write: Callable[[KernelWriter, Number], None],
+) -> Written:  # fmt: skip
+    """A kernel with an invocation for each of ``count``."""
+    ways = [*((each, "read") for each in inputs.split()), *((each, "write") for each in results.split())]
+
+    def module() -> bytes:
+        k = KernelWriter(tuple(way == "write" for _, way in ways), 2 + len(words), LOCAL, soft)
+        i = k.workgroup() * LOCAL + k.lane()
+        with k.when(i < k.word(1)):
+            write(k, i)
+        return k.finish()
+
+    push = ("first_group", "count", *words)
+    return Written(
+        "lines__element", f"lines__element:{name}", "lines of numbers, one result an invocation",
+        tuple(Binding(i, each, way, "uint") for i, (each, way) in enumerate(ways)),
+        tuple(PushConstant(each, "uint", 4 * i) for i, each in enumerate(push)),
+        LOCAL, Expression(f"(count + {LOCAL - 1}) // {LOCAL}"), 0, module, rounds,
+    )  # fmt: skip

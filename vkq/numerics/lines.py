@@ -1,0 +1,65 @@
+"""Lines of numbers one after the other: running sums and products, what orders numbers, rows that are written
+by index. One description for NumPy and devices (`vkq.numerics.steps`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .described import KINDS, REAL, WHOLE, array_of, number_of
+from .elementary import order
+from .steps import Array, Number, computed
+
+REDUCTIONS = {"none": "", "add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}  # of a scatter
+JOINS = {"add": "Add", "mul": "Mul"}  # of a running sum or product
+IDENTITY = {"add": 0, "mul": 1}
+
+
+def joined(op: str, kind: str) -> Callable[[Number, Number], Number]:
+    """An operator of two numbers of a kind."""
+    table: Any = REAL if kind == "f" else WHOLE
+    return lambda a, b: table[op]({}, a, b)
+
+
+def running(how: str, x: Array, exclusive: bool) -> Array:
+    """Sums or products along the last axis of all numbers so far; with *exclusive* of those before each."""
+    if x.dtype.name not in KINDS or x.dtype == bool:
+        function: Any = np.cumsum if how == "add" else np.cumprod
+        found = function(x, -1, dtype=x.dtype)
+        if not exclusive:
+            return np.asarray(found)
+        first = np.full((*x.shape[:-1], 1), IDENTITY[how], x.dtype)
+        return np.concatenate([first, found[..., :-1]], -1)[..., : x.shape[-1]]
+    wide = x.astype(np.float32) if x.dtype == np.float16 else x
+    join, found = joined(JOINS[how], KINDS[wide.dtype.name]), np.empty_like(wide)
+    total = number_of(np.full(x.shape[:-1], IDENTITY[how], wide.dtype))
+    with np.errstate(all="ignore"):
+        for i in range(x.shape[-1]):
+            after = join(total, number_of(wide[..., i]))
+            found[..., i] = array_of(total if exclusive else after, wide.dtype.name)
+            total = after
+        return np.asarray(found, x.dtype)
+
+
+def keys(x: Array) -> Array:
+    """Whole numbers that are ordered as these are: NaN is the largest, or the smallest with a sign."""
+    if x.dtype.kind != "f":
+        return x
+    return computed(order, x.astype(np.float32))
+
+
+def scattered(reduction: str, x: Array, ids: Array, updates: Array) -> Array:
+    """Rows of x, with the updates that go to each one after the other."""
+    found: Array = x.copy()
+    if reduction == "none":
+        for place, row in zip(ids, updates, strict=True):
+            found[place] = row
+        return found
+    join, dtype = joined(REDUCTIONS[reduction], KINDS[x.dtype.name]), x.dtype.name
+    found = array_of(number_of(x), dtype)
+    with np.errstate(all="ignore"):
+        for place, row in zip(ids, updates, strict=True):
+            found[place] = array_of(join(number_of(found[place]), number_of(row)), dtype)
+    return found
