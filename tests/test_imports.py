@@ -29,7 +29,7 @@ LAYERS = [
     {"schemes"},
     {"ops"},
     {"integer", "graph"},
-    {"onnx"},
+    {"onnx", "player"},
     {"accuracy", "tflite"},
     {"bench", "check"},
     {"__init__"},

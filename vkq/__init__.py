@@ -51,6 +51,7 @@ from .runtime.transfer import empty_pinned
 
 if TYPE_CHECKING:
     from . import integer
+    from .player.load import load
 
 __all__ = [
     "AccumulatorOverflowError",
@@ -96,6 +97,7 @@ __all__ = [
     "integer",
     "leaky_relu",
     "linear",
+    "load",
     "lookup",
     "lookup_axis",
     "lookup_pair",
@@ -120,13 +122,18 @@ __all__ = [
 ]
 
 
+# Imported when they are first asked for: (module, name in it).
+_LATE = {"integer": ("integer", None), "load": ("player.load", "load")}
+
+
 def __getattr__(name: str) -> Any:
-    """The wing `vkq.integer`, imported when it is first asked for."""
-    if name != "integer":
+    if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return importlib.import_module(".integer", __name__)
+    module, inner = _LATE[name]
+    found = importlib.import_module(f".{module}", __name__)
+    return getattr(found, inner) if inner else found
 
 
 def __dir__() -> list[str]:

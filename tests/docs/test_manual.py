@@ -64,15 +64,25 @@ def test_command(
 
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
-    """Other blocks are commands of a machine (sh, yaml, dockerfile) in guides that say what was run, and
-    formulas."""
+    """Other blocks are commands of a machine (sh, yaml, dockerfile) in guides that say what was run, lines of
+    a C program that a test builds, and formulas."""
     found = {
         (named(page), kind)
         for page in PAGES
         for kind in re.findall(r"^```(\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     }
     kinds = {kind for _, kind in found}
-    assert kinds <= {"python", "console", "sh", "yaml", "dockerfile", "{eval-rst}", "{toctree}", "{vkq-help}"}
+    assert kinds <= {
+        "python",
+        "console",
+        "c",
+        "sh",
+        "yaml",
+        "dockerfile",
+        "{eval-rst}",
+        "{toctree}",
+        "{vkq-help}",
+    }
     for page in (DOCS / "guides").glob("*.md"):
         if {(named(page), kind) for kind in ("sh", "yaml", "dockerfile")} & found:
             assert re.search(r"\*\*.*[Nn]ot (run|built)", page.read_text(encoding="utf-8")), page

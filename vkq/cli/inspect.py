@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from vkq.cli.common import Parsers, add_command
 from vkq.cli.inputs import shape_argument
@@ -14,7 +15,7 @@ def register(commands: Parsers) -> None:
         "inspect",
         run,
         "what each node of a model (ONNX or TFLite) becomes, and what cannot run on a device; exit code 1 if"
-        " anything cannot",
+        " anything cannot; or what a file of `vkq export` holds",
         ["vkq inspect model.onnx", "vkq inspect model.tflite", "vkq inspect model.onnx --shape x=8x1x8x8"],
     )
     parser.add_argument("model", metavar="MODEL")
@@ -24,8 +25,11 @@ def register(commands: Parsers) -> None:
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx.feed import shapes_of
     from vkq.onnx.report import ahead
+    from vkq.player.reader import is_played
     from vkq.tflite.either import read_model
 
+    if is_played(options.model):
+        return _played(options.model)
     model = read_model(options.model)
     shapes = shapes_of(model, options.shape)
     for argument in model.inputs:
@@ -39,3 +43,20 @@ def run(options: argparse.Namespace) -> int:
     report = ahead(model, shapes, f"{kind}, {len(model.nodes)} nodes")
     print(report)
     return 1 if any(row.where == "nowhere" for row in report.rows) else 0
+
+
+def _played(path: str) -> int:
+    """What a file of `vkq export` holds."""
+    from vkq.player.reader import contents
+
+    found = contents(Path(path).read_bytes())
+    print(f"{path}: by {found.producer}, {found.blobs} blobs")
+    for kind, arrays in (("input", found.inputs), ("output", found.outputs)):
+        for one in arrays:
+            print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}, answer of {len(one.answer)} bytes")
+    for plan in found.plans:
+        print(f"plan    {plan.kind}: {plan.about}")
+        print(f"        needs {', '.join(f'{name} {value}' for name, value in plan.needs)}")
+        weights = sum(len(data) for _, data in plan.constants)
+        print(f"        weights of {weights} bytes, scratch memory of {plan.scratch_bytes}")
+    return 0

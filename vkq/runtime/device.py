@@ -51,9 +51,8 @@ class Device(OfOneProcess):
         capabilities: for tests: what vkq shall believe of the device, instead of what Vulkan says (features
             that are false are not enabled); its index chooses the device where *which* is None.
 
-    Work is submitted when a result is read (``Tensor.numpy``), so that a chain of layers is one submission. A
-    Device may be used from several threads. It is a context manager; ``close`` frees everything and may be
-    called twice.
+    Work is submitted when a result is read (``Tensor.numpy``): a chain of layers is one submission. Threads
+    may share a Device. It is a context manager; ``close`` frees everything and may be called twice.
 
     Raises:
         NoDeviceError: no loader, no driver, or no device that fits, with what there is.
@@ -62,6 +61,8 @@ class Device(OfOneProcess):
     ...     device.name != ""
     True
     """
+
+    verdict: Verdict | None = None  # of a device on which nothing runs, and so no probe
 
     def __init__(
         self,
@@ -258,8 +259,7 @@ class Device(OfOneProcess):
             self._local.explicit = previous
 
     def groups_per_dispatch(self, total: int, macs: int) -> int:
-        """How many of *total* workgroups, *macs* multiply-adds in all, one dispatch may have before a
-        watchdog could end it."""
+        """Of *total* workgroups with *macs* multiply-adds in all: how many one dispatch may safely have."""
         most = profile(self.capabilities).macs_per_dispatch
         return total if macs <= most else max(1, total * most // macs)
 

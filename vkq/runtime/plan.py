@@ -122,11 +122,16 @@ class Resident:
         """Whether it is on the device."""
         return self._buffer is not None and self._buffer.failure is None
 
-    def _upload(self) -> Buffer:
-        # No lock: a thread that holds the device's queue may come here. Two that come at once both upload it.
+    def data(self) -> npt.NDArray[Any]:
+        """What is uploaded, packed anew."""
         data = np.ascontiguousarray(self._make())
         if data.nbytes != self.bytes:
             raise RuntimeError(f"{data.nbytes} bytes were packed where {self.bytes} were planned")
+        return data
+
+    def _upload(self) -> Buffer:
+        # No lock: a thread that holds the device's queue may come here. Two that come at once both upload it.
+        data = self.data()
         buffer = self._device.allocate(self.bytes)
         self._device.upload(buffer, data)
         self._buffer = buffer

@@ -24,6 +24,7 @@ class Program:
     constants: dict[str, Value]
     pipeline: Any
     pid: int = dataclasses.field(default_factory=os.getpid)
+    subgroup_size: int = 0  # 0: the driver's choice
 
     @property
     def native(self) -> Any:

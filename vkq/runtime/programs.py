@@ -119,4 +119,5 @@ class Programs:
             )  # fmt: skip
 
         block: Together | None = getattr(self._local, "block", None)
-        return Program(variant, values, block.submit(make) if block else make())
+        pipeline = block.submit(make) if block else make()
+        return Program(variant, values, pipeline, subgroup_size=subgroup_size)

@@ -18,7 +18,7 @@ from ..errors import ArgumentError, DTypeError
 from ..layout.extent import NUMBERS, Spec, layout_number
 from ..shader.catalog import catalog
 from .buffer import Buffer
-from .builder import Builder
+from .builder import Builder, Value
 from .device import Device
 from .opened import opened
 from .packing import UINT8, pack, packing, unpack
@@ -126,18 +126,26 @@ def packing_plan(device: Device, spec: Spec, what: Literal["pack", "unpack"]) ->
 
     def make() -> Plan:
         b = Builder(device)
-        raw, packed = Spec((math.ceil(spec.size / 4),), "int32"), bare
-        x = b.input(raw if what == "pack" else packed)
-        y = b.new(packed if what == "pack" else raw)
-        constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
-        n, c, h, w = spec.extent
-        count = {"words": packed.nbytes // 4} if what == "pack" else {"elements": spec.size}
-        program = device.program(catalog().find(f"{what}_q8__word"), constants)
-        b.dispatch(program, [x, y], {**count, "n": n, "c": c, "h": h, "w": w})
-        return b.plan(y)
+        return b.plan(copied(b, b.input(dense(bare) if what == "pack" else bare), bare, what))
 
     found: Plan = device.plan((what, bare), make)
     return found
+
+
+def dense(spec: Spec) -> Spec:
+    """The row-major bytes of an 8-bit array, as words."""
+    return Spec((math.ceil(spec.size / 4),), "int32")
+
+
+def copied(b: Builder, x: Value, spec: Spec, what: Literal["pack", "unpack"]) -> Value:
+    """Adds the step from row-major bytes to an 8-bit array's layout, or back."""
+    y = b.new(spec if what == "pack" else dense(spec))
+    constants = {"LAYOUT": layout_number(spec.layout), "FLIP": _flip(spec)}
+    n, c, h, w = spec.extent
+    count = {"words": spec.nbytes // 4} if what == "pack" else {"elements": spec.size}
+    program = b.device.program(catalog().find(f"{what}_q8__word"), constants)
+    b.dispatch(program, [x, y], {**count, "n": n, "c": c, "h": h, "w": w})
+    return y
 
 
 def check_dtype(data: npt.NDArray[Any], known: tuple[str, ...]) -> str:

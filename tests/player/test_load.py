@@ -1,0 +1,241 @@
+"""A file gives the session's bytes, by the first plan that runs rightly; damage and faults are errors."""
+
+import ctypes
+import dataclasses
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import vkq
+import vkq.onnx
+from tests.player.files import EMBEDDED, graph_of, load_bytes, network, texts
+from vkq.device.validation import LAYER
+from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError, OutOfMemoryError
+from vkq.player.export import exported
+from vkq.player.file import HEAD_AT, checksum, written
+from vkq.player.load import check, library
+from vkq.player.reader import Contents, contents
+
+SHAPE = (1, 3, 16, 16)
+OUT_OF_MEMORY, LOST = -2, -4
+
+
+@pytest.fixture(scope="module")
+def digits() -> bytes:
+    return (Path(__file__).parents[2] / "examples/models/digits.onnx").read_bytes()
+
+
+def digits_file(digits: bytes, device: vkq.Device, kinds: tuple[str, ...] = ("this",)) -> bytes:
+    return exported(graph_of(digits, {"x": (1, 1, 8, 8)}), device, kinds)[0]
+
+
+def rewritten(found: Contents, **changes: object) -> bytes:
+    new = dataclasses.replace(found, **changes)
+    return written(new.producer, new.inputs, new.outputs, new.plans)
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [("mobilenet_v3", "qdq_int8"), ("unet", "qoperator_uint8"), ("attention", "qdq_uint8")]
+)
+@pytest.mark.parametrize("plan", ["this", "portable"])
+def test_the_bytes_of_the_session(
+    device: vkq.Device, tmp_path: Path, kind: str, form: str, plan: str
+) -> None:
+    model = network(kind, form, tmp_path)
+    session = vkq.onnx.InferenceSession(model, device)
+    path = tmp_path / "model.vkq"
+    data, _ = exported(graph_of(model, {"x": SHAPE}), device, (plan,))
+    path.write_bytes(data)
+    feed = {"x": np.random.default_rng(8).normal(0, 1.2, SHAPE).astype(np.float32)}
+    with vkq.load(path, device.name) as played:
+        assert played.explain().startswith(f"{plan}: ")
+        assert "not taken" not in played.explain()
+        for got, want in zip(played.run(None, feed), session.run(None, feed), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
+    """Numbers beyond the table's rows are refused, and the next run is right."""
+    session = vkq.onnx.InferenceSession(texts(), device)
+    path = tmp_path / "model.vkq"
+    path.write_bytes(exported(graph_of(texts(), {"ids": (1, 5)}), device)[0])
+    ids = np.array([[0, 7, EMBEDDED - 1, 3, 3]])
+    with vkq.load(path, device.name) as played:
+        with pytest.raises(ArgumentError, match=rf"holds {EMBEDDED} at element 2; the model takes"):
+            played.run(None, {"ids": np.where(ids == EMBEDDED - 1, EMBEDDED, ids)})
+        np.testing.assert_array_equal(played.run(["y"], {"ids": ids})[0], session.run(None, {"ids": ids})[0])
+
+
+def test_written_twice_is_the_same(any_device: vkq.Device, digits: bytes) -> None:
+    first = digits_file(digits, any_device)
+    assert first == digits_file(digits, any_device)
+    found = contents(first)
+    assert rewritten(found) == first
+    assert [plan.kind for plan in found.plans] == ["this", "portable"]
+
+
+def test_another_device_takes_the_portable_plan(
+    any_device: vkq.Device, digits: bytes, tmp_path: Path
+) -> None:
+    other = vkq.Device("SwiftShader")
+    path = tmp_path / "model.vkq"
+    path.write_bytes(digits_file(digits, any_device))
+    x = np.random.default_rng(1).random((1, 1, 8, 8), np.float32)
+    with vkq.load(path, other.name) as played:
+        assert played.explain().startswith("portable: ")
+        assert "this: not taken, it needs vendorID = " in played.explain()
+        want = vkq.onnx.InferenceSession(digits, any_device).run(None, {"x": x})[0]
+        np.testing.assert_array_equal(played.run(None, {"x": x})[0], want)
+    other.close()
+
+
+def test_a_plan_that_answers_wrongly_is_not_taken(
+    any_device: vkq.Device, digits: bytes, tmp_path: Path
+) -> None:
+    """One weight is another: the known answer sees it, and the next plan runs."""
+    found = contents(digits_file(digits, any_device))
+    first, *rest = found.plans
+    slot, weights = max(first.constants, key=lambda one: len(one[1]))
+    wrong = bytes([weights[0] ^ 0x40]) + weights[1:]
+    changed = tuple((s, wrong if s == slot else data) for s, data in first.constants)
+    path = tmp_path / "model.vkq"
+    path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, constants=changed), *rest]))
+    with vkq.load(path, any_device.name) as played:
+        assert "this: not taken, its known answer comes out with other bytes" in played.explain()
+    answer = dataclasses.replace(found.outputs[0], answer=bytes(40))
+    path.write_bytes(rewritten(found, outputs=[answer]))
+    with pytest.raises(
+        DeviceError, match=r"no plan of the file runs on .*\n.*\nportable: not taken, its known"
+    ):
+        vkq.load(path, any_device.name)
+
+
+# -------------------------------------------------------------------------------------------- hostile files
+
+
+@pytest.fixture
+def opened(any_device: vkq.Device) -> Iterator[ctypes.c_void_p]:
+    """A device of libvkq."""
+    device = ctypes.c_void_p()
+    check(library().vkq_open(any_device.name.encode(), ctypes.byref(device)))
+    yield device
+    library().vkq_close(device)
+
+
+def test_damage_anywhere_is_seen(any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p) -> None:
+    data = digits_file(digits, any_device)
+    random = np.random.default_rng(2)
+    for at in [*range(0, 64, 5), *random.integers(64, len(data), 60)]:
+        broken = bytearray(data)
+        broken[at] ^= int(random.integers(1, 256))
+        with pytest.raises(ModelError):
+            contents(bytes(broken))
+        assert load_bytes(opened, bytes(broken)) == 2, at
+    for size in (0, 7, 39, 40, 4096, len(data) - 64):
+        assert load_bytes(opened, data[:size]) == 2, size
+
+
+def test_a_head_of_any_bytes_is_read_within_its_bounds(
+    any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p
+) -> None:
+    """Sealed anew after each change. No plan may run: each needs a vendor that there is not."""
+    found = contents(digits_file(digits, any_device))
+    plans = [dataclasses.replace(plan, needs=(("=vendorID", 1),)) for plan in found.plans]
+    data = np.frombuffer(rewritten(found, plans=plans), np.uint8)
+    (head,) = struct.unpack_from("<Q", data.tobytes(), 8)
+    random, seen = np.random.default_rng(3), set()
+    for _ in range(400):
+        broken = data.copy()
+        for at in HEAD_AT + random.integers(0, head, random.integers(1, 4)):
+            broken[at] = random.choice([0, 1, 127, 128, 255, int(random.integers(256))])
+        broken[24:32] = np.frombuffer(struct.pack("<Q", checksum(broken[HEAD_AT:])), np.uint8)
+        status = load_bytes(opened, broken.tobytes())
+        assert status in (2, 3)
+        seen.add(status)
+    assert seen == {2, 3}
+
+
+def test_a_call_that_fails_is_an_error(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    """Every Vulkan call of opening, loading and running in turn; what was open before goes on."""
+    path = tmp_path / "model.vkq"
+    path.write_bytes(digits_file(digits, any_device, ("portable",)))
+    x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
+    with vkq.load(path, any_device.name) as whole:
+        want = whole.run(None, x)[0]
+        failed = 0
+        for nth in range(1, 500):
+            library().vkq_inject(nth, OUT_OF_MEMORY)
+            try:
+                with vkq.load(path, any_device.name) as played:
+                    np.testing.assert_array_equal(played.run(None, x)[0], want)
+                break
+            except OutOfMemoryError:
+                failed += 1
+        library().vkq_inject(0, 0)
+        assert failed > 60
+        np.testing.assert_array_equal(whole.run(None, x)[0], want)
+        library().vkq_inject(2, LOST)
+        with pytest.raises(vkq.DeviceLostError, match="vkQueueSubmit"):
+            whole.run(None, x)
+        with pytest.raises(vkq.DeviceLostError, match="open it again"):
+            whole.run(None, x)
+
+
+def test_what_a_run_refuses(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "model.vkq"
+    path.write_bytes(digits_file(digits, any_device, ("portable",)))
+    x = np.zeros((1, 1, 8, 8), np.float32)
+    with vkq.load(path, any_device.name) as played:
+        assert played.device == any_device.name
+        with pytest.raises(ArgumentError, match=r"there are no outputs \['z'\]"):
+            played.run(["z"], {"x": x})
+        with pytest.raises(ArgumentError, match="it takes"):
+            played.run(None, {})
+        with pytest.raises(ArgumentError, match=r"shape \(8, 8\); the file takes \(1, 1, 8, 8\)"):
+            played.run(None, {"x": x[0, 0]})
+        with pytest.raises(DTypeError, match="float64; it must be float32"):
+            played.run(None, {"x": x.astype(np.float64)})
+    with pytest.raises(DeviceError, match="closed"):
+        played.run(None, {"x": x})
+    with pytest.raises(ModelError, match="cannot be opened"):
+        vkq.load(tmp_path / "none.vkq", any_device.name)
+    with pytest.raises(DeviceError, match=r"(?s)no device of Vulkan 1.1 is named nowhere; there are:.*0: "):
+        vkq.load(path, "nowhere")
+    path.write_bytes(digits)
+    with pytest.raises(ModelError, match="no file of vkq export"):
+        vkq.load(path, any_device.name)
+
+
+def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    path, cache = tmp_path / "model.vkq", tmp_path / "cache.bin"
+    path.write_bytes(digits_file(digits, any_device, ("portable",)))
+    vkq.load(path, any_device.name, str(cache)).close()
+    first = cache.read_bytes()
+    cache.write_bytes(b"another driver's" * 8)
+    vkq.load(path, any_device.name, str(cache)).close()
+    assert len(cache.read_bytes()) == len(first) >= 32
+
+
+def test_in_c(device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    """The example, built against the header, under the validation layer."""
+    root = Path(__file__).parents[2]
+    path, program = tmp_path / "digits.vkq", tmp_path / "digit"
+    path.write_bytes(digits_file(digits, device))
+    native = Path(library()._name).parent
+    build = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", str(root / "examples/c/digit.c")]
+    build += ["-I", str(root / "vkq/player/native"), "-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
+    subprocess.run([*build, "-o", str(program)], check=True)
+    known = np.load(root / "examples/models/digits.npz")
+    for image, label in zip(known["images"][:3], known["labels"][:3], strict=True):
+        done = subprocess.run(
+            ["env", f"VKQ_DEVICE={device.name}", f"VK_INSTANCE_LAYERS={LAYER}", program, path],
+            input=" ".join(str(int(pixel)) for pixel in image.reshape(-1)),
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == f"digit {label}", done.stdout
+        assert "this: " in done.stdout
+        assert "VUID" not in done.stdout + done.stderr, done.stdout

@@ -1,0 +1,42 @@
+// Mutates a file of `vkq export` and reads it, under sanitizers: player FILE COUNT. Half of the files are
+// sealed anew, so that what lies behind the checksum is reached.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+
+#include "file.hpp"
+
+int main(int, char **words) {
+  FILE *stream = std::fopen(words[1], "rb");
+  if (!stream) return 2;
+  std::vector<uint8_t> data(1 << 24);
+  data.resize(std::fread(data.data(), 1, data.size(), stream));
+  std::fclose(stream);
+  uint64_t head;
+  std::memcpy(&head, data.data() + 8, 8);
+  std::mt19937 random(1);
+  int whole = 0, refused = 0;
+  for (int i = 0; i < std::atoi(words[2]); i++) {
+    std::vector<uint8_t> broken(data.begin(), data.begin() + (i % 7 ? data.size() : random() % data.size()));
+    for (unsigned k = random() % 4 + 1; k && broken.size() > 48; k--) {
+      const uint64_t at = random() % 4 ? 40 + random() % head : random() % broken.size();
+      static const uint8_t ends[]{0, 1, 127, 128, 255};
+      if (at < broken.size()) broken[at] = random() % 2 ? ends[random() % 5] : uint8_t(random());
+    }
+    if (i % 2 && broken.size() > 48) {
+      const uint64_t size = broken.size() / 8 * 8;
+      broken.resize(size);
+      const uint64_t sum = vkq::player::checksum(broken.data() + 40, size - 40);
+      std::memcpy(broken.data() + 16, &size, 8);
+      std::memcpy(broken.data() + 24, &sum, 8);
+    }
+    try {
+      vkq::player::read(broken.data(), broken.size());
+      whole++;
+    } catch (const vkq::player::Error &) {
+      refused++;
+    }
+  }
+  std::printf("%d read, %d refused\n", whole, refused);
+}

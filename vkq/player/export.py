@@ -1,0 +1,258 @@
+"""From a model to a file: the graph is planned for each kind of device, and run once for the known answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._version import __version__
+from ..device.capabilities import Capabilities
+from ..device.verdict import Verdict
+from ..errors import ArgumentError
+from ..graph.device.context import Context
+from ..graph.device.rows import ROWS
+from ..graph.executable import Executable
+from ..graph.graph import Graph
+from ..layout.extent import CONTIGUOUS, Spec
+from ..runtime import builder
+from ..runtime.builder import Builder
+from ..runtime.device import Device
+from ..runtime.plan import Plan, Step
+from ..runtime.program import Program, code, require
+from ..runtime.transfer import copied, dense
+from ..shader.compile import compiled, spirv
+from ..shader.spec import Value, Variant
+from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
+
+PORTABLE, THIS = "portable", "this"
+ALIGNMENT = 256  # the largest that Vulkan lets a device ask of the offset of a buffer's range
+# The least that Vulkan 1.1 promises of what shaders use; SPIR-V's features are all absent.
+LEAST = {
+    "maxComputeSharedMemorySize": 16384,
+    "maxComputeWorkGroupInvocations": 128,
+    "maxComputeWorkGroupCount_x": 65535,
+    "maxComputeWorkGroupCount_y": 65535,
+    "maxComputeWorkGroupCount_z": 65535,
+    "maxComputeWorkGroupSize_x": 128,
+    "maxComputeWorkGroupSize_y": 128,
+    "maxComputeWorkGroupSize_z": 64,
+    "maxStorageBufferRange": 1 << 27,
+    "maxTexelBufferElements": 65536,
+    "maxPushConstantsSize": 128,
+    "maxPerStageDescriptorStorageBuffers": 4,
+    "minStorageBufferOffsetAlignment": ALIGNMENT,
+    "minTexelBufferOffsetAlignment": ALIGNMENT,
+}
+LLVMPIPE_ROUNDS = 65_535  # after which it ends the loops of an invocation
+KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
+# What libvkq knows of a device beside features; more is known where it is the very same device.
+KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
+FEATURES = (
+    "shaderIntegerDotProduct", "maintenance4", "subgroupSizeControl", "computeFullSubgroups",
+    "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderFloat16", "shaderInt8",
+    "vulkanMemoryModel", "vulkanMemoryModelDeviceScope", "cooperativeMatrix", "shaderInt64", "shaderInt16",
+)  # fmt: skip
+
+
+class PortableDevice(Device):
+    """The device at hand with nothing but what Vulkan 1.1 promises: a plan for it runs everywhere."""
+
+    verdict = Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS)
+
+    def __init__(self, real: Capabilities):
+        super().__init__(real.index, tune="off", capabilities=_least(real))
+        self._named: dict[Hashable, Program] = {}
+
+    def program(
+        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        """The program, without a pipeline: nothing runs on this device."""
+        given = dict(constants or {})
+        if "SOFT_FLOAT" in variant.specialization:
+            given.setdefault("SOFT_FLOAT", self.soft_float)
+        values = variant.constants(given)
+        require(variant, values, self.capabilities)
+        made = Program(variant, values, None, subgroup_size=subgroup_size)
+        return self._named.setdefault((variant, tuple(values.items()), subgroup_size), made)
+
+
+def _least(c: Capabilities) -> Capabilities:
+    properties = {name: LEAST.get(name, value if name in KEPT else 0) for name, value in c.properties.items()}
+    return dataclasses.replace(
+        c, name="any Vulkan 1.1 device", device_uuid="00" * 16,
+        device_type="other", vendor_id=0, device_id=0, driver="",
+        api_version="1.1.0", features=dict.fromkeys(c.features, False), properties=properties,
+        cooperative_matrices=(), choices=(),
+    )  # fmt: skip
+
+
+def exported(
+    graph: Graph, device: Device, kinds: Sequence[str] = (THIS,), progress: Any = None
+) -> tuple[bytes, list[FilePlan]]:
+    """A lowered graph as a file, and its plans: one for each of *kinds*, and always the portable one, last.
+
+    kinds: "this" (the device at hand). The known answer is what *device* computes of random inputs.
+    Raises ArgumentError for another kind.
+    """
+    if unknown := sorted(set(kinds) - {THIS, PORTABLE}):
+        raise ArgumentError(f"export: kinds are {unknown}; each must be 'this' or 'portable'")
+    feed = _inputs(graph)
+    results = Executable(graph, device, {}).run(feed)
+    inputs = [
+        Array(name, graph.specs[name].dtype, x.shape, x.tobytes(), graph.bounds.get(name, Array.bounds))
+        for name, x in feed.items()
+    ]
+    names = list(dict.fromkeys(graph.outputs))
+    for name in names:
+        if results[name].dtype.name not in TYPES:
+            raise ArgumentError(
+                f"export: output {name!r} is {results[name].dtype}; it must be one of {', '.join(TYPES)}"
+            )
+    outputs = [Array(x, results[x].dtype.name, results[x].shape, results[x].tobytes()) for x in names]
+    plans = []
+    for kind in [*(k for k in dict.fromkeys(kinds) if k != PORTABLE), PORTABLE]:
+        if kind == PORTABLE:
+            with PortableDevice(device.capabilities) as portable:
+                plans.append(_planned(graph, portable, kind, names))
+        else:
+            plans.append(_planned(graph, device, kind, names))
+    return written(f"vkq {__version__}", inputs, outputs, plans), plans
+
+
+def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
+    """Random inputs: normal floats, whole numbers within their bounds."""
+    random = np.random.default_rng(0)
+    feed: dict[str, npt.NDArray[Any]] = {}
+    for name in graph.inputs:
+        spec = graph.specs[name]
+        if spec.dtype not in TYPES:
+            raise ArgumentError(
+                f"export: input {name!r} is {spec.dtype}; it must be one of {', '.join(TYPES)}"
+            )
+        if spec.dtype.startswith("float"):
+            feed[name] = random.normal(0, 1, spec.shape).astype(spec.dtype)
+        else:
+            least, most = graph.bounds.get(name, (0, 100))
+            info = np.iinfo(spec.dtype)
+            low, high = (least, most) if spec.dtype == "int32" else (info.min, info.max)
+            feed[name] = random.integers(low, high, spec.shape, spec.dtype, endpoint=True)
+    return feed
+
+
+# ----------------------------------------------------------------------------------- one kind of device
+
+
+def _planned(graph: Graph, device: Device, kind: str, names: Sequence[str]) -> FilePlan:
+    """The plan of a graph whose inputs and outputs are dense arrays."""
+    builder, layers = Builder(device), {}  # type: tuple[Builder, dict[Hashable, Any]]
+    with device.programs.together():
+        values = {name: _dense_in(builder, graph.specs[name]) for name in graph.inputs}
+        context = Context(graph, builder, layers, values)
+        for node in graph.nodes:
+            made = ROWS[node.op].record(context, node)
+            values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+        found = {name: _dense_out(builder, values[name]) for name in names if name not in graph.constants}
+        plan = builder.plan(*found.values())
+    constants = {slot: resident.data().tobytes() for slot, resident in plan.constants.items()}
+    results: list[int | bytes] = []
+    for name in names:
+        if name in graph.constants:
+            results.append(np.ascontiguousarray(graph.constants[name]).tobytes())
+        elif (slot := found[name].slot) in constants:
+            results.append(constants[slot][: found[name].spec.size * 4])
+        else:
+            results.append(slot)
+    return _as_file(plan, device, kind, results, constants)
+
+
+def _dense_in(b: Builder, spec: Any) -> builder.Value:
+    """An input whose bytes are those of a dense array, in the layout that *spec* has on a device."""
+    bare = Spec(spec.shape, spec.dtype)
+    if bare.layout == CONTIGUOUS:
+        return b.input(bare)
+    return copied(b, b.input(dense(bare)), bare, "pack")
+
+
+def _dense_out(b: Builder, value: builder.Value) -> builder.Value:
+    return value if value.spec.layout == CONTIGUOUS else copied(b, value, value.spec, "unpack")
+
+
+def _as_file(
+    plan: Plan, device: Device, kind: str, results: Sequence[int | bytes], constants: Mapping[int, bytes]
+) -> FilePlan:
+    programs: dict[int, tuple[int, Program]] = {}
+    for step in plan.steps:
+        if step.program is not None:
+            programs.setdefault(id(step.program), (len(programs), step.program))
+    c = device.capabilities
+    dispatches = sum(len(step.grids) for step in plan.steps)
+    about = f"{c.name}, {len(programs)} shaders, {dispatches} dispatches"
+    used = {slot for step in plan.steps for slot in step.slots}
+    return FilePlan(
+        kind, about, _needs(plan, [p for _, p in programs.values()], device, kind),
+        tuple(_shader(program, device) for _, program in programs.values()),
+        plan.slots, c.buffer_alignment, tuple(results), plan.scratch_bytes,
+        tuple((slot, at, -(-size // 4) * 4) for slot, (at, size) in plan.scratch.items() if slot in used),
+        tuple((slot, data) for slot, data in constants.items() if slot in used),
+        tuple(_step(step, programs) for step in plan.steps),
+    )  # fmt: skip
+
+
+def _shader(program: Program, device: Device) -> FileProgram:
+    variant = program.variant
+    ready = compiled(variant)
+    packed = variant.pack_specialization(program.constants).items()
+    return FileProgram(
+        variant.name, code(spirv(variant) if ready is None else ready, device.capabilities),
+        len(variant.bindings), variant.texels, 4 * len(variant.push_constants), program.subgroup_size,
+        tuple((i, int.from_bytes(word, "little")) for i, word in packed),
+    )  # fmt: skip
+
+
+def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
+    number = None if step.program is None else programs[id(step.program)][0]
+    slots = tuple((slot, (slot in step.reads) + 2 * (slot in step.writes)) for slot in step.slots)
+    at = step.program.first_group_at if step.program else -1
+    return FileStep(number, slots, step.push, at, step.grids, step.value)
+
+
+def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
+    """What a device must have to run the plan, as libvkq looks for it."""
+    needs: dict[str, int] = {}
+
+    def need(name: str, value: int) -> None:
+        needs[name] = max(needs.get(name, 0), value)
+
+    for program in programs:
+        variant, constants = program.variant, program.constants
+        for name, value in variant.requires.items():
+            if name in FEATURES or name in KNOWN_LIMITS:
+                need(name, int(value))
+            elif kind == PORTABLE:
+                raise ArgumentError(f"export: {variant.name} needs {name}, which a portable plan must not")
+        size = variant.local_size(constants)
+        for axis, count in zip("xyz", size, strict=True):
+            need(f"maxComputeWorkGroupSize_{axis}", count)
+        need("maxComputeWorkGroupInvocations", math.prod(size))
+        need("maxComputeSharedMemorySize", variant.shared_bytes(constants))
+        need("maxPushConstantsSize", 4 * len(variant.push_constants))
+        need("maxPerStageDescriptorStorageBuffers", sum(not b.texels for b in variant.bindings))
+        if program.subgroup_size:
+            need("computeFullSubgroups", 1)
+    for step in plan.steps:
+        for _, x, y in step.grids:
+            need("maxComputeWorkGroupCount_x", x)
+            need("maxComputeWorkGroupCount_y", y)
+    sizes = [spec.nbytes for spec in (*plan.inputs, *plan.results)]
+    sizes += [size for _, size in plan.scratch.values()] + [r.bytes for r in plan.constants.values()]
+    need("maxStorageBufferRange", max(sizes, default=0))
+    c = device.capabilities
+    if kind == THIS:  # a driver of its kind: what else its shaders rely on is the same there
+        needs["=vendorID"], needs["=deviceID"] = c.vendor_id, c.device_id
+        needs["=subgroupSize"] = int(c.properties["subgroupSize"])
+    return tuple((name, value) for name, value in needs.items() if value or name.startswith("="))

@@ -1,0 +1,197 @@
+"""A model's file as bytes: what native/file.cpp reads. All numbers are little-endian.
+
+| at | what |
+| --- | --- |
+| 0 | ``VKQFILE1`` |
+| 8 | bytes of the head |
+| 16 | bytes of the file, a multiple of 8 |
+| 24 | checksum of all after byte 40 |
+| 32 | 0 |
+| 40 | the head: producer, blobs (offset, bytes), inputs, outputs, plans, in the order of `Head` |
+| at multiples of 64 | the blobs: shaders, weights, the known answer |
+
+A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE1", 40, 64
+TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+INT32 = np.iinfo(np.int32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """An input or output: a dense array in C order. bounds: the least and largest number of an int32 input.
+    answer: its content in the known answer."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    answer: bytes
+    bounds: tuple[int, int] = (int(INT32.min), int(INT32.max))
+
+
+@dataclasses.dataclass(frozen=True)
+class FileProgram:
+    """A program: SPIR-V, its specialization constants (id, bits), and the bindings that are texel buffers."""
+
+    name: str
+    spirv: bytes
+    bindings: int
+    texels: int
+    push_bytes: int
+    subgroup_size: int
+    constants: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class FileStep:
+    """A dispatch of a program, or (program None) a fill of the only slot with *value*."""
+
+    program: int | None
+    slots: tuple[tuple[int, int], ...]  # slot, access: 1 reads, 2 writes
+    push: bytes
+    first_group_at: int
+    grids: tuple[tuple[int, int, int], ...]
+    value: int
+
+
+@dataclasses.dataclass(frozen=True)
+class FilePlan:
+    """A plan for a kind of device. needs: features (1), limits (at least), "=name": equal numbers.
+
+    results: for each output its slot, or its bytes where they are the same for all inputs.
+    scratch: (slot, offset, bytes); constants: (slot, bytes of it).
+    """
+
+    kind: str
+    about: str
+    needs: tuple[tuple[str, int], ...]
+    programs: tuple[FileProgram, ...]
+    slots: int
+    alignment: int
+    results: tuple[int | bytes, ...]
+    scratch_bytes: int
+    scratch: tuple[tuple[int, int, int], ...]
+    constants: tuple[tuple[int, bytes], ...]
+    steps: tuple[FileStep, ...]
+
+
+class Head:
+    """Writes the head; blobs of the same bytes are one."""
+
+    def __init__(self) -> None:
+        self.parts: list[bytes] = []
+        self.blobs: dict[bytes, int] = {}
+
+    def pack(self, layout: str, *numbers: int) -> None:
+        self.parts.append(struct.pack("<" + layout, *numbers))
+
+    def text(self, value: str | bytes) -> None:
+        data = value.encode() if isinstance(value, str) else value
+        self.pack("I", len(data))
+        self.parts.append(data)
+
+    def blob(self, data: bytes) -> None:
+        self.pack("I", self.blobs.setdefault(data, len(self.blobs)))
+
+    def arrays(self, arrays: Sequence[Array]) -> None:
+        self.pack("I", len(arrays))
+        for one in arrays:
+            self.text(one.name)
+            self.pack(f"II{len(one.shape)}Qqq", TYPES[one.dtype], len(one.shape), *one.shape, *one.bounds)
+            self.blob(one.answer)
+
+    def plan(self, plan: FilePlan) -> None:
+        self.text(plan.kind)
+        self.text(plan.about)
+        self.pack("I", len(plan.needs))
+        for name, value in plan.needs:
+            self.text(name)
+            self.pack("Q", value)
+        self.pack("I", len(plan.programs))
+        for one in plan.programs:
+            self.text(one.name)
+            self.blob(one.spirv)
+            flat = [n for pair in one.constants for n in pair]
+            numbers = one.bindings, one.texels, one.push_bytes, one.subgroup_size, len(one.constants)
+            self.pack(f"5I{len(flat)}I", *numbers, *flat)
+        self.pack("IQ", plan.slots, plan.alignment)
+        for result in plan.results:
+            if isinstance(result, bytes):
+                self.pack("I", 0)
+                self.blob(result)
+            else:
+                self.pack("I", result + 1)
+        self.pack("QI", plan.scratch_bytes, len(plan.scratch))
+        for slot, offset, size in plan.scratch:
+            self.pack("IQQ", slot, offset, size)
+        self.pack("I", len(plan.constants))
+        for slot, data in plan.constants:
+            self.pack("I", slot)
+            self.blob(data)
+        self.pack("I", len(plan.steps))
+        for step in plan.steps:
+            self.step(step)
+
+    def step(self, step: FileStep) -> None:
+        self.pack("II", 0 if step.program is None else step.program + 1, len(step.slots))
+        for slot, access in step.slots:
+            self.pack("IB", slot, access)
+        self.text(step.push)
+        self.pack("iI", step.first_group_at, len(step.grids))
+        for grid in step.grids:
+            self.pack("3I", *grid)
+        self.pack("I", step.value)
+
+
+def checksum(data: npt.NDArray[np.uint8]) -> int:
+    """The sum of word[i] * (2i + 1) * GOLDEN over 64-bit words, modulo 2^64."""
+    words = data.view("<u8")
+    odd = np.arange(1, 2 * words.size, 2, dtype=np.uint64)
+    return int(np.sum(words * odd * GOLDEN, dtype=np.uint64))
+
+
+def written(
+    producer: str, inputs: Sequence[Array], outputs: Sequence[Array], plans: Sequence[FilePlan]
+) -> bytes:
+    """The file. The same arguments give the same bytes."""
+    body = Head()
+    body.arrays(inputs)
+    body.arrays(outputs)
+    body.pack("I", len(plans))
+    for plan in plans:
+        body.plan(plan)
+    front = Head()
+    front.text(producer)
+    front.pack("I", len(body.blobs))
+    rest = b"".join(body.parts)
+    size = sum(map(len, front.parts)) + 16 * len(body.blobs) + len(rest)
+    at = _aligned(HEAD_AT + size)
+    places = []
+    for data in body.blobs:
+        places.append(at)
+        front.pack("QQ", at, len(data))
+        at = _aligned(at + len(data))
+    out = np.zeros(at, np.uint8)
+    for place, data in zip(places, body.blobs, strict=True):
+        out[place : place + len(data)] = np.frombuffer(data, np.uint8)
+    head = np.frombuffer(b"".join(front.parts) + rest, np.uint8)
+    out[HEAD_AT : HEAD_AT + head.size] = head
+    out[:HEAD_AT] = np.frombuffer(
+        MAGIC + struct.pack("<QQQQ", size, at, checksum(out[HEAD_AT:]), 0), np.uint8
+    )
+    return out.tobytes()
+
+
+def _aligned(n: int) -> int:
+    return -(-n // BLOB_ALIGNMENT) * BLOB_ALIGNMENT

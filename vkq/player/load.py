@@ -1,0 +1,173 @@
+"""Runs a file of `vkq export` from Python, by libvkq (native/vkq.h says what each call does)."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..errors import (
+    ArgumentError,
+    DeviceError,
+    DeviceLostError,
+    DTypeError,
+    ModelError,
+    OutOfMemoryError,
+    VkqError,
+)
+from ..runtime.context import OfOneProcess
+from .reader import NAMES
+
+ERRORS: dict[int, type[VkqError]] = {
+    1: ArgumentError, 2: ModelError, 3: DeviceError, 4: OutOfMemoryError, 5: DeviceLostError,
+}  # fmt: skip
+
+
+class _Array(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("type", ctypes.c_int), ("rank", ctypes.c_uint32),
+        ("shape", ctypes.POINTER(ctypes.c_uint64)), ("bytes", ctypes.c_uint64),
+        ("low", ctypes.c_int64), ("high", ctypes.c_int64),
+    )  # fmt: skip
+
+
+@functools.cache
+def library() -> Any:
+    """libvkq, which is built and installed beside the extension."""
+    folder = Path(str(importlib.import_module("vkq._kompute").__file__)).parent
+    path = folder / "libvkq.so"
+    if not path.exists():
+        raise DeviceError(f"{path} is missing; build vkq again: make (in a checkout), or pip install vkq")
+    found = ctypes.CDLL(str(path))
+    for name in ("vkq_error", "vkq_describe", "vkq_device_name"):
+        getattr(found, name).restype = ctypes.c_char_p
+    for name in ("vkq_unload", "vkq_close", "vkq_inject"):
+        getattr(found, name).restype = None
+    return found
+
+
+def check(status: int) -> None:
+    """Raises the error of a status that is not VKQ_OK."""
+    if status:
+        raise ERRORS[status](library().vkq_error().decode(errors="replace"))
+
+
+class PlayedModel(OfOneProcess):
+    """A file of `vkq export`, open on a device. A context manager; `close` may be called twice.
+
+    Args:
+        path: the file.
+        which: a device by index or part of its name; None: what VKQ_DEVICE says, else the best.
+        cache: a path for the driver's pipeline cache, read and written; None keeps none.
+
+    Raises ModelError for a file that is damaged or none, DeviceError where no plan of it runs.
+    """
+
+    @checked
+    def __init__(
+        self, path: str | os.PathLike[str], which: int | str | None = None, cache: str | None = None
+    ):
+        self._device, self._model = ctypes.c_void_p(), ctypes.c_void_p()
+        name = None if which is None else str(which).encode()
+        try:
+            check(library().vkq_open(name, ctypes.byref(self._device)))
+            kept = None if cache is None else os.fsencode(cache)
+            check(library().vkq_load(self._device, os.fsencode(path), kept, ctypes.byref(self._model)))
+            self.inputs = self._arrays("input")
+            self.outputs = self._arrays("output")
+        except BaseException:
+            self.close()
+            raise
+
+    def _arrays(self, kind: str) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Type and shape by name."""
+        found, one = {}, _Array()
+        for i in range(getattr(library(), f"vkq_{kind}s")(self._model)):
+            check(getattr(library(), f"vkq_{kind}")(self._model, i, ctypes.byref(one)))
+            found[one.name.decode()] = NAMES[one.type], tuple(one.shape[k] for k in range(one.rank))
+        return found
+
+    def explain(self) -> str:
+        """The plan that runs, and why those before it in the file do not."""
+        self._usable()
+        return str(library().vkq_describe(self._model).decode())
+
+    @property
+    def device(self) -> str:
+        """The device's name."""
+        self._usable()
+        return str(library().vkq_device_name(self._device).decode())
+
+    @checked
+    def run(
+        self, output_names: Sequence[str] | None, input_feed: Mapping[str, npt.ArrayLike]
+    ) -> list[npt.NDArray[Any]]:
+        """The outputs of these names (all where None), as `vkq.onnx.InferenceSession.run`. Whole numbers are
+        given in any integer type and checked against the input's bounds. Threads take turns."""
+        self._usable()
+        names = list(self.outputs) if output_names is None else list(output_names)
+        if unknown := [name for name in names if name not in self.outputs]:
+            raise ArgumentError(f"there are no outputs {unknown}; there are {list(self.outputs)}")
+        if set(input_feed) != set(self.inputs):
+            raise ArgumentError(f"inputs are given for {sorted(input_feed)}; it takes {list(self.inputs)}")
+        given = [self._given(name, input_feed[name]) for name in self.inputs]
+        results = {name: np.empty(shape, dtype) for name, (dtype, shape) in self.outputs.items()}
+        check(library().vkq_run(self._model, _pointers(given), _pointers(list(results.values()))))
+        return [results[name] for name in names]
+
+    def _given(self, name: str, data: npt.ArrayLike) -> npt.NDArray[Any]:
+        dtype, shape = self.inputs[name]
+        array = np.asarray(data)
+        if array.shape != shape:
+            raise ArgumentError(f"input {name!r} has shape {array.shape}; the file takes {shape}")
+        if dtype == "int32" and array.dtype.kind in "iub":
+            info = np.iinfo(np.int32)
+            if array.size and not (info.min <= array.min() and array.max() <= info.max):
+                raise ArgumentError(f"input {name!r} holds numbers beyond int32")
+        elif array.dtype.name != dtype:
+            raise DTypeError(f"input {name!r} is {array.dtype}; it must be {dtype}")
+        return np.ascontiguousarray(array, dtype)
+
+    def _usable(self) -> None:
+        if not self._model:
+            raise DeviceError("the model is closed; load its file again")
+
+    def close(self) -> None:
+        """Frees the model and its device."""
+        if self._model:
+            library().vkq_unload(self._model)
+        if self._device:
+            library().vkq_close(self._device)
+        self._device, self._model = ctypes.c_void_p(), ctypes.c_void_p()
+
+    def __enter__(self) -> PlayedModel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_model", None):
+            self.close()
+
+
+def _pointers(arrays: Sequence[npt.NDArray[Any]]) -> Any:
+    return (ctypes.c_void_p * max(len(arrays), 1))(*(x.ctypes.data for x in arrays))
+
+
+def load(
+    path: str | os.PathLike[str], which: int | str | None = None, cache: str | None = None
+) -> PlayedModel:
+    """`PlayedModel`: a file of `vkq export`, ready to run."""
+    return PlayedModel(path, which, cache)

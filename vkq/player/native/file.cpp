@@ -1,0 +1,231 @@
+#include "file.hpp"
+
+#include <cstring>
+
+namespace vkq::player {
+
+static constexpr char MAGIC[9] = "VKQFILE1";
+static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
+static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
+
+static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
+
+uint64_t checksum(const uint8_t *data, uint64_t bytes) {
+  uint64_t sum = 0;
+  for (uint64_t i = 0; i < bytes / 8; i++) {
+    uint64_t word;
+    std::memcpy(&word, data + 8 * i, 8);
+    sum += word * (2 * i + 1) * 0x9E3779B97F4A7C15u;
+  }
+  return sum;
+}
+
+// Reads numbers and texts in order.
+struct Cursor {
+  const uint8_t *at, *end;
+
+  template <typename T>
+  T number() {
+    if (uint64_t(end - at) < sizeof(T)) throw damaged("its head ends early");
+    T value;
+    std::memcpy(&value, at, sizeof(T));
+    at += sizeof(T);
+    return value;
+  }
+  uint32_t u32() { return number<uint32_t>(); }
+  uint64_t u64() { return number<uint64_t>(); }
+  // How many of what takes at least `least` bytes each.
+  uint32_t count(uint64_t least) {
+    const uint32_t n = u32();
+    if (n > uint64_t(end - at) / least) throw damaged("it counts more than its head holds");
+    return n;
+  }
+  std::string text() {
+    const uint32_t n = count(1);
+    std::string found(reinterpret_cast<const char *>(at), n);
+    at += n;
+    return found;
+  }
+};
+
+struct Reader {
+  Cursor head;
+  std::vector<Blob> blobs;
+  File file;
+
+  Blob blob() {
+    const uint32_t i = head.u32();
+    if (i >= blobs.size()) throw damaged("a blob's number is too large");
+    return blobs[i];
+  }
+  void readBlobs(const uint8_t *data, uint64_t bytes, uint64_t after) {
+    blobs.resize(head.count(16));
+    for (Blob &one : blobs) {
+      const uint64_t at = head.u64();
+      one.bytes = head.u64();
+      if (at % BLOB_ALIGNMENT || at < after || at > bytes || one.bytes > bytes - at)
+        throw damaged("a blob lies outside of it");
+      one.data = data + at;
+    }
+  }
+  Array array() {
+    static constexpr uint64_t SIZES[]{0, 1, 1, 4, 4, 2};
+    Array a;
+    a.name = head.text();
+    const uint32_t type = head.u32();
+    if (type < VKQ_INT8 || type > VKQ_FLOAT16) throw damaged("an array's type is unknown");
+    a.type = static_cast<vkq_type>(type);
+    a.shape.resize(head.count(8));
+    if (a.shape.size() > MOST_RANK) throw damaged("an array has too many axes");
+    a.bytes = SIZES[type];
+    for (uint64_t &size : a.shape) {
+      size = head.u64();
+      if (size > MOST_BYTES || (size && a.bytes > MOST_BYTES / size)) throw damaged("an array is too large");
+      a.bytes *= size;
+    }
+    a.stored = a.bytes ? (a.bytes + 3) / 4 * 4 : 4;
+    a.low = head.number<int64_t>();
+    a.high = head.number<int64_t>();
+    a.answer = blob();
+    if (a.answer.bytes != a.bytes) throw damaged("the known answer has another size than its array");
+    return a;
+  }
+  Program program() {
+    Program p;
+    p.name = head.text();
+    p.spirv = blob();
+    p.bindings = head.u32();
+    p.texels = head.u32();
+    p.pushBytes = head.u32();
+    p.subgroupSize = head.u32();
+    p.constants.resize(head.count(8));
+    for (auto &[id, bits] : p.constants) {
+      id = head.u32();
+      bits = head.u32();
+    }
+    uint32_t magic = 0;
+    if (p.spirv.bytes >= 20) std::memcpy(&magic, p.spirv.data, 4);
+    if (magic != 0x07230203 || p.spirv.bytes % 4 || p.bindings > MOST_BINDINGS || p.pushBytes % 4 ||
+        p.pushBytes > MOST_PUSH_BYTES)
+      throw damaged("the shader " + p.name + " is none");
+    return p;
+  }
+  Step step(const Plan &plan) {
+    Step s;
+    s.program = int64_t(head.u32()) - 1;
+    if (s.program >= int64_t(plan.programs.size())) throw damaged("a step's program is missing");
+    s.slots.resize(head.count(5));
+    for (uint32_t &slot : s.slots) {
+      slot = head.u32();
+      s.access.push_back(head.number<uint8_t>());
+      if (slot >= plan.slots) throw damaged("a step's slot is missing");
+    }
+    s.push = head.text();
+    s.firstGroupAt = head.number<int32_t>();
+    s.grids.resize(head.count(12));
+    for (auto &grid : s.grids)
+      for (uint32_t &n : grid) n = head.u32();
+    s.value = head.u32();
+    const uint32_t bindings = s.program < 0 ? 1 : plan.programs[s.program].bindings;
+    const uint32_t push = s.program < 0 ? 0 : plan.programs[s.program].pushBytes;
+    if (s.slots.size() != bindings || s.push.size() != push || s.firstGroupAt < -1 ||
+        (s.firstGroupAt >= 0 && (uint64_t(s.firstGroupAt) + 4 > push)))
+      throw damaged("a step does not fit its program");
+    return s;
+  }
+  void readMemory(Plan &p) {
+    p.scratchBytes = head.u64();
+    if (p.scratchBytes > MOST_BYTES) throw damaged("its scratch memory is too large");
+    p.scratch.resize(head.count(20));
+    for (Part &one : p.scratch) {
+      one.slot = head.u32();
+      one.offset = head.u64();
+      one.bytes = head.u64();
+      if (one.slot >= p.slots || one.offset % p.alignment || one.bytes > p.scratchBytes ||
+          one.offset > p.scratchBytes - one.bytes || one.bytes % 4)
+        throw damaged("a part of its scratch memory lies outside of it");
+    }
+    p.constants.resize(head.count(8));
+    for (auto &[slot, data] : p.constants) {
+      slot = head.u32();
+      data = blob();
+      if (slot >= p.slots || !data.bytes || data.bytes % 4) throw damaged("a constant is no whole words");
+    }
+  }
+  Plan plan() {
+    Plan p;
+    p.kind = head.text();
+    p.about = head.text();
+    p.needs.resize(head.count(12));
+    for (Need &one : p.needs) {
+      one.name = head.text();
+      one.value = head.u64();
+    }
+    const uint32_t programs = head.count(28);
+    for (uint32_t i = 0; i < programs; i++) p.programs.push_back(program());
+    p.slots = head.u32();
+    p.alignment = head.u64();
+    if (p.slots < file.inputs.size() || p.slots > (1u << 24) || p.alignment % 4 || !p.alignment ||
+        p.alignment > 4096)
+      throw damaged("a plan's slots are none");
+    for (const Array &one : file.outputs) {
+      Result r{int64_t(head.u32()) - 1, {}};
+      if (r.slot < 0) r.constant = blob();
+      if (r.slot >= p.slots || (r.slot < 0 && r.constant.bytes != one.bytes))
+        throw damaged("a plan's result is none");
+      p.results.push_back(r);
+    }
+    readMemory(p);
+    const uint32_t steps = head.count(24);
+    for (uint32_t i = 0; i < steps; i++) p.steps.push_back(step(p));
+    checkFilled(p);
+    return p;
+  }
+  // Every slot that a step names lies in exactly one place.
+  void checkFilled(const Plan &p) const {
+    std::vector<uint8_t> filled(p.slots, 0);
+    for (size_t i = 0; i < file.inputs.size(); i++) filled[i]++;
+    for (const Result &one : p.results)
+      if (one.slot >= int64_t(file.inputs.size())) filled[one.slot] = 1;  // two may be the same
+    for (const Part &one : p.scratch) filled[one.slot]++;
+    for (const auto &one : p.constants) filled[one.first]++;
+    for (const Step &one : p.steps)
+      for (uint32_t slot : one.slots)
+        if (filled[slot] != 1) throw damaged("a slot lies in no place, or in several");
+    for (size_t i = 0; i < p.results.size(); i++)
+      if (p.results[i].slot >= 0 && p.results[i].slot < int64_t(file.inputs.size()) &&
+          file.inputs[p.results[i].slot].stored < file.outputs[i].stored)
+        throw damaged("a result is larger than the input that it is");
+    for (size_t i = 0; i < p.results.size(); i++)
+      for (size_t k = 0; k < i; k++)
+        if (p.results[i].slot >= 0 && p.results[i].slot == p.results[k].slot &&
+            file.outputs[i].stored != file.outputs[k].stored)
+          throw damaged("two results in one slot have different sizes");
+  }
+};
+
+File read(const uint8_t *data, uint64_t bytes) {
+  if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
+    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE1)");
+  uint64_t head, size, sum, reserved;
+  std::memcpy(&head, data + 8, 8);
+  std::memcpy(&size, data + 16, 8);
+  std::memcpy(&sum, data + 24, 8);
+  std::memcpy(&reserved, data + 32, 8);
+  if (size != bytes || bytes % 8 || head > bytes - HEAD_AT || reserved)
+    throw damaged("it has " + std::to_string(bytes) + " bytes and says " + std::to_string(size));
+  if (checksum(data + HEAD_AT, bytes - HEAD_AT) != sum) throw damaged("its checksum differs");
+  Reader reader{{data + HEAD_AT, data + HEAD_AT + head}, {}, {}};
+  reader.file.producer = reader.head.text();
+  reader.readBlobs(data, bytes, HEAD_AT + head);
+  const uint32_t inputs = reader.head.count(36);
+  for (uint32_t i = 0; i < inputs; i++) reader.file.inputs.push_back(reader.array());
+  const uint32_t outputs = reader.head.count(36);
+  for (uint32_t i = 0; i < outputs; i++) reader.file.outputs.push_back(reader.array());
+  const uint32_t plans = reader.head.count(40);
+  for (uint32_t i = 0; i < plans; i++) reader.file.plans.push_back(reader.plan());
+  if (reader.file.plans.empty()) throw damaged("it has no plan");
+  return std::move(reader.file);
+}
+
+}  // namespace vkq::player

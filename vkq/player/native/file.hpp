@@ -1,0 +1,94 @@
+// A model's file: read from memory, every number in it checked before it is used.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "vkq.h"
+
+namespace vkq::player {
+
+struct Error : std::runtime_error {
+  vkq_status status;
+  Error(vkq_status s, const std::string &text) : std::runtime_error(text), status(s) {}
+};
+
+// A part of the file. Blobs begin at multiples of 64 bytes.
+struct Blob {
+  const uint8_t *data = nullptr;
+  uint64_t bytes = 0;
+};
+
+struct Array {
+  std::string name;
+  vkq_type type;
+  std::vector<uint64_t> shape;
+  int64_t low, high;
+  uint64_t bytes;   // of the array
+  uint64_t stored;  // of its buffer: whole words, at least one
+  Blob answer;      // its content in the known answer
+};
+
+// "integrated", a feature (1), a limit (at least so much), or a number that must be equal ("=vendorID").
+struct Need {
+  std::string name;
+  uint64_t value;
+};
+
+struct Program {
+  std::string name;
+  Blob spirv;
+  uint32_t bindings, texels, pushBytes, subgroupSize;
+  std::vector<std::pair<uint32_t, uint32_t>> constants;  // id, bits
+};
+
+enum Access : uint8_t { READ = 1, WRITE = 2 };
+
+struct Step {
+  int64_t program;  // -1: fill the only slot with `value`
+  std::vector<uint32_t> slots;
+  std::vector<uint8_t> access;  // of each slot
+  std::string push;
+  int32_t firstGroupAt;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
+  std::vector<std::array<uint32_t, 3>> grids;  // first workgroup, x, y
+  uint32_t value;
+};
+
+struct Part {
+  uint32_t slot;
+  uint64_t offset, bytes;
+};
+
+struct Result {
+  int64_t slot;  // -1: it is the same for all inputs
+  Blob constant;
+};
+
+struct Plan {
+  std::string kind, about;
+  std::vector<Need> needs;
+  std::vector<Program> programs;
+  uint32_t slots;  // the inputs, then everything else
+  uint64_t alignment;
+  std::vector<Result> results;
+  uint64_t scratchBytes;
+  std::vector<Part> scratch;
+  std::vector<std::pair<uint32_t, Blob>> constants;
+  std::vector<Step> steps;
+};
+
+struct File {
+  std::string producer;
+  std::vector<Array> inputs, outputs;
+  std::vector<Plan> plans;
+};
+
+// The checksum of whole 64-bit words: sum of word[i] * (2i + 1) * golden, modulo 2^64.
+uint64_t checksum(const uint8_t *data, uint64_t bytes);
+
+// Throws Error (VKQ_FILE) where the bytes are no such file. The result points into them.
+File read(const uint8_t *data, uint64_t bytes);
+
+}  // namespace vkq::player

@@ -1,0 +1,159 @@
+// The commands of a plan, and their submission.
+#include <cstring>
+
+#include "model.hpp"
+
+namespace vkq::player {
+
+void Playing::makeSets() {
+  uint32_t count = 0, buffers = 1, texels = 1;
+  for (const Step &step : plan.steps)
+    if (step.program >= 0) {
+      const Program &p = plan.programs[step.program];
+      count++;
+      for (uint32_t i = 0; i < p.bindings; i++) (p.texels >> i & 1 ? texels : buffers)++;
+    }
+  const VkDescriptorPoolSize sizes[]{{VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, buffers},
+                                     {VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER, texels}};
+  VkDescriptorPoolCreateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO};
+  info.maxSets = count ? count : 1;
+  info.poolSizeCount = 2;
+  info.pPoolSizes = sizes;
+  VKQ_CALL(gpu, vkCreateDescriptorPool, gpu.device, &info, nullptr, &sets);
+}
+
+void Playing::begin() {
+  VkCommandBufferBeginInfo info{VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+  VKQ_CALL(gpu, vkBeginCommandBuffer, commands, &info);
+}
+
+void Playing::barrier() {
+  VkMemoryBarrier all{VK_STRUCTURE_TYPE_MEMORY_BARRIER};
+  all.srcAccessMask = all.dstAccessMask = VK_ACCESS_MEMORY_READ_BIT | VK_ACCESS_MEMORY_WRITE_BIT;
+  const VkPipelineStageFlags work = VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT;
+  gpu.vkCmdPipelineBarrier(commands, work | VK_PIPELINE_STAGE_HOST_BIT, work | VK_PIPELINE_STAGE_HOST_BIT, 0,
+                           1, &all, 0, nullptr, 0, nullptr);
+  read.clear();
+  written.clear();
+}
+
+// A barrier where the step meets what steps since the last barrier wrote, or writes what they read.
+void Playing::order(const Step &step) {
+  const auto meets = [](const Place &a, const std::vector<Place> &others) {
+    for (const Place &b : others)
+      if (a.buffer == b.buffer && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) return true;
+    return false;
+  };
+  for (size_t i = 0; i < step.slots.size(); i++) {
+    const Place &place = places[step.slots[i]];
+    if (meets(place, written) || (step.access[i] & WRITE && meets(place, read))) {
+      barrier();
+      break;
+    }
+  }
+  for (size_t i = 0; i < step.slots.size(); i++)
+    (step.access[i] & WRITE ? written : read).push_back(places[step.slots[i]]);
+}
+
+void Playing::record() {
+  begin();
+  barrier();  // what the host wrote
+  if (host) copyArrays(true);
+  barrier();
+  for (const Step &step : plan.steps) {
+    order(step);
+    const Place &first = places[step.slots[0]];
+    if (step.program < 0)
+      gpu.vkCmdFillBuffer(commands, first.buffer, first.offset, first.bytes, step.value);
+    else
+      dispatch(step);
+  }
+  barrier();
+  if (host) copyArrays(false);
+  barrier();
+  VKQ_CALL(gpu, vkEndCommandBuffer, commands);
+}
+
+// Inputs to the device, or what becomes results to the host.
+void Playing::copyArrays(bool up) {
+  const size_t n = file.inputs.size();
+  for (size_t i = 0; i < (up ? n : plan.results.size()); i++) {
+    const int64_t slot = up ? int64_t(i) : plan.results[i].slot;
+    if (slot < 0) continue;
+    const Place &place = places[slot];
+    const VkBufferCopy region{place.offset, place.offset, place.bytes};
+    gpu.vkCmdCopyBuffer(commands, up ? host->handle : arrays->handle, up ? arrays->handle : host->handle, 1,
+                        &region);
+  }
+}
+
+void Playing::dispatch(const Step &step) {
+  const Program &p = plan.programs[step.program];
+  const Compiled &made = programs[step.program];
+  VkDescriptorSetAllocateInfo info{VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO};
+  info.descriptorPool = sets;
+  info.descriptorSetCount = 1;
+  info.pSetLayouts = &made.setLayout;
+  VkDescriptorSet set = VK_NULL_HANDLE;
+  VKQ_CALL(gpu, vkAllocateDescriptorSets, gpu.device, &info, &set);
+  std::vector<VkDescriptorBufferInfo> infos(p.bindings);
+  std::vector<VkBufferView> seen(p.bindings);
+  std::vector<VkWriteDescriptorSet> updates(p.bindings);
+  for (uint32_t i = 0; i < p.bindings; i++) {
+    const Place &place = places[step.slots[i]];
+    infos[i] = {place.buffer, place.offset, place.bytes};
+    const bool texels = p.texels >> i & 1;
+    if (texels) {
+      VkBufferViewCreateInfo view{VK_STRUCTURE_TYPE_BUFFER_VIEW_CREATE_INFO};
+      view.buffer = place.buffer;
+      view.format = VK_FORMAT_R32G32B32A32_SINT;  // which every device has for this
+      view.offset = place.offset;
+      view.range = place.bytes / 16 * 16;
+      VKQ_CALL(gpu, vkCreateBufferView, gpu.device, &view, nullptr, &seen[i]);
+      views.push_back(seen[i]);
+    }
+    updates[i] = {VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET, nullptr, set, i, 0, 1,
+                  texels ? VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER : VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+                  nullptr, &infos[i], &seen[i]};
+  }
+  gpu.vkUpdateDescriptorSets(gpu.device, p.bindings, updates.data(), 0, nullptr);
+  gpu.vkCmdBindPipeline(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made.pipeline);
+  gpu.vkCmdBindDescriptorSets(commands, VK_PIPELINE_BIND_POINT_COMPUTE, made.layout, 0, 1, &set, 0, nullptr);
+  for (const auto &[first, x, y] : step.grids) {
+    std::string push = step.push;
+    if (step.firstGroupAt >= 0) std::memcpy(&push[step.firstGroupAt], &first, 4);
+    if (!push.empty())
+      gpu.vkCmdPushConstants(commands, made.layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                             static_cast<uint32_t>(push.size()), push.data());
+    gpu.vkCmdDispatch(commands, x, y, 1);
+  }
+}
+
+void Playing::submit() {
+  VkSubmitInfo info{VK_STRUCTURE_TYPE_SUBMIT_INFO};
+  info.commandBufferCount = 1;
+  info.pCommandBuffers = &commands;
+  VKQ_CALL(gpu, vkResetFences, gpu.device, 1, &fence);
+  VKQ_CALL(gpu, vkQueueSubmit, gpu.queue, 1, &info, fence);
+  VkResult result;
+  if (injected(&result)) {  // it was submitted all the same: it must end before its memory goes
+    gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
+  } else {
+    result = gpu.vkWaitForFences(gpu.device, 1, &fence, VK_TRUE, UINT64_MAX);
+  }
+  check(result, "vkWaitForFences");
+}
+
+void Playing::run(const void *const *inputs, void *const *outputs) {
+  uint8_t *seen = host ? host->mapped : arrays->mapped;
+  const size_t n = file.inputs.size();
+  for (size_t i = 0; i < n; i++) std::memcpy(seen + arrayAt[i], inputs[i], file.inputs[i].bytes);
+  submit();
+  for (size_t i = 0; i < plan.results.size(); i++) {
+    const Result &r = plan.results[i];
+    std::memcpy(outputs[i], r.slot < 0 ? r.constant.data : seen + places[r.slot].offset,
+                file.outputs[i].bytes);
+  }
+}
+
+}  // namespace vkq::player

@@ -1,0 +1,145 @@
+"""Reads a model's file (`vkq.player.file`) in Python, for `vkq inspect`."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, VkqError
+from ..files import read_start
+from .file import BLOB_ALIGNMENT, HEAD_AT, MAGIC, TYPES, Array, FilePlan, FileProgram, FileStep, checksum
+
+NAMES = {number: name for name, number in TYPES.items()}
+
+
+class _Cursor:
+    """Reads the head's numbers and texts in order, none beyond its end."""
+
+    def __init__(self, data: bytes):
+        self.data, self.at = data, 0
+
+    def take(self, layout: str) -> tuple[Any, ...]:
+        size = struct.calcsize("<" + layout)
+        if size > len(self.data) - self.at:
+            raise ModelError("the file is damaged: its head ends early")
+        self.at += size
+        return struct.unpack_from("<" + layout, self.data, self.at - size)
+
+    def count(self, least: int) -> int:
+        """Of items that take at least so many bytes each."""
+        n = int(self.take("I")[0])
+        if n * least > len(self.data) - self.at:
+            raise ModelError("the file is damaged: it counts more than its head holds")
+        return n
+
+    def raw(self) -> bytes:
+        n = self.count(1)
+        self.at += n
+        return self.data[self.at - n : self.at]
+
+    def text(self) -> str:
+        return self.raw().decode(errors="replace")
+
+
+class _Body(_Cursor):
+    """The head behind its list of blobs."""
+
+    blobs: Sequence[bytes] = ()
+
+    def blob(self) -> bytes:
+        i = int(self.take("I")[0])
+        if i >= len(self.blobs):
+            raise ModelError("the file is damaged: a blob's number is too large")
+        found: bytes = self.blobs[i]
+        return found
+
+    def arrays(self) -> list[Array]:
+        found = []
+        for _ in range(self.count(36)):
+            name = self.text()
+            (kind,) = self.take("I")
+            shape = self.take(f"{self.count(8)}Q")
+            low, high = self.take("qq")
+            if kind not in NAMES:
+                raise ModelError(f"the file is damaged: {name!r} has type {kind}")
+            found.append(Array(name, NAMES[kind], shape, self.blob(), (low, high)))
+        return found
+
+    def plan(self, outputs: int) -> FilePlan:
+        kind, about = self.text(), self.text()
+        needs = tuple((self.text(), *self.take("Q")) for _ in range(self.count(12)))
+        programs = tuple(self.program() for _ in range(self.count(28)))
+        slots, alignment = self.take("IQ")
+        results: list[int | bytes] = []
+        for _ in range(outputs):
+            (slot,) = self.take("I")
+            results.append(slot - 1 if slot else self.blob())
+        (scratch_bytes,) = self.take("Q")
+        scratch = tuple(self.take("IQQ") for _ in range(self.count(20)))
+        constants = tuple((*self.take("I"), self.blob()) for _ in range(self.count(8)))
+        steps = tuple(self.step() for _ in range(self.count(24)))
+        return FilePlan(
+            kind, about, needs, programs, slots, alignment, tuple(results), scratch_bytes,
+            scratch, constants, steps,
+        )  # fmt: skip
+
+    def program(self) -> FileProgram:
+        name, code = self.text(), self.blob()
+        bindings, texels, push_bytes, subgroup_size = self.take("4I")
+        constants = tuple(self.take("II") for _ in range(self.count(8)))
+        return FileProgram(name, code, bindings, texels, push_bytes, subgroup_size, constants)
+
+    def step(self) -> FileStep:
+        (program,) = self.take("I")
+        slots = tuple(self.take("IB") for _ in range(self.count(5)))
+        push = self.raw()
+        (at,) = self.take("i")
+        grids = tuple(self.take("3I") for _ in range(self.count(12)))
+        (value,) = self.take("I")
+        return FileStep(program - 1 if program else None, slots, push, at, grids, value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What a file holds."""
+
+    producer: str
+    inputs: Sequence[Array]
+    outputs: Sequence[Array]
+    plans: Sequence[FilePlan]
+    blobs: int
+
+
+def is_played(path: str) -> bool:
+    """Whether a file begins as those of `vkq export`."""
+    try:
+        return read_start(Path(path), len(MAGIC)) == MAGIC
+    except (OSError, VkqError):
+        return False
+
+
+def contents(data: bytes) -> Contents:
+    """Reads a file. Raises ModelError where it is damaged or none."""
+    if len(data) < HEAD_AT or data[:8] != MAGIC:
+        raise ModelError("this is no file of vkq export (VKQFILE1)")
+    head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)
+    if size != len(data) or size % 8 or head > size - HEAD_AT or zero:
+        raise ModelError(f"the file is damaged: it has {len(data)} bytes and says {size}")
+    if checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]) != seal:
+        raise ModelError("the file is damaged: its checksum differs")
+    body = _Body(data[HEAD_AT : HEAD_AT + head])
+    producer, blobs = body.text(), []
+    for _ in range(body.count(16)):
+        at, length = body.take("QQ")
+        if at % BLOB_ALIGNMENT or at < HEAD_AT + head or at + length > size:
+            raise ModelError("the file is damaged: a blob lies outside of it")
+        blobs.append(data[at : at + length])
+    body.blobs = blobs
+    inputs, outputs = body.arrays(), body.arrays()
+    plans = [body.plan(len(outputs)) for _ in range(body.count(40))]
+    return Contents(producer, inputs, outputs, plans, len(blobs))
