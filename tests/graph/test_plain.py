@@ -213,3 +213,60 @@ def test_what_is_too_long_stays_as_it_is() -> None:
     data = model(nodes, {"x": x}, {"y": FLOAT}, k=np.array([3]))
     (found,) = refusals(lower(read(data).at({"x": x.shape})))
     assert found[0].attributes["op"] == "TopK"
+
+
+RESIZES = [
+    {"mode": "linear"}, {"mode": "cubic"}, {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1},
+    {"mode": "linear", "coordinate_transformation_mode": "align_corners"},
+    {"mode": "cubic", "coordinate_transformation_mode": "asymmetric"},
+    {"mode": "linear", "coordinate_transformation_mode": "pytorch_half_pixel"},
+    {"mode": "linear", "antialias": 1}, {"mode": "cubic", "antialias": 1},
+    {"mode": "nearest", "coordinate_transformation_mode": "half_pixel_symmetric"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("attributes", RESIZES, ids=lambda a: ".".join(map(str, a.values())))
+def test_resizes(device: vkq.Device, attributes: dict[str, Any]) -> None:
+    """Larger and smaller at once, to sizes that are no multiples; lines and volumes too."""
+    x = normal(40, 2, 3, 7, 9)
+    nodes = [op("Resize", "x none none sizes", "y", **attributes)]
+    data = model(nodes, {"x": x}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=np.array([2, 3, 11, 5]))
+    (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)  # of coordinates up to 10, rounded
+    nodes = [op("Resize", "x none none sizes", "y", **attributes, axes=[2])]
+    for shape in ((2, 3, 9), (2, 3, 5, 4, 3)):
+        data = model(nodes, {"x": normal(41, *shape)}, {"y": FLOAT}, none=np.zeros(0, np.float32), sizes=[7])
+        compared(device, data, {"x": normal(41, *shape)})
+
+
+def test_a_crop(device: vkq.Device) -> None:
+    """With a fill beyond the image; two sizes by one factor."""
+    x, none = normal(42, 1, 1, 5, 6), np.zeros(0, np.float32)
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 9.5}
+    roi = np.float32([0, 0, 0.3, -0.2, 1, 1, 0.8, 1.1])
+    nodes = [op("Resize", "x roi none sizes", "y", mode="linear", **how)]
+    sizes = np.array([1, 1, 4, 8])
+    data = model(nodes, {"x": x}, {"y": FLOAT}, roi=roi, none=none, sizes=sizes)
+    (got,) = compared(device, data, {"x": x})
+    (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x})
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-5)
+    for policy, shape in (("not_larger", (1, 1, 8, 9)), ("not_smaller", (1, 1, 10, 12))):
+        more = {"axes": [2, 3], "keep_aspect_ratio_policy": policy, "mode": "linear"}
+        nodes = [op("Resize", "x none none sizes", "y", **more)]
+        data = model(nodes, {"x": x}, {"y": FLOAT}, none=none, sizes=np.array([10, 9]))
+        assert compared(device, data, {"x": x})[0].shape == shape
+
+
+def test_a_resize_between_quantized_values_has_bytes() -> None:
+    """As ONNX Runtime has it: no weighted sum of floats."""
+    x = np.zeros((1, 2, 5, 6), np.float32)
+    nodes = [
+        op("QuantizeLinear", "x s z", "q"), op("DequantizeLinear", "q s z", "d"),
+        op("Resize", "d none two", "r", mode="linear"), op("QuantizeLinear", "r s z", "p"),
+        op("DequantizeLinear", "p s z", "y"),
+    ]  # fmt: skip
+    more = {"s": np.float32(0.5), "z": np.uint8(3), "none": np.zeros(0, np.float32)}
+    data = model(nodes, {"x": x}, {"y": FLOAT}, two=np.float32([1, 1, 2, 2]), **more)
+    ops = [node.op for node in lower(read(data).at({"x": x.shape})).nodes]
+    assert ops == ["quantize", "Resize", "dequantize"]

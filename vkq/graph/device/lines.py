@@ -6,10 +6,11 @@ import math
 
 from ...kernels.cast import converted
 from ...kernels.lines import beyond, largest, running_along, scattered_rows
+from ...kernels.taps import summed_taps
 from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.scatter import running_axis
-from .context import Context, DeviceOperator, places_are_known
+from .context import Context, DeviceOperator, anything, places_are_known
 
 TYPES = ("float32", "float16", "int32")
 
@@ -54,9 +55,15 @@ def _scatter(context: Context, node: Node) -> Value:
     return scattered_rows(context.builder, x, ids, updates, node.attributes["reduction"])
 
 
+def _taps(context: Context, node: Node) -> Value:
+    a = node.attributes
+    return summed_taps(context.builder, context.value(node.inputs[0]), a["axis"], a["index"], a["weight"])
+
+
 ROWS: dict[str, DeviceOperator] = {
     "CumSum": DeviceOperator(_running_check, _running, TYPES),
     "CumProd": DeviceOperator(_running_check, _running, TYPES),
     "topk": DeviceOperator(_topk_check, _topk, ("float32", "int32")),
+    "taps": DeviceOperator(anything, _taps, ("float32",)),
     "scatter": DeviceOperator(_scatter_check, _scatter, ("float32", "int32")),
 }

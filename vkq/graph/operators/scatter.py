@@ -2,7 +2,8 @@
 
 scatter: inputs (rows, inner), ids (count,) and updates (count, inner); ``reduction`` says what becomes of a
 row and the updates that go to it, one after the other. topk: the ``k`` largest of each line of (lines,
-length), or the smallest ones, in order, of equal ones the first; and their places.
+length), or the smallest ones, in order, of equal ones the first; and their places. taps: weighted sums of the
+elements in ``index`` along ``axis``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...errors import ModelError
+from ...kernels.taps import computed_taps
 from ...numerics.lines import REDUCTIONS, keys, running, scattered
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, axis_of, one, same, there
@@ -60,9 +62,20 @@ def _scatter_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     return one(scattered(node.attributes["reduction"], there(x[0]), there(x[1]), there(x[2])))
 
 
+def _taps(x: Inputs) -> list[Spec]:
+    a, spec = x.node.attributes, x.spec(0)
+    return [Spec("float32", (*spec.shape[: a["axis"]], len(a["index"]), *spec.shape[a["axis"] + 1 :]))]
+
+
+def _taps_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a = node.attributes
+    return one(computed_taps(there(x[0]), a["axis"], a["index"], a["weight"]))
+
+
 OPERATORS: dict[str, Operator] = {
     "CumSum": Operator("number", _running, _running_compute),
     "CumProd": Operator("number", _running, _running_compute),
     "topk": Operator("number", _topk, _topk_compute),
+    "taps": Operator("number", _taps, _taps_compute),
     "scatter": Operator("number", same, _scatter_compute),
 }

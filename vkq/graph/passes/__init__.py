@@ -20,6 +20,7 @@ from .quantized import quantize_in_convolutions
 from .reductions import to_sums
 from .rows import find_normalizations, to_rows
 from .simplify import simplify
+from .sizes import to_taps
 from .tables import to_tables
 from .transposes import join_transposes
 from .types import hold_types
@@ -45,6 +46,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     quantize_in_convolutions,
     side_by_side,
     into_convolutions,
+    to_taps,
     to_rows,
     chain_elements,
 )

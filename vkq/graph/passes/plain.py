@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, indices, norms, orders
+from . import einsum, indices, norms, orders, sizes
 from .sweep import Sweep
 from .words import Words
 
@@ -25,6 +25,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "LayerNormalization": norms.layer_normalization,
     "LpNormalization": norms.lp_normalization,
     "OneHot": indices.one_hot,
+    "Resize": sizes.other_resize,
     "ReverseSequence": indices.reverse_sequence,
     "Scatter": indices.scatter_elements,
     "ScatterElements": indices.scatter_elements,
