@@ -19,7 +19,8 @@ from ..shader.spec import Binding, PushConstant, Written
 from .chain import element
 
 LOCAL = 128
-Index, Weight = npt.NDArray[np.int32], npt.NDArray[np.float32]
+Index = npt.NDArray[np.int32]
+Weight = npt.NDArray[np.float32]
 
 
 def summed_taps(b: Builder, x: Value, axis: int, index: Index, weight: Weight) -> Value:

@@ -11,17 +11,18 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .resize import HALF_WITHIN
+
 Float32 = npt.NDArray[np.float32]
 COORDINATES = (
     "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
     "tf_crop_and_resize",
 )  # fmt: skip
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-HALF_WITHIN = 1e-6  # as `vkq.problem.resize`
 
 
 @dataclass(frozen=True)
-class Axis:
+class ResizedAxis:
     """An axis of *given* elements that becomes one of *size*, by a factor; ``roi`` are its start and end for
     tf_crop_and_resize."""
 
@@ -65,9 +66,11 @@ class Axis:
         fraction = at - floor
         tie = np.abs(fraction - np.float32(0.5)) < HALF_WITHIN
         up = {
-            "floor": np.zeros(at.shape, bool), "ceil": fraction > 0, "round_prefer_ceil": tie | (fraction > 0.5),
+            "floor": np.zeros(at.shape, bool),
+            "ceil": fraction > 0,
+            "round_prefer_ceil": tie | (fraction > 0.5),
             "round_prefer_floor": ~tie & (fraction > 0.5),
-        }[mode]  # fmt: skip
+        }[mode]
         return np.asarray(np.clip(floor + up, 0, self.given - 1).astype(np.int64))
 
     def weighted(

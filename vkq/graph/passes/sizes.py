@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import ModelError
-from ...problem.taps import COORDINATES, NEAREST, Axis
+from ...problem.taps import COORDINATES, NEAREST, ResizedAxis
 from ..graph import Graph, Node
 from ..operators.images import resize_of
 from ..operators.operator import UnsupportedForm
@@ -64,7 +64,7 @@ def resized(w: Words) -> bool:
     return w.result(_outside(w, x, axes) if coordinates == "tf_crop_and_resize" else x)
 
 
-def _axes(w: Words, coordinates: str) -> dict[int, Axis]:
+def _axes(w: Words, coordinates: str) -> dict[int, ResizedAxis]:
     """What becomes of each axis that is named."""
     shape, a = w.spec(0).shape, w.attributes
     roi, scales, sizes = (w.given(i) for i in (1, 2, 3))
@@ -89,11 +89,11 @@ def _axes(w: Words, coordinates: str) -> dict[int, Axis]:
     found = {}
     for i, number in enumerate(numbers):
         ends = (float(roi[i]), float(roi[i + len(numbers)])) if roi is not None and roi.size else (0.0, 1.0)
-        found[number] = Axis(given[i], out[i], float(factors[i]), coordinates, ends)
+        found[number] = ResizedAxis(given[i], out[i], float(factors[i]), coordinates, ends)
     return found
 
 
-def _outside(w: Words, x: str, axes: dict[int, Axis]) -> str:
+def _outside(w: Words, x: str, axes: dict[int, ResizedAxis]) -> str:
     """With the fill where a coordinate lies beyond an axis."""
     rank = len(w.of(x).shape)
     outside = np.zeros((1,) * rank, bool)
