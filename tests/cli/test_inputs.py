@@ -10,10 +10,10 @@ import pytest
 from PIL import Image
 
 import vkq
-from vkq.cli.inputs import picture
+from vkq.cli.pixels import picture
 from vkq.onnx.tensors import Argument
 
-OPTIONS = argparse.Namespace(mean="0", std="1")
+OPTIONS = argparse.Namespace(mean="0", std="1", layout=None, color="rgb", resize="stretch")
 GREY = np.arange(256, dtype=np.uint8).reshape(16, 16)
 
 
@@ -34,8 +34,9 @@ def test_sixteen_bits_are_rounded_to_eight(tmp_path: Path, ending: str, channels
     near = np.minimum(GREY.astype(np.int64) * 257 + 128, 65535).astype(np.uint16)
     Image.fromarray(near).save(tmp_path / f"near.{ending}")
     np.testing.assert_array_equal(given(tmp_path / f"near.{ending}", 1)[0, 0], GREY)
-    np.testing.assert_array_equal(
-        given(tmp_path / f"near.{ending}", 1, "float32")[0, 0], GREY / np.float32(255)
+    np.testing.assert_array_equal(  # floats keep all 16 bits
+        given(tmp_path / f"near.{ending}", channels, "float32")[0, -1],
+        near.astype(np.float32) / np.float32(65535),
     )
 
 

@@ -6,13 +6,13 @@ import argparse
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vkq.cli.arrays import arrays_of
-from vkq.cli.common import counted, whole
-from vkq.cli.pictures import PICTURES, opened_picture
+from vkq.cli.common import whole
+from vkq.cli.pictures import PICTURES
+from vkq.cli.pixels import picture, picture_arguments
 from vkq.errors import ArgumentError, DTypeError
 from vkq.graph.graph import Array
 from vkq.onnx.feed import check_shape, shapes_of
@@ -30,12 +30,7 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--seed", type=whole(0), default=0, help="of the random numbers (default: 0)")
     shape_argument(parser)
-    parser.add_argument(
-        "--mean", default="0,0,0", metavar="R,G,B", help="taken off a picture in [0, 1] (default: 0,0,0)"
-    )
-    parser.add_argument(
-        "--std", default="1,1,1", metavar="R,G,B", help="then divided by this (default: 1,1,1)"
-    )
+    picture_arguments(parser)
 
 
 def shape_argument(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +47,7 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
     for text in options.input:
         argument, path = _named(model, text)
         if path.suffix == ".npz" and argument is None:
-            feed.update(_arrays(path, {one.name: one for one in model.inputs}))
+            feed.update(named_arrays(path, {one.name: one for one in model.inputs}))
             continue
         argument = argument or next((a for a in model.inputs if a.name not in feed), None)
         if argument is None:
@@ -63,7 +58,7 @@ def feed_of(model: Model, options: argparse.Namespace) -> dict[str, Array]:
             shape = shapes_of(model, options.shape, feed)[argument.name]
             feed[argument.name] = picture(path, argument, shape, options)
         else:
-            feed[argument.name] = _array(path, argument)
+            feed[argument.name] = array_of(path, argument)
     if unknown := sorted(set(feed) - set(_names(model))):
         raise ArgumentError(f"inputs are given for {unknown}; the model takes {_names(model)}")
     missing = [argument for argument in model.inputs if argument.name not in feed]
@@ -99,7 +94,7 @@ def _regular(path: Path) -> Path:
     return path
 
 
-def _array(path: Path, argument: Argument) -> Array:
+def array_of(path: Path, argument: Argument) -> Array:
     """The array of an .npy file, or that of an .npz file with the input's name, or alone in it."""
     name, names = argument.name, list[str]()
 
@@ -113,13 +108,13 @@ def _array(path: Path, argument: Argument) -> Array:
             f"{path} has the arrays {sorted(names)[:20]}; one must be {name!r}, or the only one: save it so"
             f" with numpy.savez(FILE, {name}=...)"
         )
-    return next(iter(_arrays(path, {name if name in names else names[0]: argument}).values()))
+    return next(iter(named_arrays(path, {name if name in names else names[0]: argument}).values()))
 
 
 FORMS = f"a picture ({', '.join(PICTURES)})"
 
 
-def _arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
+def named_arrays(path: Path, arguments: Mapping[str, Argument]) -> dict[str, Array]:
     """The arrays of these names, each held against its input before it is read. An .npz file may have no
     others."""
     unknown = []
@@ -153,57 +148,3 @@ def numbers(random: np.random.Generator, argument: Argument, shape: tuple[int, .
     if dtype.kind == "f":
         return random.normal(size=shape).astype(dtype)
     return random.integers(0, 2 if dtype.kind == "b" else 100, shape).astype(dtype)
-
-
-def picture(path: Path, argument: Argument, shape: tuple[int, ...], options: argparse.Namespace) -> Array:
-    """A picture as the model takes it: scaled to its size, (N, C, H, W) or (N, H, W, C), in [0, 1] less the
-    mean by the standard deviation, or as bytes for an 8-bit input. Pixels of 16 bits are rounded to 8."""
-    if len(shape) != 4 or 0 in shape or not {1, 3} & {shape[1], shape[3]}:
-        raise ArgumentError(f"input {argument.name!r} has shape {list(shape)}; a picture needs (N, 3, H, W)")
-    first = shape[1] in (1, 3)
-    channels, (height, width) = (shape[1], shape[2:]) if first else (shape[3], shape[1:3])
-    with opened_picture(path) as image:
-        from PIL import Image
-
-        scaled = (
-            _eight_bits(Image, image, path)
-            .convert("L" if channels == 1 else "RGB")
-            .resize((width, height), Image.Resampling.BILINEAR)
-        )
-    pixels = np.asarray(scaled).reshape(height, width, channels)
-    array: Array = pixels
-    if argument.dtype == "float32":
-        mean, std = (_three(text, channels) for text in (options.mean, options.std))
-        if not std.all():
-            raise ArgumentError(f"--std is {options.std!r}; pixels are divided by it, so none may be 0")
-        array = ((pixels.astype(np.float32) / 255 - mean) / std).astype(np.float32)
-    elif argument.dtype == "int8":
-        array = (pixels ^ np.uint8(0x80)).view(np.int8)
-    whole = array.transpose(2, 0, 1)[None] if first else array[None]
-    return np.ascontiguousarray(np.broadcast_to(whole, shape))
-
-
-def _eight_bits(pillow: Any, image: Any, path: Path) -> Any:
-    """A picture whose pixels have 8 bits. Those of 16 become round(v / 257), so that 65535 is 255, where
-    Pillow would cut them off at 255. Numbers of 32 bits and real ones have no range that is known."""
-    whole = image.mode == "I" and image.format in ("PNG", "PPM")  # of 16 bits, in a wider type
-    if image.mode.startswith("I;16") or whole:
-        pixels = np.asarray(image).astype(np.uint32)
-        return pillow.fromarray(((pixels + 128) // 257).astype(np.uint8))
-    if image.mode[0] in "IF":
-        kind = "real numbers" if image.mode == "F" else "32-bit integers"
-        raise ArgumentError(
-            f"{path} has pixels of {kind}, whose range is not known; save them with 8 or 16 bits, or give the"
-            " numbers that the model takes as an .npy file"
-        )
-    return image
-
-
-def _three(text: str, channels: int) -> Any:
-    try:
-        values = [float(v) for v in text.split(",")]
-    except ValueError:
-        values = []
-    if len(values) not in (1, channels, 3) or not np.isfinite(values).all():
-        raise ArgumentError(f"{text[:60]!r} must be {counted(channels, 'number')} with commas between them")
-    return np.asarray(values[:channels] if len(values) >= channels else values, np.float32)

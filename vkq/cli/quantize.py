@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, counted, device_argument, output_file, progress
-from vkq.cli.inputs import picture, shape_argument
-from vkq.cli.pictures import PICTURES
+from vkq.cli.common import Parsers, add_command, counted, device_argument, output_file
+from vkq.cli.inputs import shape_argument
+from vkq.cli.pixels import picture_arguments
+from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
-from vkq.graph.graph import Array
-from vkq.onnx.feed import shapes_of
-from vkq.onnx.reader import Model, read
+from vkq.onnx.reader import read
 from vkq.runtime.device import Device
 
 
@@ -31,25 +29,22 @@ def register(commands: Parsers) -> None:
         ],
     )
     parser.add_argument("model", metavar="FLOAT.onnx")
-    parser.add_argument("-c", "--calibrate", metavar="FOLDER", help="pictures, typical ones")
     parser.add_argument(
-        "-o",
-        "--output",
-        type=output_file,
-        metavar="FILE.onnx",
+        "-c", "--calibrate", action="append", default=[], metavar="[NAME=]WHERE",
+        help="typical samples: a folder of pictures, .npy or .npz files (arrays by input name), with a folder"
+        " for each input, or a Python function module:function that yields them; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "-o", "--output", type=output_file, metavar="FILE.onnx",
         help="default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx",
-    )
+    )  # fmt: skip
     parser.add_argument(
-        "--exclude",
-        action="append",
-        default=[],
-        metavar="NODE",
+        "--exclude", action="append", default=[], metavar="NODE",
         help="a node, or all beneath a name, that stays float; may be repeated",
-    )
+    )  # fmt: skip
     parser.add_argument("--activations", choices=["int8", "uint8"], default="int8")
     parser.add_argument("--per-tensor", action="store_true", help="one scale for a whole weight")
-    parser.add_argument("--mean", default="0,0,0", metavar="R,G,B", help="taken off a picture in [0, 1]")
-    parser.add_argument("--std", default="1,1,1", metavar="R,G,B", help="then divided by this")
+    picture_arguments(parser)
     shape_argument(parser)
     device_argument(parser)
     weight_arguments(parser)
@@ -88,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
     target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))
     if target.exists() and target.samefile(options.model):
         raise ArgumentError(f"-o {target} is the float model itself; name another file")
-    samples = pictures(model, options) if options.calibrate or not options.weights_only else None
+    samples = GivenSamples(model, options.calibrate, options) if options.calibrate else None
+    if samples and samples.told():
+        print(samples.told())
     lines = (weights_only if options.weights_only else whole)(options, target, samples)
     sizes = [stored_bytes(file) for file in (options.model, target)]
     print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})")
@@ -97,39 +94,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-Samples = Callable[[str], Iterator[dict[str, Array]]]  # of what they are for
+def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
+    """Quantize weights and activations; lines that say how near the model stays."""
+    from vkq.onnx.quantize import quantize
 
-
-def pictures(model: Model, options: argparse.Namespace) -> Samples:
-    """The samples in the folder of --calibrate."""
-    if not options.calibrate:
+    if samples is None:
         raise ArgumentError(
             "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
             " which needs none"
         )
-    folder = Path(options.calibrate)
-    if not folder.is_dir():
-        raise ArgumentError(f"-c {folder}: there is no such folder; name one with typical pictures")
-    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in PICTURES and f.is_file())
-    if not files or len(model.inputs) != 1:
-        raise ArgumentError(
-            f"{folder} has {len(files)} pictures ({', '.join(PICTURES)}) and the model {len(model.inputs)}"
-            " inputs; there must be pictures, and one input (vkq.onnx.quantize.quantize takes any)"
-        )
-    argument, shape = model.inputs[0], shapes_of(model, options.shape)[model.inputs[0].name]
-
-    def samples(what: str) -> Iterator[dict[str, Array]]:
-        for file in progress(files, len(files), f"{what}: picture"):
-            yield {argument.name: picture(file, argument, shape, options)}
-
-    return samples
-
-
-def whole(options: argparse.Namespace, target: Path, samples: Samples | None) -> list[str]:
-    """Quantize weights and activations; lines that say how near the model stays."""
-    from vkq.onnx.quantize import quantize
-
-    assert samples
     with Device(options.device) as device:
         quantize(
             options.model, target, samples("ranges"), options.activations, not options.per_tensor,
@@ -138,7 +111,7 @@ def whole(options: argparse.Namespace, target: Path, samples: Samples | None) ->
         return measured(options, target, samples, device)
 
 
-def weights_only(options: argparse.Namespace, target: Path, samples: Samples | None) -> list[str]:
+def weights_only(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
     """Quantize weights alone; lines that say what became of them."""
     from vkq.accuracy import quantize_weights
 
@@ -160,16 +133,16 @@ def weights_only(options: argparse.Namespace, target: Path, samples: Samples | N
     return lines
 
 
-def measured(options: argparse.Namespace, target: Path, samples: Samples, device: Device) -> list[str]:
+def measured(options: argparse.Namespace, target: Path, samples: GivenSamples, device: Device) -> list[str]:
     """Lines that compare the model on a device with the float model."""
+    from vkq.accuracy import Agreement
     from vkq.onnx import InferenceSession
-    from vkq.onnx.quantize import agreement, run_float
+    from vkq.onnx.cpu import cpu_session
 
     session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
-    real = run_float(options.model, samples("the float model"))
-    found = agreement(real, [session.run(None, feed)[0] for feed in samples("the quantized model")])
-    return [
-        f"against the float model on {counted(len(real), 'sample')}:"
-        f" {found['snr_db']:.1f} dB signal to noise,",
-        f"the same largest element in {100 * found['top1']:.1f} %, on {device.name}",
-    ]
+    real = cpu_session(options.model, "quantizing")
+    found = Agreement([value.name for value in session.get_outputs()])
+    for feed in samples("measuring"):
+        found.add(real.run(found.names, feed), session.run(found.names, feed))
+    lines = [f"against the float model on {counted(len(samples), 'sample')}, on {device.name}:"]
+    return lines + [f"  {row}" for row in found.rows()]

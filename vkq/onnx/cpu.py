@@ -19,9 +19,12 @@ EXACT = ("session.qdqisint8allowed", "session.x64quantprecision")
 CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
-def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
+def cpu_session(
+    model: str | os.PathLike[str] | bytes, needed: str, plain: bool = False, threads: int = 0
+) -> Any:
     """A session of ONNX Runtime that computes int8 activations in integers on every machine: on x86-64 it
-    takes floats without the option. Optimizers that change the model's numbers are off.
+    takes floats without the option. Optimizers that change the model's numbers are off, all where it is
+    *plain*. threads: of one node; 0 lets ONNX Runtime choose.
 
     Raises ModelError where the package is missing, with what it was *needed* for, and where it refuses the
     model.
@@ -33,6 +36,9 @@ def cpu_session(model: str | os.PathLike[str] | bytes, needed: str) -> Any:
     source = model if isinstance(model, bytes) else os.fspath(model)
     for entries in (EXACT, EXACT[:1]):
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        if plain:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         for entry in entries:
             options.add_session_config_entry(entry, "1")
         try:

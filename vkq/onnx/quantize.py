@@ -10,12 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from .. import files
 from ..errors import ModelError, VkqError
 from ..graph.graph import Array
-from .cpu import cpu_session
 from .names import chosen
 from .protobuf import package
 from .reader import read
@@ -112,24 +109,6 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
         first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
     )
     return second
-
-
-def agreement(real: list[Array], quantized: list[Array]) -> dict[str, float]:
-    """How near the first outputs of a quantized model are to those of the float one: the signal-to-noise
-    ratio in dB, and the share of samples with the same largest element."""
-    a, b = (np.stack([np.asarray(v, np.float64) for v in values]) for values in (real, quantized))
-    noise = float(np.square(a - b).mean())
-    flat = [v.reshape(len(v), -1) for v in (a, b)]
-    return {
-        "snr_db": float(10 * np.log10(np.square(a).mean() / noise)) if noise else float("inf"),
-        "top1": float((flat[0].argmax(1) == flat[1].argmax(1)).mean()),
-    }
-
-
-def run_float(model: str | os.PathLike[str], samples: Iterable[Mapping[str, Array]]) -> list[Array]:
-    """The first output of the float model for each sample, through ONNX Runtime."""
-    session = cpu_session(model, "quantizing")
-    return [np.asarray(session.run(None, dict(sample))[0]) for sample in samples]
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:

@@ -1,0 +1,69 @@
+"""What a tensor held over many samples: a histogram that grows, and the noise that a scale would make."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..graph.graph import Array
+
+BINS = 8192  # over [-limit, limit]: a one-sided range that fills a quarter still has 8 in each of 256 steps
+
+
+class Histogram:
+    """Counts of a tensor's numbers over ``[-limit, limit]``, whose limit doubles when a number lies outside.
+
+    NaN and infinities are left out. ``low`` and ``high`` are the least and the largest number.
+
+    >>> histogram = Histogram()
+    >>> histogram.add(np.float32([-1, 0, 3]))
+    >>> histogram.low, histogram.high, int(histogram.counts.sum())
+    (-1.0, 3.0, 3)
+    """
+
+    def __init__(self) -> None:
+        self.low, self.high, self.limit = np.inf, -np.inf, 0.0
+        self.counts = np.zeros(BINS)
+
+    def add(self, array: Array) -> None:
+        values = array.reshape(-1)
+        values = values[np.isfinite(values)]
+        if not values.size:
+            return
+        low, high = float(values.min()), float(values.max())
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        largest = max(-low, high, 2.0**-100)
+        if not self.limit:
+            self.limit = float(2.0 ** np.ceil(np.log2(largest)))
+        while self.limit < largest:
+            middle = self.counts.reshape(-1, 2).sum(1)
+            self.counts = np.pad(middle, BINS // 4)
+            self.limit *= 2
+        at = (values / np.float32(self.limit) + 1) * np.float32(BINS / 2)
+        self.counts += np.bincount(np.clip(at.astype(np.int64), 0, BINS - 1), minlength=BINS)
+
+    @property
+    def centres(self) -> Array:
+        """(BINS,): the number in the middle of each bin."""
+        return np.asarray((np.arange(BINS) + 0.5) * (2 * self.limit / BINS) - self.limit)
+
+    def noise(self, scale: float, zero_point: int, qmin: int, qmax: int) -> float:
+        """The mean squared error of quantizing with this scale; numbers at 0 have none."""
+        used = np.flatnonzero(self.counts)
+        if not used.size:
+            return 0.0
+        x, counts = self.centres[used], self.counts[used]
+        x = np.where(used == BINS // 2, 0.0, x)  # zeros lie at the lower end of this bin
+        near = (np.clip(np.rint(x / scale) + zero_point, qmin, qmax) - zero_point) * scale
+        return float(np.square(near - x) @ counts / counts.sum())
+
+    def clipped(self, low: float, high: float) -> float:
+        """The share of numbers outside of a range, to a bin's width."""
+        step = 2 * self.limit / BINS
+        outside = (self.centres < low - step) | (self.centres > high + step)
+        return float(self.counts[outside].sum() / max(self.counts.sum(), 1))
+
+    def quantile(self, share: float) -> float:
+        """The number below which this share of all lies."""
+        total = np.cumsum(self.counts)
+        at = int(np.searchsorted(total, share * total[-1]))
+        return float(np.clip(self.centres[min(at, BINS - 1)], self.low, self.high))

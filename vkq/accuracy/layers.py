@@ -1,0 +1,275 @@
+"""Compares a quantized model with its float model layer by layer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array
+from ..onnx.protobuf import package
+from ..onnx.quantize import prepared, quantizer, refusals_told
+from ..onnx.reader import read
+from .histogram import Histogram
+from .shown import LayerReport, LayerRow, decibels
+from .walk import Walk, read_by
+
+RANGES = {
+    "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535), "int4": (-8, 7),
+    "uint4": (0, 15),
+}  # fmt: skip
+Q, DQ = "QuantizeLinear", "DequantizeLinear"
+
+
+def compare_layers(
+    model: str | os.PathLike[str],
+    quantized: str | os.PathLike[str],
+    samples: Iterable[Mapping[str, Array]],
+) -> LayerReport:
+    """Compare each layer of a *quantized* model with the float *model* that it was made of: a row for each
+    value that both have, in the order of the graph.
+
+    Both models run node by node through ONNX Runtime's CPU provider, so the values of one layer and those
+    that later layers still read take memory, and no others. samples: inputs by name.
+
+    Raises ModelError where the models have no values in common or a model cannot be taken.
+    """
+    quantizer()
+    with tempfile.TemporaryDirectory() as folder, refusals_told():
+        read(quantized)
+        real = Walk(package().load(prepared(model, folder, 0, "", "")))
+        pairs = LayerComparison(real, Walk(_with_floats(package().load(os.fspath(quantized)))))
+        count = 0
+        for feed in samples:
+            pairs.add(feed)
+            count += 1
+    return LayerReport(tuple(pairs.rows()), count)
+
+
+@dataclasses.dataclass
+class Site:
+    """A value of both models: the float value it is compared with (``real``), where it is in the quantized
+    model, the nodes of its own layer in order, what these read of the float model (by the quantized model's
+    name), and its DequantizeLinear."""
+
+    name: str
+    real: str
+    there: str
+    nodes: list[Any]
+    reads: dict[str, str]
+    dequantize: Any
+
+
+class Tally:
+    """Sums of a value over the samples: signal, noise, and both by channel."""
+
+    def __init__(self) -> None:
+        self.signal: Any = 0.0
+        self.noise: Any = 0.0
+        self.own = self.cross = self.other = 0.0
+        self.histogram = Histogram()
+
+    def add(self, real: Array, got: Array, own: Array) -> None:
+        x, y, z = (np.nan_to_num(each.astype(np.float64)) for each in (real, got, own))
+        axes = tuple(i for i in range(x.ndim) if i != 1)
+        self.signal = self.signal + np.square(x).sum(axes)
+        self.noise = self.noise + np.square(y - x).sum(axes)
+        self.own += float(np.square(z - x).sum())
+        self.cross += float((x * y).sum())
+        self.other += float(np.square(y).sum())
+        self.histogram.add(real)
+
+
+class LayerComparison:
+    """Two models of which one is the other's quantized form."""
+
+    def __init__(self, real: Walk, quantized: Walk):
+        self.real, self.quantized = real, quantized
+        names = [n for n in real.inputs if n in quantized.inputs]
+        names += [n for node in real.nodes for n in node.output if n and n not in real.constants]
+        self.floats = set(names)
+        self.sites = [site for name in names if (site := self._site(name)) is not None]
+        self.tallies = {site.name: Tally() for site in self.sites}
+        if not self.sites:
+            raise ModelError(
+                "the models have no quantized value in common: give the float model of which the other was"
+                " made"
+            )
+
+    def _site(self, name: str) -> Site | None:
+        walk = self.quantized
+        if name not in walk.maker and name not in walk.inputs:
+            return None
+        real = self._activated(name)
+        if real != name and real in walk.maker:  # its own row has the pair
+            return None
+        there, dequantize = self._quantized(name)
+        nodes, reads, seen, ahead = [], dict[str, str](), set[str](), [there]
+        while ahead:
+            at = ahead.pop()
+            node = walk.maker.get(at)
+            source = self._read_of_float(at)
+            if at != there and at != name and source is not None:
+                reads[at] = source
+            elif at in walk.inputs:
+                reads[at] = at
+            elif node is not None and node.output[0] not in seen:
+                seen.add(node.output[0])
+                nodes.append(node)
+                ahead += [n for n in read_by(node) if n not in walk.constants]
+        order = {id(node): i for i, node in enumerate(walk.nodes)}
+        nodes.sort(key=lambda node: order[id(node)])
+        changed = any(n.op_type in (Q, DQ) or n.op_type.startswith("QLinear") for n in nodes)
+        weights = any(n in walk.maker and n in walk.constants for node in nodes for n in node.input)
+        if not (changed or weights or name in walk.outputs):
+            return None
+        return Site(name, real, there, nodes, reads, dequantize)
+
+    def _quantized(self, name: str) -> tuple[str, Any]:
+        """Where a float value is in the quantized model once it is quantized, and its DequantizeLinear."""
+        walk = self.quantized
+        made = walk.maker.get(name)
+        if made is not None and made.op_type == DQ:
+            return name, made
+        quantize = next((n for n in walk.readers[name] if n.op_type == Q), None)
+        if quantize is None:
+            return name, None
+        found = next((n for n in walk.readers[quantize.output[0]] if n.op_type == DQ), None)
+        return (found.output[0], found) if found is not None else (name, None)
+
+    def _activated(self, name: str) -> str:
+        """The float value that the quantized one stands for: behind the Relu or Clip that alone reads it,
+        which a range may replace."""
+        readers = self.real.readers[name]
+        alone = len(readers) == 1 and readers[0].op_type in ("Relu", "Clip") and name not in self.real.outputs
+        return str(readers[0].output[0]) if alone else name
+
+    def _read_of_float(self, at: str) -> str | None:
+        """The float value that a value of the quantized model stands for: its own, or that behind the
+        DequantizeLinear of its QuantizeLinear."""
+        node = self.quantized.maker.get(at)
+        if node is not None and node.op_type == DQ:
+            before = self.quantized.maker.get(node.input[0])
+            if before is not None and before.op_type == Q and before.input[0] in self.floats:
+                return str(before.input[0])
+        return at if at in self.floats else None
+
+    def add(self, feed: Mapping[str, Array]) -> None:
+        """One sample."""
+        wanted = [name for site in self.sites for name in (site.real, *site.reads.values())]
+        real = self.real.run(feed, wanted)
+        got = self.quantized.run(feed, [site.there for site in self.sites])
+        for site in self.sites:
+            values = {at: real.take(name) for at, name in site.reads.items()}
+            x, y, own = real.take(site.real), got.take(site.there), self._own(site, values)
+            if x.dtype.kind == "f" and x.size and x.shape == y.shape:
+                self.tallies[site.name].add(x, y, own)
+
+    def _own(self, site: Site, values: dict[str, Array]) -> Array:
+        for node in site.nodes:
+            values.update(self.quantized.apply(node, values))
+        return values[site.there]
+
+    def rows(self) -> list[LayerRow]:
+        return [
+            self._row(s, self.tallies[s.name])
+            for s in self.sites
+            if np.any(self.tallies[s.name].histogram.counts)
+        ]
+
+    def _row(self, site: Site, tally: Tally) -> LayerRow:
+        maker = self.real.maker.get(site.name)
+        signal, noise = np.atleast_1d(tally.signal), np.atleast_1d(tally.noise)
+        channels = [decibels(s, n) for s, n in zip(signal, noise, strict=True)]
+        worst = int(np.argmin(channels))
+        clipped, used, loss = self._scale(site, tally.histogram)
+        size = math.sqrt(float(signal.sum()) * tally.other)
+        return LayerRow(
+            layer=(maker.name if maker else "") or site.name,
+            op=maker.op_type if maker else "input", output=site.name,
+            snr_db=decibels(signal.sum(), noise.sum()), own_db=decibels(signal.sum(), tally.own),
+            cosine=tally.cross / size if size else 1.0, clipped=clipped, used=used,
+            scale_loss_db=max(loss, self._weight_loss(site)),
+            channel=worst, channel_db=channels[worst],
+        )  # fmt: skip
+
+    def _scale(self, site: Site, found: Histogram) -> tuple[float, float, float]:
+        """The share clipped, the share of the range used, and the loss of the result's scale."""
+        if site.dequantize is None:
+            return 0.0, 1.0, 0.0
+        arrays = [self.quantized.constants.get(name) for name in site.dequantize.input[1:]]
+        scales = arrays[0]
+        zero = arrays[1] if len(arrays) > 1 and arrays[1] is not None else np.zeros(1, np.uint8)
+        if scales is None or scales.size != 1 or zero.dtype.name not in RANGES:
+            return 0.0, 1.0, 0.0
+        scale, point = float(scales.reshape(-1)[0]), int(zero.reshape(-1)[0])
+        qmin, qmax = RANGES[zero.dtype.name]
+        low, high = (qmin - point) * scale, (qmax - point) * scale
+        span = max(found.high, 0.0) - min(found.low, 0.0)
+        used = (min(max(found.high, 0.0), high) - max(min(found.low, 0.0), low)) / (high - low)
+        whole = span / (qmax - qmin) or scale
+        best = found.noise(whole, round(qmin - min(found.low, 0.0) / whole), qmin, qmax)
+        noise = found.noise(scale, point, qmin, qmax)
+        return (
+            found.clipped(low - scale / 2, high + scale / 2),
+            used,
+            max(0.0, decibels(noise, best)) if noise else 0.0,
+        )
+
+    def _weight_loss(self, site: Site) -> float:
+        """The largest loss of a constant weight's scales against those of its own range, for each channel."""
+        most = 0.0
+        for node in site.nodes:
+            source = next(
+                (self.real.maker.get(n) for n in (node.output[0], site.name) if n in self.real.maker), None
+            )
+            for i, name in enumerate(node.input[:2]):
+                w = self.quantized.constants.get(name)
+                other = self._float_weight(source, i)
+                if (
+                    w is None
+                    or other is None
+                    or name not in self.quantized.maker
+                    or w.shape != other.shape
+                    or w.ndim < 2
+                ):
+                    continue
+                noise = float(np.square(w.astype(np.float64) - other).sum())
+                step = float(np.abs(other).max()) / 127  # per tensor: the coarsest that a good scale may be
+                best = max(step * step / 12 * other.size, 1e-300)
+                most = max(most, decibels(noise, best)) if noise else most
+        return most
+
+    def _float_weight(self, node: Any, index: int) -> Array | None:
+        """The constant input of the float layer, through activations that are fused into it."""
+        while node is not None and node.op_type in ("Relu", "Clip"):
+            node = self.real.maker.get(node.input[0])
+        if node is None or index >= len(node.input):
+            return None
+        return self.real.constants.get(node.input[index])
+
+
+def _with_floats(proto: Any) -> Any:
+    """The model in which each value that QOperator form has as ``NAME_quantized`` alone is dequantized, and
+    quantized again for its readers: the same numbers, and a layer can be given the float model's."""
+    onnx = package()
+    made = {name for node in proto.graph.node for name in node.output} | {v.name for v in proto.graph.input}
+    known = {tensor.name for tensor in proto.graph.initializer}
+    readers = list(proto.graph.node)
+    for name in sorted(made):
+        real = name.removesuffix("_quantized")
+        if name == real or real in made or not {f"{real}_scale", f"{real}_zero_point"} <= known:
+            continue
+        numbers = [f"{real}_scale", f"{real}_zero_point"]
+        again = f"{name}_again"
+        for node in readers:
+            node.input[:] = [again if read == name else read for read in node.input]
+        proto.graph.node.append(onnx.helper.make_node(DQ, [name, *numbers], [real], name=real))
+        proto.graph.node.append(onnx.helper.make_node(Q, [real, *numbers], [again], name=again))
+    return proto

@@ -1,0 +1,75 @@
+"""How near a model's outputs stay to those of the float model: by output and by channel."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Array
+from .shown import decibels
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputRow:
+    """One output over all samples. snr_db: signal to noise. channel, channel_db: the worst index of axis 1
+    and its signal to noise. same: the share of rows (or pixels) with the same largest channel."""
+
+    name: str
+    snr_db: float
+    channel: int
+    channel_db: float
+    same: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.snr_db:.1f} dB signal to noise (worst channel {self.channel}:"
+            f" {self.channel_db:.1f} dB), the same largest element in {100 * self.same:.1f} %"
+        )
+
+
+class Agreement:
+    """Sums over samples of any shapes; ``rows()`` has an `OutputRow` for each output of real numbers.
+
+    >>> agreement = Agreement(["y"])
+    >>> agreement.add([np.float32([[1, 0]])], [np.float32([[1, 0.1]])])
+    >>> print(agreement.rows()[0])
+    y: 20.0 dB signal to noise (worst channel 1: -inf dB), the same largest element in 100.0 %
+    """
+
+    def __init__(self, names: Sequence[str]):
+        self.names = list(names)
+        self.sums: dict[str, list[Any]] = {}
+
+    def add(self, real: Sequence[Array], got: Sequence[Array]) -> None:
+        """The outputs of one sample by both models."""
+        for name, a, b in zip(self.names, real, got, strict=True):
+            if not isinstance(a, np.ndarray) or a.dtype.kind != "f" or not a.size or a.shape != b.shape:
+                continue
+            x, y = (np.nan_to_num(each.astype(np.float64)) for each in (a, b))
+            if x.ndim < 2:
+                x, y = x.reshape(-1, 1), y.reshape(-1, 1)
+            axes = tuple(i for i in range(x.ndim) if i != 1)
+            if x.shape[1] > 1:
+                wide = x if x.shape[1] > 1 else x.reshape(1, -1)  # no channels: one row
+            same = wide.argmax(1) == y.reshape(wide.shape).argmax(1)
+            new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
+            old = self.sums.get(name)
+            if old is not None and old[0].shape != new[0].shape:  # an open axis: all as one channel
+                old[:2], new[:2] = ([np.atleast_1d(v.sum()) for v in each[:2]] for each in (old, new))
+            self.sums[name] = new if old is None else [p + q for p, q in zip(old, new, strict=True)]
+
+    def rows(self) -> list[OutputRow]:
+        found = []
+        for name, (signal, noise, same, count) in self.sums.items():
+            channels = [decibels(float(s), float(n)) for s, n in zip(signal, noise, strict=True)]
+            worst = int(np.argmin(channels))
+            whole = decibels(float(signal.sum()), float(noise.sum()))
+            found.append(OutputRow(name, whole, worst, channels[worst], float(same / count)))
+        return found
+
+    def worst(self) -> float:
+        """The signal to noise of the worst output, in dB."""
+        return min((row.snr_db for row in self.rows()), default=float("inf"))

@@ -1,0 +1,132 @@
+"""Reports of layers: a table, numbers for JSON, and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import math
+from typing import Any
+
+SPOILT = 6.0  # dB that a scale loses before it is named
+WORST = 5  # layers named under the table
+CLEAN = 60.0  # dB at which a bar of the picture is full
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerRow:
+    """How near one value of the quantized model is to the float model's, over all samples.
+
+    snr_db: signal to noise, with what earlier layers add. own_db: of this layer alone, given the float
+    model's values. cosine: of both. clipped: the share of float values outside of the range. used: the share
+    of the range that float values fill. scale_loss_db: what the scale of the result or of the weight loses
+    against one from the range of its numbers. channel, channel_db: the worst channel (axis 1) and its
+    signal to noise.
+    """
+
+    layer: str
+    op: str
+    output: str
+    snr_db: float
+    own_db: float
+    cosine: float
+    clipped: float
+    used: float
+    scale_loss_db: float
+    channel: int
+    channel_db: float
+
+    def why(self) -> str:
+        """The reason to look at this layer, in words."""
+        if self.scale_loss_db > SPOILT and self.clipped > 0.001:
+            return f"{self.clipped:.1%} of its numbers are clipped: its range is too small"
+        if self.scale_loss_db > SPOILT:
+            return f"its scale loses {self.scale_loss_db:.1f} dB: numbers fill {self.used:.1%} of the range"
+        return f"{_db(self.own_db).strip()} dB by itself, {_db(self.snr_db).strip()} dB with what it inherits"
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerReport:
+    """Rows in the order of the graph. ``str()`` is a table."""
+
+    rows: tuple[LayerRow, ...]
+    samples: int
+
+    def worst(self, count: int = WORST) -> list[LayerRow]:
+        """Layers to look at: scales that lose most, then the least exact by themselves."""
+        spoilt = [row for row in self.rows if row.scale_loss_db > SPOILT]
+        spoilt.sort(key=lambda row: -row.scale_loss_db)
+        rest = sorted((row for row in self.rows if row not in spoilt), key=lambda row: row.own_db)
+        return [*spoilt, *rest][:count]
+
+    def __str__(self) -> str:
+        width = min(max([len(row.layer) for row in self.rows] + [5]), 40)
+        lines = [
+            f"{'layer':{width}} {'operator':16} {'dB':>6} {'own dB':>6} {'cosine':>8} {'clipped':>8}"
+            f" {'used':>6} {'lost dB':>7}  worst channel"
+        ]
+        lines += [
+            f"{row.layer[-width:]:{width}} {row.op:16} {_db(row.snr_db)} {_db(row.own_db)} {row.cosine:8.5f}"
+            f" {row.clipped:8.3%} {row.used:6.1%} {row.scale_loss_db:7.1f}  {row.channel}:"
+            f" {_db(row.channel_db).strip()} dB"
+            for row in self.rows
+        ]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: infinities are null."""
+        rows = [
+            {
+                k: None if isinstance(v, float) and math.isinf(v) else v
+                for k, v in dataclasses.asdict(row).items()
+            }
+            for row in self.rows
+        ]
+        return {"samples": self.samples, "layers": rows, "worst": [row.layer for row in self.worst()]}
+
+    def svg(self) -> str:
+        """A picture: for each layer, in order, a bar of what it has and a mark of what it has by itself; the
+        worst are named."""
+        step, height, left, top = 14, 12, 260, 46
+        worst = {row.output for row in self.worst()}
+        body = []
+        for i, row in enumerate(self.rows):
+            y = top + i * step
+            fill = "#c0392b" if row.output in worst else "#4878a8"
+            own = left + _pixels(row.own_db)
+            name = html.escape(f"{row.op} {row.layer}"[-42:])
+            weight = ' font-weight="bold"' if row.output in worst else ""
+            length = _pixels(row.snr_db)
+            body.append(
+                f'<text x="{left - 6}" y="{y + 10}" text-anchor="end"{weight}>{name}</text>'
+                f'<rect x="{left}" y="{y}" width="{length:.1f}" height="{height}" fill="{fill}"/>'
+                f'<path d="M{own:.1f} {y}v{height}" stroke="#222" stroke-width="2"/>'
+                f'<text x="{left + 492}" y="{y + 10}">{_db(row.snr_db).strip()}</text>'
+            )
+        for tick in range(0, int(CLEAN) + 1, 10):
+            x = left + _pixels(tick)
+            body.append(
+                f'<text x="{x}" y="{top - 6}" text-anchor="middle">{tick} dB</text>'
+                f'<path d="M{x} {top - 3}v{len(self.rows) * step + 3}" stroke="#8888" stroke-width="0.5"/>'
+            )
+        size = f'width="{left + 550}" height="{top + len(self.rows) * step + 8}"'
+        title = f"Signal to noise of each layer over {self.samples} samples; mark: the layer by itself"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size}'
+            ' font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
+            f'<text x="8" y="18" font-size="13">{title}</text>{"".join(body)}</svg>\n'
+        )
+
+
+def decibels(signal: float, noise: float) -> float:
+    """Signal to noise in dB: infinite without noise, -infinite without signal."""
+    if not noise > 0:
+        return math.inf
+    return float(10 * math.log10(signal / noise)) if signal > 0 else -math.inf
+
+
+def _db(value: float) -> str:
+    return f"{value:6.1f}" if math.isfinite(value) else " exact" if value > 0 else "     -"
+
+
+def _pixels(decibel: float) -> float:
+    return 8 * min(max(decibel, 0.0), CLEAN)

@@ -1,0 +1,185 @@
+"""Runs a model node by node through ONNX Runtime, so that only values that are still needed take memory."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ..errors import ModelError
+from ..graph.graph import Array
+from ..onnx.cpu import cpu_session
+from ..onnx.protobuf import package
+
+HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that are worth threads
+EMBEDDED = 1024  # numbers of a constant that a node's own model holds; larger ones are given at each run
+
+
+class Walk:
+    """A model whose nodes are sessions of their own, shared by nodes that differ in their numbers alone.
+
+    Values that depend on constants alone are computed once, when the walk is made.
+    """
+
+    def __init__(self, proto: Any):
+        self.proto = proto
+        self.maker = {name: node for node in proto.graph.node for name in node.output if name}
+        self.nodes = self._in_order(proto.graph.node)
+        self.readers = defaultdict(list)
+        for node in self.nodes:
+            for name in dict.fromkeys(read_by(node)):
+                self.readers[name].append(node)
+        self.outputs = [value.name for value in proto.graph.output]
+        self.tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self.inputs = [v.name for v in proto.graph.input if v.name not in self.tensors]
+        self.constants: dict[str, Array] = {
+            name: package().numpy_helper.to_array(tensor) for name, tensor in self.tensors.items()
+        }
+        self._sessions: dict[Any, Any] = {}  # by what a node does, its small constants among it
+        self._prepared: dict[int, tuple[Any, dict[str, str], list[str]]] = {}  # by the node
+        for node in self.nodes:
+            if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
+                self.constants.update(self.apply(node, self.constants))
+
+    def _in_order(self, nodes: Iterable[Any]) -> list[Any]:
+        """The nodes, each behind those whose results it reads."""
+        found: dict[int, Any] = {}
+        for last in nodes:
+            ahead = [last]
+            while ahead:
+                makers = (self.maker.get(name) for name in read_by(ahead[-1]))
+                missing = [node for node in makers if node is not None and id(node) not in found]
+                if missing and len(ahead) <= len(self.maker):
+                    ahead += missing
+                else:
+                    node = ahead.pop()
+                    found[id(node)] = node
+        return list(found.values())
+
+    def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
+        """The results of one node."""
+        if id(node) not in self._prepared:
+            self._prepared[id(node)] = self._prepare(node, values)
+        session, reads, results = self._prepared[id(node)]
+        found = session.run(
+            None, {slot: values[n] if n in values else self.constants[n] for slot, n in reads.items()}
+        )
+        return dict(zip(results, found, strict=True))
+
+    def _prepare(self, node: Any, values: Mapping[str, Array]) -> tuple[Any, dict[str, str], list[str]]:
+        """A node's session, what it reads (its own name to the model's), and its results."""
+        names = list(dict.fromkeys(read_by(node)))
+        arrays = {name: values[name] if name in values else self.constants[name] for name in names}
+        results = [name for name in node.output if name]
+        slot = {name: f"v{i}" for i, name in enumerate([*names, *results])}
+        if any(a.HasField("g") or a.graphs for a in node.attribute):  # a branch reads by name
+            slot = {name: name for name in slot}
+        copy = package().NodeProto.FromString(node.SerializeToString())
+        copy.input[:] = [slot.get(name, "") for name in node.input]
+        copy.output[:] = [slot.get(name, "") for name in node.output]
+        copy.name = ""
+        integer = _is_integer(node)
+        held = {slot[n]: a for n, a in arrays.items() if n in self.constants and (integer or _is_embedded(a))}
+        given = {slot[n]: a for n, a in arrays.items() if slot[n] not in held}
+        key = (
+            copy.SerializeToString(),
+            *((name, array.dtype.str) for name, array in given.items()),
+            *((name, array.dtype.str, array.shape, array.tobytes()) for name, array in held.items()),
+        )
+        if key not in self._sessions:
+            self._sessions[key] = self._session(copy, given, held, f"{node.op_type} {node.name!r}")
+        return self._sessions[key], {slot[n]: n for n in names if slot[n] in given}, results
+
+    def _session(self, node: Any, given: Mapping[str, Array], held: Mapping[str, Array], what: str) -> Any:
+        onnx = package()
+        kind = onnx.helper.np_dtype_to_tensor_dtype
+        graph = onnx.helper.make_graph(
+            [node], "node",
+            [onnx.helper.make_tensor_value_info(n, kind(a.dtype), None) for n, a in given.items()],
+            [onnx.ValueInfoProto(name=name) for name in node.output if name],
+            [onnx.numpy_helper.from_array(array, name) for name, array in held.items()],
+        )  # fmt: skip
+        model = onnx.helper.make_model(
+            graph, opset_imports=self.proto.opset_import, ir_version=self.proto.ir_version
+        )
+        model.functions.extend(self.proto.functions)
+        threads = 0 if node.op_type in HEAVY else 1  # a pool takes longer to start than a small node to run
+        plain = not _is_integer(node)
+        try:
+            return cpu_session(model.SerializeToString(), "comparing layers", plain, threads)
+        except ModelError as error:
+            raise ModelError(f"{what}: {error}") from error
+
+    def run(self, feed: Mapping[str, Array], wanted: Iterable[str] | None = None) -> Run:
+        """Begin with these inputs; *wanted* are the values that will be taken, each as often as it is named
+        (by default the outputs)."""
+        return Run(self, feed, self.outputs if wanted is None else wanted)
+
+
+class Run:
+    """One sample on its way through a model. A value is computed when it is taken, and dropped when its last
+    reader has had it."""
+
+    def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
+        self.walk = walk
+        self.values = dict(feed)
+        self.left = Counter(wanted)
+        needed, ahead = set(), list(self.left)
+        while ahead:
+            node = walk.maker.get(ahead.pop())
+            if node is not None and node.output[0] not in needed:
+                needed.add(node.output[0])
+                names = [n for n in dict.fromkeys(read_by(node)) if n not in walk.constants]
+                self.left.update(names)
+                ahead += names
+
+    def take(self, name: str) -> Array:
+        """A value; counts as one of its readers."""
+        if name in self.walk.constants:
+            return self.walk.constants[name]
+        ahead = [name]
+        while ahead:
+            node = self.walk.maker.get(ahead[-1])
+            if ahead[-1] in self.values or node is None:
+                ahead.pop()
+                continue
+            names = [n for n in dict.fromkeys(read_by(node)) if n and n not in self.walk.constants]
+            missing = [n for n in names if n not in self.values]
+            if missing:
+                ahead += missing
+                continue
+            found = self.walk.apply(node, self.values)
+            self.values.update({n: array for n, array in found.items() if self.left[n]})
+            for read in names:
+                self._had(read)
+        value = self.values[name]
+        self._had(name)
+        return value
+
+    def _had(self, name: str) -> None:
+        self.left[name] -= 1
+        if self.left[name] <= 0:
+            self.values.pop(name, None)
+
+
+def _is_integer(node: Any) -> bool:
+    """Whether ONNX Runtime computes with 8-bit weights, whose sums are exact on every processor only where an
+    optimizer sees these as constants."""
+    return (node.op_type.startswith("Q") and node.op_type != "QuantizeLinear") or "Integer" in node.op_type
+
+
+def _is_embedded(array: Array) -> bool:
+    """Whether a constant lies in a node's own model: small ones, and types that no run can be given."""
+    return array.size <= EMBEDDED or array.dtype.kind not in "fiub"
+
+
+def read_by(node: Any) -> list[str]:
+    """The values that a node reads, also inside its branches."""
+    names = [name for name in node.input if name]
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+            made = {name for inner in graph.node for name in inner.output}
+            made |= {t.name for t in graph.initializer} | {v.name for v in graph.input}
+            names += [n for inner in graph.node for n in read_by(inner) if n not in made]
+            names += [v.name for v in graph.output if v.name not in made]
+    return names
