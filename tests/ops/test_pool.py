@@ -183,6 +183,14 @@ def test_global_average_of_large_images(device: vkq.Device, name: str) -> None:
             np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
 
 
+@pytest.mark.parametrize("name", [IMAGE, BLOCKED])
+def test_global_average_of_huge_images(device: vkq.Device, name: str) -> None:
+    """Of more pixels than lavapipe lets 64 invocations loop over."""
+    x, q, y = image((1, 1, 2049, 1100), "int8"), QParams(0.05, 3), QParams(1e-5, -5)
+    got = vkq.global_avg_pool2d(Tensor.from_numpy(x, device, name, q), y_qparams=y)
+    np.testing.assert_array_equal(got.numpy(), reference.global_avg_pool(x, q, y))
+
+
 @pytest.mark.parametrize(("name", "shape"), [(IMAGE, (1, 3, 131, 130)), (BLOCKED, (1, 3, 182, 181))])
 @pytest.mark.parametrize("value", [-128, 127])
 def test_global_average_of_more_bytes_than_half_a_word_can_add(

@@ -35,6 +35,7 @@ SCALES = (2.0**-100, 2.0**100)  # of an average: its float32 steps stay normal n
 MOST_TABLE_PIXELS = (1 << 16) - 1  # of a mean of a table: both halves of the sum fit int32
 # neighbouring blocks of channels of a workgroup: 32 bytes, and more where an image has few pixels
 LEAST_ACROSS, MOST_ACROSS = 2, 8
+MANY = 1 << 17  # vectors from which a global average takes as many invocations as there may be
 SUM_BYTES = 16  # of shared memory: four sums of an invocation of a global average
 LEAST_INVOCATIONS, AT_ONCE = 128, 4  # of a global average; vectors that an invocation has on their way
 LEAST_BLOCKED = 32  # of one whose vectors are pixels: those of a small image are few
@@ -259,7 +260,7 @@ def _sharers(device: Device, vectors: int, blocked: bool, least: int) -> dict[st
     limits = device.capabilities.properties
     sum_bytes = 4 * SUM_BYTES if blocked else SUM_BYTES
     room = min(limits["maxComputeWorkGroupInvocations"], limits["maxComputeSharedMemorySize"] // sum_bytes)
-    most = min(profile(device.capabilities).mean_invocations, room)
+    most = room if vectors >= MANY else min(profile(device.capabilities).mean_invocations, room)
     invocations, across = least, 1 if blocked else LEAST_ACROSS
     while not blocked and across < MOST_ACROSS and vectors * across < LEAST_INVOCATIONS:
         across *= 2

@@ -10,7 +10,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.quantize import steps
 from ..kernels.repack import repacked
-from ..kernels.sharing import sharers
+from ..kernels.sharing import SHARERS, sharers
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
@@ -28,6 +28,7 @@ from .shape import transposed
 from .take import numbers, taken
 
 INVOCATIONS = 128
+LONGEST = 1 << 17  # elements of a row from which twice as many invocations share it
 LONG = 512  # elements of a row, twice as many as there may be results
 THREADS = 32  # of a row at most: four rows lie side by side in kPackedInt8_4H4W
 CHANNELS, COLUMNS = 1, 3  # axes of a layout's extent along which its words may lie
@@ -168,8 +169,10 @@ def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams)
     }  # fmt: skip
     key = ("softmax_onnxruntime", xq.scale, length)
     table = b.device.constant(key, 1024, lambda: exponentials_onnxruntime(xq.scale, length))
+    threads = sharers(length) * (2 if length >= LONGEST else 1)
     constants: dict[str, Constant] = {
-        "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": sharers(length),
+        "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": threads,
+        "LOCAL_X": max(SHARERS, threads),
     }  # fmt: skip
     program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
     b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)
