@@ -55,7 +55,8 @@ int top_of(uint row, uint t, uint size) {
 uint total_of(uint row, uint size, int top) {
   uint total = 0u;
   for (uint sixteen = 0u; sixteen < size; sixteen += 16u)
-    [[unroll]] for (uint i = sixteen; i < sixteen + 16u; i += 4u) {
+    [[unroll]] for (uint four = 0u; four < 4u; four++) {  // from 0 to a constant: else no driver unrolls it
+      uint i = sixteen + 4u * four;
       ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, min(i, size - 1u)), extent())]);
       [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
         if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);

@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 import vkq
+from tests.device.reported import profile_says
 from tests.shader import declared
 from tests.shader.sample import sample
 from vkq.errors import CompileError
+from vkq.kernels import gemm
+from vkq.reference.softmax import softmax_onnxruntime
 from vkq.shader.compile import build, text
 from vkq.shader.spec import Variant
 
@@ -72,3 +75,23 @@ def test_kernels_loop_no_longer_than_declared(counting: vkq.Device) -> None:
     kernel = np.ones((3, 1, 13, 11), np.int8)
     got = vkq.conv2d(image, kernel, np.float32(1), x_qparams=q, groups=3, device=counting)
     np.testing.assert_array_equal(got.ravel(), image.sum((2, 3), dtype=np.float32).ravel())
+
+
+@pytest.mark.parametrize("texels", [False, True])
+def test_long_sums_loop_no_longer_than_declared(
+    counting: vkq.Device, texels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Float lanes go to int32 sums every 256 words, which takes rounds of its own."""
+    profile_says(monkeypatch, gemm, texels=texels)
+    x, w = (RNG.integers(-3, 4, (n, 4 * 256 * 70)).astype(np.int8) for n in (5, 3))
+    got = vkq.linear(
+        x, w, np.float32(1), x_qparams=vkq.QParams(1.0), device=counting, path="portable", method="tiled"
+    )
+    np.testing.assert_array_equal(got, x.astype(np.int64) @ w.T.astype(np.int64))
+
+
+def test_long_rows_loop_no_longer_than_declared(counting: vkq.Device) -> None:
+    x, q = RNG.integers(0, 256, (1, 20_001)).astype(np.uint8), vkq.QParams(0.01, 0, "uint8")
+    y = vkq.QParams(1e-4, 0, "uint8")
+    got = vkq.softmax(x, -1, y, x_qparams=q, onnxruntime=True, device=counting)
+    np.testing.assert_array_equal(got, softmax_onnxruntime(x, q, -1, y))
