@@ -2,6 +2,7 @@
 
 import ctypes
 import dataclasses
+import json
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -91,6 +92,28 @@ def test_another_device_takes_the_portable_plan(
         want = vkq.onnx.InferenceSession(digits, any_device).run(None, {"x": x})[0]
         np.testing.assert_array_equal(played.run(None, {"x": x})[0], want)
     other.close()
+
+
+def test_a_plan_for_a_device_that_a_file_describes(
+    any_device: vkq.Device, digits: bytes, tmp_path: Path
+) -> None:
+    """Planned beside another driver, it is taken on its own device, with the same bytes."""
+    other = vkq.Device("SwiftShader")
+    described, path = tmp_path / "phone.json", tmp_path / "model.vkq"
+    described.write_text(json.dumps({"devices": [{"capabilities": other.capabilities.as_dict()}]}))
+    path.write_bytes(digits_file(digits, any_device, (str(described),)))
+    assert [plan.kind for plan in contents(path.read_bytes()).plans] == ["phone", "portable"]
+    x = np.random.default_rng(1).random((1, 1, 8, 8), np.float32)
+    want = vkq.onnx.InferenceSession(digits, any_device).run(None, {"x": x})[0]
+    for name, kind in ((other.name, "phone"), (any_device.name, "portable")):
+        with vkq.load(path, name) as played:
+            assert played.explain().startswith(f"{kind}: ")
+            np.testing.assert_array_equal(played.run(None, {"x": x})[0], want)
+    other.close()
+    for text in ("{}", '{"devices": [{"capabilities": {"name": "x"}}]}', "[1]"):
+        described.write_text(text)
+        with pytest.raises(ArgumentError, match=r"phone.json: no device as `vkq devices --json` describes"):
+            digits_file(digits, any_device, (str(described),))
 
 
 def test_a_plan_that_answers_wrongly_is_not_taken(

@@ -25,9 +25,9 @@ def register(commands: Parsers) -> None:
     parser.add_argument("-o", "--output", type=output, required=True, metavar="FILE.vkq")
     shape_argument(parser)
     parser.add_argument(
-        "--for", dest="kinds", action="append", choices=["this", "portable"], metavar="KIND",
-        help="a kind of device to plan for: this (the device at hand, the default) or portable (any device of"
-        " Vulkan 1.1), which every file has; may be repeated",
+        "--for", dest="kinds", action="append", metavar="KIND",
+        help="a device to plan for: this (the one at hand, the default), or a file of `vkq devices --json`"
+        " from another; every file also has a portable plan, for any device; may be repeated",
     )  # fmt: skip
     device_argument(parser)
 

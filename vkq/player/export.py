@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._version import __version__
-from ..device.capabilities import Capabilities
-from ..device.verdict import Verdict
 from ..errors import ArgumentError
 from ..graph.device.context import Context
 from ..graph.device.rows import ROWS
@@ -23,33 +21,13 @@ from ..runtime import builder
 from ..runtime.builder import Builder
 from ..runtime.device import Device
 from ..runtime.plan import Plan, Step
-from ..runtime.program import Program, code, require
+from ..runtime.program import Program, code
 from ..runtime.transfer import copied, dense
 from ..shader.compile import compiled, spirv
-from ..shader.spec import Value, Variant
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
+from .kinds import LEAST, described, portable
 
 PORTABLE, THIS = "portable", "this"
-ALIGNMENT = 256  # the largest that Vulkan lets a device ask of the offset of a buffer's range
-# The least that Vulkan 1.1 promises of what shaders use; SPIR-V's features are all absent.
-LEAST = {
-    "maxComputeSharedMemorySize": 16384,
-    "maxComputeWorkGroupInvocations": 128,
-    "maxComputeWorkGroupCount_x": 65535,
-    "maxComputeWorkGroupCount_y": 65535,
-    "maxComputeWorkGroupCount_z": 65535,
-    "maxComputeWorkGroupSize_x": 128,
-    "maxComputeWorkGroupSize_y": 128,
-    "maxComputeWorkGroupSize_z": 64,
-    "maxStorageBufferRange": 1 << 27,
-    "maxTexelBufferElements": 65536,
-    "maxPushConstantsSize": 128,
-    "maxPerStageDescriptorStorageBuffers": 4,
-    "minStorageBufferOffsetAlignment": ALIGNMENT,
-    "minTexelBufferOffsetAlignment": ALIGNMENT,
-}
-LLVMPIPE_ROUNDS = 65_535  # after which it ends the loops of an invocation
-KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
 # What libvkq knows of a device beside features; more is known where it is the very same device.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
 FEATURES = (
@@ -59,48 +37,13 @@ FEATURES = (
 )  # fmt: skip
 
 
-class PortableDevice(Device):
-    """The device at hand with nothing but what Vulkan 1.1 promises: a plan for it runs everywhere."""
-
-    verdict = Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS)
-
-    def __init__(self, real: Capabilities):
-        super().__init__(real.index, tune="off", capabilities=_least(real))
-        self._named: dict[Hashable, Program] = {}
-
-    def program(
-        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
-    ) -> Program:
-        """The program, without a pipeline: nothing runs on this device."""
-        given = dict(constants or {})
-        if "SOFT_FLOAT" in variant.specialization:
-            given.setdefault("SOFT_FLOAT", self.soft_float)
-        values = variant.constants(given)
-        require(variant, values, self.capabilities)
-        made = Program(variant, values, None, subgroup_size=subgroup_size)
-        return self._named.setdefault((variant, tuple(values.items()), subgroup_size), made)
-
-
-def _least(c: Capabilities) -> Capabilities:
-    properties = {name: LEAST.get(name, value if name in KEPT else 0) for name, value in c.properties.items()}
-    return dataclasses.replace(
-        c, name="any Vulkan 1.1 device", device_uuid="00" * 16,
-        device_type="other", vendor_id=0, device_id=0, driver="",
-        api_version="1.1.0", features=dict.fromkeys(c.features, False), properties=properties,
-        cooperative_matrices=(), choices=(),
-    )  # fmt: skip
-
-
-def exported(
-    graph: Graph, device: Device, kinds: Sequence[str] = (THIS,), progress: Any = None
-) -> tuple[bytes, list[FilePlan]]:
+def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tuple[bytes, list[FilePlan]]:
     """A lowered graph as a file, and its plans: one for each of *kinds*, and always the portable one, last.
 
-    kinds: "this" (the device at hand). The known answer is what *device* computes of random inputs.
-    Raises ArgumentError for another kind.
+    kinds: "this" (the device at hand), or a path of what `vkq devices --json` wrote on another device. The
+    known answer is what *device* computes of random inputs.
+    Raises ArgumentError for a path that is no such file.
     """
-    if unknown := sorted(set(kinds) - {THIS, PORTABLE}):
-        raise ArgumentError(f"export: kinds are {unknown}; each must be 'this' or 'portable'")
     feed = _inputs(graph)
     results = Executable(graph, device, {}).run(feed)
     inputs = [
@@ -116,11 +59,12 @@ def exported(
     outputs = [Array(x, results[x].dtype.name, results[x].shape, results[x].tobytes()) for x in names]
     plans = []
     for kind in [*(k for k in dict.fromkeys(kinds) if k != PORTABLE), PORTABLE]:
-        if kind == PORTABLE:
-            with PortableDevice(device.capabilities) as portable:
-                plans.append(_planned(graph, portable, kind, names))
-        else:
+        if kind == THIS:
             plans.append(_planned(graph, device, kind, names))
+            continue
+        real = device.capabilities
+        with portable(real) if kind == PORTABLE else described(real, Path(kind)) as absent:
+            plans.append(_planned(graph, absent, Path(kind).stem, names))
     return written(f"vkq {__version__}", inputs, outputs, plans), plans
 
 
@@ -252,7 +196,7 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     sizes += [size for _, size in plan.scratch.values()] + [r.bytes for r in plan.constants.values()]
     need("maxStorageBufferRange", max(sizes, default=0))
     c = device.capabilities
-    if kind == THIS:  # a driver of its kind: what else its shaders rely on is the same there
+    if kind != PORTABLE:  # a device of its kind: what else its shaders rely on is the same there
         needs["=vendorID"], needs["=deviceID"] = c.vendor_id, c.device_id
         needs["=subgroupSize"] = int(c.properties["subgroupSize"])
     return tuple((name, value) for name, value in needs.items() if value or name.startswith("="))

@@ -1,0 +1,112 @@
+"""Devices that a model is planned for and that are not here: any device, or one that a file describes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Hashable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..device.capabilities import Capabilities, CooperativeMatrix, MemoryType
+from ..device.verdict import Verdict
+from ..errors import ArgumentError
+from ..files import parse_json, read
+from ..runtime.device import Device
+from ..runtime.program import Program, require
+from ..shader.spec import Value, Variant
+
+ALIGNMENT = 256  # the largest that Vulkan lets a device ask of the offset of a buffer's range
+# The least that Vulkan 1.1 promises of what shaders use; SPIR-V's features are all absent.
+LEAST = {
+    "maxComputeSharedMemorySize": 16384,
+    "maxComputeWorkGroupInvocations": 128,
+    "maxComputeWorkGroupCount_x": 65535,
+    "maxComputeWorkGroupCount_y": 65535,
+    "maxComputeWorkGroupCount_z": 65535,
+    "maxComputeWorkGroupSize_x": 128,
+    "maxComputeWorkGroupSize_y": 128,
+    "maxComputeWorkGroupSize_z": 64,
+    "maxStorageBufferRange": 1 << 27,
+    "maxTexelBufferElements": 65536,
+    "maxPushConstantsSize": 128,
+    "maxPerStageDescriptorStorageBuffers": 4,
+    "minStorageBufferOffsetAlignment": ALIGNMENT,
+    "minTexelBufferOffsetAlignment": ALIGNMENT,
+}
+LLVMPIPE_ROUNDS = 65_535  # after which it ends the loops of an invocation
+KEPT = ("maxMemoryAllocationCount", "maxMemoryAllocationSize", "maxBufferSize", "timestampPeriod")
+MOST_BYTES = 1 << 22  # of a file that describes devices
+
+
+class AbsentDevice(Device):
+    """A device for planning alone: what is believed of it is given, and nothing runs on it.
+
+    real: a device that is here, whose driver serves for what planning opens.
+    """
+
+    def __init__(self, real: Capabilities, believed: Capabilities, verdict: Verdict):
+        super().__init__(real.index, tune="off", capabilities=least(real))
+        self.capabilities, self.verdict = believed, verdict
+        self._named: dict[Hashable, Program] = {}
+
+    def program(
+        self, variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        """The program, without a pipeline."""
+        given = dict(constants or {})
+        if "SOFT_FLOAT" in variant.specialization:
+            given.setdefault("SOFT_FLOAT", self.soft_float)
+        values = variant.constants(given)
+        require(variant, values, self.capabilities)
+        made = Program(variant, values, None, subgroup_size=subgroup_size)
+        return self._named.setdefault((variant, tuple(values.items()), subgroup_size), made)
+
+
+def portable(real: Capabilities) -> AbsentDevice:
+    """Any device: a plan for it needs nothing but what Vulkan 1.1 promises."""
+    return AbsentDevice(real, least(real), Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS))
+
+
+def described(real: Capabilities, path: Path) -> AbsentDevice:
+    """The first device of a file that `vkq devices --json` wrote, with its rates; what its self-test found is
+    not in the file, and the known answer sees what would be wrong.
+
+    Raises ArgumentError for another file.
+    """
+    try:
+        found = parse_json(read(path, MOST_BYTES))["devices"][0]
+        capabilities = capabilities_of(found["capabilities"])
+        rates = {str(name): float(rate) for name, rate in (found.get("rates") or {}).items()}
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ArgumentError(f"{path}: no device as `vkq devices --json` describes one ({error!r})") from error
+    return AbsentDevice(real, capabilities, Verdict({}, soft_float=False, rates=rates))
+
+
+def capabilities_of(data: Mapping[str, Any]) -> Capabilities:
+    """What `Capabilities.as_dict` became in JSON."""
+    fields = {field.name for field in dataclasses.fields(Capabilities)}
+    if set(data) != fields:
+        raise ValueError(f"its fields differ from {sorted(fields)}")
+    read = dict(data)
+    read["extensions"] = frozenset(data["extensions"])
+    read["memory_types"] = tuple(
+        MemoryType(frozenset(each["flags"]), int(each["heap_bytes"])) for each in data["memory_types"]
+    )
+    read["cooperative_matrices"] = tuple(CooperativeMatrix(**row) for row in data["cooperative_matrices"])
+    read["choices"] = tuple((str(name), _frozen(value)) for name, value in data["choices"])
+    return Capabilities(**read)
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
+
+
+def least(c: Capabilities) -> Capabilities:
+    """A device with no more than Vulkan 1.1 promises."""
+    properties = {name: LEAST.get(name, value if name in KEPT else 0) for name, value in c.properties.items()}
+    return dataclasses.replace(
+        c, name="any Vulkan 1.1 device", device_uuid="00" * 16,
+        device_type="other", vendor_id=0, device_id=0, driver="",
+        api_version="1.1.0", features=dict.fromkeys(c.features, False), properties=properties,
+        cooperative_matrices=(), choices=(),
+    )  # fmt: skip
