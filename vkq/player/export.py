@@ -17,8 +17,7 @@ from ..graph.device.rows import ROWS
 from ..graph.executable import Executable
 from ..graph.graph import Graph
 from ..layout.extent import CONTIGUOUS, Spec
-from ..runtime import builder
-from ..runtime.builder import Builder
+from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.plan import Plan, Step
 from ..runtime.program import Program, code
@@ -93,15 +92,16 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 
 def _planned(graph: Graph, device: Device, kind: str, names: Sequence[str]) -> FilePlan:
     """The plan of a graph whose inputs and outputs are dense arrays."""
-    builder, layers = Builder(device), {}  # type: tuple[Builder, dict[Hashable, Any]]
+    b = Builder(device)
+    layers: dict[Hashable, Any] = {}
     with device.programs.together():
-        values = {name: _dense_in(builder, graph.specs[name]) for name in graph.inputs}
-        context = Context(graph, builder, layers, values)
+        values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}
+        context = Context(graph, b, layers, values)
         for node in graph.nodes:
             made = ROWS[node.op].record(context, node)
             values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
-        found = {name: _dense_out(builder, values[name]) for name in names if name not in graph.constants}
-        plan = builder.plan(*found.values())
+        found = {name: _dense_out(b, values[name]) for name in names if name not in graph.constants}
+        plan = b.plan(*found.values())
     constants = {slot: resident.data().tobytes() for slot, resident in plan.constants.items()}
     results: list[int | bytes] = []
     for name in names:
@@ -114,7 +114,7 @@ def _planned(graph: Graph, device: Device, kind: str, names: Sequence[str]) -> F
     return _as_file(plan, device, kind, results, constants)
 
 
-def _dense_in(b: Builder, spec: Any) -> builder.Value:
+def _dense_in(b: Builder, spec: Any) -> Value:
     """An input whose bytes are those of a dense array, in the layout that *spec* has on a device."""
     bare = Spec(spec.shape, spec.dtype)
     if bare.layout == CONTIGUOUS:
@@ -122,7 +122,7 @@ def _dense_in(b: Builder, spec: Any) -> builder.Value:
     return copied(b, b.input(dense(bare)), bare, "pack")
 
 
-def _dense_out(b: Builder, value: builder.Value) -> builder.Value:
+def _dense_out(b: Builder, value: Value) -> Value:
     return value if value.spec.layout == CONTIGUOUS else copied(b, value, value.spec, "unpack")
 
 
