@@ -3,6 +3,7 @@
 import ctypes
 import dataclasses
 import json
+import os
 import struct
 import subprocess
 from collections.abc import Iterator
@@ -25,9 +26,12 @@ SHAPE = (1, 3, 16, 16)
 OUT_OF_MEMORY, LOST = -2, -4
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture(scope="module")
 def digits() -> bytes:
-    return (Path(__file__).parents[2] / "examples/models/digits.onnx").read_bytes()
+    return (ROOT / "examples/models/digits.onnx").read_bytes()
 
 
 def digits_file(digits: bytes, device: vkq.Device, kinds: tuple[str, ...] = ("this",)) -> bytes:
@@ -243,22 +247,45 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
     assert len(cache.read_bytes()) == len(first) >= 32
 
 
-def test_in_c(device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
-    """The example, built against the header, under the validation layer."""
-    root = Path(__file__).parents[2]
-    path, program = tmp_path / "digits.vkq", tmp_path / "digit"
-    path.write_bytes(digits_file(digits, device))
-    native = Path(library()._name).parent
-    build = ["cc", "-std=c99", "-Wall", "-Wextra", "-Werror", str(root / "examples/c/digit.c")]
-    build += ["-I", str(root / "vkq/player/native"), "-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
+def built(source: str, folder: Path) -> Path:
+    """An example, compiled against the header and linked with the library."""
+    native, program = Path(library()._name).parent, folder / "program"
+    compiler = ["cc", "-std=c99"] if source.endswith(".c") else ["c++", "-std=c++17"]
+    build = [*compiler, "-Wall", "-Wextra", "-Werror", str(ROOT / "examples/c" / source)]
+    build += ["-I", str(ROOT / "vkq/player/native"), "-L", str(native), "-lvkq", f"-Wl,-rpath,{native}"]
     subprocess.run([*build, "-o", str(program)], check=True)
-    known = np.load(root / "examples/models/digits.npz")
+    return program
+
+
+def called(program: Path, path: Path, device: vkq.Device, given: bytes) -> tuple[bytes, str]:
+    """What it writes, run under the validation layer, which must say nothing."""
+    environment = {**os.environ, "VKQ_DEVICE": device.name, "VK_INSTANCE_LAYERS": LAYER}
+    done = subprocess.run([program, path], input=given, capture_output=True, check=True, env=environment)
+    told = done.stderr.decode()
+    assert b"VUID" not in done.stdout
+    assert "VUID" not in told
+    return done.stdout, told
+
+
+def test_in_c(device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    path, program = tmp_path / "digits.vkq", built("digit.c", tmp_path)
+    path.write_bytes(digits_file(digits, device))
+    known = np.load(ROOT / "examples/models/digits.npz")
     for image, label in zip(known["images"][:3], known["labels"][:3], strict=True):
-        done = subprocess.run(
-            ["env", f"VKQ_DEVICE={device.name}", f"VK_INSTANCE_LAYERS={LAYER}", program, path],
-            input=" ".join(str(int(pixel)) for pixel in image.reshape(-1)),
-            capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        assert done.stdout.splitlines()[-1] == f"digit {label}", done.stdout
-        assert "this: " in done.stdout
-        assert "VUID" not in done.stdout + done.stderr, done.stdout
+        said, _ = called(program, path, device, b" ".join(b"%d" % pixel for pixel in image.reshape(-1)))
+        assert said.splitlines()[-1] == b"digit %d" % label, said
+        assert b"this: " in said
+
+
+def test_in_cpp(device: vkq.Device, tmp_path: Path) -> None:
+    """A photograph of odd size, byte for byte that of the session."""
+    model, shape = (ROOT / "examples/models/denoise.onnx").read_bytes(), (1, 3, 33, 50)
+    path, program = tmp_path / "denoise.vkq", built("denoise.cpp", tmp_path)
+    path.write_bytes(exported(graph_of(model, {"x": shape}), device)[0])
+    pixels = np.random.default_rng(5).integers(0, 256, (33, 50, 3), np.uint8)
+    said, told = called(program, path, device, b"P6\n50 33\n255\n" + pixels.tobytes())
+    assert "this: " in told
+    x = (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
+    (y,) = vkq.onnx.InferenceSession(model, device).run(None, {"x": x})
+    want = np.floor(255 * y[0].clip(0, 1) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
+    assert said == b"P6\n50 33\n255\n" + want.tobytes()

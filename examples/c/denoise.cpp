@@ -1,0 +1,69 @@
+// Takes noise off a photograph: denoise MODEL.vkq < noisy.ppm > clean.ppm, of the size that the model was
+// exported for.
+//
+//   vkq export examples/models/denoise.onnx -o denoise.vkq --shape x=1x3x400x600
+//   c++ -std=c++17 examples/c/denoise.cpp -I vkq/player/native -L FOLDER_OF_LIBVKQ -lvkq -o denoise
+#include <vkq.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+static void check(vkq_status status) {
+  if (status != VKQ_OK) throw std::runtime_error(vkq_error());
+}
+
+// Bytes of red, green, blue for each pixel, as planes of floats from 0 to 1.
+static std::vector<float> planes(std::istream &in, uint64_t height, uint64_t width) {
+  std::string kind;
+  uint64_t w, h, most;
+  in >> kind >> w >> h >> most;
+  in.get();
+  if (!in || kind != "P6" || most != 255 || w != width || h != height)
+    throw std::runtime_error("standard input must be a binary PPM of " + std::to_string(width) + " x " +
+                             std::to_string(height) + " pixels and 255 levels");
+  std::vector<char> bytes(3 * w * h);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!in) throw std::runtime_error("the picture ends early");
+  std::vector<float> out(bytes.size());
+  for (uint64_t i = 0; i < w * h; i++)
+    for (uint64_t c = 0; c < 3; c++) out[c * w * h + i] = static_cast<unsigned char>(bytes[3 * i + c]) / 255.0f;
+  return out;
+}
+
+static void write(std::ostream &out, const std::vector<float> &planes, uint64_t height, uint64_t width) {
+  out << "P6\n" << width << " " << height << "\n255\n";
+  for (uint64_t i = 0; i < width * height; i++)
+    for (uint64_t c = 0; c < 3; c++) {
+      const float value = std::clamp(planes[c * width * height + i], 0.0f, 1.0f);
+      out.put(static_cast<char>(std::lround(255 * value)));
+    }
+}
+
+int main(int count, char **words) try {
+  if (count < 2) throw std::runtime_error("usage: denoise MODEL.vkq < noisy.ppm > clean.ppm");
+  vkq_device *opened;
+  check(vkq_open(nullptr, &opened));
+  const std::unique_ptr<vkq_device, void (*)(vkq_device *)> device(opened, vkq_close);
+  vkq_model *loaded;
+  check(vkq_load(device.get(), words[1], nullptr, &loaded));
+  const std::unique_ptr<vkq_model, void (*)(vkq_model *)> model(loaded, vkq_unload);
+  std::cerr << vkq_device_name(device.get()) << "\n" << vkq_describe(model.get()) << "\n";
+
+  vkq_array x;
+  check(vkq_input(model.get(), 0, &x));
+  const uint64_t height = x.shape[2], width = x.shape[3];
+  const std::vector<float> noisy = planes(std::cin, height, width);
+  std::vector<float> clean(noisy.size());
+  const void *inputs[] = {noisy.data()};
+  void *outputs[] = {clean.data()};
+  check(vkq_run(model.get(), inputs, outputs));
+  write(std::cout, clean, height, width);
+} catch (const std::exception &error) {
+  std::cerr << "denoise: " << error.what() << "\n";
+  return 1;
+}
