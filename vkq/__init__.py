@@ -18,6 +18,7 @@ from .errors import (
     OutOfMemoryError,
     PathError,
     SpecError,
+    TimedOutError,
     UnsupportedModelError,
     VkqError,
 )
@@ -78,6 +79,7 @@ __all__ = [
     "SpecError",
     "Steps",
     "Tensor",
+    "TimedOutError",
     "UnsupportedModelError",
     "VkqError",
     "__version__",

@@ -150,6 +150,7 @@ RULES: dict[str, Rule] = {
     "int": Rule(integer, "an integer"),
     "int | None": Rule(optional(integer), "an integer or None"),
     "int | float": Rule(real, "a number"),
+    "int | float | None": Rule(optional(real), "a number or None"),
     "float": Rule(real, "a number"),
     "float | Sequence[float] | None": Rule(
         optional(either(real, sequence(real))), "a number, several or None"

@@ -55,6 +55,10 @@ class DeviceError(VkqError, RuntimeError):
         self.call = call
 
 
+class TimedOutError(VkqError, TimeoutError):
+    """A run gave no result within its timeout; the device finishes what it has begun."""
+
+
 class NoDeviceError(DeviceError):
     """No Vulkan loader, no driver, or no device that can run vkq's shaders."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
+from collections import deque
 from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -75,7 +76,7 @@ class Executable:
         self.graph, self.device = graph, device
         self._timestamps = 4096 if timestamps else 0
         self._lock = Turns("running a model")
-        self._idle: dict[str, list[Lane]] = {}
+        self._idle: dict[tuple[str, ...], deque[Lane]] = {}
         with device.programs.together(progress):
             builder = Builder(device)
             # Each node's dispatches: the first, and the one after the last.
@@ -128,14 +129,14 @@ class Executable:
             recording.add(self.plan, given, results)
         return recording
 
-    def lane(self, output: str) -> Lane | None:
-        """Where a batch can run beside others, for this result alone; None where it has to be `run`."""
-        if output not in self.results or not Lane.can(self.device, self.plan):
+    def lane(self, outputs: tuple[str, ...]) -> Lane | None:
+        """Where a batch can run beside others, for these results alone; None where it has to be `run`."""
+        if not set(outputs) <= set(self.results) or not Lane.can(self.device, self.plan):
             return None
-        idle = self._idle.setdefault(output, [])
+        idle = self._idle.setdefault(outputs, deque())
         with contextlib.suppress(IndexError):
             return idle.pop()
-        return Lane(self.device, self.plan, self.results.index(output), idle)
+        return Lane(self.device, self.plan, [self.results.index(name) for name in outputs], idle)
 
     def shaders(self) -> list[tuple[str, ...]]:
         """The shader variants of each node, in order of dispatch."""

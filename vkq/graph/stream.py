@@ -3,6 +3,8 @@ itself, so that the host fills the next batch meanwhile."""
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,21 +30,21 @@ def results_of(device: Device, plan: Plan, inputs: Sequence[Tensor]) -> list[Ten
 
 class Lane:
     """Memory of its own for a batch, and one recording: the inputs from host memory to the device, packed;
-    the plan; one result, as a row-major array, into host memory.
+    the plan; these *results*, as row-major arrays, into host memory.
 
     On a device whose memory the host sees, the host fills and reads that.
     """
 
-    def __init__(self, device: Device, plan: Plan, result: int, idle: list[Lane]):
+    def __init__(self, device: Device, plan: Plan, results: Sequence[int], idle: deque[Lane]):
         self.device = device
-        self._idle = idle
+        self._idle = weakref.ref(idle)  # no circle: memory is free when the last reference goes
         self._given: list[Buffer] = []
         with device.record() as self.recording:
             inputs = [self._upward(spec) for spec in plan.inputs]
-            results = results_of(device, plan, inputs)
-            self.recording.add(plan, [x.buffer for x in inputs], [y.buffer for y in results])
-            self.spec = results[result].spec
-            self._made = self._downward(results[result])
+            made = results_of(device, plan, inputs)
+            self.recording.add(plan, [x.buffer for x in inputs], [y.buffer for y in made])
+            self._made = {i: (made[i].spec, self._downward(made[i])) for i in dict.fromkeys(results)}
+        self._results = tuple(results)
 
     @staticmethod
     def can(device: Device, plan: Plan) -> bool:
@@ -80,12 +82,15 @@ class Lane:
             self.device.queue.gather(target, [x.reshape(-1).view(np.uint8) for x in arrays])
         self.recording.submit()
 
-    def finish(self) -> Array:
-        """Waits for what was started: the result as a new array. The next batch may come."""
-        out = np.empty(self.spec.shape, NUMBERS.get(self.spec.dtype, self.spec.dtype))
-        self.device.download_into(self._made, out.reshape(-1).view(np.uint8))
-        self._idle.append(self)
-        return out
+    def finish(self) -> list[Array]:
+        """Waits for what was started: the results as new arrays. The next batch may come."""
+        found = []
+        for spec, buffer in map(self._made.__getitem__, self._results):
+            found.append(np.empty(spec.shape, NUMBERS.get(spec.dtype, spec.dtype)))
+            self.device.download_into(buffer, found[-1].reshape(-1).view(np.uint8))
+        if (idle := self._idle()) is not None:
+            idle.append(self)
+        return found
 
 
 def _bytes(spec: Spec) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Hashable
 from functools import cached_property
 from typing import Any, Protocol
@@ -58,10 +59,11 @@ class Convolution:
         shape = (super_groups, merged * (oc // self.groups), kh * kw * merged * ic)
         zeros = np.zeros(shape[:2], np.int32)
         zeros.reshape(-1)[:oc] = self.zero_points
+        # Without self, which keeps the product: weights are freed with the last reference, in no collection.
+        merge = functools.partial(merge_groups, self.weight, self.groups, self.zero_points)
         made: Int8Gemm | FloatGemm = self.scheme.product(
-            self.device, shape, lambda: merge_groups(self.weight, self.groups, self.zero_points), zeros,
-            self.choice.form, oc,
-        )  # fmt: skip
+            self.device, shape, merge, zeros, self.choice.form, oc
+        )
         return made
 
 

@@ -8,7 +8,39 @@ Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import v
 
 from ..errors import ModelError, UnsupportedModelError
 from .feed import NodeArg
+from .options import (
+    ExecutionMode,
+    ExecutionOrder,
+    GraphOptimizationLevel,
+    IgnoredWarning,
+    ModelMetadata,
+    RunOptions,
+    SessionOptions,
+    get_all_providers,
+    get_available_providers,
+    get_device,
+    set_default_logger_severity,
+)
 from .reader import Model, read
 from .session import InferenceSession, load
 
-__all__ = ["InferenceSession", "Model", "ModelError", "NodeArg", "UnsupportedModelError", "load", "read"]
+__all__ = [
+    "ExecutionMode",
+    "ExecutionOrder",
+    "GraphOptimizationLevel",
+    "IgnoredWarning",
+    "InferenceSession",
+    "Model",
+    "ModelError",
+    "ModelMetadata",
+    "NodeArg",
+    "RunOptions",
+    "SessionOptions",
+    "UnsupportedModelError",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
+    "load",
+    "read",
+    "set_default_logger_severity",
+]

@@ -93,7 +93,12 @@ class Mixed:
 
 def warn(message: str) -> None:
     """A FallbackWarning at the line that called vkq."""
-    warnings.warn(message, FallbackWarning, stacklevel=_callers())
+    caller_warned(message, FallbackWarning)
+
+
+def caller_warned(message: str, kind: type[Warning]) -> None:
+    """Warn at the line that called vkq."""
+    warnings.warn(message, kind, stacklevel=_callers())
 
 
 def _callers() -> int:

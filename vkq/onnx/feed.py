@@ -158,14 +158,29 @@ def shapes_of(
     return checked_shapes(model.inputs, shapes)
 
 
-def columns(group: Sequence[Any], first: str) -> dict[str, list[Array]]:
-    """The arrays of a batch for each input; what is no mapping is an array of the *first*."""
-    rows = [one if isinstance(one, Mapping) else {first: one} for one in group]
+def columns(group: Sequence[Any], inputs: Sequence[Argument]) -> dict[str, list[Array]]:
+    """The arrays of a batch for each input, without the batch's axis; what is no mapping is an array of the
+    first input."""
+    rows = [one if isinstance(one, Mapping) else {inputs[0].name: one} for one in group]
     for i, row in enumerate(rows):
         if row.keys() != rows[0].keys():
             given, names = sorted(map(str, row)), sorted(map(str, rows[0]))
             raise ArgumentError(f"element {i} of the batch has the inputs {given}, the first {names}")
-    return {name: [array_of(name, row[name]) for row in rows] for name in rows[0]}
+    ranks = {argument.name: len(argument.shape) for argument in inputs}
+    return {name: [_element(name, row[name], ranks.get(name)) for row in rows] for name in rows[0]}
+
+
+def _element(name: str, value: npt.ArrayLike, rank: int | None) -> Array:
+    """One element of a batch, without the batch's axis."""
+    array = array_of(name, value)
+    if array.ndim != rank or not rank:
+        return array
+    if array.shape[0] != 1:
+        raise ArgumentError(
+            f"input {name!r}: an element has shape {array.shape}, whose axis 0, the batch, must be 1;"
+            " give its rows one by one (batch=N computes N of them together)"
+        )
+    return array[0]  # type: ignore[no-any-return]
 
 
 def alike(name: str, arrays: list[Array]) -> list[Array]:

@@ -19,6 +19,7 @@ from .alone import is_graph
 from .foreign import unknown
 from .inline import inlined
 from .operators import read_node
+from .options import ModelMetadata
 from .protobuf import NIBBLES, attribute_of, messages
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
@@ -37,6 +38,8 @@ class Model:
     constants: Mapping[str, Array]
     opset: int
     name: str = ""
+    metadata: ModelMetadata = dataclasses.field(default_factory=ModelMetadata)
+    overridable: tuple[Argument, ...] = ()  # inputs with a value in the model, which is taken
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """The graph for these shapes of the inputs; every refusal names the node. Raises
@@ -134,7 +137,18 @@ def _model(proto: Any, folder: Path | None) -> Model:
             unread = unknown(plainly, domains[id(node)], opset, "", opsets, captured(node))
             reading.nodes.append(unread)
     _check_names(inputs, outputs, reading)
-    return Model(inputs, outputs, tuple(reading.nodes), reading.constants, opset, graph.name)
+    overridable = tuple(argument_of(v) for v in graph.input if v.name in constants)
+    nodes_, told = tuple(reading.nodes), _metadata(proto)
+    return Model(inputs, outputs, nodes_, reading.constants, opset, graph.name, told, overridable)
+
+
+def _metadata(proto: Any) -> ModelMetadata:
+    own = {one.key: one.value for one in proto.metadata_props}
+    graph = proto.graph
+    return ModelMetadata(
+        own, proto.doc_string, proto.domain, graph.doc_string, graph.name, proto.producer_name,
+        proto.model_version,
+    )  # fmt: skip
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,21 +19,21 @@ from ..graph.executable import Executable, refusals
 from ..graph.graph import Array, Graph
 from ..layout.glsl import glsl_includes
 from ..runtime.device import Device
-from ..runtime.opened import default_device
+from ..runtime.opened import opened
 from ..runtime.programs import Progress
 from ..shader.catalog import catalog
-from .batch import BatchCheck
-from .feed import NodeArg, alike, array_of, checked_feed, checked_shapes, columns, groups, trial_shapes
+from .feed import array_of, checked_feed, checked_shapes, trial_shapes
+from .manners import Manners, resized
+from .mapped import Mapped
+from .options import Asked, SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
 from .reader import Model, read
 from .report import Report, explain, told
 from .whole import Whole
 
-AHEAD = 1  # batches that `map` has begun when it waits for one
 
-
-class InferenceSession:
+class InferenceSession(Manners):
     """A quantized ONNX model on a Vulkan device, with ONNX Runtime's bytes.
 
     Args:
@@ -54,6 +53,10 @@ class InferenceSession:
     unpickled. The first run of a set of shapes makes the pipelines, on all cores, and tells
     ``progress(made, of_how_many)`` as they come.
 
+    ``sess_options``, ``providers`` and ``provider_options`` are ONNX Runtime's, also as the second and third
+    argument: "VulkanExecutionProvider" may name a device ("device_id"), "CPUExecutionProvider" allows the
+    fallback, and what else has no meaning here is told in one `IgnoredWarning`.
+
     Raises ModelError for a broken model, UnsupportedModelError with the list of nodes that cannot run.
     """
 
@@ -66,28 +69,32 @@ class InferenceSession:
     def __init__(
         self,
         model: Any,
-        device: Device | int | str | None = None,
-        fallback: str | None = None,
+        device: Device | int | str | SessionOptions | None = None,
+        fallback: str | Sequence[Any] | None = None,
         constant_inputs: Sequence[str] = (),
         progress: Progress | None = None,
+        *,
+        sess_options: Any = None,
+        providers: Any = None,
+        provider_options: Any = None,
     ):
-        if fallback not in (None, self.FALLBACK):
-            raise ArgumentError(f"fallback is {fallback!r}; it must be None or {self.FALLBACK!r}")
-        self._fallback = fallback
+        asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK)
+        self._fallback, self._sizes = asked.fallback, asked.sizes
         self._progress = progress
-        self._source = model if fallback else None
-        self._which = device.name if isinstance(device, Device) else device
+        self._source = model if self._fallback else None
+        self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(model, constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
-            opened = _opened(device)
+            chosen = opened(asked.device)
         if self._unread:
             self._unread.told()
-        self._take(opened)
+        self._take(chosen)
+        self._keep(asked)
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self._unread: Whole | None = None
         try:
-            self.model = self._parse(model)
+            self.model = resized(self._parse(model), self._sizes)
         except ModelError as error:
             if not self._fallback:
                 raise
@@ -132,7 +139,7 @@ class InferenceSession:
         self.device = device
         source, unread = self._source, self._unread
         whole = (lambda why: unread or self._whole(source, why).told()) if self._fallback else None
-        self._executables = Executables(
+        self._state = Executables(
             self.model, device, bool(self._fallback), self._constant, self._progress, whole
         )
 
@@ -149,17 +156,10 @@ class InferenceSession:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._progress = self._trial = None
-        self._take(_opened(self._which))
+        self._take(opened(self._which))
+        self._keep(Asked())
 
     # ------------------------------------------------------------------------------------------------- facts
-
-    def get_inputs(self) -> list[NodeArg]:
-        """What `run` takes."""
-        return [NodeArg.of(argument) for argument in self.model.inputs]
-
-    def get_outputs(self) -> list[NodeArg]:
-        """What `run` gives."""
-        return [NodeArg.of(argument) for argument in self.model.outputs]
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes that the model takes: 1 for an open first axis, the first of TRIAL_SIZES that fits for
@@ -221,50 +221,48 @@ class InferenceSession:
         output_names: Sequence[str] | None,
         input_feed: Mapping[str, npt.ArrayLike],
         run_options: Any = None,
+        timeout: int | float | None = None,
     ) -> list[Array]:
-        """The outputs of these names (all where None), for arrays by the inputs' names. As ONNX Runtime's;
-        run options are taken and ignored."""
-        arrays = self._checked(input_feed)
-        results = self._executable(arrays).run(arrays)
-        return [self._declared(name, results[name]) for name in self._names(output_names)]
+        """The outputs of these names (all where None), for arrays by the inputs' names. As ONNX Runtime's.
+
+        timeout: seconds after which TimedOutError is raised; the device finishes what it has begun, and later
+        runs of the session wait for it.
+        """
+        call = self._call(output_names, input_feed, run_options)
+        return call() if timeout is None else self._worker.within(call, timeout, "run")
+
+    def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
+        """A run of checked arguments."""
+        chosen, arrays = self._names(names), self._checked(feed)
+        self._run_options(options)
+
+        def call() -> list[Array]:
+            results = self._executable(arrays).run(arrays)
+            return [self._declared(name, results[name]) for name in chosen]
+
+        return call if self._profiled is None else lambda: self._timed(call)
 
     @checked
-    def map(self, inputs: Iterable[Any], batch: int = 1) -> Iterator[Any]:
-        """The first output for each of *inputs*, in order, while the next batch is uploaded and computed.
+    def map(
+        self, inputs: Iterable[Any], batch: int = 1, output_names: Sequence[str] | None = None
+    ) -> Iterator[Any]:
+        """The first output for each of *inputs*, in order, while the next batch is uploaded and computed;
+        with *output_names* a list of these outputs for each, of all outputs where it is empty.
 
-        inputs: arrays of the first input without the batch's axis (or dictionaries of them by name), any
-        number. *batch* of them run together; the last batch may be smaller. They are copied once, into memory
+        inputs: arrays of the first input (or dictionaries of arrays by name), any number, each of one element
+        of the batch: with the batch's axis, which is 1, or without it. Results are without it.
+        *batch* of them run together; the last batch may be smaller. They are copied once, into memory
         from which the device takes them by itself, when a batch is complete: what fills one array again and
-        again needs a *batch* of 1, or copies. ArgumentError first where the output's axis 0 is not the batch.
+        again needs a *batch* of 1, or copies. ArgumentError first where an output's axis 0 is not the batch.
         """
         if batch < 1:
             raise ArgumentError(f"batch is {batch}; it must be at least 1")
         if not self.model.inputs:
             raise ArgumentError("the model has no inputs; map needs one")
-        return self._mapped(inputs, batch)
-
-    def _mapped(self, inputs: Iterable[Any], batch: int) -> Iterator[Any]:
-        first, output = self.model.inputs[0].name, self.model.outputs[0].name
-        waiting: deque[Callable[[], Array]] = deque()
-        check = BatchCheck(self.model, output, self._constant)
-        for rows in (columns(group, first) for group in groups(inputs, batch)):
-            waiting.append(self._begun(check(rows), output))
-            if len(waiting) > AHEAD:
-                yield from self._declared(output, waiting.popleft()())
-        for finish in waiting:
-            yield from self._declared(output, finish())
-
-    def _begun(self, rows: Mapping[str, list[Array]], output: str) -> Callable[[], Array]:
-        """A batch: what waits for the results, which are there already where it cannot run beside others."""
-        if not self._constant:
-            shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
-            executable = self._executable(self._checked(shapes))
-            if isinstance(executable, Executable) and (lane := executable.lane(output)):
-                lane.start([alike(name, rows[name]) for name in executable.graph.inputs])
-                return lane.finish
-        arrays = self._checked({name: np.stack(alike(name, x)) for name, x in rows.items()})
-        results = self._executable(arrays).run(arrays)
-        return lambda: results[output]
+        names = self._names(output_names) if output_names is not None else [self.model.outputs[0].name]
+        own = self._checked, self._executable, self._declared
+        lists = Mapped(self.model, names, self._constant, *own)(inputs, batch)
+        return lists if output_names is not None else (one for (one,) in lists)
 
     def _declared(self, name: str, array: Array) -> Array:
         """A result in its type in the model, where a device holds it in another (bool, int64)."""
@@ -287,13 +285,10 @@ class InferenceSession:
     def _executable(self, arrays: Mapping[str, Array]) -> Prepared:
         shapes = {name: array.shape for name, array in arrays.items()}
         trial, self._trial = self._trial, None
+        executables = self._executables
         if self._unread:
             return self._unread
-        return self._executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
-
-
-def _opened(device: Device | int | str | None) -> Device:
-    return device if isinstance(device, Device) else default_device() if device is None else Device(device)
+        return executables.of(arrays, trial[1] if trial and trial[0] == shapes else None)
 
 
 load = InferenceSession  # by another name

@@ -1,0 +1,199 @@
+"""What ONNX Runtime's InferenceSession has beside ``run``, for code that was written for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..errors import ArgumentError, DeviceError
+from ..graph.graph import Array
+from ..runtime.device import Device
+from .fallback import caller_warned
+from .feed import NodeArg
+from .options import CPU, VULKAN, Asked, IgnoredWarning, ModelMetadata, RunOptions, asked_of, changed
+from .prepared import Executables
+from .reader import Model
+from .worker import Worker
+
+Self = TypeVar("Self", bound="Manners")
+Callback = Callable[[Sequence[Array], Any, str], Any]
+
+
+class Manners:
+    """The part of a session that only says something, ends something or hands a run to another thread."""
+
+    model: Model
+    device: Device
+    _state: Executables | None
+    _fallback: str | None
+
+    def _keep(self, asked: Asked) -> None:
+        """Keep what the session was opened with, and tell once what is ignored."""
+        self._options = asked.options
+        self._worker, self._told = Worker(), False
+        self._profiled: list[tuple[int, int, int]] | None = [] if self._options.enable_profiling else None
+        self._began = time.monotonic_ns()
+        if asked.ignored:
+            caller_warned(
+                f"vkq ignores {', '.join(asked.ignored)}: the model runs on {self.device.name}"
+                + (", and what that cannot run on the CPU" if self._fallback else ""),
+                IgnoredWarning,
+            )
+
+    def _run_options(self, options: Any) -> None:
+        """Tell once for each session what is ignored of a run's options."""
+        if options is not None and not self._told and (ignored := changed(options, RunOptions)):
+            self._told = True
+            caller_warned(f"run: vkq ignores the run options {', '.join(ignored)}", IgnoredWarning)
+
+    # ------------------------------------------------------------------------------------------------- facts
+
+    def get_inputs(self) -> list[NodeArg]:
+        """What `run` takes."""
+        return [NodeArg.of(argument) for argument in self.model.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """What `run` gives."""
+        return [NodeArg.of(argument) for argument in self.model.outputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Inputs that have a value in the model. `run` takes no others for them: name them among
+        ``constant_inputs`` of a model that has no value for them."""
+        return [NodeArg.of(argument) for argument in self.model.overridable]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself."""
+        return self.model.metadata
+
+    def get_session_options(self) -> Any:
+        """The options that the session was opened with."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """``["VulkanExecutionProvider"]``, and "CPUExecutionProvider" where nodes may run on the CPU."""
+        return [VULKAN, CPU] if self._fallback else [VULKAN]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """By provider; the Vulkan device's index is "device_id"."""
+        own = {VULKAN: {"device_id": str(self.device.capabilities.index)}}
+        return own | ({CPU: {}} if self._fallback else {})
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """Taken, and ignored with a warning: a session keeps its device; open another one for another."""
+        asked_of(None, None, None, providers, provider_options)
+        caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
+
+    def __repr__(self) -> str:
+        def of(arguments: Sequence[NodeArg]) -> str:
+            return ", ".join(f"{a.name} {a.type[7:-1]}{a.shape}".replace("'", "") for a in arguments)
+
+        closed = " (closed)" if self._state is None else ""
+        name, where = self.model.name or "model", self.device.short_name
+        return (
+            f"<InferenceSession {name}: {of(self.get_inputs())} -> {of(self.get_outputs())}"
+            f" on {where}{closed}>"
+        )
+
+    # --------------------------------------------------------------------------------------------------- runs
+
+    def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
+        raise NotImplementedError
+
+    @checked
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, npt.ArrayLike],
+        callback: Callback,
+        user_data: Any = None,
+        run_options: Any = None,
+    ) -> None:
+        """`run` in another thread, which then calls ``callback(results, user_data, error)``: error is "" or
+        says what went wrong, and then there are no results. What is wrong with the arguments is raised here.
+        The arrays must not change until then."""
+        if not callable(callback):
+            raise ArgumentError(f"run_async: callback is a {type(callback).__name__}, not a function")
+        call = self._call(output_names, input_feed, run_options)
+
+        def later() -> None:
+            try:
+                results, error = call(), ""
+            except Exception as raised:
+                results, error = [], f"{type(raised).__name__}: {raised}"
+            callback(results, user_data, error)
+
+        self._worker.begin(later)
+
+    def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
+        """The call, noted where profiling is on."""
+        if self._profiled is None:
+            return call()
+        begin = time.monotonic_ns()
+        results = call()
+        self._profiled.append((begin, time.monotonic_ns(), threading.get_ident()))
+        return results
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When the session was opened, as ``time.monotonic_ns`` counts."""
+        return self._began
+
+    def end_profiling(self) -> str:
+        """With ``SessionOptions.enable_profiling``: write every run so far as a trace (Chrome's JSON, in
+        microseconds) into a new file, and return its name; "" without. `profile` times each node."""
+        if self._profiled is None:
+            return ""
+        events = [
+            {"cat": "Session", "pid": os.getpid(), "tid": thread, "dur": (end - begin) / 1000,
+             "ts": (begin - self._began) / 1000, "ph": "X", "name": "model_run", "args": {}}
+            for begin, end, thread in self._profiled
+        ]  # fmt: skip
+        self._profiled = None
+        path = f"{self._options.profile_file_prefix}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid()}.json"
+        with open(path, "x", encoding="utf-8") as file:
+            json.dump(events, file)
+        return path
+
+    # ---------------------------------------------------------------------------------------------------- end
+
+    @property
+    def _executables(self) -> Executables:
+        if self._state is None:
+            raise DeviceError("the session is closed; open another one")
+        return self._state
+
+    def close(self) -> None:
+        """Free what the session holds on the device, when runs of other threads are done. Further use raises
+        DeviceError; closing again does nothing. The device stays open."""
+        self._state = None
+        self._worker.close()
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def resized(model: Model, sizes: Mapping[str, int]) -> Model:
+    """The model with the open sizes of these names fixed."""
+
+    def of(arguments: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(dataclasses.replace(a, shape=tuple(sizes.get(d, d) for d in a.shape)) for a in arguments)
+
+    if not sizes:
+        return model
+    known = {dim for argument in model.inputs for dim in argument.shape if isinstance(dim, str)}
+    if unknown := sorted(set(sizes) - known):
+        raise ArgumentError(f"free dimensions {unknown} are fixed; the model's are {sorted(known)}")
+    return dataclasses.replace(model, inputs=of(model.inputs), outputs=of(model.outputs))

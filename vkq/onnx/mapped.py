@@ -1,0 +1,72 @@
+"""`InferenceSession.map`: a stream of inputs in batches, each computed while the next one is filled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.executable import Executable
+from ..graph.graph import Array
+from .batch import BatchCheck
+from .feed import alike, columns, groups
+from .prepared import Prepared
+from .reader import Model
+
+AHEAD = 1  # batches that are begun when one is waited for
+Finish = Callable[[], Sequence[Array]]
+
+
+class Mapped:
+    """A model's outputs of these *names* for a stream of inputs.
+
+    Args:
+        constant: inputs whose values count as constants.
+        checked: returns arrays as a device holds them, or raises.
+        executable: returns what is prepared for arrays like these.
+        declared: returns a result, of this name, in the model's type.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        names: Sequence[str],
+        constant: Container[str],
+        checked: Callable[[Mapping[str, Any]], dict[str, Array]],
+        executable: Callable[[Mapping[str, Array]], Prepared],
+        declared: Callable[[str, Array], Array],
+    ):
+        self.model, self.names, self._constant = model, tuple(names), constant
+        self._checked, self._executable, self._declared = checked, executable, declared
+        self._checks = [BatchCheck(model, name, constant) for name in self.names]
+
+    def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
+        """A list of the outputs for each input."""
+        waiting: deque[Finish] = deque()
+        for group in groups(inputs, batch):
+            rows = columns(group, self.model.inputs)
+            for check in self._checks:
+                check(rows)
+            waiting.append(self._begun(rows))
+            if len(waiting) > AHEAD:
+                yield from self._rows(waiting.popleft())
+        for finish in waiting:
+            yield from self._rows(finish)
+
+    def _rows(self, finish: Finish) -> Iterator[list[Array]]:
+        results = [self._declared(name, x) for name, x in zip(self.names, finish(), strict=True)]
+        return map(list, zip(*results, strict=True))
+
+    def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
+        """A batch: what waits for the results, which are there already where it cannot run beside others."""
+        if not self._constant:
+            shapes = {name: np.broadcast_to(x[0], (len(x), *x[0].shape)) for name, x in rows.items()}
+            executable = self._executable(self._checked(shapes))
+            if isinstance(executable, Executable) and (lane := executable.lane(self.names)):
+                lane.start([alike(name, rows[name]) for name in executable.graph.inputs])
+                return lane.finish
+        arrays = self._checked({name: np.stack(alike(name, x)) for name, x in rows.items()})
+        results = self._executable(arrays).run(arrays)
+        return lambda: [results[name] for name in self.names]

@@ -1,0 +1,50 @@
+"""A thread beside the caller's, for runs that are not waited for, or only for some time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as Late  # the built-in one from Python 3.11 on
+from typing import Any, TypeVar
+
+from ..errors import ArgumentError, TimedOutError
+
+T = TypeVar("T")
+
+
+class Worker:
+    """One thread, begun when it is first used; what it is given runs in order."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, call: Callable[[], T]) -> Future[T]:
+        """Run *call* when what came before is done."""
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(1, "vkq-session")
+            return self._pool.submit(call)
+
+    def within(self, call: Callable[[], T], seconds: Any, what: str) -> T:
+        """What *call* returns, or TimedOutError after so many seconds; a call that has begun goes on."""
+        if not seconds > 0:
+            raise ArgumentError(f"{what}: timeout is {seconds}; it must be above 0 seconds, or None")
+        future = self.begin(call)
+        try:
+            return future.result(seconds)
+        except Late as error:
+            if future.done():  # the call itself raised one
+                raise
+            waited = "had not begun" if future.cancel() else "goes on, and later runs wait for it"
+            raise TimedOutError(
+                f"{what}: no result within {seconds:g} s; the work {waited}. The first run of a set of shapes"
+                " prepares it: let one run without a timeout come first"
+            ) from error
+
+    def close(self) -> None:
+        """Take no more work; what has begun ends by itself."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool = None
