@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,9 @@ def test_code(page: Path, software_device: vkq.Device, monkeypatch: pytest.Monke
     """The blocks of a page go on where the one before ended."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("vkq.runtime.opened._default", software_device)
+    if page.name == "from-pytorch.md":
+        pytest.importorskip("torch", reason="torch is no dependency of the tests")
+        warnings.simplefilter("ignore")  # its own; pytest takes the filters back
     names: dict[str, object] = {}
     for number, block in enumerate(blocks(page, "python")):
         exec(compile(block, f"{named(page)}, block {number}", "exec"), names)

@@ -21,6 +21,7 @@ from .options import (
     get_device,
     set_default_logger_severity,
 )
+from .pytorch import as_torch
 from .reader import Model, read
 from .session import InferenceSession, load
 
@@ -37,6 +38,7 @@ __all__ = [
     "RunOptions",
     "SessionOptions",
     "UnsupportedModelError",
+    "as_torch",
     "get_all_providers",
     "get_available_providers",
     "get_device",

@@ -14,6 +14,7 @@ from ..arguments import integer, sequence, shown
 from ..errors import ArgumentError, DTypeError
 from ..graph.graph import Array, Spec
 from ..graph.passes.ranges import INT32
+from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
@@ -107,7 +108,7 @@ def check_shape(argument: Argument, shape: tuple[int, ...], sizes: dict[str, int
 
 def array_of(name: str, value: npt.ArrayLike) -> Array:
     try:
-        return np.asarray(value)
+        return np.asarray(plain_array(value))
     except Exception as error:  # ragged lists, and whatever an object's own __array__ raises
         raise ArgumentError(f"input {name!r} is no array: {str(error)[:200]}") from error
 

@@ -21,6 +21,7 @@ from .inline import inlined
 from .operators import read_node
 from .options import ModelMetadata
 from .protobuf import NIBBLES, attribute_of, messages
+from .pytorch import model_of
 from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
@@ -70,11 +71,11 @@ def fixed(model: Model, given: Mapping[str, Array]) -> Model:
 
 
 def read(model: Any) -> Model:
-    """A path, bytes, or an onnx.ModelProto.
+    """A path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
 
     Raises ModelError for a file that is no ONNX model or breaks its rules, OSError where it cannot be read.
     """
-    proto, folder = _parsed(model)
+    proto, folder = _parsed(model_of(model))
     try:
         return _model(proto, folder)
     except ModelError:

@@ -28,6 +28,7 @@ from .mapped import Mapped
 from .options import Asked, SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
+from .pytorch import model_of
 from .reader import Model, read
 from .report import Report, explain, told
 from .whole import Whole
@@ -37,7 +38,7 @@ class InferenceSession(Manners):
     """A quantized ONNX model on a Vulkan device, with ONNX Runtime's bytes.
 
     Args:
-        model: a path, bytes, or an onnx.ModelProto.
+        model: a path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
         device: a `vkq.Device`, an index, part of a name, or None for the default device.
         fallback: "onnxruntime" runs on the CPU what the device cannot, with one warning; None refuses it.
         constant_inputs: inputs whose values count as constants, such as a weight that is an input: each new
@@ -81,7 +82,7 @@ class InferenceSession(Manners):
         asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK)
         self._fallback, self._sizes = asked.fallback, asked.sizes
         self._progress = progress
-        self._source = model if self._fallback else None
+        self._source = (model := model_of(model)) if self._fallback else None
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(model, constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
