@@ -6,6 +6,8 @@
 //              the fraction is cut off, or rounded half to even (EVEN)
 //   LINES      of lines (N, C, 1, L), as ONNX Runtime does with volumes: the terms of a column once and whole
 //              where neither n nor c is the last, in halves twice where one is, in quarters four times else
+//   FIXED      weights are whole numbers of 2**-11: y = (t 2**11 + (b - t) dy + 2**21) >> 22,
+//              t = x11 2**11 + (x12 - x11) dx, b the same of the lower row
 //   REAL 1     the same of the real numbers (x - x_zero) * x_scale, then quantized
 //
 // Memory    x: words, y: vectors of pixels (pixels.glslh); kPackedInt8_16C is read in vectors too. table: for
@@ -20,6 +22,7 @@ layout(constant_id = 0) const uint LOCAL_X = 128;
 #if LINEAR
 layout(constant_id = 2) const bool EVEN = false;
 layout(constant_id = 3) const bool LINES = false;
+layout(constant_id = 4) const bool FIXED = false;
 #endif
 
 #if BLOCKED
@@ -77,9 +80,18 @@ void add_term(inout vec4 value, Int8x4 word, int dy, int dx) {
   [[unroll]] for (int i = 0; i < 4; i++) value[i] = sum(value[i], multiply(v[i], weight));
 }
 
+// Zero points do not matter: the weights of a result sum to 2**22.
+Int8x4 fixed_point(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, int dy, int dx) {
+  ivec4 a = int8x4_unpack(word11), c = int8x4_unpack(word21);
+  ivec4 top = (a << 11) + (int8x4_unpack(word12) - a) * dx;
+  ivec4 low = (c << 11) + (int8x4_unpack(word22) - c) * dx;
+  return int8x4_pack(((top << 11) + (low - top) * dy + (1 << 21)) >> 22);
+}
+
 // channel: of the first of the four.
 Int8x4 interpolated(Int8x4 word11, Int8x4 word12, Int8x4 word21, Int8x4 word22, ivec4 row, ivec4 column,
                     uint image, uint channel) {
+  if (FIXED) return fixed_point(word11, word12, word21, word22, row.z, column.z);
   vec4 value = vec4(0.0);
   add_term(value, word11, row.w, column.w);
   add_term(value, word12, row.w, column.z);

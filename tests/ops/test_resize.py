@@ -122,7 +122,7 @@ def test_device(device: vkq.Device, coordinates: Coordinates, dtype: str) -> Non
     for (shape, arguments), reason in CASES.items():
         x = np.random.default_rng(51).integers(0, 256, shape).astype(np.uint8).view(dtype)
         options: list[dict[str, Any]] = [{"nearest_mode": m} for m in NEAREST]
-        options += [{"mode": "linear", "rounding": r} for r in ("truncate", "even")]
+        options += [{"mode": "linear", "rounding": r} for r in ("truncate", "even", "fixed")]
         for option in options:
             how = dict(arguments) | option | {"coordinates": coordinates}
             got = vkq.resize(x, **how, device=device)

@@ -12,7 +12,7 @@ from vkq.errors import VkqError
 from vkq.tflite import InferenceSession
 from vkq.tflite.litert import Litert
 
-from .operators import OPERATORS, operator_case
+from .all import OPERATORS, operator_case
 
 
 def main(count: int, names: list[str], device: str) -> int:

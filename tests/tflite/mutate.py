@@ -37,8 +37,8 @@ def main(count: int) -> None:
     from vkq.errors import ModelError
     from vkq.tflite import read
 
+    from .all import OPERATORS, operator_case
     from .networks import NETWORKS
-    from .operators import OPERATORS, operator_case
 
     sources = [operator_case(op, 1)[0] for op in OPERATORS] + [make() for make in NETWORKS.values()]
     found: Counter[str] = Counter()

@@ -141,7 +141,7 @@ def _binary(op: str) -> Callable[[Random, str], Case]:
     return make
 
 
-def _all_numbers(one: One) -> Array:
+def all_numbers(one: One) -> Array:
     """All 256 numbers, as an image."""
     info = np.iinfo(one.dtype)
     return np.arange(info.min, info.max + 1).astype(one.dtype).reshape(1, 4, 16, 4)
@@ -155,7 +155,7 @@ def _unary(
     def make(rng: Random, dtype: str) -> Case:
         one = One(rng, dtype)
         scale = one.scale(-2.5, 0)
-        x = one.input((1, 4, 16, 4), scale, one.zero(), _all_numbers(one))
+        x = one.input((1, 4, 16, 4), scale, one.zero(), all_numbers(one))
         y = one.output(
             (1, 4, 16, 4), float(np.float32(scale * 2 ** rng.uniform(-spread, spread))), one.zero()
         )
@@ -178,7 +178,7 @@ def _fixed(op: str, scale: float, zero: int) -> Callable[[Random, str], Case]:
             shape = (int(rng.integers(1, 40)), int(rng.integers(1, 200)))
             x = one.input(shape, one.scale(-2.5, 0), one.zero())
         else:
-            x = one.input((1, 4, 16, 4), one.scale(-2.5, 0), one.zero(), _all_numbers(one))
+            x = one.input((1, 4, 16, 4), one.scale(-2.5, 0), one.zero(), all_numbers(one))
         y = one.output(one.arrays[0].shape, scale, zero + moved)
         beta = {"beta": float(rng.choice([1.0, 0.5, 2.0]))} if op == "SOFTMAX" else {}
         one.w.operator(op, [x], [y], "SoftmaxOptions" if beta else "", 2, **beta)
@@ -287,7 +287,7 @@ def quantize_floats(rng: Random, dtype: str) -> Case:
 
 def dequantize(rng: Random, dtype: str) -> Case:
     one = One(rng, dtype)
-    x = one.input((1, 4, 16, 4), one.scale(), one.zero(), _all_numbers(one))
+    x = one.input((1, 4, 16, 4), one.scale(), one.zero(), all_numbers(one))
     y = one.w.tensor((1, 4, 16, 4), "float32")
     one.w.operator("DEQUANTIZE", [x], [y], "", 2)
     return one.case(y)
@@ -302,12 +302,6 @@ OPERATORS: dict[str, Callable[[Random, str], Case]] = {
     "RELU": _unary("RELU", "", 2), "RELU6": _unary("RELU6", "", 2), "RELU_N1_TO_1": _unary("RELU_N1_TO_1"),
     "QUANTIZE": _unary("QUANTIZE", "", 2), "QUANTIZE-floats": quantize_floats, "DEQUANTIZE": dequantize,
     "MAX_POOL_2D": _pool("MAX_POOL_2D"), "AVERAGE_POOL_2D": _pool("AVERAGE_POOL_2D"), "MEAN": mean,
+    "HARD_SWISH": _unary("HARD_SWISH", spread=3), "ABS": _unary("ABS", "", 2),
     "CONCATENATION": concatenation, "PAD": pad, "TRANSPOSE": transpose, "RESHAPE": reshape,
 }  # fmt: skip
-INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU")  # uint8 is no form of them that both take
-
-
-def operator_case(op: str, seed: int) -> Case:
-    """The model and inputs of this number."""
-    rng = np.random.default_rng([seed, *op.encode()])
-    return OPERATORS[op](rng, "uint8" if seed % 4 == 3 and op not in INT8_ALONE else "int8")

@@ -14,9 +14,9 @@ from vkq.tflite import InferenceSession, read
 from vkq.tflite.either import read_model
 from vkq.tflite.file import is_tflite
 
+from .all import operator_case
 from .mutate import mutated
 from .networks import NETWORKS
-from .operators import operator_case
 from .writer import Writer, serialized
 
 

@@ -46,7 +46,8 @@ def resize(
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22`` in float32, added from the left;
     the fraction is cut off, which is what ONNX Runtime does with 8-bit data (both modes are equal to it byte
-    for byte), or with rounding="even" rounded half to even, which is nearer to the real result.
+    for byte), or with rounding="even" rounded half to even, which is nearer to the real result. With
+    rounding="fixed" weights are whole numbers of 2**-11, and halves are rounded up, as XNNPACK does.
 
     Raises ArgumentError for another option, and where not exactly one of size and scale is given.
 
@@ -83,7 +84,9 @@ def resized_as(b: Builder, x: Value, how: Resize, real: tuple[QParams, QParams] 
         table = b.device.constant(("resize", how), 16 * sum(how.size), lambda: _table(how))
         constants: dict[str, Constant] = {}
         if how.mode == "linear":
-            constants |= {"EVEN": how.rounding == "even", "LINES": how.lines}
+            constants |= {
+                "EVEN": how.rounding == "even", "LINES": how.lines, "FIXED": how.rounding == "fixed",
+            }  # fmt: skip
         n, c, h, w = x.spec.shape
         push: dict[str, int | float] = {
             "vectors": y.spec.nbytes // 16, "n": n, "c": c, "x_h": h, "x_w": w, "y_h": how.size[0],
@@ -104,6 +107,8 @@ def _table(how: Resize) -> npt.NDArray[np.int32]:
         part = np.zeros((how.size[axis], 4), np.int32)
         if how.mode == "nearest":
             part[:, 0] = how.nearest(axis)
+        elif how.rounding == "fixed":
+            part[:, 0], part[:, 1], part[:, 2] = how.fixed(axis)
         else:
             first, second, d1, d2 = how.linear(axis)
             part[:, 0], part[:, 1], part[:, 2], part[:, 3] = (

@@ -19,7 +19,8 @@ Float32 = npt.NDArray[np.float32]
 Coordinates = Literal["half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners"]
 NearestMode = Literal["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 ResizeMode = Literal["nearest", "linear"]
-Rounding = Literal["truncate", "even"]
+Rounding = Literal["truncate", "even", "fixed"]
+FIXED_BITS = 11  # of a weight where the rounding is fixed
 
 # A coordinate so near to the middle of two pixels is taken as the middle: the quotients of sizes that give it
 # are not exact in float32. ONNX Runtime 1.31 does so; versions before it took such a coordinate as it was.
@@ -139,3 +140,16 @@ class Resize:
         one, half = first == second, np.float32(0.5)
         d1, d2 = (np.where(one, half, np.abs(at - i.astype(np.float32))) for i in (first, second))
         return first, second, d1.astype(np.float32), d2.astype(np.float32)
+
+    def fixed(self, axis: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+        """(first, second, weight of the second in units of 2**-11) of each output row or column, as XNNPACK
+        has them: coordinates are multiples of the rounded quotient of the sizes."""
+        given, out, half = self.x_shape[2 + axis], self.size[axis], np.float32(0.5)
+        ends = 1 if self.coordinates == "align_corners" and out > 1 else 0
+        step, at = np.float32(given - ends) / np.float32(out - ends), np.arange(out, dtype=np.float32)
+        at = at * step
+        if "half_pixel" in self.coordinates:
+            at = np.clip(at + (half * step - half), np.float32(0), np.float32(given - 1))
+        first = np.minimum(at.astype(np.int32), given - 1)
+        weight = np.rint((at - first.astype(np.float32)) * np.float32(1 << FIXED_BITS))
+        return first, np.minimum(first + 1, given - 1), weight.astype(np.int32)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vkq.numerics.qparams import QParams
 from vkq.numerics.quantize import dequantize, quantize
-from vkq.problem.resize import Resize
+from vkq.problem.resize import FIXED_BITS, Resize
 
 Array = npt.NDArray[Any]
 
@@ -19,8 +19,8 @@ def resize(x: Array, how: Resize) -> Array:
     """The resized image, of the dtype of x (int8 or uint8), as ONNX Runtime's Resize on 8-bit data.
 
     linear: ``(dy2 dx2) x11 + (dy2 dx1) x12 + (dy1 dx2) x21 + (dy1 dx1) x22``, float32, added from the left;
-    then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even. The
-    same size gives x itself.
+    then the fraction is cut off (rounding "truncate", what ONNX Runtime does) or rounded half to even; with
+    rounding "fixed" weights are whole numbers of 2**-11, as XNNPACK's. The same size gives x itself.
 
     >>> resize(np.array([[[[0, 10]]]], np.int8), Resize.of((1, 1, 1, 2), (1, 4), mode="linear")).tolist()
     [[[[0, 2, 7, 10]]]]
@@ -29,10 +29,21 @@ def resize(x: Array, how: Resize) -> Array:
         return np.array(x)
     if how.mode == "nearest":
         return np.asarray(x[:, :, how.nearest(0)][..., how.nearest(1)])
+    if how.rounding == "fixed":
+        return _fixed(x, how)
     value = interpolate(x, how)
     info = np.iinfo(x.dtype)
     rounded = np.trunc(value) if how.rounding == "truncate" else np.rint(value)
     return np.asarray(np.clip(rounded, info.min, info.max).astype(x.dtype))
+
+
+def _fixed(x: Array, how: Resize) -> Array:
+    """Whole numbers: weights of 11 bits, halves rounded up."""
+    (y1, y2, dy), (x1, x2, dx) = how.fixed(0), how.fixed(1)
+    whole, bits = x.astype(np.int64), FIXED_BITS
+    lines: Array = (whole[..., x1] << bits) + (whole[..., x2] - whole[..., x1]) * dx
+    total: Array = (lines[:, :, y1] << bits) + (lines[:, :, y2] - lines[:, :, y1]) * dy[:, None]
+    return np.asarray(((total + (1 << (2 * bits - 1))) >> (2 * bits)).astype(x.dtype))
 
 
 def resize_real(x: Array, how: Resize, xq: QParams, yq: QParams) -> Array:

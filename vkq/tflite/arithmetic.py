@@ -148,3 +148,49 @@ def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
             bound = int(np.trunc(step + np.copysign(np.float32(0.5), step))) + y.zero_point
             low, high = (max(low, bound), high) if limit == limits[0] else (low, min(high, bound))
     return stored(np.clip(values, low, max(low, high)), y)
+
+
+def _high16(a: Array, b: int) -> Array:
+    """A doubling high product of 16-bit numbers, rounded half away from zero."""
+    product = a * b
+    return np.asarray(
+        np.trunc((product + np.where(product >= 0, 1 << 14, 1 - (1 << 14))) / 2**15).astype(int)
+    )
+
+
+def _multiplier16(real: float) -> tuple[int, int]:
+    """`fixed_multiplier` with its upper 16 bits alone."""
+    whole, shift = fixed_multiplier(real)
+    return min((whole + (1 << 15)) >> 16, 32767), shift
+
+
+def hard_swish(x: QParams, y: QParams) -> Array:
+    """LiteRT's own HARD_SWISH, in 16-bit steps: x on a scale 128 times as fine, times a clamp of it."""
+    fine = np.float32(1 / 128) * np.float32(x.scale)
+    (m, shift), (slope, exponent) = (
+        _multiplier16(float(fine / np.float32(scale))) for scale in (y.scale, 3 / 32768)
+    )
+    values = (every(x) - x.zero_point) << 7
+    gate, limits = values, (-32768, 32767)
+    if exponent > 0:
+        gate = np.clip(_high16(np.clip(gate << (exponent - 1), *limits), slope) << 1, *limits)
+    else:
+        gate = rounding_shift(_high16(gate, slope), -exponent)
+    gate = (gate + (1 << 15)) >> 1
+    product = np.trunc(gate * _high16(values, m) / 2**15).astype(int)
+    moved = rounding_shift(product, -shift) if shift <= 0 else product << shift
+    return stored(moved + y.zero_point, y)
+
+
+def magnitude(x: QParams, y: QParams) -> Array:
+    """LiteRT's own ABS."""
+    values = by_fixed(np.abs(every(x) - x.zero_point), *fixed_multiplier(x.scale / y.scale))
+    return stored(values + y.zero_point, y)
+
+
+def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
+    """LiteRT's own PRELU: [x, alpha]."""
+    values, slopes = (every(x) - x.zero_point)[:, None], (every(alpha) - alpha.zero_point)[None, :]
+    above = by_fixed(values, *fixed_multiplier(x.scale / y.scale))
+    below = by_fixed(values * slopes, *fixed_multiplier(x.scale * alpha.scale / y.scale))
+    return stored(np.where(values >= 0, above, below) + y.zero_point, y)

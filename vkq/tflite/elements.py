@@ -109,6 +109,9 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
                 low, operator, "Gelu", approximate="tanh" if operator.options["approximate"] else "none"
             )
         return by_node(low, operator, REAL_NODES[op][0], **REAL_NODES[op][1])
+    if op in ("HARD_SWISH", "ABS"):
+        table = arithmetic.hard_swish if op == "HARD_SWISH" else arithmetic.magnitude
+        return by_table(low, operator, table(*_two(low, operator)))
     if op not in arithmetic.REAL or operator.options.get("approximate"):
         raise Unsupported(f"vkq has no table by LiteRT's formula for {op} on {low.dtype(x)}")
     return by_table(low, operator, arithmetic.real_table(op, *_two(low, operator)))
@@ -139,10 +142,29 @@ def leaky_relu(low: Lowering, operator: FileOperator, activation: str) -> None:
     return by_node(low, operator, "LeakyRelu", alpha=alpha)
 
 
+def prelu(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """PRELU: a slope for each channel, or each element."""
+    numbers, y = operator.inputs[:2], operator.outputs[0]
+    names, first = pair_names(low, numbers)
+    if low.dtype(numbers[0]) not in BYTES:
+        name = low.emit("PRelu", names)
+    else:
+        x, alpha, q = quantized_pair(low, (numbers[0], numbers[1]), y)
+        name = low.emit("lookup2", names, table=arithmetic.prelu(x, alpha, q))
+    low.give(y, name, first)
+
+
+def cast(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """CAST: the numbers as they are stored."""
+    by_node(low, operator, "Cast", to=low.dtype(operator.outputs[0]))
+
+
 def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     """QUANTIZE: XNNPACK multiplies floats by the scale's reciprocal."""
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
+    if low.dtype(x) in BYTES and low.dtype(x) != low.dtype(y):
+        return by_table(low, operator, _other_type(low.q(x), q))
     if low.dtype(x) in BYTES:
         return by_table(low, operator, arithmetic.requantized(*_two(low, operator)))
     first = low.channels_first([x])
@@ -150,6 +172,13 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     name = low.emit("Mul", [low.of(x, first), factor])
     unit = QParams(1.0, q.zero_point, q.dtype)
     return low.give(y, low.emit("quantize", [name], y=unit), first)
+
+
+def _other_type(x: QParams, y: QParams) -> Array:
+    """int8 as uint8, or back: exact where the real numbers stay; else within 1 of LiteRT's own kernel, which
+    rounds some of the elements in another way than the rest."""
+    steps = (every(x) - x.zero_point) * (x.scale / y.scale)
+    return stored(np.rint(steps).astype(np.int64) + y.zero_point, y)
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -175,6 +204,7 @@ def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "ADD": binary("add"), "SUB": binary("sub"), "MUL": binary("mul"), "MAXIMUM": greatest(False),
-    "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "QUANTIZE": quantize, "DEQUANTIZE": dequantize,
+    "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "PRELU": prelu, "CAST": cast,
+    "QUANTIZE": quantize, "DEQUANTIZE": dequantize,
     **dict.fromkeys(RELUS, relu), **dict.fromkeys([*REAL_NODES, "GELU"], unary),
 }  # fmt: skip

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import ModelError
+from ..graph.graph import Array
 from ..numerics.qparams import QParams
 from .arithmetic import bounds_of, clamped, every, stored
 from .file import FileOperator
@@ -91,26 +93,44 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
 
 
 def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """MEAN: of 8-bit images over both axes of pixels XNNPACK's ``round(sum * m) + zp``."""
+    """MEAN: of 8-bit numbers XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale * count)``."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
     axes = sorted({a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")})
-    if low.dtype(x) not in BYTES:
-        numbers = low.constant(np.array(axes, np.int64), "axes")
-        if axes == [1, 2] and len(shape) == 4:
-            name = low.emit("GlobalAveragePool", [low.first_of(x)])
-        else:
-            return low.give(y, low.emit("ReduceMean", [low.last_of(x), numbers], keepdims=int(keep)))
-    elif axes == [1, 2] and len(shape) == 4:
-        name = low.emit("global_avg_pool2d", [low.first_of(x)], x=low.q(x), y=low.q(y))
+    image, is_bytes = axes == [1, 2] and len(shape) == 4, low.dtype(x) in BYTES
+    if image:
+        how: dict[str, Any] = {"x": low.q(x), "y": low.q(y)} if is_bytes else {}
+        name = low.emit("global_avg_pool2d" if is_bytes else "GlobalAveragePool", [low.first_of(x)], **how)
+        if keep:
+            return low.give(y, name, first=True)
+    elif is_bytes:
+        name = _mean_along(low, x, y, axes)
     else:
-        raise Unsupported(
-            f"its mean of {low.dtype(x)} is over the axes {axes} of {shape}; it must be 1 and 2 of 4"
-        )
-    if keep:
-        return low.give(y, name, first=True)
-    sizes = low.constant(np.array((shape[0], shape[3]), np.int64), "shape")
+        numbers = low.constant(np.array(axes, np.int64), "axes")
+        return low.give(y, low.emit("ReduceMean", [low.last_of(x), numbers], keepdims=int(keep)))
+    wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
+    sizes = low.constant(np.array(wanted, np.int64), "shape")
     return low.give(y, low.emit("Reshape", [name, sizes], allowzero=1))
+
+
+def _mean_along(low: Lowering, x: int, y: int, axes: Sequence[int]) -> str:
+    """The mean of 8-bit numbers over any axes: what is kept as channels, what is not as pixels."""
+    shape = low.shape(x)
+    kept = [i for i in range(len(shape)) if i not in axes]
+    name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
+    count = math.prod(shape[a] for a in axes)
+    sizes = low.constant(np.array([1, math.prod(shape[i] for i in kept), count, 1], np.int64), "shape")
+    name = low.emit("Reshape", [name, sizes], allowzero=1)
+    return low.emit("global_avg_pool2d", [name], x=low.q(x), y=low.q(y))
+
+
+def place(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """ARG_MAX, ARG_MIN."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    (axis,) = low.numbers(operator.inputs[1], "axis")
+    op = "ArgMax" if operator.op == "ARG_MAX" else "ArgMin"
+    name = low.emit(op, [low.last_of(x)], axis=axis % max(len(low.shape(x)), 1), keepdims=0)
+    low.give(y, low.emit("Cast", [name], to=low.dtype(y)))
 
 
 def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -127,6 +147,52 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
     return low.give(y, low.emit("softmax", [name], x=scaled, y=low.q(y), axis=axis, onnxruntime=False))
 
 
+def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """RESIZE_BILINEAR: XNNPACK's, of 8-bit numbers with weights of 11 bits."""
+    x, y, o = operator.inputs[0], operator.outputs[0], operator.options
+    if low.dtype(x) in BYTES:
+        _same_parameters(low, operator)
+    where = (
+        "align_corners" if o["align_corners"] else "half_pixel" if o["half_pixel_centers"] else "asymmetric"
+    )
+    sizes = _sizes(low, operator)
+    name = low.emit(
+        "Resize", [low.first_of(x), "", "", sizes], mode="linear", coordinate_transformation_mode=where,
+        rounding="fixed",
+    )  # fmt: skip
+    low.give(y, name, first=True)
+
+
+def _sizes(low: Lowering, operator: FileOperator) -> str:
+    shape, size = low.shape(operator.inputs[0]), low.numbers(operator.inputs[1], "size")
+    if len(shape) != 4 or len(size) != 2 or min(size) < 1:
+        raise ModelError(f"{operator}: x has shape {shape} and the size is {size}")
+    return low.constant(np.array([shape[0], shape[3], *size], np.int64), "sizes")
+
+
+def nearest(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """RESIZE_NEAREST_NEIGHBOR: rows and columns that LiteRT's own kernel takes."""
+    x, y, o = operator.inputs[0], operator.outputs[0], operator.options
+    if low.dtype(x) in BYTES:
+        _same_parameters(low, operator)
+    shape, name = low.shape(x), low.first_of(x)
+    sizes = low.constants[_sizes(low, operator)].tolist()[2:]
+    for axis, (given, out) in enumerate(zip(shape[1:3], sizes, strict=True)):
+        at = _nearest(given, out, bool(o["align_corners"]), bool(o["half_pixel_centers"]))
+        if not np.array_equal(at, np.arange(given)):
+            name = low.emit("Gather", [name, low.constant(at, "rows")], axis=2 + axis)
+    low.give(y, name, first=True)
+
+
+def _nearest(given: int, out: int, corners: bool, half: bool) -> Array:
+    ends = 1 if corners and out > 1 else 0
+    step = np.float32(given - ends) / np.float32(out - ends)
+    at = (np.arange(out, dtype=np.float32) + np.float32(0.5 if half else 0)) * step
+    found = np.floor(at + np.float32(0.5 if corners else 0))
+    return np.asarray(np.clip(found, 0, given - 1).astype(np.int64))
+
+
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
-    "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean, "SOFTMAX": softmax,
+    "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean, "RESIZE_BILINEAR": bilinear,
+    "RESIZE_NEAREST_NEIGHBOR": nearest, "ARG_MAX": place, "ARG_MIN": place, "SOFTMAX": softmax,
 }  # fmt: skip

@@ -82,10 +82,6 @@ def depthwise(low: Lowering, operator: FileOperator, activation: str) -> None:
         raise ModelError(
             f"{operator}: x has shape {low.shape(x)} and its weight {weight.shape} (1, KH, KW, OC)"
         )
-    if low.dtype(w) == "uint8":
-        raise Unsupported(
-            "uint8 depthwise weights are not XNNPACK's, and LiteRT's own kernel rounds otherwise"
-        )
     _convolution(low, operator, activation, weight.transpose(3, 0, 1, 2), channels, 3)
 
 
@@ -173,6 +169,70 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
     if bias.dtype not in (np.float32, np.float16):
         raise Unsupported(f"its bias is {bias.dtype}; that of floats must be float32")
     return [low.constant(bias.astype(np.float32), low.names[operator.inputs[index]])]
+
+
+def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC)."""
+    size, w, x, y = *operator.inputs[:3], operator.outputs[0]
+    weight, shape = low.array(w, "weight"), low.shape(x)
+    if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
+        raise ModelError(f"{operator}: x has shape {shape} and its weight {weight.shape} (OC, KH, KW, IC)")
+    (stride, _), kernel = strides(operator), weight.shape[1:3]
+    wanted = low.numbers(size, "size")
+    if len(wanted) != 4 or wanted[0] != shape[0] or wanted[3] != weight.shape[0]:
+        raise ModelError(f"{operator}: its result would be {wanted}")
+    padding, added = _transposed_padding(operator, shape[1:3], wanted[1:3], kernel, stride)
+    image = FileOperator(
+        operator.op, (x, w, *operator.inputs[3:4]), operator.outputs, operator.options, operator.place
+    )
+    inputs = [low.first_of(x), low.constant(weight.transpose(3, 0, 1, 2), f"{low.names[w]}/IOHW")]
+    if low.dtype(x) in BYTES:
+        more = _quantized(low, image, activation, inputs, weight, 0)
+        name = low.emit(
+            "conv_transpose2d", inputs, **more, stride=stride, padding=padding, output_padding=added,
+            dilation=(1, 1), groups=1,
+        )  # fmt: skip
+    else:
+        inputs[1] = _real_weight(low, image, weight.transpose(3, 0, 1, 2), inputs[1], (1, -1, 1, 1))
+        name = low.emit(
+            "ConvTranspose", [*inputs, *_real_bias(low, image, 2)], kernel_shape=kernel, strides=stride,
+            pads=padding, output_padding=added,
+        )  # fmt: skip
+        name = activated(low, name, real_range(operator, activation))
+    low.give(y, name, first=True)
+
+
+def _transposed_padding(
+    operator: FileOperator, size: Sequence[int], wanted: Sequence[int], kernel: Sequence[int],
+    stride: Sequence[int],
+) -> tuple[tuple[int, int, int, int], tuple[int, int]]:  # fmt: skip
+    """(top, left, bottom, right) of what is cut off, and rows and columns added at the end."""
+    before, after, added = [], [], []
+    for given, out, k, step in zip(size, wanted, kernel, stride, strict=True):
+        whole = (given - 1) * step + k
+        total = max(whole - out, 0)
+        if operator.options["padding"] == SAME:
+            total = max((given - 1) * step + k - out, 0)
+        before.append(total // 2)
+        after.append(total - total // 2)
+        added.append(out - (whole - total))
+    if min(added) < 0 or any(a >= s for a, s in zip(added, stride, strict=True)):
+        raise ModelError(f"{operator}: {tuple(size)} cannot become {tuple(wanted)}")
+    return (before[0], before[1], after[0], after[1]), (added[0], added[1])
+
+
+def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """BATCH_MATMUL. LiteRT's own kernel multiplies by a fixed-point number: results are within 1 of it."""
+    numbers, y, names = operator.inputs[:2], operator.outputs[0], []
+    for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
+        rank = len(low.shape(number))
+        perm = (*range(rank - 2), rank - 1, rank - 2)
+        name = low.last_of(number)
+        names.append(low.emit("Transpose", [name], perm=perm) if operator.options[turned] else name)
+    if low.dtype(numbers[0]) not in BYTES:
+        return low.give(y, low.emit("MatMul", names))
+    a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
+    return low.give(y, low.emit("matmul", names, a=a, b=b, y=q))
 
 
 def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:

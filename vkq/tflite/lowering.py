@@ -16,10 +16,11 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array, Node, Spec
 from ..graph.operators.operator import Inputs
-from ..graph.operators.table import infer
+from ..graph.operators.table import TABLE, compute, infer
 from ..numerics.qparams import QParams, are_scales
 from .file import File, FileOperator, FileTensor
 
+LARGEST_FOLDED = 1 << 24  # bytes of a value that is computed from constants here
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channels last
 
 
@@ -135,14 +136,23 @@ class Lowering:
         return name
 
     def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
-        """A node, and what it makes."""
+        """A node, and what it makes; of constants alone another constant."""
         name = output or self.fresh(f"{self.source}/{op}")
         node = Node(op, tuple(inputs), (name,), attributes, self.source)
         specs = [self.specs[x] if x else None for x in inputs]
         arrays = [self.constants.get(x) if x else None for x in inputs]
         (self.specs[name],) = infer(node, specs, arrays)
+        if all(x in self.constants or not x for x in inputs) and self._fold(node, arrays):
+            return name
         self.nodes.append(node)
         return name
+
+    def _fold(self, node: Node, arrays: Sequence[Array | None]) -> bool:
+        row, name = TABLE[node.op], node.outputs[0]
+        if row.compute is None or row.kind == "quantized" or self.specs[name].nbytes > LARGEST_FOLDED:
+            return False
+        (self.constants[name],) = compute(node, arrays)
+        return True
 
     def last_of(self, number: int) -> str:
         """The value of a tensor, in the file's order."""
@@ -188,6 +198,8 @@ class Lowering:
     def give(self, number: int, name: str, first: bool = False) -> None:
         """What a tensor is. Its shape is what the operator makes; its type must be the file's."""
         (self.first if first else self.plain)[number] = name
+        if name in self.constants and not first:
+            self.arrays[number] = self.constants[name]
         tensor, dtype = self.tensor(number), self.specs[name].dtype
         if dtype != tensor.dtype:
             raise ModelError(

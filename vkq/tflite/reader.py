@@ -10,7 +10,7 @@ from ..errors import ModelError
 from ..graph.graph import Spec
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
-from . import elements, images, layers, movement
+from . import elements, images, layers, movement, parts
 from .file import File, FileOperator, parse
 from .lowering import Lowering, Unsupported
 from .schema import ACTIVATIONS
@@ -18,10 +18,13 @@ from .schema import ACTIVATIONS
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "CONV_2D": layers.conv,
     "DEPTHWISE_CONV_2D": layers.depthwise,
+    "TRANSPOSE_CONV": layers.transpose_conv,
+    "BATCH_MATMUL": layers.batch_matmul,
     "FULLY_CONNECTED": layers.fully_connected,
     **elements.RULES,
     **images.RULES,
     **movement.RULES,
+    **parts.RULES,
 }
 
 

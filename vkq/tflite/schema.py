@@ -95,7 +95,7 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
         "0 begin_mask int32", "1 end_mask int32", "2 ellipsis_mask int32", "3 new_axis_mask int32",
         "4 shrink_axis_mask int32", "5 offset bool",
     )),
-    "SplitOptions": (34, _fields("0 num_splits int32")),
+    "SplitOptions": (35, _fields("0 num_splits int32")),
     "CastOptions": (37, _fields("0 in_data_type int8", "1 out_data_type int8")),
     "ArgMaxOptions": (40, _fields("0 output_type int8")),
     "TransposeConvOptions": (49, _fields(*_WINDOW, f"3 {_ACTIVATION}")),

@@ -1,0 +1,16 @@
+"""All models of one operator, by the operator's name and a number."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import moves, operators
+
+OPERATORS = {**operators.OPERATORS, **moves.MORE}
+INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH")  # uint8 is no form of them that both take
+
+
+def operator_case(op: str, seed: int) -> operators.Case:
+    """The model and inputs of this number."""
+    rng = np.random.default_rng([seed, *op.encode()])
+    return OPERATORS[op](rng, "uint8" if seed % 3 == 2 and op not in INT8_ALONE else "int8")

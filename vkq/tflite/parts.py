@@ -1,0 +1,193 @@
+"""Operators of a file that take parts of a tensor, or put parts together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ModelError
+from .file import FileOperator
+from .lowering import FIRST, Lowering, Unsupported
+from .movement import Rule, same_parameters
+
+MOST_PARTS = 1 << 10
+
+
+def _axis(operator: FileOperator, axis: int, rank: int) -> int:
+    if not -rank <= axis < rank:
+        raise ModelError(f"{operator}: axis is {axis} and there are {rank} axes")
+    return axis % rank
+
+
+def _sliced(low: Lowering, x: int, slices: Sequence[slice], first: bool) -> str:
+    """Slices along all axes, in an order."""
+    order = FIRST if first else range(len(slices))
+    lists = np.array([[slices[a].start, slices[a].stop, i, slices[a].step] for i, a in enumerate(order)])
+    names = [low.constant(column.astype(np.int64), "slice") for column in lists.T]
+    return low.emit("Slice", [low.of(x, first), *names])
+
+
+def _shaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
+    if low.specs[name].shape == tuple(shape):
+        return name
+    return low.emit("Reshape", [name, low.constant(np.array(shape, np.int64), "shape")], allowzero=1)
+
+
+def _whole(size: int, start: int = 0, stop: int | None = None, step: int = 1) -> slice:
+    """A slice whose end Python and ONNX read alike: before the first element it is below any."""
+    end = size if stop is None else stop
+    return slice(start, end if end >= 0 else -(1 << 31), step)
+
+
+def strided_slice(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """STRIDED_SLICE: masks leave out a begin or an end, or an axis of the result."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    same_parameters(low, [x], y)
+    begin, end, step = (low.numbers(n, "slices") for n in operator.inputs[1:4])
+    o, shape = operator.options, low.shape(x)
+    if o["ellipsis_mask"] or o["new_axis_mask"] or o["offset"]:
+        raise Unsupported("it has an ellipsis, new axes or offsets; vkq takes begins, ends and strides")
+    if not len(begin) == len(end) == len(step) <= len(shape) or 0 in step:
+        raise ModelError(f"{operator}: begin {begin}, end {end}, strides {step} do not fit {shape}")
+    found, kept = [], []
+    for i, size in enumerate(shape):
+        if i >= len(begin):
+            found.append(_whole(size))
+            kept.append(i)
+            continue
+        low_end = None if o["begin_mask"] >> i & 1 else begin[i]
+        if o["shrink_axis_mask"] >> i & 1:
+            at = 0 if low_end is None else _axis(operator, begin[i], size)
+            found.append(_whole(size, at, at + 1))
+            continue
+        high_end = None if o["end_mask"] >> i & 1 else end[i]
+        found.append(_whole(size, *slice(low_end, high_end, step[i]).indices(size)))
+        kept.append(i)
+    first = len(kept) == 4 == len(shape) and low.channels_first([x])
+    name = _sliced(low, x, found, first)
+    if len(kept) < len(shape):
+        name = _shaped(low, name, [low.specs[name].shape[i] for i in kept])
+    low.give(y, name, first)
+
+
+def slice_(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SLICE: a size of -1 is the rest."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    same_parameters(low, [x], y)
+    begin, size = (low.numbers(n, "slices") for n in operator.inputs[1:3])
+    shape = low.shape(x)
+    if not len(begin) == len(size) == len(shape):
+        raise ModelError(f"{operator}: begin {begin} and size {size} do not fit {shape}")
+    ends = [d if n == -1 else b + n for b, n, d in zip(begin, size, shape, strict=True)]
+    if any(not 0 <= b <= e <= d for b, e, d in zip(begin, ends, shape, strict=True)):
+        raise ModelError(f"{operator}: begin {begin} and size {size} leave {shape}")
+    first = len(shape) == 4 and low.channels_first([x])
+    slices = [_whole(d, b, e) for b, e, d in zip(begin, ends, shape, strict=True)]
+    low.give(y, _sliced(low, x, slices, first), first)
+
+
+def _cut(low: Lowering, operator: FileOperator, x: int, axis: int, sizes: Sequence[int]) -> None:
+    shape, at = low.shape(x), 0
+    if min(sizes, default=0) < 0 or sum(sizes) != shape[axis] or len(sizes) != len(operator.outputs):
+        raise ModelError(f"{operator}: {len(operator.outputs)} parts of {list(sizes)} are not {shape[axis]}")
+    first = len(shape) == 4 and low.channels_first([x])
+    for y, size in zip(operator.outputs, sizes, strict=True):
+        same_parameters(low, [x], y)
+        slices = [_whole(d, at, at + size) if i == axis else _whole(d) for i, d in enumerate(shape)]
+        low.give(y, _sliced(low, x, slices, first), first)
+        at += size
+
+
+def split(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SPLIT into equal parts."""
+    number, x = operator.inputs[:2]
+    (axis,), shape, count = low.numbers(number, "axis"), low.shape(x), operator.options["num_splits"]
+    axis = _axis(operator, axis, len(shape))
+    if not 0 < count <= MOST_PARTS or shape[axis] % count:
+        raise ModelError(f"{operator}: {shape} cannot be split into {count} along axis {axis}")
+    _cut(low, operator, x, axis, [shape[axis] // count] * count)
+
+
+def split_v(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SPLIT_V into parts of these sizes; one may be -1, the rest."""
+    x, shape = operator.inputs[0], low.shape(operator.inputs[0])
+    sizes, (axis,) = low.numbers(operator.inputs[1], "sizes"), low.numbers(operator.inputs[2], "axis")
+    axis = _axis(operator, axis, len(shape))
+    rest = shape[axis] - sum(s for s in sizes if s != -1)
+    _cut(low, operator, x, axis, [rest if s == -1 else s for s in sizes])
+
+
+def pack(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """PACK: along a new axis."""
+    y, shape = operator.outputs[0], low.shape(operator.inputs[0])
+    same_parameters(low, operator.inputs, y)
+    axis = _axis(operator, operator.options["axis"], len(shape) + 1)
+    wide = (*shape[:axis], 1, *shape[axis:])
+    if any(low.shape(n) != shape for n in operator.inputs):
+        raise ModelError(f"{operator}: its inputs have shapes {[low.shape(n) for n in operator.inputs]}")
+    names = [_shaped(low, low.last_of(n), wide) for n in operator.inputs]
+    low.give(y, low.emit("Concat", names, axis=axis))
+
+
+def unpack(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """UNPACK: the slices along an axis, without it."""
+    x, shape = operator.inputs[0], low.shape(operator.inputs[0])
+    axis = _axis(operator, operator.options["axis"], len(shape))
+    if len(operator.outputs) != shape[axis] or shape[axis] > MOST_PARTS:
+        raise ModelError(f"{operator}: {len(operator.outputs)} results of {shape} along axis {axis}")
+    for at, y in enumerate(operator.outputs):
+        same_parameters(low, [x], y)
+        slices = [_whole(d, at, at + 1) if i == axis else _whole(d) for i, d in enumerate(shape)]
+        name = _sliced(low, x, slices, False)
+        low.give(y, _shaped(low, name, (*shape[:axis], *shape[axis + 1 :])))
+
+
+def gather(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """GATHER along an axis."""
+    x, places, y = *operator.inputs[:2], operator.outputs[0]
+    same_parameters(low, [x], y)
+    if operator.options["batch_dims"]:
+        raise Unsupported("it gathers within batches (batch_dims)")
+    axis = _axis(operator, operator.options["axis"], len(low.shape(x)))
+    low.give(y, low.emit("Gather", [low.last_of(x), low.last_of(places)], axis=axis))
+
+
+def tile(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """TILE."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    same_parameters(low, [x], y)
+    counts = low.constant(np.array(low.numbers(operator.inputs[1], "counts"), np.int64), "counts")
+    low.give(y, low.emit("Tile", [low.last_of(x), counts]))
+
+
+def broadcast_to(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """BROADCAST_TO."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    same_parameters(low, [x], y)
+    shape = low.constant(np.array(low.numbers(operator.inputs[1], "shape"), np.int64), "shape")
+    low.give(y, low.emit("Expand", [low.last_of(x), shape]))
+
+
+def blocks(op: str) -> Rule:
+    """DEPTH_TO_SPACE and SPACE_TO_DEPTH: the block's place is the slower part of the channel."""
+
+    def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
+        x, y = operator.inputs[0], operator.outputs[0]
+        same_parameters(low, [x], y)
+        low.give(y, low.emit(op, [low.first_of(x)], blocksize=operator.options["block_size"]), first=True)
+
+    return rule
+
+
+def shape_of(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SHAPE: known now."""
+    y = operator.outputs[0]
+    low.give(y, low.constant(np.array(low.shape(operator.inputs[0]), low.dtype(y)), "shape"))
+
+
+RULES: dict[str, Rule] = {
+    "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
+    "UNPACK": unpack, "GATHER": gather, "TILE": tile, "BROADCAST_TO": broadcast_to, "SHAPE": shape_of,
+    "DEPTH_TO_SPACE": blocks("DepthToSpace"), "SPACE_TO_DEPTH": blocks("SpaceToDepth"),
+}  # fmt: skip
