@@ -123,9 +123,11 @@ def test_a_kernel_whose_loops_the_driver_would_end_is_refused(
     monkeypatch.setattr("vkq.runtime.device.probed", lambda device: Verdict({}, False, loop_limit=60))
     monkeypatch.setattr("vkq.runtime.builder.EVERYWHERE", 0)
     program = any_device.program(catalog().find("matmul_q8_int32__row"))
-    push = {"batch": 1, "m": 1, "n": 1, "k": 236, "a_zeros": 1, "b_zeros": 1}
+    push = {"batch": 1, "m": 1, "n": 1, "k": 1, "a_zeros": 1, "b_zeros": 1}
+    sizes = ({**push, "k": k} for k in range(1, 4096))
+    beyond = next(p for p in sizes if program.variant.iterations(p, program.constants) > 60)
     b = Builder(any_device)
     slots = [b.words(64) for _ in program.variant.bindings]
-    b.dispatch(program, slots, push)
+    b.dispatch(program, slots, {**beyond, "k": beyond["k"] - 1})
     with pytest.raises(vkq.ArgumentError, match=r"loops take 61 rounds here, and .* ends them after 60"):
-        b.dispatch(program, slots, {**push, "k": 237})
+        b.dispatch(program, slots, beyond)
