@@ -179,23 +179,73 @@ def test_channels_last(device: vkq.Device, op: str, options: dict[str, Any]) -> 
     check(device, model([node], {"x": x}, constants, "uint8"), {"x": x})
 
 
-def test_scales_of_each_matrix_of_a_batch_go_to_the_fallback(any_device: vkq.Device) -> None:
-    a, rng = bytes_of((2, 3, 5), "uint8"), np.random.default_rng(0)
+BATCHED = ["a", "as", "az", "b", "bs", "bz", "ys", "yz"]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])  # of the weight
+@pytest.mark.parametrize("columns", [1, 7])  # scales of each matrix, or of its columns
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 6, 5)])  # the second is for all matrices
+def test_scales_of_each_matrix_of_a_batch(
+    any_device: vkq.Device, shape: tuple[int, ...], columns: int, dtype: str
+) -> None:
+    a, rng = bytes_of(shape, "uint8"), np.random.default_rng(0)
     constants = q("a", 0.02, 100, "uint8") | q("y", 0.05, 120, "uint8") | {
-        "b": bytes_of((2, 5, 7), "int8", 1), "bs": rng.uniform(1e-3, 1e-2, (2, 1, 7)).astype(np.float32),
-        "bz": np.zeros((2, 1, 7), np.int8),
+        "b": bytes_of((2, 5, 7), dtype, 1),
+        "bs": rng.uniform(1e-3, 1e-2, (2, 1, columns)).astype(np.float32),
+        "bz": rng.integers(0, 9, (2, 1, columns)).astype(dtype),
     }  # fmt: skip
-    node = helper.make_node(
-        "QLinearMatMul", ["a", "as", "az", "b", "bs", "bz", "ys", "yz"], ["y"], name="each"
-    )
-    data = model([node], {"a": a}, constants, "uint8", 21)
-    with pytest.raises(vkq.UnsupportedModelError, match="each matrix of its batch has scales"):
-        vkq.onnx.InferenceSession(data, any_device)
-    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
-    with pytest.warns(FallbackWarning):
+    data = model([helper.make_node("QLinearMatMul", BATCHED, ["y"])], {"a": a}, constants, "uint8", 21)
+    session = vkq.onnx.InferenceSession(data, any_device)
+    want = [
+        np.rint(np.float32((a[min(k, len(a) - 1)].astype(int) - 100) @ (m.astype(int) - z))
+                * (np.float32(0.02) * s / np.float32(0.05))) + 120
+        for k, (m, s, z) in enumerate(zip(*(constants[n] for n in ("b", "bs", "bz")), strict=True))
+    ]  # fmt: skip
+    np.testing.assert_array_equal(session.run(None, {"a": a})[0], np.clip(want, 0, 255))
+    if (shape[0], columns) == (2, 7):  # ONNX Runtime takes no others
         np.testing.assert_array_equal(
             session.run(None, {"a": a})[0], cpu_session(data, "x").run(None, {"a": a})[0]
         )
+
+
+def test_scales_of_the_rows_of_each_matrix_go_to_the_fallback(any_device: vkq.Device) -> None:
+    a = bytes_of((2, 3, 5), "uint8")
+    constants = q("a", 0.02, 100, "uint8") | q("b", 0.01, 0, "int8") | q("y", 0.05, 120, "uint8") | {
+        "as": np.full((2, 3, 1), 0.02, np.float32), "az": np.full((2, 3, 1), 100, np.uint8),
+        "b": bytes_of((2, 5, 7), "int8", 1),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", BATCHED, ["y"], name="each")
+    data = model([node], {"a": a}, constants, "uint8", 21)
+    with pytest.raises(vkq.UnsupportedModelError, match="each matrix of its batch has scales"):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_a_scale_that_is_none_is_named(any_device: vkq.Device) -> None:
+    """By its channel, with what helps."""
+    x = np.zeros((2, 3), np.float32)
+    scales = np.array([0.1, 1e-42, 0.2], np.float32)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s"], ["q"], axis=1),
+        helper.make_node("DequantizeLinear", ["q", "s"], ["y"], axis=1),
+    ]
+    data = model(nodes, {"x": x}, {"s": scales}, "float32")
+    with pytest.raises(
+        vkq.UnsupportedModelError, match=r"its scale of channel 1 is 1.* at least 2.*store 1.0"
+    ):
+        vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_a_dead_node_may_be_anything(any_device: vkq.Device) -> None:
+    x = np.array([[1, -2, 3]], np.float32)
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("MatMul", ["x", "x"], ["dead"]),
+        helper.make_node("Reshape", ["dead", "s"], ["deader"]),
+    ]
+    session = vkq.onnx.InferenceSession(
+        model(nodes, {"x": x}, {"s": np.array([5, 7])}, "float32"), any_device
+    )
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], np.maximum(x, 0))
 
 
 def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:

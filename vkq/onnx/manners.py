@@ -66,8 +66,8 @@ class Manners:
         return [NodeArg.of(argument) for argument in self.model.outputs]
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Inputs that have a value in the model. `run` takes no others for them: name them among
-        ``constant_inputs`` of a model that has no value for them."""
+        """Inputs that have a value in the model, in whose place `run` may be fed others: each new value
+        prepares the model again."""
         return [NodeArg.of(argument) for argument in self.model.overridable]
 
     def get_modelmeta(self) -> ModelMetadata:

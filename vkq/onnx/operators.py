@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..graph.graph import Node
+from ..graph.graph import Array, Node
 from ..graph.operators import elementwise, movement, number, scatter
 from .attributes import check_attributes
 from .foreign import unknown
@@ -130,15 +130,43 @@ def _qlinear_conv(reading: Reading, node: Node) -> None:
 
 
 def _qlinear_matmul(reading: Reading, node: Node) -> None:
-    """Scales and zero points of a and y are those of rows, b's of columns, where they are several."""
+    """Scales and zero points of a and y are those of rows, b's of columns, where they are several. Matrices
+    of a constant b that have their own are products of their own."""
     i = node.inputs
     known = [reading.constants.get(i[k]) for k in (1, 2, 4, 5, 6, 7)]
     if any(array is not None and array.ndim > 1 and array.size > 1 for array in known):
+        b, scales, points = (reading.constants.get(name) for name in i[3:6])
+        single = all(array is not None and array.size == 1 for array in (*known[:2], *known[4:]))
+        if single and b is not None and scales is not None and points is not None and b.ndim == 3:
+            _products(reading, node, b, scales, points)
+            return
         why = "each matrix of its batch has scales or zero points of its own"
         reading.nodes.append(unknown(node, "", reading.opset, why))
         return
     pair = [_real(reading, node, *i[0:3], axis=-2), _real(reading, node, *i[3:6], axis=-1)]
     _stored(reading, node, reading.emit(node, "MatMul", pair), i[6], i[7], axis=-2)
+
+
+def _products(reading: Reading, node: Node, b: Array, scales: Array, points: Array) -> None:
+    """QLinearMatMul with b (D, K, N), whose scales and zero points broadcast to (D, 1, N)."""
+    i, count, y = node.inputs, len(b), node.outputs[0]
+    try:
+        each = [np.broadcast_to(array, (count, 1, b.shape[2]))[:, 0] for array in (scales, points)]
+    except ValueError:
+        given = f"b is {b.shape}, its scales {scales.shape} and zero points {points.shape}"
+        raise ModelError(f"{node}: {given}; these must broadcast to {(count, 1, b.shape[2])}") from None
+    axis = reading.constant(np.array([-3]), f"{y}/axis")
+    whole = reading.emit(node, "Expand", [i[0], reading.constant(np.array([count, 1, 1]), f"{y}/shape")])
+    made = []
+    for k, (matrix, scale, zero) in enumerate(zip(b, *each, strict=True)):
+        x = reading.emit(node, "Gather", [whole, reading.constant(np.array(k), f"{y}/{k}")], axis=-3)
+        own = [reading.constant(np.ascontiguousarray(v), f"{y}/b{k}") for v in (matrix, scale, zero)]
+        pair = [_real(reading, node, x, *i[1:3]), _real(reading, node, *own, axis=1)]
+        result = reading.emit(node, "MatMul", pair)
+        single = reading.emit(node, "Cast", [i[6]], to="float32")
+        stored = reading.emit(node, "QuantizeLinear", [result, single, i[7]])
+        made.append(reading.emit(node, "Unsqueeze", [stored, axis]))
+    reading.emit(node, "Concat", made, y, axis=-3)
 
 
 def _qgemm(reading: Reading, node: Node) -> None:

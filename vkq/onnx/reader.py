@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ class Model:
     opset: int
     name: str = ""
     metadata: ModelMetadata = dataclasses.field(default_factory=ModelMetadata)
-    overridable: tuple[Argument, ...] = ()  # inputs with a value in the model, which is taken
+    overridable: tuple[Argument, ...] = ()  # inputs with a value in the model, unless they are fed
 
     def at(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         """The graph for these shapes of the inputs; every refusal names the node. Raises
@@ -70,14 +70,15 @@ def fixed(model: Model, given: Mapping[str, Array]) -> Model:
     return dataclasses.replace(model, inputs=inputs, constants={**model.constants, **chosen})
 
 
-def read(model: Any) -> Model:
-    """A path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram.
+def read(model: Any, fed: Container[str] = ()) -> Model:
+    """A path, bytes, an onnx.ModelProto, or PyTorch's ONNXProgram or ExportedProgram. *fed*: the initializers
+    that are inputs all the same.
 
     Raises ModelError for a file that is no ONNX model or breaks its rules, OSError where it cannot be read.
     """
     proto, folder = _parsed(model_of(model))
     try:
-        return _model(proto, folder)
+        return _model(proto, folder, fed)
     except ModelError:
         raise
     except BROKEN as error:
@@ -111,7 +112,7 @@ def _parsed(model: Any) -> tuple[Any, Path | None]:
     return proto, folder
 
 
-def _model(proto: Any, folder: Path | None) -> Model:
+def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
     opsets = {DOMAINS.get(o.domain, o.domain): o.version for o in proto.opset_import}
     opset = opsets.get("", 0)
     if not OLDEST <= opset <= NEWEST:
@@ -119,7 +120,7 @@ def _model(proto: Any, folder: Path | None) -> Model:
     if proto.functions:
         proto = inlined(proto)
     graph = proto.graph
-    constants = {t.name: array_of(t, folder) for t in graph.initializer}
+    constants = {t.name: array_of(t, folder) for t in graph.initializer if t.name not in fed}
     if graph.sparse_initializer:
         raise ModelError(f"{len(graph.sparse_initializer)} sparse initializers; store them as dense tensors")
     inputs = tuple(argument_of(v) for v in graph.input if v.name not in constants)

@@ -23,6 +23,7 @@ from ..runtime.opened import opened
 from ..runtime.programs import Progress
 from ..shader.catalog import catalog
 from .feed import array_of, checked_feed, checked_shapes, trial_shapes
+from .initial import Initials
 from .manners import Manners, resized
 from .mapped import Mapped
 from .options import Asked, SessionOptions, asked_of
@@ -81,8 +82,7 @@ class InferenceSession(Manners):
     ):
         asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK)
         self._fallback, self._sizes = asked.fallback, asked.sizes
-        self._progress = progress
-        self._source = (model := model_of(model)) if self._fallback else None
+        self._progress, self._given = progress, tuple(constant_inputs)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
         reading = self._begin, lambda: self._read(model, constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
@@ -94,6 +94,7 @@ class InferenceSession(Manners):
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self._unread: Whole | None = None
+        model = model_of(model)
         try:
             self.model = resized(self._parse(model), self._sizes)
         except ModelError as error:
@@ -101,6 +102,7 @@ class InferenceSession(Manners):
                 raise
             self._unread = self._whole(model, error)
             self.model = self._unread.model()
+        self._source = model if self._fallback or self.model.overridable else None
         known = [argument.name for argument in self.model.inputs]
         if unknown := [name for name in constant_inputs if name not in known]:
             raise ArgumentError(f"constant_inputs are {unknown}; the model's inputs are {known}")
@@ -138,29 +140,29 @@ class InferenceSession(Manners):
 
     def _take(self, device: Device) -> None:
         self.device = device
+        self._initials = Initials(self.model.overridable, self._reread)
         source, unread = self._source, self._unread
         whole = (lambda why: unread or self._whole(source, why).told()) if self._fallback else None
         self._state = Executables(
             self.model, device, bool(self._fallback), self._constant, self._progress, whole
         )
 
+    def _reread(self, parse: Callable[[Any], Model], names: Sequence[str]) -> InferenceSession:
+        """A session of the same model, as *parse* reads it, with these inputs as constants, too."""
+        other = object.__new__(type(self))
+        other._parse = lambda model: resized(parse(model), self._sizes)
+        InferenceSession.__init__(other, self._source, self.device, self._fallback, [*self._given, *names])
+        return other
+
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "model": self.model,
-            "_fallback": self._fallback,
-            "_which": self._which,
-            "_constant": self._constant,
-            "_source": self._source,
-            "_unread": self._unread,
-        }
+        kept = "model", "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread"
+        return {name: getattr(self, name) for name in kept}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._progress = self._trial = None
         self._take(opened(self._which))
         self._keep(Asked())
-
-    # ------------------------------------------------------------------------------------------------- facts
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes that the model takes: 1 for an open first axis, the first of TRIAL_SIZES that fits for
@@ -234,6 +236,8 @@ class InferenceSession(Manners):
 
     def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
         """A run of checked arguments."""
+        if self._state and (fed := self._initials.fed(feed)):
+            return fed._call(names, feed, options)
         chosen, arrays = self._names(names), self._checked(feed)
         self._run_options(options)
 
@@ -272,8 +276,7 @@ class InferenceSession(Manners):
 
     def _names(self, names: Sequence[str] | None) -> list[str]:
         known = [argument.name for argument in self.model.outputs]
-        unknown = [name for name in names or () if name not in known]
-        if unknown:
+        if unknown := [name for name in names or () if name not in known]:
             raise ArgumentError(f"there are no outputs {unknown}; there are {known}")
         return list(names) if names else known
 

@@ -40,11 +40,20 @@ def _each_check(graph: Graph, node: Node) -> str | None:
     if unknown or types != ("float32", {"float32"}, 1):
         has = ", ".join(str(graph.specs[name]) for name in node.inputs if name)
         return f"its parameters must be constants, float32 and 8-bit; it has {has}"
-    scales = graph.constants[node.inputs[1]]
-    bad = scales[~are_scales(scales)]
-    if bad.size:
-        return f"one of its scales is {bad[0]}; they must be positive, finite and at least 2**-126"
-    return None
+    return no_scale(graph.constants[node.inputs[1]])
+
+
+def no_scale(scales: Array) -> str | None:
+    """Which of a node's scales is none, and what helps; None where all are."""
+    bad = np.argwhere(~are_scales(scales))
+    if not len(bad):
+        return None
+    first, channels = bad[0].tolist(), "" if len(bad) == 1 else f" ({len(bad)} of {scales.size} are none)"
+    which = f"its scale of channel {first[0]}" if len(first) == 1 else f"its scale at {first}"
+    return (
+        f"{which if scales.size > 1 else 'its scale'} is {scales[tuple(first)]}{channels}; scales must be"
+        " positive, finite and at least 2**-126: store 1.0 where all numbers are 0"
+    )
 
 
 def _dynamic(context: Context, node: Node) -> tuple[Value, ...]:
