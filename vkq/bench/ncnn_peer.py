@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,40 @@ def arm(
         f" and out{batch}"
     )
     return call, ran, _agreement(case, weights, symmetric, bias, call())
+
+
+def model_call(
+    ncnn: Any, path: str, feed: Mapping[str, Array], device: Device
+) -> tuple[Callable[[], list[Array]], str]:
+    """(call, what ran) of a whole model, from the files that pnnx writes beside it, with ncnn's own defaults.
+    Raises NotImplementedError where there are none, or ncnn cannot take these inputs."""
+    stem = Path(path).with_suffix("")
+    param, weights = (Path(f"{stem}.ncnn.{kind}") for kind in ("param", "bin"))
+    if missing := [file.name for file in (param, weights) if not file.is_file()]:
+        raise NotImplementedError(
+            f"ncnn runs files of its own, and there is no {' and no '.join(missing)} beside the model: make"
+            f" them of the float model with pnnx (pip install pnnx; pnnx {Path(path).name})"
+        )
+    index = _gpu(ncnn, device)
+    if batches := [f"{name} {x.shape}" for name, x in feed.items() if x.ndim > 1 and x.shape[0] != 1]:
+        raise NotImplementedError(f"ncnn has no batches, and {', '.join(batches)} is more than one")
+    net = ncnn.Net()
+    net.opt.use_vulkan_compute = True
+    net.set_vulkan_device(index)
+    if net.load_param(str(param)) != 0 or net.load_model(str(weights)) != 0:
+        raise NotImplementedError(f"ncnn refused {param.name}")
+    names, results = list(net.input_names()), list(net.output_names())
+    if len(names) != len(feed):
+        raise NotImplementedError(f"{param.name} has the inputs {names}; the model has {list(feed)}")
+    given = [np.ascontiguousarray(x[0] if x.ndim > 1 else x, np.float32) for x in feed.values()]
+
+    def call() -> list[Array]:
+        extractor = net.create_extractor()
+        for name, x in zip(names, given, strict=True):
+            extractor.input(name, ncnn.Mat(x))
+        return [np.array(extractor.extract(name)[1])[None] for name in results]
+
+    return call, f"ncnn {ncnn.__version__} {param.name} on Vulkan device {index} ({device.name})"
 
 
 def _gpu(ncnn: Any, device: Device) -> int:

@@ -62,7 +62,7 @@ class OnnxRuntime:
     name = "ort"
 
     def __init__(self) -> None:
-        self._ort, self._onnx = _library("onnxruntime", self.name), _library("onnx", self.name)
+        self._ort, self._onnx = library("onnxruntime", self.name), library("onnx", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
         if case.scheme != "q8ta_q8csw_q8to":
@@ -128,7 +128,7 @@ class PyTorch:
     name = "torch"
 
     def __init__(self) -> None:
-        self._torch = _library("torch", self.name)
+        self._torch = library("torch", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
         if case.op == "linear" and case.scheme != "q8csw":
@@ -193,7 +193,7 @@ class Ncnn:
     name = "ncnn"
 
     def __init__(self) -> None:
-        self._ncnn = _library("ncnn", self.name)
+        self._ncnn = library("ncnn", self.name)
 
     def arm(self, case: Case, weights: Weights, x: Array, expected: Expected, device: Device) -> PeerArm:
         call, ran, text = ncnn_peer.arm(self._ncnn, case, weights, x, device)
@@ -221,7 +221,8 @@ def installed_peers() -> tuple[Peer, ...]:
     return tuple(found)
 
 
-def _library(name: str, peer: str) -> Any:
+def library(name: str, peer: str) -> Any:
+    """The package of a peer. Raises ArgumentError where it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import textwrap
 from collections.abc import Iterable, Sequence
 
 from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
@@ -57,6 +58,7 @@ class Table:
     ):
         self.wide, self.clock = wide, clock
         names = list(names)
+        self.columns = columns
         longest = max([len("case"), *map(len, names)])
         room = columns - sum(_WIDTHS.values()) - len(_WIDTHS) if columns else longest
         self.letters = min(longest, max(room, _LEAST))
@@ -103,8 +105,14 @@ class Table:
         )
         ratio = _ratio(row, comparisons)
         said = [] if ratio == "-" else [ratio]
-        said += [f"{row.variant}; {row.verified}"] if row.arm == "peer" else []
-        return "\n".join([line, *(f"{'':{self.letters}}  {text}" for text in said)])
+        said += [f"{row.variant}; {row.verified}"] if row.arm == "peer" or row.path == "vkq" else []
+        return "\n".join([line, *(self._below(text) for text in said)])
+
+    def _below(self, text: str) -> str:
+        """What is said of a row, in the terminal's width."""
+        margin = " " * min(self.letters + 2, 20)
+        width = max(self.columns or 0, len(margin) + 30) if self.columns else len(margin) + len(text)
+        return textwrap.fill(text, width, initial_indent=margin, subsequent_indent=margin)
 
     def _line(self, name: str, cells: list[str]) -> str:
         path, *numbers = cells

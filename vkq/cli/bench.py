@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vkq import files
 from vkq._version import __version__
-from vkq.bench import cases, ceilings, data, network, nodes, plot, report, selftest
+from vkq.bench import cases, ceilings, contest, data, network, nodes, plot, report, selftest
 from vkq.bench.environment import describe, host
 from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import INTERRUPTED, MOST_SAMPLES, Result
@@ -38,6 +38,7 @@ from vkq.runtime.device import Device
 from vkq.select.path import PATHS
 from vkq.tflite.either import SUFFIXES
 
+Model = network.Network | contest.Contest
 EXAMPLES = [
     "vkq bench   # the lists there are",
     "vkq bench seed gemv --json seed.json  # case lists",
@@ -45,6 +46,7 @@ EXAMPLES = [
     "vkq bench 'linear[M=64:1024:64,K=1024,N=1024]' --vs portable --plot m.png",
     "vkq bench resnet50 --peer ort --md resnet50.md",
     "vkq bench model.onnx --batch 8 --json model.json  # a whole model, by node and by kernel",
+    "vkq bench model.onnx --peer ort  # is it faster than ONNX Runtime here?",
     "vkq bench --self-test  # can this machine tell 10 % from nothing?",
     "vkq compare old.json new.json --fail-above 5%",
 ]
@@ -133,11 +135,10 @@ def run(options: argparse.Namespace) -> int:
     if len({file.absolute() for file in targets}) < len(targets):
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
     models = [word for word in options.cases if word.endswith(SUFFIXES)]
-    if models and (options.peer or options.vs or options.path != "auto"):
-        raise ArgumentError(
-            "a model is measured on its own path, without peers (benchmarks/networks.py has them): leave"
-            " --path, --vs and --peer out"
-        )
+    if models and (options.vs or options.path != "auto"):
+        raise ArgumentError("a model is measured on its own path: leave --path and --vs out")
+    if models:
+        contest.sides_of(options.peer)  # refused before anything is measured
     words = [word for word in options.cases if word not in models]
     chosen = cases.select(words, options.scheme, options.scale, options.method)
     if options.method is None:  # a list's methods, where the layers have none: each case once
@@ -161,10 +162,11 @@ def run(options: argparse.Namespace) -> int:
     return 1 if result.mismatches or not result.rows else 0
 
 
-def _networks(options: argparse.Namespace, models: list[str], device: Device) -> Iterator[network.Network]:
+def _networks(options: argparse.Namespace, models: list[str], device: Device) -> Iterator[Model]:
+    kind = contest.Contest if options.peer else network.Network
     for model in models:
         for batch in options.batch or [None]:
-            yield network.Network(model, batch, device, options.device, options.shape, options.ids)
+            yield kind(model, batch, device, options.device, options.shape, options.ids)
 
 
 def _request(options: argparse.Namespace, device: Device) -> Request:
@@ -175,6 +177,9 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         )
     if options.vs is not None:
         paths_of([options.vs], device)
+    if options.peer and all(word.endswith(SUFFIXES) for word in options.cases):  # models, by calls alone
+        settings = Settings(options.samples, options.submission_ms * 1000, options.time)
+        return Request(clocks=(contest.CLOCK,), settings=settings, device_option=options.device)
     peers = installed_peers() if "all" in options.peer else tuple(find_peer(name) for name in options.peer)
     settings = Settings(options.samples, options.submission_ms * 1000, options.time)
     return Request(
@@ -189,7 +194,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
 
 def _measure(
     options: argparse.Namespace, device: Device, request: Request, chosen: list[Case],
-    networks: list[network.Network],
+    networks: list[Model],
 ) -> Result:  # fmt: skip
     begin = time.perf_counter()
     quiet = any(str(getattr(options, option)) == "-" for option in ("json", "csv", "md"))
@@ -200,22 +205,20 @@ def _measure(
     )
     with status_line() as status:
         command = shlex.join(["vkq", *(options.argv or [])])
-        result = empty(device, request, command, status, not options.no_ceilings)
+        ceiled = not options.no_ceilings and (bool(chosen) or not options.peer)  # calls have none
+        result = empty(device, request, command, status, ceiled)
         names = [*(case.name for case in chosen), *(one.name for one in networks)]
         table = report.Table(names, columns(), options.wide, request.clocks[0])
         status("")
         say([*(folded(line, 9) for line in report.header(result)), "", table.head()])
         runner = Runner(device, request, result, status)
-        work: list[Case | network.Network] = [*chosen, *networks]
+        work: list[Case | Model] = [*chosen, *networks]
         for number, one in enumerate(work, 1):
             rows, ratios = len(result.rows), len(result.comparisons)
             failures, known = len(result.failures), len(result.nodes)
             try:
                 runner.progress = _numbered(status, number, len(work))
-                if isinstance(one, Case):
-                    runner.run(one)
-                else:
-                    network.measure(one, device, request, result, runner.progress)
+                _one(runner, one, options)
             except KeyboardInterrupt:
                 _leave(runner, work[number - 1 :])
                 break
@@ -229,18 +232,30 @@ def _measure(
     return result
 
 
+def _one(runner: Runner, one: Case | Model, options: argparse.Namespace) -> None:
+    if isinstance(one, Case):
+        runner.run(one)
+    elif isinstance(one, contest.Contest):
+        peers = contest.sides_of(options.peer)
+        contest.measure(one, peers, runner.request, runner.result, runner.progress)
+    else:
+        network.measure(one, runner.device, runner.request, runner.result, runner.progress)
+
+
 def _numbered(status: Callable[[str], None], number: int, count: int) -> Callable[[str], None]:
     """*status*, which says before what is being done in which of the works that is."""
     return lambda what: status(f"{number}/{count} {what}")
 
 
-def _leave(runner: Runner, work: Sequence[Case | network.Network]) -> None:
+def _leave(runner: Runner, work: Sequence[Case | Model]) -> None:
     """Says of what the user did not wait for that it has no time; a run without any row ends here."""
     if not runner.result.rows:
         raise KeyboardInterrupt
     for one in work:
         if isinstance(one, Case):
             runner.skip(one, INTERRUPTED)
+        elif isinstance(one, contest.Contest):
+            contest.skip(one, runner.result, INTERRUPTED)
         else:
             network.skip(one, runner.result, INTERRUPTED)
 
