@@ -97,7 +97,7 @@ def test_scale_is_raised_to_the_smallest_normal_number():
 )
 def test_linear_is_the_reference_bit_for_bit(device, monkeypatch, path, method, k, n):
     monkeypatch.setattr(
-        gemv, "split", lambda _device, n4, k4, _rows: gemv.shared_split(256, n4, k4)
+        gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4)
     )  # as on a GPU
     rng = np.random.default_rng([3, k, n])
     x = odd_rows(rng, k)

@@ -51,7 +51,7 @@ def test_the_shapes_with_a_reason(device, problem):
 @pytest.fixture
 def shared(monkeypatch):
     """The split of a GPU, which sums parts in shared memory, on the CPU devices of the tests."""
-    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_: gemv.shared_split(256, n4, k4))
+    monkeypatch.setattr(gemv, "split", lambda _device, n4, k4, *_, **__: gemv.shared_split(256, n4, k4))
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -111,7 +111,7 @@ def test_gemv_is_exact_at_the_ends_of_int32(device, path, unroll):
     ("columns", "parts", "unroll"), [(1, 1, 4), (1, 64, 4), (32, 2, 4), (2, 8, 4), (4, 4, 2), (8, 2, 1)]
 )
 def test_every_split_gives_the_same(device, monkeypatch, columns, parts, unroll):
-    monkeypatch.setattr(gemv, "split", lambda *_: {"LOCAL_X": columns, "LOCAL_Y": parts})
+    monkeypatch.setattr(gemv, "split", lambda *_, **__: {"LOCAL_X": columns, "LOCAL_Y": parts})
     data = random_data(parse("linear[M=3,K=141,N=77]"), np.random.default_rng(4), w_zero_points="channel")
     with preferred({"gemv_unroll": unroll}):
         got = layer_of(data, device, data.y_q, method="gemv")(data.x)

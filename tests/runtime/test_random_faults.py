@@ -10,7 +10,7 @@ from vkq.kernels import methods
 from vkq.onnx.reader import read
 
 NO_OPERATORS = {
-    "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu",
+    "clamp", "default_device", "devices", "empty_pinned", "explain", "integer", "leaky_relu", "load",
     "quantize_weight", "table_of",
 }  # fmt: skip
 # Of graphs made by hand. A model's become lookup2, dequantize, chains, and rows of up to 8 million numbers.
