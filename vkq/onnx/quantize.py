@@ -10,14 +10,17 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .. import files
 from ..errors import ModelError, VkqError
 from ..graph.graph import Array
 from .names import chosen
 from .protobuf import package
-from .reader import read
+from .reader import Model, read
 
 EXTERNAL = 1 << 30  # bytes of a model whose weights lie in a file of their own while it is quantized
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 FLOAT16 = 10  # TensorProto.DataType
 CHANNELS = 13  # the first opset with an axis of QuantizeLinear
 
@@ -88,7 +91,7 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
     """
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    read(model)  # refuses what is no model, in words
+    _check_weights(read(model))  # refuses what is no model, in words
     onnx = package()
     first, second = (os.path.join(folder, name) for name in ("whole.onnx", "prepared.onnx"))
     proto = onnx.load(os.fspath(model))
@@ -109,6 +112,16 @@ def prepared(model: str | os.PathLike[str], folder: str, least: int, what: str, 
         first, second, skip_symbolic_shape=True, skip_optimization=half, save_as_external_data=large
     )
     return second
+
+
+def _check_weights(model: Model) -> None:
+    """Raises ModelError for weights that are not finite: no scale fits them, and the file is refused."""
+    for node in model.nodes:
+        for name in node.inputs[1:] if node.op in WEIGHTED else ():
+            array = model.constants.get(name)
+            if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+                at = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+                raise ModelError(f"{node}: its weight {name!r} is {array[at]} at {at}; mend or retrain it")
 
 
 def stored_bytes(path: str | os.PathLike[str]) -> int:
