@@ -361,7 +361,7 @@ def test_a_warning_is_one_line(
 def test_quantize(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = folder / "made.onnx"
     options = ["-c", str(folder / "pictures"), "-o", str(target), "--mean", "0.5", "--std", "0.5"]
-    assert main(["quantize", str(folder / "float.onnx"), *options]) == 0
+    assert main(["quantize", str(folder / "float.onnx"), "--fast", *options]) == 0
     out = capsys.readouterr().out
     assert "dB signal to noise" in out
     assert float(re.findall(r": (\S+) dB signal", out)[-1]) > 10
@@ -423,7 +423,17 @@ def test_quantize_of_any_opset_has_channels(small: onnx.ModelProto, tmp_path: Pa
     onnx.save(small, tmp_path / "old.onnx")
     target = tmp_path / "new.onnx"
     assert (
-        main(["quantize", str(tmp_path / "old.onnx"), "-c", str(tmp_path / "pictures"), "-o", str(target)])
+        main(
+            [
+                "quantize",
+                str(tmp_path / "old.onnx"),
+                "--fast",
+                "-c",
+                str(tmp_path / "pictures"),
+                "-o",
+                str(target),
+            ]
+        )
         == 0
     )
     onnx.checker.check_model(onnx.load(target), full_check=True)
@@ -442,7 +452,7 @@ def test_quantize_what_cannot_be_converted(
     monkeypatch.setattr("onnx.version_converter.convert_version", refuse)
     small.opset_import[0].version = 12
     onnx.save(small, tmp_path / "old.onnx")
-    words = ["quantize", str(tmp_path / "old.onnx"), "-c", str(tmp_path / "pictures")]
+    words = ["quantize", str(tmp_path / "old.onnx"), "--fast", "-c", str(tmp_path / "pictures")]
     assert main(words) == 2
     assert "onnx cannot convert the model (no adapter); export it so, or" in capsys.readouterr().err
     assert main([*words, "--per-tensor"]) == 0
@@ -464,7 +474,7 @@ def test_quantize_what_cannot_run_whole(
 def test_quantize_with_external_data(small: onnx.ModelProto, tmp_path: Path) -> None:
     float_model = tmp_path / "float.onnx"
     onnx.save(small, float_model, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    assert main(["quantize", str(float_model), "-c", str(tmp_path / "pictures")]) == 0
+    assert main(["quantize", str(float_model), "--fast", "-c", str(tmp_path / "pictures")]) == 0
     assert main(["run", str(tmp_path / "float.int8.onnx"), "--random", "--compare", "onnxruntime"]) == 0
 
 
@@ -522,5 +532,7 @@ def test_quantize_says_what_onnx_runtime_refuses(
 ) -> None:
     small.ir_version = 99
     onnx.save(small, tmp_path / "float.onnx")
-    assert main(["quantize", str(tmp_path / "float.onnx"), "-c", str(tmp_path / "pictures")]) == 2
-    assert "onnxruntime.quantization cannot take the model: " in capsys.readouterr().err
+    words = ["quantize", str(tmp_path / "float.onnx"), "-c", str(tmp_path / "pictures")]
+    for more, said in (([], "ONNX Runtime refuses"), (["--fast"], "onnxruntime.quantization cannot take")):
+        assert main([*words, *more]) == 2
+        assert f"{said} the model: " in capsys.readouterr().err

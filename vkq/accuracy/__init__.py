@@ -1,16 +1,23 @@
 """Models that stay good: what of a float model becomes 8 or 4 bits, and how near it stays."""
 
+from .keep import KeptLayer
 from .layers import compare_layers
 from .measure import Agreement, OutputRow
+from .search import QuantizedReport, quantize
 from .shown import LayerReport, LayerRow
+from .trial import SearchStep
 from .weights import WeightRow, quantize_weights
 
 __all__ = [
     "Agreement",
+    "KeptLayer",
     "LayerReport",
     "LayerRow",
     "OutputRow",
+    "QuantizedReport",
+    "SearchStep",
     "WeightRow",
     "compare_layers",
+    "quantize",
     "quantize_weights",
 ]

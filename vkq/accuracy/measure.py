@@ -52,9 +52,8 @@ class Agreement:
             if x.ndim < 2:
                 x, y = x.reshape(-1, 1), y.reshape(-1, 1)
             axes = tuple(i for i in range(x.ndim) if i != 1)
-            if x.shape[1] > 1:
-                wide = x if x.shape[1] > 1 else x.reshape(1, -1)  # no channels: one row
-            same = wide.argmax(1) == y.reshape(wide.shape).argmax(1)
+            rows = x.shape if x.shape[1] > 1 else (1, -1)  # without channels: one row
+            same = x.reshape(rows).argmax(1) == y.reshape(rows).argmax(1)
             new = [np.square(x).sum(axes), np.square(x - y).sum(axes), same.sum(), same.size]
             old = self.sums.get(name)
             if old is not None and old[0].shape != new[0].shape:  # an open axis: all as one channel

@@ -24,7 +24,7 @@ class Walk:
     def __init__(self, proto: Any):
         self.proto = proto
         self.maker = {name: node for node in proto.graph.node for name in node.output if name}
-        self.nodes = self._in_order(proto.graph.node)
+        self.nodes = in_order(proto.graph.node)
         self.readers = defaultdict(list)
         for node in self.nodes:
             for name in dict.fromkeys(read_by(node)):
@@ -40,21 +40,6 @@ class Walk:
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))
-
-    def _in_order(self, nodes: Iterable[Any]) -> list[Any]:
-        """The nodes, each behind those whose results it reads."""
-        found: dict[int, Any] = {}
-        for last in nodes:
-            ahead = [last]
-            while ahead:
-                makers = (self.maker.get(name) for name in read_by(ahead[-1]))
-                missing = [node for node in makers if node is not None and id(node) not in found]
-                if missing and len(ahead) <= len(self.maker):
-                    ahead += missing
-                else:
-                    node = ahead.pop()
-                    found[id(node)] = node
-        return list(found.values())
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of one node."""
@@ -160,6 +145,24 @@ class Run:
         self.left[name] -= 1
         if self.left[name] <= 0:
             self.values.pop(name, None)
+
+
+def in_order(nodes: Iterable[Any]) -> list[Any]:
+    """The nodes, each behind those whose results it reads."""
+    nodes = list(nodes)
+    maker = {name: node for node in nodes for name in node.output if name}
+    found: dict[int, Any] = {}
+    for last in nodes:
+        ahead = [last]
+        while ahead:
+            makers = (maker.get(name) for name in read_by(ahead[-1]))
+            missing = [node for node in makers if node is not None and id(node) not in found]
+            if missing and len(ahead) <= len(nodes):
+                ahead += missing
+            else:
+                node = ahead.pop()
+                found[id(node)] = node
+    return list(found.values())
 
 
 def _is_integer(node: Any) -> bool:

@@ -6,13 +6,15 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, counted, device_argument, output_file
+from vkq.cli.common import Parsers, add_command, counted, device_argument, number, output_file, status_line
 from vkq.cli.inputs import shape_argument
 from vkq.cli.pixels import picture_arguments
 from vkq.cli.samples import GivenSamples
 from vkq.errors import ArgumentError
 from vkq.onnx.reader import read
 from vkq.runtime.device import Device
+
+EVERY = slice(None)
 
 
 def register(commands: Parsers) -> None:
@@ -25,6 +27,7 @@ def register(commands: Parsers) -> None:
             "vkq quantize float.onnx -c pictures/",
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
             " 0.229,0.224,0.225",
+            "vkq quantize float.onnx -c samples/ --target-db 30",
             "vkq quantize float.onnx --weights-only --bits 4",
         ],
     )
@@ -47,7 +50,36 @@ def register(commands: Parsers) -> None:
     picture_arguments(parser)
     shape_argument(parser)
     device_argument(parser)
+    search_arguments(parser)
     weight_arguments(parser)
+
+
+def search_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of the search for what keeps the model good."""
+    parser.add_argument(
+        "--fast", action="store_true", help="ranges from the least to the largest number, at once"
+    )
+    parser.add_argument(
+        "--seconds", type=number(0), default=60.0, metavar="S",
+        help="after which no further change is tried (default: 60)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--only-weights", action="append", default=[], metavar="NODE",
+        help="a node, or all beneath a name, whose weights alone become int8; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target-db", type=number(-1000, 1000), metavar="DB",
+        help="layers leave int8, the fewest multiply-adds, until the worst output has this signal to noise",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target-agreement", type=percent, metavar="99%%",
+        help="or until this share of the largest elements is the same",
+    )  # fmt: skip
+
+
+def percent(text: str) -> float:
+    """The type of an option that is a share in percent, as 0 to 1."""
+    return number(0, 100)(text.removesuffix("%").strip()) / 100
 
 
 def weight_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,6 +128,7 @@ def run(options: argparse.Namespace) -> int:
 
 def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
     """Quantize weights and activations; lines that say how near the model stays."""
+    from vkq.accuracy import search
     from vkq.onnx.quantize import quantize
 
     if samples is None:
@@ -104,11 +137,22 @@ def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | Non
             " which needs none"
         )
     with Device(options.device) as device:
-        quantize(
-            options.model, target, samples("ranges"), options.activations, not options.per_tensor,
-            options.exclude,
-        )  # fmt: skip
-        return measured(options, target, samples, device)
+        if options.fast:
+            quantize(
+                options.model, target, samples("ranges"), options.activations, not options.per_tensor,
+                options.exclude,
+            )  # fmt: skip
+            return measured(options, target, samples, device)
+        with status_line() as show:
+            report = search.quantize(
+                options.model, target, lambda: samples("samples"), seconds=options.seconds,
+                activations=options.activations, per_channel=not options.per_tensor, exclude=options.exclude,
+                only_weights=options.only_weights, target_db=options.target_db,
+                target_agreement=options.target_agreement, progress=show,
+            )  # fmt: skip
+        lines = [*str(report).splitlines()]
+        lines += measured(options, target, samples, device, search.held_out(len(samples)))
+    return lines
 
 
 def weights_only(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
@@ -133,8 +177,10 @@ def weights_only(options: argparse.Namespace, target: Path, samples: GivenSample
     return lines
 
 
-def measured(options: argparse.Namespace, target: Path, samples: GivenSamples, device: Device) -> list[str]:
-    """Lines that compare the model on a device with the float model."""
+def measured(
+    options: argparse.Namespace, target: Path, samples: GivenSamples, device: Device, which: slice = EVERY
+) -> list[str]:
+    """Lines that compare the model on a device with the float model, on samples of these numbers."""
     from vkq.accuracy import Agreement
     from vkq.onnx import InferenceSession
     from vkq.onnx.cpu import cpu_session
@@ -142,7 +188,9 @@ def measured(options: argparse.Namespace, target: Path, samples: GivenSamples, d
     session = InferenceSession(target, device, "onnxruntime")  # with a warning, where it is needed
     real = cpu_session(options.model, "quantizing")
     found = Agreement([value.name for value in session.get_outputs()])
-    for feed in samples("measuring"):
+    for feed in samples("measuring", which):
         found.add(real.run(found.names, feed), session.run(found.names, feed))
-    lines = [f"against the float model on {counted(len(samples), 'sample')}, on {device.name}:"]
+    count = len(range(len(samples))[which])
+    unseen = "" if which == EVERY else " that no range was found with" * (count < len(samples))
+    lines = [f"against the float model on {counted(count, 'sample')}{unseen}, on {device.name}:"]
     return lines + [f"  {row}" for row in found.rows()]

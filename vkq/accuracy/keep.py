@@ -1,0 +1,96 @@
+"""Chooses the layers that leave int8, so that the fewest multiply-adds do and a target is reached."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from .place import blocks
+from .trial import Found, HeldOut
+
+
+@dataclasses.dataclass(frozen=True)
+class KeptLayer:
+    """A layer that is not int8: "weights" where its weight alone is, else "float". share: of all
+    multiply-adds."""
+
+    layer: str
+    form: str
+    share: float
+
+    def __str__(self) -> str:
+        form = "int8 weights, float activations" if self.form == "weights" else "float"
+        return f"{self.layer}: {form}, {self.share:.2%} of the multiply-adds"
+
+
+def kept_layers(
+    trial: HeldOut, found: Found, work: Mapping[str, int], least_db: float, least_same: float,
+    progress: Callable[[str], None],
+) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
+    """The plan with the fewest multiply-adds out of int8 that reaches both numbers, the layers that are, and
+    whether it does; else the best found.
+
+    Each layer is tried alone first. Layers are then taken by what they gain for each multiply-add, as many
+    as needed, and given back where the target holds without them.
+    """
+
+    def reached(new: Found) -> bool:
+        return new.snr_db >= least_db and new.same >= least_same
+
+    if reached(found):
+        return found, (), True
+    chooser = _Chooser(trial, found, work)
+    names = chooser.order(progress)
+    for weights in (True, False):
+        most = chooser.without(names, weights)
+        if not reached(most):
+            progress(f"all layers {'with int8 weights' if weights else 'in float'}: {most.snr_db:.1f} dB")
+            continue
+        low, high = 0, len(names)
+        while low < high:
+            middle = (low + high) // 2
+            new = chooser.without(names[:middle], weights)
+            progress(f"{middle} of {len(names)} layers out of int8: {new.snr_db:.1f} dB")
+            low, high = (low, middle) if reached(new) else (middle + 1, high)
+        kept, best = names[:low], chooser.without(names[:low], weights)
+        for name in sorted(kept, key=lambda name: -work.get(name, 0)):
+            fewer = [other for other in kept if other != name]
+            new = chooser.without(fewer, weights)
+            if reached(new):
+                kept, best = fewer, new
+        return best, chooser.rows(kept, weights), True
+    return most, chooser.rows(names, False), False
+
+
+class _Chooser:
+    """Plans in which some blocks of layers are not int8."""
+
+    def __init__(self, trial: HeldOut, found: Found, work: Mapping[str, int]):
+        self.trial, self.found, self.work = trial, found, work
+        every = blocks(found.proto)
+        self.blocks = {name: nodes for name, nodes in every.items() if name not in found.plan.floats}
+
+    def without(self, names: Sequence[str], weights: bool) -> Found:
+        """These blocks out of int8; with int8 *weights*, or in float."""
+        plan = self.found.plan
+        nodes = {node for name in names for node in self.blocks[name]}
+        only = plan.only_weights | (set(names) if weights else set())
+        new = dataclasses.replace(plan, floats=plan.floats | nodes, only_weights=frozenset(only))
+        return self.trial(self.found.proto, new)
+
+    def order(self, progress: Callable[[str], None]) -> list[str]:
+        """Layers by how much noise each one's leaving takes away for a multiply-add."""
+        gains = {}
+        before = 10 ** (-self.found.snr_db / 10)
+        for i, name in enumerate(self.blocks, 1):
+            new = self.without([name], True)
+            progress(f"layer {i} of {len(self.blocks)} out of int8, {name}: {new.snr_db:.1f} dB")
+            gain = before - 10 ** (-new.snr_db / 10)
+            work = max(self.work.get(name, 1), 1)
+            gains[name] = gain / work if gain > 0 else gain * work
+        return sorted(gains, key=lambda name: -gains[name])
+
+    def rows(self, names: Sequence[str], weights: bool) -> tuple[KeptLayer, ...]:
+        total = max(sum(self.work.values()), 1)
+        form = "weights" if weights else "float"
+        return tuple(KeptLayer(name, form, self.work.get(name, 0) / total) for name in names)

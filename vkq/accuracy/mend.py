@@ -1,0 +1,146 @@
+"""Changes of a float model that make it better to quantize: equal ranges of channels, and biases that take up
+what rounded weights lose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Array
+from ..onnx.protobuf import package
+from .observe import Observed
+from .walk import Walk
+
+EQUIVARIANT = ("Relu", "LeakyRelu")  # f(s x) = s f(x) for s > 0
+LIMIT = 1024.0  # the most that a channel is multiplied or divided by
+
+
+def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
+    """The model in which neighbouring convolutions share their channels' ranges, and how many pairs do.
+
+    Of a convolution, Relu or none, and a convolution that alone reads it, each channel between them is
+    divided by s and the second's weight multiplied: the same function. With a_c the channel's largest
+    magnitude and w_c that of the second's weights that read it, ``s_c = sqrt(a_c / w_c)`` up to a common
+    factor; before a depthwise convolution, whose channels have a scale each, ``s_c = a_c``.
+    (Nagel et al. 2019, https://arxiv.org/abs/1906.04721; weights per channel as Xiao et al. 2022.)
+    """
+    copy = package().ModelProto.FromString(proto.SerializeToString())
+    editor = _Editor(copy)
+    count = 0
+    for second in copy.graph.node:
+        first = editor.convolution_before(second)
+        if first is None:
+            continue
+        w, v = editor.array(first.input[1]), editor.array(second.input[1])
+        peaks = seen.peaks.get(second.input[0])
+        groups = next((a.i for a in second.attribute if a.name == "group"), 1)
+        depthwise = groups == len(w) and v.shape[1] == 1
+        if peaks is None or len(peaks) != len(w) or not (groups == 1 or depthwise):
+            continue
+        reads = np.abs(v).reshape(len(w), -1).max(1) if depthwise else np.abs(v).max((0, *range(2, v.ndim)))
+        alive = (peaks > 0) & (reads > 0)
+        if not alive.any():
+            continue
+        s = np.ones(len(w))
+        s[alive] = peaks[alive] if depthwise else np.sqrt(peaks[alive] / reads[alive])
+        s[alive] = np.clip(
+            s[alive] / (s[alive].max() if depthwise else np.exp(np.log(s[alive]).mean())), 1 / LIMIT, LIMIT
+        )
+        editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
+        if len(first.input) > 2 and first.input[2]:
+            editor.set(first.input[2], editor.array(first.input[2]) / s)
+        across = (-1, *(1 for _ in v.shape[1:])) if depthwise else (1, -1, *(1 for _ in v.shape[2:]))
+        editor.set(second.input[1], v * s.reshape(across))
+        count += 1
+    return copy, count
+
+
+def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
+    """The float model with biases that take up the mean error of rounded weights, and how many do:
+    ``b += (W - W_q) E[x]``, with the mean of each input channel. Of Conv and Gemm.
+    (Nagel et al. 2019.)"""
+    copy = package().ModelProto.FromString(proto.SerializeToString())
+    editor, made = _Editor(copy), Walk(quantized)
+    rounded = {n.name: made.constants.get(n.input[1]) for n in made.nodes if n.op_type in ("Conv", "Gemm")}
+    count = 0
+    for node in copy.graph.node:
+        near, mean = rounded.get(node.name), seen.means.get(node.input[0] if node.input else "")
+        if (
+            node.op_type not in ("Conv", "Gemm")
+            or near is None
+            or mean is None
+            or not editor.own(node.input[1])
+        ):
+            continue
+        w = editor.array(node.input[1])
+        if near.shape != w.shape:
+            continue
+        lost = w.astype(np.float64) - near
+        if not lost.any():  # a layer that stays float
+            continue
+        if node.op_type == "Gemm":
+            options = {a.name: a for a in node.attribute}
+            if "alpha" in options or "beta" in options or "transA" in options:
+                continue
+            shift = lost @ mean if "transB" in options and options["transB"].i else mean @ lost
+        else:
+            groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+            by = lost.reshape(groups, len(w) // groups, w.shape[1], -1).sum(-1)
+            if mean.size != groups * w.shape[1]:
+                continue
+            shift = np.einsum("goi,gi->go", by, mean.reshape(groups, -1)).reshape(-1)
+        count += editor.add_bias(node, shift)
+    return copy, count
+
+
+class _Editor:
+    """Constants of a model that may be changed: those that one node alone reads."""
+
+    def __init__(self, proto: Any):
+        self.proto = proto
+        self.tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+        self.makers = {name: node for node in proto.graph.node for name in node.output}
+        self.readers: dict[str, list[Any]] = {}
+        for node in proto.graph.node:
+            for name in node.input:
+                self.readers.setdefault(name, []).append(node)
+        self.outputs = {value.name for value in proto.graph.output}
+
+    def own(self, name: str) -> bool:
+        return name in self.tensors and len(self.readers.get(name, ())) == 1
+
+    def array(self, name: str) -> Array:
+        return np.asarray(package().numpy_helper.to_array(self.tensors[name]))
+
+    def set(self, name: str, array: Array) -> None:
+        dtype = self.array(name).dtype
+        self.tensors[name].CopyFrom(package().numpy_helper.from_array(array.astype(dtype), name))
+
+    def convolution_before(self, node: Any) -> Any:
+        """The Conv whose result this Conv alone reads, through an equivariant activation or none."""
+        if node.op_type != "Conv" or not self.own(node.input[1]):
+            return None
+        name = node.input[0]
+        for _ in range(2):
+            made = self.makers.get(name)
+            if made is None or name in self.outputs or len(self.readers[name]) != 1:
+                return None
+            if made.op_type == "Conv":
+                own = all(self.own(n) for n in made.input[1:] if n)
+                return made if own else None
+            if made.op_type not in EQUIVARIANT:
+                return None
+            name = made.input[0]
+        return None
+
+    def add_bias(self, node: Any, shift: Array) -> bool:
+        if len(node.input) > 2 and node.input[2]:
+            if not self.own(node.input[2]) or self.array(node.input[2]).shape != shift.shape:
+                return False
+            self.set(node.input[2], self.array(node.input[2]) + shift)
+            return True
+        name = f"{node.output[0]}/bias"
+        self.proto.graph.initializer.append(package().numpy_helper.from_array(shift.astype(np.float32), name))
+        node.input[:] = [*node.input[:2], name]
+        return True

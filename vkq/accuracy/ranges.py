@@ -1,0 +1,90 @@
+"""The range of a tensor that becomes 8 bits, by five rules: all from its histogram."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ..graph.graph import Array
+from .histogram import BINS, Histogram
+
+Range = tuple[float, float]
+LEVELS = 256
+FACTORS = np.linspace(0.3, 1.0, 36)  # of the whole range, that are tried
+
+
+def whole(found: Histogram) -> Range:
+    """The least and the largest number, and 0."""
+    return min(found.low, 0.0), max(found.high, 0.0)
+
+
+def percentile(share: float) -> Callable[[Histogram], Range]:
+    """All but *share* of the numbers, half of these at each end."""
+
+    def rule(found: Histogram) -> Range:
+        low, high = whole(found)
+        return max(low, min(found.quantile(share / 2), 0.0)), min(
+            high, max(found.quantile(1 - share / 2), 0.0)
+        )
+
+    return rule
+
+
+def least_squares(found: Histogram) -> Range:
+    """The range of the least mean squared error: both ends together first, then each by itself."""
+    low, high = whole(found)
+    best = min(((low * f, high * f) for f in FACTORS), key=lambda r: _error(found, r))
+    best = min(((best[0], high * f) for f in FACTORS if high), key=lambda r: _error(found, r), default=best)
+    return min(((low * f, best[1]) for f in FACTORS if low), key=lambda r: _error(found, r), default=best)
+
+
+def entropy(found: Histogram) -> Range:
+    """The range whose 256 levels have the least Kullback-Leibler divergence to the numbers, as TensorRT's
+    calibrator."""
+    low, high = whole(found)
+    return min(((low * f, high * f) for f in FACTORS), key=lambda r: _divergence(found, r))
+
+
+RULES: dict[str, Callable[[Histogram], Range]] = {
+    "min-max": whole,
+    "99.999 %": percentile(1e-5),
+    "99.99 %": percentile(1e-4),
+    "99.9 %": percentile(1e-3),
+    "least squares": least_squares,
+    "entropy": entropy,
+}
+
+
+def step(span: Range) -> tuple[float, int]:
+    """The scale and zero point of a range, int8."""
+    scale = (span[1] - span[0]) / (LEVELS - 1) or 1.0
+    return scale, round(-128 - span[0] / scale)
+
+
+def _error(found: Histogram, span: Range) -> float:
+    scale, zero = step(span)
+    return found.noise(scale, zero, -128, 127)
+
+
+def _divergence(found: Histogram, span: Range) -> float:
+    x: Array = found.centres
+    counts = found.counts.copy()
+    counts[BINS // 2] = 0  # zeros are exact, and many behind a Relu
+    inside = (x >= span[0]) & (x <= span[1])
+    if not (counts * inside).any():
+        return np.inf
+    first, last = int(np.argmax(inside)), BINS - int(np.argmax(inside[::-1]))
+    p = counts[first:last].copy()
+    p[0] += counts[:first].sum()
+    p[-1] += counts[last:].sum()
+    level = np.minimum(np.arange(p.size) * LEVELS // p.size, LEVELS - 1)
+    kept = counts[first:last]
+    filled = kept > 0
+    sums = np.bincount(level, kept, LEVELS)
+    many = np.bincount(level, filled, LEVELS)
+    q = np.where(filled, (sums / np.maximum(many, 1))[level], 0)
+    some = (p > 0) & (q > 0)
+    lost = p[(p > 0) & (q == 0)].sum()  # numbers that no level stands for
+    a, b = p[some] / p.sum(), q[some] / max(q.sum(), 1e-300)
+    return float((a * np.log(a / b)).sum() + 10 * lost / p.sum())

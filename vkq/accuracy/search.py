@@ -1,0 +1,224 @@
+"""Quantizes a model as well as a stated time allows, and keeps in float what a target asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import files
+from ..errors import ArgumentError
+from ..graph.graph import Array
+from ..onnx.names import chosen
+from ..onnx.protobuf import package
+from ..onnx.quantize import CHANNELS, prepared, quantizer, refusals_told
+from .keep import KeptLayer, kept_layers
+from .measure import OutputRow
+from .mend import corrected, equalized
+from .observe import Observed
+from .place import QuantPlan, tail
+from .ranges import RULES, step
+from .trial import Found, HeldOut, SearchStep
+
+LEAST_GAIN = 0.05  # dB for which a change is kept
+HELD = 3  # every third sample is not calibrated with
+
+
+@dataclasses.dataclass(frozen=True)
+class QuantizedReport:
+    """What a search did: steps with what each gained; the outputs on *held_out* samples that no range was
+    found with; layers that are not int8; whether the target was reached (None without one)."""
+
+    steps: tuple[SearchStep, ...]
+    outputs: tuple[OutputRow, ...]
+    held_out: int
+    kept: tuple[KeptLayer, ...] = ()
+    reached: bool | None = None
+
+    def __str__(self) -> str:
+        lines = [str(step) for step in self.steps]
+        lines += [f"  {row}" for row in self.outputs]
+        if self.kept:
+            share = sum(row.share for row in self.kept)
+            lines.append(f"not in int8: {len(self.kept)} layers, {share:.1%} of the multiply-adds")
+            lines += [f"  {row}" for row in self.kept]
+        if self.reached is False:
+            lines.append("the target is not reached; this is the best found")
+        return "\n".join(lines)
+
+
+def quantize(
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    samples: Sequence[Mapping[str, Array]] | Callable[[], Iterator[Mapping[str, Array]]],
+    *,
+    seconds: float = 60.0,
+    activations: str = "int8",
+    per_channel: bool = True,
+    exclude: Collection[str] = (),
+    only_weights: Collection[str] = (),
+    target_db: float | None = None,
+    target_agreement: float | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> QuantizedReport:
+    """Write the quantized *model*, QDQ form in one file: for each value the best of six ranges, biases
+    corrected, neighbouring convolutions equalized, each where it helps on samples held out of the
+    calibration.
+
+    samples: inputs by name, a sequence, or a function that yields them anew; every third is held out (of one
+    sample all is measured with it). seconds: after these no further change is tried; the first choices are
+    always made. exclude: nodes, or names above them, that stay float; only_weights: whose weights alone
+    become int8. Outputs and what makes them of the last layers' results stay float. target_db,
+    target_agreement (0 to 1): layers leave int8, fewest multiply-adds first, until the worst output reaches
+    these. progress: told each step.
+
+    Raises ArgumentError for options that cannot be, ModelError for a model that cannot be taken.
+    """
+    if activations not in ("int8", "uint8"):
+        raise ArgumentError(f"activations are {activations!r}; they must be 'int8' or 'uint8'")
+    quantizer()
+    every = samples if callable(samples) else lambda: iter(samples)
+    with tempfile.TemporaryDirectory() as folder, files.output(Path(target)) as beside, refusals_told():
+        remedy = "take one scale for a weight (--per-tensor)"
+        path = prepared(model, folder, CHANNELS if per_channel else 0, "scales of channels", remedy)
+        proto = package().load(path)
+        weights = frozenset(chosen(proto, only_weights))
+        floats = frozenset(tail(proto)) | frozenset(chosen(proto, exclude)) | weights
+        search = Search(proto, every, time.monotonic() + seconds, progress)
+        plan = QuantPlan({}, floats, weights, False, activations, per_channel)
+        found = search.best(plan)
+        kept, reached = tuple[KeptLayer, ...](), None
+        if target_db is not None or target_agreement is not None:
+            found, kept, reached = kept_layers(
+                search.trial, found, search.seen.work, target_db or float("-inf"), target_agreement or 0.0,
+                progress,
+            )  # fmt: skip
+        package().save(found.model(), beside)
+    return QuantizedReport(
+        tuple(search.steps), tuple(found.agreement.rows()), len(search.trial.real), kept, reached
+    )
+
+
+class Search:
+    """The steps, each measured; the best so far is kept."""
+
+    def __init__(
+        self,
+        proto: Any,
+        samples: Callable[[], Iterator[Mapping[str, Array]]],
+        until: float,
+        progress: Callable[[str], None],
+    ):
+        count = sum(1 for _ in samples())
+        if not count:
+            raise ArgumentError("there are no samples; there must be at least one")
+        held = set(range(count)[held_out(count)])
+        seen = set(range(count)) - held or held
+
+        def calibrate() -> Iterator[Mapping[str, Array]]:
+            return (feed for i, feed in enumerate(samples()) if i in seen)
+
+        self.calibrate = calibrate
+        self.proto, self.until, self.progress = proto, until, progress
+        progress("the float model")
+        self.trial = HeldOut(proto, lambda: (feed for i, feed in enumerate(samples()) if i in held))
+        self.seen = Observed(proto, self.calibrate())
+        self.steps: list[SearchStep] = []
+
+    def best(self, plan: QuantPlan) -> Found:
+        found = self._rules(self.proto, self.seen, plan, None)
+        found = self._equalize(found)
+        found = self._values(found)
+        return self._correct(found)
+
+    def _take(self, what: str, found: Found | None, new: Found, least: float = LEAST_GAIN) -> Found:
+        kept = found is None or new.snr_db > found.snr_db + least
+        self.steps.append(SearchStep(what, new.snr_db, new.same, kept))
+        self.progress(str(self.steps[-1]))
+        return new if kept or found is None else found
+
+    def _rules(
+        self, proto: Any, seen: Observed, plan: QuantPlan, found: Found | None, what: str = ""
+    ) -> Found:
+        """One rule for all values."""
+        for name in RULES:
+            if found is not None and time.monotonic() > self.until:
+                break
+            ranges = {value: RULES[name](histogram) for value, histogram in seen.histograms.items()}
+            new = self.trial(proto, dataclasses.replace(plan, ranges=ranges))
+            found = self._take(f"{what}{name}", found, new)
+        if time.monotonic() < self.until and found is not None and not what:
+            new = self.trial(proto, dataclasses.replace(found.plan, symmetric=True))
+            found = self._take("symmetric", found, new)
+        assert found is not None
+        return found
+
+    def _equalize(self, found: Found) -> Found:
+        """Cross-layer equalization, whose ranges are found anew."""
+        proto, count = equalized(self.proto, self.seen)
+        if not count or time.monotonic() > self.until:
+            return found
+        self.progress(f"equalizing {count} pairs of layers")
+        seen = Observed(proto, self.calibrate())
+        new = self._rules(proto, seen, found.plan, found, "equalized, ")
+        if new is not found:
+            self.seen = seen
+        return new
+
+    def _values(self, found: Found) -> Found:
+        """For each value by itself the rule that helps, those first whose range loses most."""
+        before, changed = found, 0
+        for name in self._by_loss(found):
+            histogram = self.seen.histograms[name]
+            tried = {found.plan.ranges[name]}
+            for rule in RULES.values():
+                if time.monotonic() > self.until:
+                    break
+                span = rule(histogram)
+                if any(_near(span, other) for other in tried):
+                    continue
+                tried.add(span)
+                new = self.trial(
+                    found.proto, dataclasses.replace(found.plan, ranges={**found.plan.ranges, name: span})
+                )
+                if new.snr_db > found.snr_db + LEAST_GAIN:
+                    found, changed = new, changed + 1
+        if changed:
+            self.steps.append(
+                SearchStep(f"value by value, {changed} changed", found.snr_db, found.same, True)
+            )
+            self.progress(str(self.steps[-1]))
+        return found if changed else before
+
+    def _by_loss(self, found: Found) -> list[str]:
+        """Values that are quantized, those first whose least-squares range would gain most."""
+        made = {node.input[0] for node in found.model().graph.node if node.op_type == "QuantizeLinear"}
+
+        def loss(name: str) -> float:
+            histogram = self.seen.histograms[name]
+            spans = found.plan.ranges[name], RULES["least squares"](histogram)
+            now, best = (histogram.noise(*step(span), -128, 127) for span in spans)
+            return now / best if best else 1.0
+
+        return sorted((name for name in made if name in self.seen.histograms), key=loss, reverse=True)
+
+    def _correct(self, found: Found) -> Found:
+        """Bias correction."""
+        proto, count = corrected(found.proto, found.model(), self.seen)
+        if not count or time.monotonic() > self.until:
+            return found
+        return self._take(f"biases of {count} layers corrected", found, self.trial(proto, found.plan))
+
+
+def held_out(count: int) -> slice:
+    """The samples of so many that are not calibrated with: every third, or the last of two; of one itself."""
+    return slice(HELD - 1, None, HELD) if count >= HELD else slice(count - 1, None)
+
+
+def _near(a: tuple[float, float], b: tuple[float, float]) -> bool:
+    """Whether two ranges differ by less than 2 % of their width."""
+    return max(abs(a[0] - b[0]), abs(a[1] - b[1])) <= 0.02 * (b[1] - b[0])

@@ -1,0 +1,77 @@
+"""Tries plans of quantization on samples that were not used for calibration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ..graph.graph import Array
+from ..onnx.cpu import cpu_session
+from ..onnx.protobuf import package
+from .measure import Agreement
+from .place import QuantPlan, placed
+
+Feed = Mapping[str, Array]
+Samples = Callable[[], Iterable[Feed]]  # anew at each call
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchStep:
+    """One step of a search: what was tried, the worst output's signal to noise after it, the share of equal
+    largest elements, and whether it was kept."""
+
+    what: str
+    snr_db: float
+    same: float
+    kept: bool
+
+    def __str__(self) -> str:
+        kept = "" if self.kept else "  (left out)"
+        return f"{self.what:32} {self.snr_db:6.1f} dB  {100 * self.same:5.1f} % the same{kept}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A plan, the float model that it is of, and how near it comes."""
+
+    proto: Any
+    plan: QuantPlan
+    agreement: Agreement
+
+    @property
+    def snr_db(self) -> float:
+        """Of the worst output."""
+        return self.agreement.worst()
+
+    @property
+    def same(self) -> float:
+        """The least share over the outputs."""
+        return min((row.same for row in self.agreement.rows()), default=1.0)
+
+    def model(self) -> Any:
+        """The quantized model."""
+        return placed(self.proto, self.plan)
+
+
+class HeldOut:
+    """Measures plans on the same held-out samples, whose float outputs are kept."""
+
+    def __init__(self, proto: Any, held: Samples):
+        self.held = held
+        self.names = [value.name for value in proto.graph.output]
+        session = cpu_session(_bytes(proto), "quantizing")
+        self.real = [session.run(self.names, dict(feed)) for feed in held()]
+        self.count = 0
+
+    def __call__(self, proto: Any, plan: QuantPlan) -> Found:
+        session = cpu_session(_bytes(placed(proto, plan)), "quantizing")
+        agreement = Agreement(self.names)
+        for feed, real in zip(self.held(), self.real, strict=True):
+            agreement.add(real, session.run(self.names, dict(feed)))
+        self.count += 1
+        return Found(proto, plan, agreement)
+
+
+def _bytes(proto: Any) -> bytes:
+    return bytes(package().ModelProto.SerializeToString(proto))
