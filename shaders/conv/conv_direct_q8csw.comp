@@ -27,7 +27,12 @@ layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 layout(constant_id = 9) const bool CONTINUE = false;
 layout(constant_id = 10) const bool SCALED = true;
 #define taps_of_line() (KW > 0u ? KW : p.kw)
-#define end_of_lines() (KH > 0u ? KH : p.end_kh)
+// The channels and lines of taps of this dispatch: constants where it has all, so that they cost nothing.
+const bool PART = CONTINUE || !SCALED;
+#define first_channel() (PART ? p.first_c : 0u)
+#define end_of_channels() (PART ? p.end_c : p.group_ic)
+#define first_line() (PART ? p.first_kh : 0u)
+#define end_of_lines() (KH > 0u ? KH : PART ? p.end_kh : p.kh)
 
 #if FLOAT_WEIGHTS
 #define WORDS vec4
@@ -73,7 +78,7 @@ void begin() {
   uint line = min(at, all - 1u) / blocks, image = line / p.oh, oh = line - image * p.oh;
   uint ow = (min(at, all - 1u) - line * blocks) * PIXELS;
   pixels = at < all && unit < units ? p.ow - ow : 0u;
-  x_at = (image * p.c + channel / p.group_oc * p.group_ic + p.first_c) * p.h * p.w;
+  x_at = (image * p.c + channel / p.group_oc * p.group_ic + first_channel()) * p.h * p.w;
   y_at = ((image * p.channels + channel) * p.out_h + oh * p.out_stride_h + p.out_first_h) * p.out_w +
       ow * p.out_stride_w + p.out_first_w;
   h0 = int(oh * p.stride_h) - p.pad_t;
@@ -171,9 +176,9 @@ void main() {
   [[unroll]] for (uint i = 0u; i < PIXELS; i++)
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = sum_so_far(i, 4u * b);
   uint c4 = ceil_div(p.channels, 4u), at = channel / (4u * BLOCKS);
-  at += (p.first_c * p.kh + p.first_kh) * taps_of_line() * word_blocks();
-  for (uint c = p.first_c; c < p.end_c; c++) {
-    [[unroll]] for (uint kh = KH > 0u ? 0u : p.first_kh; kh < end_of_lines(); kh++) {
+  if (PART) at += (first_channel() * p.kh + first_line()) * taps_of_line() * word_blocks();
+  for (uint c = first_channel(); c < end_of_channels(); c++) {
+    [[unroll]] for (uint kh = first_line(); kh < end_of_lines(); kh++) {
       uint h = uint(h0 + int(kh * p.dilation_h));
       multiply_line(h < p.h, x_at + h * p.w, at);
       at += taps_of_line() * word_blocks();
