@@ -91,6 +91,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (path / "pictures").mkdir()
     for number, name in enumerate(["photo.png", "pictures/a.png", "pictures/b.png"]):
         Image.fromarray((images[number] * 15).astype(np.uint8)).save(path / name)
+    shutil.copytree(path / "pictures", path / "samples")
+    for name in ("cat", "dog"):
+        (path / "photos" / name).mkdir(parents=True)
+        shutil.copy(path / "photo.png", path / "photos" / name)
+    np.savez(path / "test.npz", x=images[:9, None] / np.float32(16), labels=np.arange(9))
     kept = run(
         row("linear[M=2,K=8,N=8]", 100, path="coopmat"), row("linear[M=4,K=8,N=8]", 100, path="coopmat")
     )

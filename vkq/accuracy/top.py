@@ -1,0 +1,45 @@
+"""How often a model names the right class: first, and among its five best."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from ..errors import ArgumentError
+from ..graph.graph import Array
+
+BEST = 5
+
+
+@dataclasses.dataclass
+class Top:
+    """Counts over samples; of equal scores the lower class counts as the better one.
+
+    >>> top = Top()
+    >>> for label in (2, 1):
+    ...     top.add(np.float32([[0.1, 0.2, 0.7]]), label)
+    >>> (top.first, top.best, top.count)
+    (1, 2, 2)
+    """
+
+    first: int = 0
+    best: int = 0
+    count: int = 0
+    chosen: list[int] = dataclasses.field(default_factory=list)  # the class of each sample
+
+    def add(self, scores: Array, label: int) -> None:
+        """The scores of one sample, one for each class, with its class. Raises ArgumentError for a class that
+        the model has not."""
+        flat = scores.reshape(-1)
+        if not 0 <= label < flat.size:
+            raise ArgumentError(f"a sample is of class {label}; the output has {flat.size} scores, for 0 on")
+        order = np.argsort(-flat.astype(np.float64), kind="stable")[:BEST]
+        self.chosen.append(int(order[0]))
+        self.first += int(order[0]) == label
+        self.best += label in order
+        self.count += 1
+
+    def same(self, other: Top) -> float:
+        """The share of samples for which both name the same class."""
+        return float(np.mean(np.equal(self.chosen, other.chosen)))
