@@ -133,6 +133,27 @@ def test_running_sums(device: vkq.Device, dtype: Any) -> None:
         checked(device, nodes, {"x": x}, {"y": INT64}, axis=np.array(1), one=np.array(1))
 
 
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMax", "ReduceMin"])
+def test_reductions_of_whole_numbers(device: vkq.Device, kind: str) -> None:
+    """Of masks and lengths, along any axes; flags of "any" and "all"."""
+    x = ids(19, 0, 9, 3, 7, 5)
+    for axes, keep in (([1], 0), ([0, 2], 1), ([-1], 1), ([0, 1, 2], 0)):
+        nodes = [op(kind, "x axes", "y", keepdims=keep)]
+        checked(device, nodes, {"x": x}, {"y": INT64}, axes=np.array(axes))
+    nodes = [op("Cast", "x", "f", to=FLOAT), op("ReduceSum", "x axes", "s", keepdims=1)]
+    nodes += [op("Cast", "s", "t", to=FLOAT), op("Div", "f t", "y")]
+    checked(device, nodes, {"x": x}, {"y": FLOAT}, axes=np.array([1]))
+    if kind != "ReduceSum":
+        nodes = [
+            op("Less", "x two", "b"),
+            op("Cast", "b", "i", to=TensorProto.INT32),
+            op(kind, "i axes", "r"),
+        ]
+        nodes.append(op("Cast", "r", "y", to=TensorProto.BOOL))
+        inputs = {"x": normal(19, 3, 7, 5)}
+        checked(device, nodes, inputs, {"y": TensorProto.BOOL}, axes=np.array([2]), two=np.float32(2))
+
+
 EQUATIONS = {
     "bhid,bhjd->bhij": [(2, 3, 5, 4), (2, 3, 7, 4)],
     "bhij,bhjd->bhid": [(2, 3, 5, 7), (2, 3, 7, 4)],

@@ -43,6 +43,17 @@ def running_along(b: Builder, x: Value, axis: int, how: str, exclusive: bool, ba
     return y
 
 
+def reduced_along(b: Builder, x: Value, kept: int, how: str) -> Value:
+    """Adds the sum, product, largest or smallest of the int32 numbers of each row, which has the axes from
+    *kept* on, to a plan."""
+    shape = x.spec.shape
+    y = b.new(Spec(shape[:kept], "int32"))
+    if y.spec.size:
+        program, length = b.device.program(_reduced(how)), math.prod(shape[kept:])
+        b.dispatch(program, [x, y], {"count": y.spec.size, "length": length})
+    return y
+
+
 def largest(b: Builder, x: Value, k: int, from_above: bool) -> tuple[Value, Value]:
     """Adds the k largest (or smallest) numbers of each line of (lines, length) and their places to a plan."""
     lines, length = x.spec.shape
@@ -91,6 +102,19 @@ def _running(how: str, exclusive: bool, backwards: bool, dtype: str, soft: bool)
 
     name = f"running.{how}.{dtype}" + ".exclusive" * exclusive + ".backwards" * backwards
     return _written(name, "x", "y", ("length", "inner"), soft, "length", write)
+
+
+@functools.lru_cache(4)
+def _reduced(how: str) -> Written:
+    def write(k: KernelWriter, row: Number) -> None:
+        length, join = k.word(2), joined(REDUCTIONS[how], "i")
+        first, one = row * length, k.constant(1, "u")
+        start = k.load(0, first).i
+        turn: Callable[..., tuple[Number, ...]] = lambda c, s: (join(s[0], k.load(0, first + c).i),)  # noqa: E731
+        (total,) = k.loop(one, length, one, (start,), turn)
+        k.store(1, row, total)
+
+    return _written(f"reduced.{how}", "x", "y", ("length",), False, "length", write)
 
 
 @functools.lru_cache(16)

@@ -17,6 +17,7 @@ from ..graph.passes.constants import Rest, fold_constants, fold_known
 from ..numerics.stored import owned
 from .alone import is_graph
 from .foreign import unknown
+from .functions import Body, body
 from .inline import inlined
 from .operators import read_node
 from .options import ModelMetadata
@@ -137,7 +138,8 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
             own = node.inputs[: len(node.inputs) - len(captured(node))]
             plainly = dataclasses.replace(node, inputs=own)
             unread = unknown(plainly, domains[id(node)], opset, "", opsets, captured(node))
-            reading.nodes.append(unread)
+            attributes = {**unread.attributes, "expand": _expanded}
+            reading.nodes.append(dataclasses.replace(unread, attributes=attributes))
     _check_names(inputs, outputs, reading)
     overridable = tuple(argument_of(v) for v in graph.input if v.name in constants)
     nodes_, told = tuple(reading.nodes), _metadata(proto)
@@ -151,6 +153,11 @@ def _metadata(proto: Any) -> ModelMetadata:
         own, proto.doc_string, proto.domain, graph.doc_string, graph.name, proto.producer_name,
         proto.model_version,
     )  # fmt: skip
+
+
+def _expanded(node: Node, specs: Sequence[Spec | None]) -> Body | None:
+    """An operator in those that define it."""
+    return body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:

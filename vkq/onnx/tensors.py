@@ -16,7 +16,7 @@ from ..graph.graph import Array, Spec
 from ..numerics.grouped import unpacked
 from .protobuf import DATA_TYPES, NIBBLES, messages, numbers_of, package
 
-OLDEST, NEWEST = 10, 27  # opsets of ai.onnx that are read
+OLDEST, NEWEST = 7, 27  # opsets of ai.onnx that are read
 BROKEN = (
     ValueError,
     TypeError,

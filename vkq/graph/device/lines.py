@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 
 from ...kernels.cast import converted
-from ...kernels.lines import beyond, largest, running_along, scattered_rows
+from ...kernels.lines import beyond, largest, reduced_along, running_along, scattered_rows
+from ...kernels.repack import reshaped
+from ...kernels.strided import contiguous, strided
 from ...kernels.taps import summed_taps
 from ...runtime.builder import Value
 from ..graph import Graph, Node
+from ..operators.number import reduced
 from ..operators.scatter import running_axis
 from .context import Context, DeviceOperator, anything, places_are_known
 
 TYPES = ("float32", "float16", "int32")
+WHOLE = {"ReduceSum": "add", "ReduceProd": "mul", "ReduceMax": "max", "ReduceMin": "min"}
 
 
 def _running_check(graph: Graph, node: Node) -> str | None:
@@ -31,6 +35,49 @@ def _running(context: Context, node: Node) -> Value:
     how = "add" if node.op == "CumSum" else "mul"
     y = running_along(b, wide, axis, how, exclusive, backwards)
     return converted(b, y, "float16") if x.spec.dtype == "float16" else y
+
+
+def _reduced_check(graph: Graph, node: Node) -> str | None:
+    if (unknown := places_are_known(graph, node)) is not None:
+        return unknown
+    shape = graph.specs[node.inputs[0]].shape
+    if 0 in shape:
+        return f"takes {shape}; it must have numbers"
+    length = math.prod(shape[i] for i in _axes(graph, node))
+    return beyond(math.prod(shape) // length, length)
+
+
+def _axes(graph: Graph, node: Node) -> tuple[int, ...]:
+    listed = graph.constants[node.inputs[1]].reshape(-1).tolist() if node.input(1) else None
+    return reduced(node, len(graph.specs[node.inputs[0]].shape), listed)
+
+
+def _reduced(context: Context, node: Node) -> Value:
+    """Axes that are added come last first."""
+    b, x, axes = context.builder, context.value(node.inputs[0]), _axes(context.graph, node)
+    shape, own = x.spec.shape, contiguous(x.spec.shape)
+    kept = [i for i in range(len(shape)) if i not in axes]
+    order = [*kept, *axes]
+    if order != sorted(order):
+        x = strided(b, x, [shape[i] for i in order], [own[i] for i in order])
+    y = reduced_along(b, x, len(kept), WHOLE[node.op]) if axes else x
+    return reshaped(b, y, context.graph.specs[node.outputs[0]].shape)
+
+
+def of_whole(row: DeviceOperator | None, op: str) -> DeviceOperator:
+    """A reduction of int32 numbers; of others by *row*."""
+
+    def check(graph: Graph, node: Node) -> str | None:
+        dtype = graph.specs[node.inputs[0]].dtype
+        if dtype == "int32":
+            return _reduced_check(graph, node)
+        return row.check(graph, node) if row is not None else f"takes {dtype}; it must be int32"
+
+    def record(context: Context, node: Node) -> Value | tuple[Value, ...]:
+        whole = context.graph.specs[node.inputs[0]].dtype == "int32"
+        return _reduced(context, node) if whole or row is None else row.record(context, node)
+
+    return DeviceOperator(check, record, row.types if row is not None else ("int32",))
 
 
 def _topk_check(graph: Graph, node: Node) -> str | None:

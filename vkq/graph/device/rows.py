@@ -175,7 +175,7 @@ def _quantize(context: Context, node: Node) -> Value:
 # ----------------------------------------------------------------------------------------------- the table
 
 
-ROWS: dict[str, DeviceOperator] = {
+PLAIN: dict[str, DeviceOperator] = {
     "Identity": DeviceOperator(anything, lambda context, node: context.value(node.inputs[0])),
     "quantize": DeviceOperator(anything, _quantize),
     "dequantize": DeviceOperator(
@@ -211,3 +211,4 @@ ROWS: dict[str, DeviceOperator] = {
     **reductions.ROWS,
     **lines.ROWS,
 }
+ROWS = PLAIN | {op: lines.of_whole(PLAIN.get(op), op) for op in lines.WHOLE}

@@ -90,7 +90,7 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
         node = Node("Cast", node.inputs[:1], node.outputs, {"to": to}, node.source)
     if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
         return True
-    if in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise)):
+    if _in_others(sweep, node, otherwise):
         return True
     try:
         sweep.keep(node)
@@ -100,6 +100,32 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
         sweep.keep(otherwise(node, str(error).removeprefix(f"{node}: ")))
     if sweep.nodes[-1].op == "foreign":
         sweep.keep(_settled(sweep, sweep.nodes.pop()))
+    return True
+
+
+def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
+    """Other nodes in place of this one (`plain`, or its definition). Where one of them has an open shape, it
+    stays what it is."""
+    count = len(sweep.nodes)
+    try:
+        plain = in_plain_words(sweep, node, lambda one: _visit(sweep, one, otherwise))
+        return plain or (node.op == "foreign" and _defined(sweep, node, otherwise))
+    except OpenShape:
+        del sweep.nodes[count:]
+        return False
+
+
+def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
+    """A node that its reader can say in others, for these shapes (``expand``)."""
+    expand = node.attributes.get("expand")
+    found = expand(node, [sweep.specs[x] if x else None for x in node.inputs]) if expand else None
+    if found is None:
+        return False
+    nodes, constants = found
+    sweep.constants.update(constants)
+    sweep.specs.update((name, Spec.of(array)) for name, array in constants.items())
+    for one in nodes:
+        _visit(sweep, one, otherwise)
     return True
 
 

@@ -46,6 +46,8 @@ def resized(w: Words) -> bool:
     known = coordinates in COORDINATES and nearest in NEAREST and mode in ("nearest", "linear", "cubic")
     if not known or 0 in spec.shape or (mode != "nearest" and spec.dtype not in FLOATS):
         return False
+    if coordinates == "tf_crop_and_resize" and w.node.input(1) and w.given(1) is None:
+        return False
     axes = _axes(w, coordinates)
     x = w.node.inputs[0]
     x = w.cast(x, "float32") if mode != "nearest" and spec.dtype != "float32" else x

@@ -1,0 +1,84 @@
+"""Operators that ONNX defines by others (losses, Attention, windows, ...): the nodes of such a definition, in
+place of a node that vkq does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ..graph.graph import Array, Node, Spec
+from .alone import in_onnx, type_of
+from .foreign import RANDOM, has_graphs
+from .protobuf import package
+from .tensors import NEWEST
+
+DOMAIN = "vkq.body"
+Body = tuple[Sequence[Node], Mapping[str, Array]]
+
+
+def body(node: Node, specs: Sequence[Spec | None], read: Callable[[Any], Any]) -> Body | None:
+    """The nodes and constants that define a foreign node, for inputs of these specs; None where ONNX has no
+    definition, or one with loops. *read*: reads a model."""
+    a = node.attributes
+    if a["domain"] or a["op"] in RANDOM or has_graphs(node) or a["captured"]:
+        return None
+    try:
+        proto = _model(node, specs)
+    except Exception:  # ONNX's own, of several kinds
+        return None
+    if proto is None:
+        return None
+    model = read(proto)
+    if any(one.op == "foreign" and has_graphs(one) for one in model.nodes):
+        return None
+    return _renamed(node, model.nodes, model.constants)
+
+
+def _model(node: Node, specs: Sequence[Spec | None]) -> Any:
+    """A model of the node, as a call of its definition; None where there is none."""
+    onnx, a = package(), node.attributes
+    helper, opset = onnx.helper, a["opset"] or NEWEST
+    schema = onnx.defs.get_schema(a["op"], opset, "")
+    attributes = in_onnx(a["attributes"])
+    for name, known in schema.attributes.items():
+        if name not in attributes and known.default_value.name:
+            attributes[name] = helper.get_attribute_value(known.default_value)
+    call = helper.make_node(a["op"], node.inputs, node.outputs, **attributes)
+    types = [
+        (helper.make_tensor_type_proto(type_of(spec), spec.shape) if spec else onnx.TypeProto())
+        for spec in specs
+    ]
+    if schema.has_function:
+        found = schema.get_function_with_opset_version(max(schema.function_opset_versions))
+    elif schema.has_context_dependent_function:
+        version = max(schema.context_dependent_function_opset_versions)
+        made = [kind.SerializeToString() for kind in types]
+        found = schema.get_context_dependent_function_with_opset_version(
+            version, call.SerializeToString(), made
+        )
+    else:
+        return None
+    function = onnx.FunctionProto.FromString(found)
+    function.domain = call.domain = DOMAIN
+    pairs = {name: kind for name, kind in zip(node.inputs, types, strict=True) if name}
+    infos = [helper.make_value_info(name, kind) for name, kind in pairs.items()]
+    results = [helper.make_empty_tensor_value_info(name) for name in node.outputs if name]
+    imports = [*function.opset_import, helper.make_opsetid(DOMAIN, 1)]
+    graph = helper.make_graph([call], "call", infos, results)
+    return helper.make_model(graph, opset_imports=imports, functions=[function], ir_version=10)
+
+
+def _renamed(node: Node, nodes: Sequence[Node], constants: Mapping[str, Array]) -> Body:
+    """With names of their own, but for the node's inputs and results."""
+    known = {*node.inputs, *node.outputs, ""}
+
+    def named(name: str) -> str:
+        return name if name in known else f"{node.outputs[0]}/{node.attributes['op']}/{name}"
+
+    moved = [
+        Node(
+            one.op, tuple(map(named, one.inputs)), tuple(map(named, one.outputs)), one.attributes, node.source
+        )
+        for one in nodes
+    ]
+    return moved, {named(name): array for name, array in constants.items() if name not in known}
