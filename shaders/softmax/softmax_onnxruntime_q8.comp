@@ -2,6 +2,9 @@
 // from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to
 // nearest even. The order of the sum decides its bits, so one invocation sums one row.
 //
+//   LITERT     LiteRT's steps behind the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero, where
+//              steps is y_scale
+//
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.
 // Threads   THREADS (a power of two) invocations share a row: one of them makes its sum.
@@ -13,6 +16,7 @@ layout(constant_id = 0) const uint LOCAL_X = 64;
 layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const uint THREADS = 1;
 layout(constant_id = 3) const uint AXIS = 3;
+layout(constant_id = 4) const bool LITERT = false;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer Table { uint table[]; };
@@ -21,7 +25,7 @@ layout(set = 0, binding = 2) writeonly buffer Y { int y[]; };
 layout(push_constant) uniform Push {
   uint first_group;
   uint rows, n, c, h, w;
-  float steps;            // floor(1 / y_scale)
+  float steps;            // floor(1 / y_scale); LITERT: y_scale
   int y_zero;
 } p;
 
@@ -64,14 +68,21 @@ uint total_of(uint row, uint size, int top) {
   return total;
 }
 
+// e, total: bits of floats.
+int quotient(uint e, uint total) {
+  uint steps = floatBitsToUint(p.steps);
+  if (!LITERT) return quantized_quotient(multiply_magnitudes(e, steps), total);
+  return int(roundEven(uintBitsToFloat(multiply_magnitudes(e, total))));
+}
+
 void store_results(uint row, uint t, uint size, int top, uint total) {
+  if (LITERT) total = divide(0x3f800000u, multiply_magnitudes(total, floatBitsToUint(p.steps)));
   for (uint i = 4u * t; i < size; i += 4u * THREADS) {
     uint word = any_layout_word(LAYOUT, at(row, i), extent());
     ivec4 q = int8x4_unpack(x[word]), result = ivec4(0);
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
       if (i + lane >= size) continue;
-      uint scaled = multiply_magnitudes(table[255 - top + q[lane]], floatBitsToUint(p.steps));
-      result[lane] = clamp(quantized_quotient(scaled, total) + p.y_zero, -128, 127);
+      result[lane] = clamp(quotient(table[255 - top + q[lane]], total) + p.y_zero, -128, 127);
     }
     y[word] = int8x4_pack(result);
   }

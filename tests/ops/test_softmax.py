@@ -11,7 +11,9 @@ from vkq import QParams, Tensor
 from vkq.kernels import quantize
 from vkq.layout.pack import activation_layouts
 from vkq.numerics.qparams import QDType
-from vkq.reference.softmax import softmax, softmax_onnxruntime
+from vkq.ops import operand
+from vkq.ops.softmax import softmaxed
+from vkq.reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 
 from ..referees import ort_ops
 
@@ -165,3 +167,19 @@ def test_onnxruntime_form_along_every_axis(device: vkq.Device, axis: int, name: 
     x, xq, yq = random_bytes((3, 6, 5, 7), "int8"), QParams(0.05), QParams(1 / 256, -128)
     got = vkq.softmax(Tensor.from_numpy(x, device, name, xq), axis, yq, onnxruntime=True).numpy()
     np.testing.assert_array_equal(got, softmax_onnxruntime(x, xq, axis, yq))
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["floats", "integers"])
+def test_litert_form(device: vkq.Device, soft: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernel is held to LiteRT itself in tests/tflite: here every length and both types."""
+    monkeypatch.setattr(device, "_soft_float", soft)
+    for seed, (shape, reason) in enumerate(SHAPES.items()):
+        dtype: QDType = "uint8" if seed % 2 else "int8"
+        xq, yq = (
+            QParams(0.01 * 3**seed % 1, 5, dtype),
+            QParams(1 / 256, -128 if dtype == "int8" else 0, dtype),
+        )
+        x = random_bytes(shape, dtype)
+        options = (-1, yq, xq, False, True)
+        got = operand.apply("softmax", softmaxed, {"x": x}, options, device, None)
+        np.testing.assert_array_equal(got, softmax_litert(x, xq, -1, yq), err_msg=reason)

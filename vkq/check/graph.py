@@ -27,7 +27,7 @@ from ..reference import floats, layers, linear_grouped, transposed
 from ..reference import operators as reference_ops
 from ..reference.layers import convolve
 from ..reference.resize import interpolate, resize, resize_real
-from ..reference.softmax import softmax, softmax_onnxruntime
+from ..reference.softmax import softmax, softmax_litert, softmax_onnxruntime
 from ..reference.transposed import forward_weight, spread
 
 LAYER = ("w_scale", "w_zero_point", "activation")  # and x, y
@@ -160,7 +160,7 @@ def _global_avg_pool(node: Node, x: Sequence[Array | None]) -> list[Array]:
 
 def _softmax(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a = node.attributes
-    function = softmax_onnxruntime if a["onnxruntime"] else softmax
+    function = softmax_onnxruntime if a["onnxruntime"] else softmax_litert if a.get("litert") else softmax
     return one(function(there(x[0]), a["x"], a["axis"], a["y"]))
 
 

@@ -119,6 +119,15 @@ def exponentials_onnxruntime(scale: float, count: int) -> npt.NDArray[np.float32
     return table
 
 
+@functools.lru_cache(maxsize=64)
+def exponentials_litert(scale: float) -> npt.NDArray[np.float32]:
+    """``float32(exp(float32((i - 255) * scale)))`` for i = 0 to 255: what LiteRT's 8-bit softmax adds up."""
+    steps = np.arange(-255, 1).astype(np.float32) * np.float32(scale)
+    table = np.array([math.exp(v) for v in steps.tolist()]).astype(np.float32)
+    table.flags.writeable = False
+    return table
+
+
 MEAN_BITS = 29  # of the largest number of a fixed-point table
 
 

@@ -16,7 +16,7 @@ from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
 from ..numerics.qparams import QParams
 from ..numerics.stored import signed_zero_point
-from ..numerics.tables import exponentials, exponentials_onnxruntime
+from ..numerics.tables import exponentials, exponentials_litert, exponentials_onnxruntime
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
@@ -81,20 +81,22 @@ def softmaxed(
     yq: QParams | None,
     x_qparams: QParams | None = None,
     onnxruntime: bool = False,
+    litert: bool = False,
 ) -> Value:
-    """Adds `softmax` to a plan; 8-bit results keep the layout of x."""
+    """Adds `softmax` to a plan; 8-bit results keep the layout of x. litert: LiteRT's bytes, for an 8-bit
+    result: `vkq.reference.softmax.softmax_litert`."""
     xq = operand.meaning("softmax", "x", x.spec, x_qparams)
     axis = operand.normal_axis("softmax", axis, max(len(x.spec.shape), 1))
     if onnxruntime and yq is None:
         raise ArgumentError("softmax: onnxruntime=True is for an 8-bit result; give y_qparams")
-    return _along(b, x, axis, xq, yq, onnxruntime)
+    return _along(b, x, axis, xq, yq, "onnxruntime" if onnxruntime else "litert" if litert else "")
 
 
-def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onnxruntime: bool) -> Value:
+def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, steps_of: str) -> Value:
     last, s = len(x.spec.shape) - 1, x.spec
 
     def rows(x: Value, axis: int) -> Value:
-        return _rows_onnxruntime(b, x, axis, xq, yq) if onnxruntime and yq else _rows(b, x, axis, xq, yq)
+        return _rows_of(b, x, axis, xq, yq, steps_of) if steps_of and yq else _rows(b, x, axis, xq, yq)
 
     if len(s.shape) == 4 and axis == 1:
         y = rows(repacked(b, x, s.image_layout), CHANNELS)
@@ -106,7 +108,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, onn
     else:
         order = list(range(len(s.shape)))
         order[axis], order[last] = last, axis
-        y = _along(b, transposed(b, x, order), last, xq, yq, onnxruntime)
+        y = _along(b, transposed(b, x, order), last, xq, yq, steps_of)
         if yq is None:
             return taken(b, y, numbers(b, y.spec.shape, s.size).transpose(order))
         y = transposed(b, y, order)
@@ -155,8 +157,8 @@ def _fours(b: Builder, x: Value, y: Value, size: int, xq: QParams, yq: QParams) 
     b.dispatch(program, [x, b.constant(table), y], push, 16 * x.spec.size)
 
 
-def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams) -> Value:
-    """The same with ONNX Runtime's steps."""
+def _rows_of(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams, steps_of: str) -> Value:
+    """The same with ONNX Runtime's steps, or LiteRT's."""
     s = x.spec
     y = b.new(Spec(s.shape, yq.dtype, s.layout, yq))
     if s.size == 0:
@@ -167,12 +169,15 @@ def _rows_onnxruntime(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams)
         "rows": s.size // length, "n": n, "c": c, "h": h, "w": w,
         "steps": float(np.floor(np.float32(1) / np.float32(yq.scale))), "y_zero": signed_zero_point(yq),
     }  # fmt: skip
-    key = ("softmax_onnxruntime", xq.scale, length)
-    table = b.device.constant(key, 1024, lambda: exponentials_onnxruntime(xq.scale, length))
+    key, make = ("softmax_onnxruntime", xq.scale, length), lambda: exponentials_onnxruntime(xq.scale, length)
+    if litert := steps_of == "litert":
+        push["steps"] = yq.scale
+        key, make = ("softmax_litert", xq.scale, 0), lambda: exponentials_litert(xq.scale)
+    table = b.device.constant(key, 1024, make)
     threads = sharers(length) * (2 if length >= LONGEST else 1)
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": threads,
-        "LOCAL_X": max(SHARERS, threads),
+        "LOCAL_X": max(SHARERS, threads), "LITERT": litert,
     }  # fmt: skip
     program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
     b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from vkq.numerics.qparams import QParams
 from vkq.numerics.quantize import quantize
-from vkq.numerics.tables import exponentials, exponentials_onnxruntime
+from vkq.numerics.tables import exponentials, exponentials_litert, exponentials_onnxruntime
 
 Array = npt.NDArray[Any]
 
@@ -47,4 +47,20 @@ def softmax_onnxruntime(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
     total = np.cumsum(e, axis=-1, dtype=np.float32)[..., -1:]
     steps = np.floor(np.float32(1) / np.float32(yq.scale))
     y = np.rint(e * steps / total).astype(np.int64) + yq.zero_point
+    return np.moveaxis(np.clip(y, yq.qmin, yq.qmax).astype(yq.dtype), -1, axis)
+
+
+def softmax_litert(x: Array, xq: QParams, axis: int, yq: QParams) -> Array:
+    """Softmax as LiteRT's own 8-bit kernel, byte for byte.
+
+    ``e = exponentials_litert(x_scale)[255 - max + x_q]``, ``s`` their float32 sum from the first to the last,
+    ``y_q = saturate(round_half_even(e * (1 / (s * y_scale))) + y_zp)``, each step rounded to float32.
+    """
+    if x.size == 0:
+        return np.zeros(x.shape, yq.dtype)
+    rows = np.moveaxis(x, axis, -1).astype(np.int32)
+    e = exponentials_litert(xq.scale)[255 - rows.max(axis=-1, keepdims=True) + rows]
+    total = np.cumsum(e, axis=-1, dtype=np.float32)[..., -1:]
+    inverse = np.float32(1) / (total * np.float32(yq.scale))
+    y = np.rint(e * inverse).astype(np.int64) + yq.zero_point
     return np.moveaxis(np.clip(y, yq.qmin, yq.qmax).astype(yq.dtype), -1, axis)

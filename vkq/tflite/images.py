@@ -144,7 +144,8 @@ def softmax(low: Lowering, operator: FileOperator, activation: str) -> None:
     q = low.q(x)
     scaled = QParams(float(np.float32(q.scale) * beta), q.zero_point, q.dtype)
     axis = len(low.shape(x)) - 1
-    return low.give(y, low.emit("softmax", [name], x=scaled, y=low.q(y), axis=axis, onnxruntime=False))
+    how: dict[str, Any] = {"x": scaled, "y": low.q(y), "onnxruntime": False, "litert": True}
+    return low.give(y, low.emit("softmax", [name], axis=axis, **how))
 
 
 def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:

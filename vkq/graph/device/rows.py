@@ -162,7 +162,7 @@ def _max_pool_check(graph: Graph, node: Node) -> str | None:
 def _softmax(context: Context, node: Node) -> Value:
     a = node.attributes
     x = context.value(node.inputs[0])
-    y = softmax.softmaxed(context.builder, x, a["axis"], a["y"], a["x"], a["onnxruntime"])
+    y = softmax.softmaxed(context.builder, x, a["axis"], a["y"], a["x"], a["onnxruntime"], "litert" in a)
     return unnamed(context, y)
 
 
