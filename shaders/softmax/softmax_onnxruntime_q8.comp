@@ -2,8 +2,8 @@
 // from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to
 // nearest even. The order of the sum decides its bits, so one invocation sums one row.
 //
-//   LITERT     LiteRT's steps behind the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero, where
-//              steps is y_scale
+//   LITERT     LiteRT's steps behind the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
+//              where steps is y_scale
 //
 // Memory    x, y: Int8x4 words in the layout of number LAYOUT, whose lanes lie along AXIS (1 is c, 3 is w);
 //           table: the bits of 256 float32, none negative.

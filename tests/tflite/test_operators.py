@@ -74,3 +74,19 @@ def test_example(device: vkq.Device) -> None:
     got = interpreter.get_signature_runner()(image=images[..., None])["scores"]
     want = vkq.onnx.InferenceSession(str(MODELS / "digits.onnx"), device).run(None, {"x": images[:, None]})[0]
     np.testing.assert_array_equal(got, want)
+
+
+def test_open_batch(device: vkq.Device) -> None:
+    """A batch of any size, with the weights packed once; what `map` gives is what `run` does."""
+    images = np.load(MODELS / "digits.npz")["images"][:7, ..., None].astype(np.float32) / 16
+    session = InferenceSession(str(MODELS / "digits.tflite"), device)
+    assert session.get_inputs()[0].shape == [None, 8, 8, 1]
+    assert session.get_outputs()[0].shape == [None, 10]
+    (want,) = session.run(None, {"image": images})
+    each = [session.run(None, {"image": image[None]})[0][0] for image in images]
+    np.testing.assert_array_equal(each, want)
+    np.testing.assert_array_equal(list(session.map(images, batch=3)), want)
+    layers = [key for key in session._executables.layers if key[0] != "of"]
+    assert len(layers) == 4  # three convolutions, a linear layer
+    with pytest.raises(vkq.ArgumentError, match="must be"):
+        session.run(None, {"image": images[:, :7]})

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ModelError
-from ..graph.graph import Spec
+from ..graph.graph import Graph, Spec
+from ..onnx.feed import TRIAL_SIZES
 from ..onnx.reader import Model, needed
 from ..onnx.tensors import BROKEN, Argument
 from . import elements, images, layers, movement, parts
 from .file import File, FileOperator, parse
-from .lowering import Lowering, Unsupported
+from .lowering import Lowering, Unsupported, names_of
 from .schema import ACTIVATIONS
 
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
@@ -36,7 +37,59 @@ def read(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> Model
     """
     if isinstance(model, Model):
         return model
-    return lowered(model if isinstance(model, File) else parsed(model), shapes or {})
+    file = model if isinstance(model, File) else parsed(model)
+    return lowered(file, shapes) if shapes else opened(file)
+
+
+@dataclasses.dataclass(frozen=True)
+class OpenModel(Model):
+    """A model with open sizes: its paddings depend on them, so each set of shapes is read anew."""
+
+    file: File | None = None
+    read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+
+    def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
+        wanted = {a.name: tuple(int(d) for d in shapes[a.name]) for a in self.inputs}
+        if self.file is None or wanted == {name: self.read_for[name] for name in wanted}:
+            return super()._graph(shapes)
+        graph = lowered(self.file, {**self.read_for, **wanted})._graph(shapes)
+        graph.constants |= {name: x for name, x in self.constants.items() if name in self.read_for}
+        return graph
+
+
+def opened(file: File) -> Model:
+    """The model with its open sizes, read for the file's shapes: 1 for each of them, or else TRIAL_SIZES."""
+    names = names_of(file)
+    ends = [(names[n], file.tensors[n]) for n in file.inputs]
+    if all(-1 not in tensor.signature for _, tensor in ends):
+        return lowered(file, {})
+    for size in (0, *TRIAL_SIZES):
+        shapes = {
+            name: tuple(
+                d if s != -1 or not size else 1 if i == 0 else size
+                for i, (s, d) in enumerate(zip(tensor.signature, tensor.shape, strict=True))
+            )
+            for name, tensor in ends
+        }
+        try:
+            model = lowered(file, shapes)
+            break
+        except ModelError as error:
+            last = error
+    else:
+        raise last
+    inputs, outputs = (
+        tuple(_open(a, file.tensors[n].signature) for a, n in zip(some, numbers, strict=True))
+        for some, numbers in ((model.inputs, file.inputs), (model.outputs, file.outputs))
+    )
+    return OpenModel(inputs, outputs, model.nodes, model.constants, 0, model.name, file=file, read_for=shapes)
+
+
+def _open(argument: Argument, signature: Sequence[int]) -> Argument:
+    """With a text for each open size."""
+    open_ = [s == -1 for s in signature] if len(signature) == len(argument.shape) else [False] * 8
+    shape = tuple(f"{argument.name}.{i}" if open_[i] else d for i, d in enumerate(argument.shape))
+    return dataclasses.replace(argument, shape=shape)
 
 
 def parsed(model: Any) -> File:
