@@ -13,6 +13,7 @@ from vkq.tflite.file import parse
 from vkq.tflite.litert import Litert
 
 from .all import OPERATORS, operator_case
+from .convert import CONVERTED, FOLDER
 from .networks import NETWORKS
 from .operators import Case
 
@@ -22,12 +23,12 @@ SEEDS = 3  # models of each operator; the last one is of uint8 where the operato
 
 def network_case(name: str) -> Case:
     """A network and numbers for its inputs."""
-    data, rng = NETWORKS[name](), np.random.default_rng(7)
-    file = parse(data)
+    data = NETWORKS[name]() if name in NETWORKS else (FOLDER / f"{name}.tflite").read_bytes()
+    file, rng = parse(data), np.random.default_rng(7)
     tensors = [file.tensors[n] for n in file.inputs]
     return data, [
-        rng.integers(-128, 128, t.shape).astype(t.dtype)
-        if t.dtype == "int8"
+        rng.integers(0, 256, t.shape).astype(np.uint8).view(t.dtype)
+        if t.dtype in ("int8", "uint8")
         else rng.normal(size=t.shape).astype(t.dtype)
         for t in tensors
     ]
@@ -38,7 +39,7 @@ def cases() -> Iterator[tuple[str, Case]]:
     for op in OPERATORS:
         for seed in range(SEEDS):
             yield f"{op}-{seed}", operator_case(op, seed)
-    for name in NETWORKS:
+    for name in (*NETWORKS, *CONVERTED):
         yield name, network_case(name)
 
 

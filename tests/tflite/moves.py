@@ -226,12 +226,56 @@ def other_type(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
+def reduction(rng: Random, dtype: str) -> Case:
+    one = One(rng, dtype)
+    shape, keep, scale, zero = one.shape(2), int(rng.integers(0, 2)), one.scale(), one.zero()
+    op, axes = str(rng.choice(["REDUCE_MAX", "REDUCE_MIN"])), [[3], [1, 2], [0, 3]][rng.integers(0, 3)]
+    x, constant = one.input(shape, scale, zero), one.w.constant(np.array(axes, np.int32))
+    y_shape = tuple(1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes)
+    y = one.output(y_shape, scale, zero)
+    one.w.operator(op, [x, constant], [y], "ReducerOptions", 2, keep_dims=keep)
+    return one.case(y)
+
+
+def total(rng: Random, dtype: str) -> Case:
+    one = One(rng, dtype)
+    shape, scale, axes = one.shape(2), one.scale(), [[3], [1, 2], [1, 3]][rng.integers(0, 3)]
+    x, constant = one.input(shape, scale, one.zero()), one.w.constant(np.array(axes, np.int32))
+    y_shape = tuple(d for i, d in enumerate(shape) if i not in axes)
+    y = one.output(y_shape, float(np.float32(scale * 2 ** rng.uniform(2, 5))), one.zero())
+    one.w.operator("SUM", [x, constant], [y], "ReducerOptions", 2)
+    return one.case(y)
+
+
+def squared_difference(rng: Random, dtype: str) -> Case:
+    one = One(rng, "int8")
+    shape, scale = one.shape(), one.scale(-2, 0)
+    a = one.input(shape, scale, one.zero())
+    b = one.input((*shape[:3], 1), float(np.float32(scale * 2 ** rng.uniform(-2, 2))), one.zero())
+    y = one.output(shape, float(np.float32(scale * scale * 2 ** rng.uniform(3, 8))), one.zero())
+    one.w.operator("SQUARED_DIFFERENCE", [a, b], [y], "", 2)
+    return one.case(y)
+
+
+def reciprocal_root(rng: Random, dtype: str) -> Case:
+    """Of numbers above 0 alone: LiteRT refuses others at run time."""
+    one = One(rng, "int8")
+    scale = one.scale(-3, 0)
+    numbers = np.arange(-127, 129).clip(-127, 127).astype(np.int8).reshape(1, 4, 16, 4)
+    x = one.input((1, 4, 16, 4), scale, -128, numbers)
+    y = one.output((1, 4, 16, 4), float(np.float32(2 ** rng.uniform(-7, -1) / scale**0.5)), one.zero())
+    one.w.operator("RSQRT", [x], [y], "", 2)
+    return one.case(y)
+
+
 MORE: dict[str, Callable[[Random, str], Case]] = {
     "MEAN-other-axes": mean_along, "PRELU": prelu, "MAXIMUM": greatest, "TRANSPOSE_CONV": transpose_conv,
     "ARG_MAX": place, "RESIZE_BILINEAR": _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),
     "RESIZE_NEAREST_NEIGHBOR": _resize("RESIZE_NEAREST_NEIGHBOR", "ResizeNearestNeighborOptions"),
     "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
     "UNPACK": unpack, "GATHER": gather, "DEPTH_TO_SPACE": depth_to_space, "SPACE_TO_DEPTH": space_to_depth,
-    "BATCH_MATMUL": batch_matmul, "DEPTHWISE_CONV_2D-uint8": unsigned_depthwise, "QUANTIZE-types": other_type,
+    "REDUCE_MAX": reduction, "SUM": total, "SQUARED_DIFFERENCE": squared_difference,
+    "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul,
+    "DEPTHWISE_CONV_2D-uint8": unsigned_depthwise, "QUANTIZE-types": other_type,
 }  # fmt: skip
 NEAR = ("BATCH_MATMUL", "DEPTHWISE_CONV_2D-uint8", "QUANTIZE-types")  # within 1 of LiteRT's own kernel

@@ -14,6 +14,8 @@ from vkq.tflite import InferenceSession
 
 from .all import OPERATORS, operator_case
 from .answers import SEEDS, digest, kept, network_case
+from .convert import CONVERTED
+from .convert import NEAR as CONVERTED_NEAR
 from .digits import MODELS, digits
 from .moves import NEAR
 from .networks import NETWORKS
@@ -22,8 +24,8 @@ from .operators import Case
 answers = functools.cache(kept)
 
 
-def check(case: Case, device: vkq.Device, near: bool = False) -> InferenceSession:
-    """All outputs are those that LiteRT gave, or within 1 of them."""
+def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
+    """All outputs are those that LiteRT gave, or so near to them."""
     session = InferenceSession(case[0], device)
     feed = dict(zip([a.name for a in session.model.inputs], case[1], strict=True))
     for i, got in enumerate(session.run(None, feed)):
@@ -31,7 +33,7 @@ def check(case: Case, device: vkq.Device, near: bool = False) -> InferenceSessio
             f"{digest(case)}/{i}"
         ]  # a KeyError: the case has changed; python -m tests.tflite.answers
         assert got.dtype == want.dtype
-        np.testing.assert_allclose(got.astype(int) if near else got, want, rtol=0, atol=int(near))
+        np.testing.assert_allclose(got.astype(np.float64), want.astype(np.float64), rtol=0, atol=near)
     return session
 
 
@@ -49,6 +51,13 @@ def test_network(name: str, device: vkq.Device) -> None:
     rows = session.explain().rows
     assert {row.where for row in rows} == {"device"}
     assert sum(row.operator == "Transpose" for row in rows) == NETWORKS[name].transposes
+
+
+@pytest.mark.parametrize("name", CONVERTED)
+def test_converted_network(name: str, device: vkq.Device) -> None:
+    """A file of TensorFlow's converter; the 8-bit ones are equal in every byte."""
+    session = check(network_case(name), device, CONVERTED_NEAR.get(name, 0))
+    assert {row.where for row in session.explain().rows} == {"device"}
 
 
 def test_other_shapes(device: vkq.Device) -> None:

@@ -194,3 +194,52 @@ def prelu(x: QParams, alpha: QParams, y: QParams) -> Array:
     above = by_fixed(values, *fixed_multiplier(x.scale / y.scale))
     below = by_fixed(values * slopes, *fixed_multiplier(x.scale * alpha.scale / y.scale))
     return stored(np.where(values >= 0, above, below) + y.zero_point, y)
+
+
+def squared_difference(a: QParams, b: QParams, y: QParams) -> Array:
+    """LiteRT's own SQUARED_DIFFERENCE: [a, b], both on one scale with 7 bits more."""
+    both = 2 * max(a.scale, b.scale)
+    left, right = (
+        by_fixed((every(q) - q.zero_point) << 7, *fixed_multiplier(q.scale / both)) for q in (a, b)
+    )
+    squares = (left[:, np.newaxis] - right[np.newaxis, :]) ** 2
+    return stored(by_fixed(squares, *fixed_multiplier(both * both / (2**14 * y.scale))) + y.zero_point, y)
+
+
+def reciprocal_root(x: QParams, y: QParams) -> Array:
+    """LiteRT's own RSQRT; of 0 the largest number. Below the zero point LiteRT refuses at run time."""
+    factor = fixed_multiplier(1.0 / (math.sqrt(x.scale) * y.scale))
+    found = np.full(256, y.qmax, np.int64)
+    for i, value in enumerate((every(x) - x.zero_point).tolist()):
+        if value > 0:
+            whole, shift = _inverse_root(value)
+            root = by_fixed(np.array(1), whole, shift + ROOT_BITS)
+            found[i] = by_fixed(root, factor[0], factor[1] - ROOT_BITS) + y.zero_point
+    return stored(found, y)
+
+
+ROOT_BITS = 20  # of a reciprocal root's fraction
+
+
+def _inverse_root(value: int) -> tuple[int, int]:
+    """(whole, shift): ``1 / sqrt(value)`` as ``whole * 2**(shift - 31)``, by five of Newton's steps in fixed
+    point."""
+    if value <= 1:
+        return 2**31 - 1, 0
+    shift, pairs = 11, (31 - value.bit_length()) // 2 - 1
+    shift -= pairs
+    half = int(rounding_shift(np.array((value << 2 * pairs) >> 1), 1))
+    x = np.array(1 << 28)
+    for _ in range(5):
+        cube = _saturated_left(_product(_product(x, x), x), 6)
+        x = _saturated_left(_product(np.array(3 << 27), x) - _product(np.array(half), cube), 3)
+    whole = int(_product(x, np.array(1518500250)))
+    return (whole << -shift, 0) if shift < 0 else (whole, -shift)
+
+
+def _product(a: Array, b: Array) -> Array:
+    return by_fixed(a, int(b), 0)
+
+
+def _saturated_left(values: Array, shift: int) -> Array:
+    return np.asarray(np.clip(values << shift, -(2**31), 2**31 - 1))

@@ -78,6 +78,17 @@ def greatest(smaller: bool) -> Callable[[Lowering, FileOperator, str], None]:
     return rule
 
 
+def squared_difference(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SQUARED_DIFFERENCE."""
+    numbers, y = operator.inputs[:2], operator.outputs[0]
+    names, first = pair_names(low, numbers)
+    if low.dtype(numbers[0]) not in BYTES:
+        apart = low.emit("Sub", names)
+        return low.give(y, low.emit("Mul", [apart, apart]), first)
+    table = arithmetic.squared_difference(*quantized_pair(low, (numbers[0], numbers[1]), y))
+    return low.give(y, low.emit("lookup2", names, table=table), first)
+
+
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
     """A function of one 8-bit number."""
     x, y = operator.inputs[0], operator.outputs[0]
@@ -92,6 +103,9 @@ def by_node(low: Lowering, operator: FileOperator, op: str, **attributes: Any) -
     low.give(y, low.emit(op, [low.of(x, first)], **attributes), first)
 
 
+FIXED_POINT = {
+    "HARD_SWISH": arithmetic.hard_swish, "ABS": arithmetic.magnitude, "RSQRT": arithmetic.reciprocal_root,
+}  # fmt: skip
 REAL_NODES: dict[str, tuple[str, dict[str, Any]]] = {
     "LOGISTIC": ("Sigmoid", {}), "TANH": ("Tanh", {}), "ELU": ("Elu", {}), "EXP": ("Exp", {}),
     "LOG": ("Log", {}), "ABS": ("Abs", {}), "NEG": ("Neg", {}), "SQRT": ("Sqrt", {}), "FLOOR": ("Floor", {}),
@@ -104,14 +118,17 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
     """Functions of one number."""
     x, op = operator.inputs[0], operator.op
     if low.dtype(x) in FLOATS:
+        if op == "RSQRT":
+            first = low.channels_first([x])
+            root = low.emit("Sqrt", [low.of(x, first)])
+            return low.give(operator.outputs[0], low.emit("Reciprocal", [root]), first)
         if op == "GELU":
             return by_node(
                 low, operator, "Gelu", approximate="tanh" if operator.options["approximate"] else "none"
             )
         return by_node(low, operator, REAL_NODES[op][0], **REAL_NODES[op][1])
-    if op in ("HARD_SWISH", "ABS"):
-        table = arithmetic.hard_swish if op == "HARD_SWISH" else arithmetic.magnitude
-        return by_table(low, operator, table(*_two(low, operator)))
+    if op in FIXED_POINT:
+        return by_table(low, operator, FIXED_POINT[op](*_two(low, operator)))
     if op not in arithmetic.REAL or operator.options.get("approximate"):
         raise Unsupported(f"vkq has no table by LiteRT's formula for {op} on {low.dtype(x)}")
     return by_table(low, operator, arithmetic.real_table(op, *_two(low, operator)))
@@ -204,7 +221,8 @@ def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "ADD": binary("add"), "SUB": binary("sub"), "MUL": binary("mul"), "MAXIMUM": greatest(False),
-    "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "PRELU": prelu, "CAST": cast,
+    "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "PRELU": prelu,
+    "SQUARED_DIFFERENCE": squared_difference, "CAST": cast,
     "QUANTIZE": quantize, "DEQUANTIZE": dequantize,
-    **dict.fromkeys(RELUS, relu), **dict.fromkeys([*REAL_NODES, "GELU"], unary),
+    **dict.fromkeys(RELUS, relu), **dict.fromkeys([*REAL_NODES, "GELU", "RSQRT"], unary),
 }  # fmt: skip

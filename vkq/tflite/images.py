@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 from .schema import VALID
 
+MOST_TRIED = 16  # scales of a sum
 MOST_TAPS = 22  # of an average whose float32 sums are exact with the slope below
 SLOPE_BITS = 17  # of a float32: what is left for the slope beside 7 bits of a number
 
@@ -96,7 +98,7 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
     """MEAN: of 8-bit numbers XNNPACK's ``round(sum * m) + zp``, ``m = x_scale / (y_scale * count)``."""
     x, y = operator.inputs[0], operator.outputs[0]
     shape, keep = low.shape(x), bool(operator.options.get("keep_dims"))
-    axes = sorted({a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")})
+    axes = _axes(low, operator)
     image, is_bytes = axes == [1, 2] and len(shape) == 4, low.dtype(x) in BYTES
     if image:
         how: dict[str, Any] = {"x": low.q(x), "y": low.q(y)} if is_bytes else {}
@@ -104,24 +106,74 @@ def mean(low: Lowering, operator: FileOperator, activation: str) -> None:
         if keep:
             return low.give(y, name, first=True)
     elif is_bytes:
-        name = _mean_along(low, x, y, axes)
+        name = low.emit("global_avg_pool2d", [_as_pixels(low, x, axes)], x=low.q(x), y=low.q(y))
     else:
         numbers = low.constant(np.array(axes, np.int64), "axes")
         return low.give(y, low.emit("ReduceMean", [low.last_of(x), numbers], keepdims=int(keep)))
-    wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
-    sizes = low.constant(np.array(wanted, np.int64), "shape")
-    return low.give(y, low.emit("Reshape", [name, sizes], allowzero=1))
+    return _kept(low, operator, name, axes)
 
 
-def _mean_along(low: Lowering, x: int, y: int, axes: Sequence[int]) -> str:
-    """The mean of 8-bit numbers over any axes: what is kept as channels, what is not as pixels."""
+def _as_pixels(low: Lowering, x: int, axes: Sequence[int]) -> str:
+    """An image of one column: what is kept of x as channels, what is reduced as rows."""
     shape = low.shape(x)
     kept = [i for i in range(len(shape)) if i not in axes]
     name = low.emit("Transpose", [low.last_of(x)], perm=(*kept, *axes))
     count = math.prod(shape[a] for a in axes)
     sizes = low.constant(np.array([1, math.prod(shape[i] for i in kept), count, 1], np.int64), "shape")
-    name = low.emit("Reshape", [name, sizes], allowzero=1)
-    return low.emit("global_avg_pool2d", [name], x=low.q(x), y=low.q(y))
+    return low.emit("Reshape", [name, sizes], allowzero=1)
+
+
+def _kept(low: Lowering, operator: FileOperator, name: str, axes: Sequence[int]) -> None:
+    """Gives a reduction's result in its shape."""
+    shape, keep = low.shape(operator.inputs[0]), bool(operator.options.get("keep_dims"))
+    wanted = [1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes]
+    sizes = low.constant(np.array(wanted, np.int64), "shape")
+    low.give(operator.outputs[0], low.emit("Reshape", [name, sizes], allowzero=1))
+
+
+def _axes(low: Lowering, operator: FileOperator) -> list[int]:
+    rank = max(len(low.shape(operator.inputs[0])), 1)
+    return sorted({a % rank for a in low.numbers(operator.inputs[1], "axes")})
+
+
+def total(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SUM: of 8-bit numbers XNNPACK's ``round(sum * (x_scale / y_scale)) + zp``.
+
+    The mean's multiplier ``x_scale / (y_scale * count)`` is that of a sum for other scales, which are tried:
+    not every float32 is a quotient by one divisor."""
+    x, axes = operator.inputs[0], _axes(low, operator)
+    if low.dtype(x) not in BYTES:
+        numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
+        name = low.emit("ReduceSum", [low.last_of(x), numbers], keepdims=keep)
+        return low.give(operator.outputs[0], name)
+    given, y = low.q(x), low.q(operator.outputs[0])
+    factor, name = np.float32(given.scale) / np.float32(y.scale), _as_pixels(low, x, axes)
+    count = np.float32(low.specs[name].shape[2])
+    for unit in np.linspace(1, 2, MOST_TRIED, endpoint=False, dtype=np.float32):
+        scale = np.float32(factor * np.float32(unit * count))
+        if scale / np.float32(unit * count) == factor:
+            how: dict[str, Any] = {
+                "x": dataclasses.replace(given, scale=float(scale)),
+                "y": dataclasses.replace(y, scale=float(unit)),
+            }
+            return _kept(low, operator, low.emit("global_avg_pool2d", [name], **how), axes)
+    raise Unsupported(f"its scales {given.scale} and {y.scale} give a multiplier that no mean has")
+
+
+def extreme(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """REDUCE_MAX, REDUCE_MIN."""
+    x, axes, least = operator.inputs[0], _axes(low, operator), operator.op == "REDUCE_MIN"
+    if low.dtype(x) not in BYTES:
+        numbers, keep = low.constant(np.array(axes, np.int64), "axes"), int(operator.options["keep_dims"])
+        name = low.emit("ReduceMin" if least else "ReduceMax", [low.last_of(x), numbers], keepdims=keep)
+        return low.give(operator.outputs[0], name)
+    q = _same_parameters(low, operator)
+    turned = stored(every(q)[::-1], q)
+    name = _as_pixels(low, x, axes)
+    name = low.emit("lookup", [name], table=turned) if least else name
+    name = low.emit("MaxPool", [name], kernel_shape=low.specs[name].shape[2:], strides=(1, 1))
+    name = low.emit("lookup", [name], table=turned) if least else name
+    return _kept(low, operator, name, axes)
 
 
 def place(low: Lowering, operator: FileOperator, activation: str) -> None:
@@ -194,6 +246,8 @@ def _nearest(given: int, out: int, corners: bool, half: bool) -> Array:
 
 
 RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
-    "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean, "RESIZE_BILINEAR": bilinear,
+    "MAX_POOL_2D": max_pool, "AVERAGE_POOL_2D": average_pool, "MEAN": mean, "SUM": total,
+    "REDUCE_MAX": extreme, "REDUCE_MIN": extreme,
+    "RESIZE_BILINEAR": bilinear,
     "RESIZE_NEAREST_NEIGHBOR": nearest, "ARG_MAX": place, "ARG_MIN": place, "SOFTMAX": softmax,
 }  # fmt: skip
