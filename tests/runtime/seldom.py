@@ -105,6 +105,7 @@ def real() -> bytes:
         n.out(n.op(kind, "x", other))
     n.out(n.op("Sum", "x", other, "x"))
     _choices(n, n.rounded("x"), n.rounded(other))
+    _in_order(n)
     packed = np.random.default_rng(4).integers(0, 256, (8, 1, 16), np.uint8)
     weight = (n.constant(packed), n.constant(np.full(8, 0.1, np.float32)))
     rows = n.op("Reshape", "x", n.whole(16, 32))
@@ -123,3 +124,15 @@ def _choices(n: Nodes, x: str, other: str) -> None:
     n.out(n.op("DequantizeLinear", y, n.scale, n.zero))
     moved = n.op("Relu", n.op("Add", x, n.constant(np.arange(8, dtype=np.float32).reshape(8, 1, 1))))
     n.out(n.rounded(n.op("GlobalAveragePool", moved)))
+
+
+def _in_order(n: Nodes) -> None:
+    """Lines of numbers one after the other, and whole numbers."""
+    n.out(n.op("CumSum", "x", n.constant(np.array(2))))
+    n.out(n.op("Resize", "x", "", n.constant(np.float32([1, 1, 1.5, 2])), mode="linear"))
+    n.out(n.op("TopK", "x", n.whole(3), axis=2))
+    flags = n.op("Greater", "x", n.constant(np.float32(0)))
+    ids = n.op("Cast", flags, to=TensorProto.INT32)
+    n.out(n.op("ScatterElements", "x", ids, "x", axis=3, reduction="add"))
+    for kind in ("ReduceMax", "ReduceMin", "ReduceProd"):
+        n.out(n.op(kind, ids, axes=[1]), TensorProto.INT32)
