@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
-from ..errors import ModelError
+import numpy as np
+
 from ..graph.executable import Executable, refusals
-from ..graph.graph import Array, Graph, Node
+from ..graph.graph import Array, Graph, Node, Spec
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
@@ -42,12 +44,10 @@ class Mixed:
         self.executables: list[Executable] = []
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
         for opset, part in partitions(graph, refused):
-            flags = [name for name in part.inputs if not opset and graph.specs[name].dtype == "bool"]
-            if flags:
-                raise ModelError(f"bool values {flags[:5]} cross from the CPU to the device, which none may")
             if opset:
                 run = CpuPart(part, opset, layers, own).run
             else:
+                part = _with_flags(part)
                 self.executables.append(Executable(part, device, layers, progress=progress))
                 run = self.executables[-1].run
             self.parts.append((opset > 0, part, run))
@@ -74,7 +74,7 @@ class Mixed:
         given = {**self.graph.constants, **inputs}
         values = dict(given)
         for _, part, run in self.parts:
-            values.update(run({name: values[name] for name in part.inputs}))
+            values.update(run({name: _given(values[name], part.specs[name]) for name in part.inputs}))
         # Results are the caller's to change: neither constants nor inputs themselves.
         self._results = {
             name: values[name].copy() if name in given else values[name] for name in self.graph.outputs
@@ -89,6 +89,17 @@ class Mixed:
         with self._lock:
             self.start(inputs)
             return self.finish()
+
+
+def _with_flags(part: Graph) -> Graph:
+    """A part for the device, which takes flags from the CPU as bytes."""
+    held = {x: Spec("uint8", part.specs[x].shape) for x in part.inputs if part.specs[x].dtype == "bool"}
+    return dataclasses.replace(part, specs=part.specs | held) if held else part
+
+
+def _given(value: Array, spec: Spec) -> Array:
+    """A value of another part, in the type that this part takes it in."""
+    return value.view(np.uint8) if value.dtype == np.bool_ and spec.dtype == "uint8" else value
 
 
 def warn(message: str) -> None:
