@@ -268,6 +268,38 @@ def reciprocal_root(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
+def space_to_batch(rng: Random, dtype: str) -> Case:
+    """There and back, with what a dilated convolution of the older converter has between."""
+    one = One(rng, dtype)
+    (n, h, w, c), scale, zero = one.shape(), one.scale(), one.zero()
+    h, w = 2 * h, 3 * w
+    block, margins = one.w.constant(np.array([2, 3], np.int32)), np.array([[2, 4], [3, 0]], np.int32)
+    x = one.input((n, h, w, c), scale, zero)
+    middle = one.output((6 * n, (h + 6) // 2, (w + 3) // 3, c), scale, zero)
+    one.w.operator("SPACE_TO_BATCH_ND", [x, block, one.w.constant(margins)], [middle], "", 2)
+    crops = np.array([[1, 4], [0, 2]], np.int32)
+    y = one.output((n, h + 1, w + 1, c), scale, zero)
+    one.w.operator("BATCH_TO_SPACE_ND", [middle, block, one.w.constant(crops)], [y], "", 2)
+    return one.case(middle, y)
+
+
+def mirror_pad(rng: Random, dtype: str) -> Case:
+    one = One(rng, dtype)
+    shape, scale, zero, symmetric = one.shape(2), one.scale(), one.zero(), int(rng.integers(0, 2))
+    shape = (shape[0] + 1, *shape[1:3], shape[3] + 1)
+    margins = rng.integers(0, 2, (4, 2)).astype(np.int32)
+    x, y = one.input(shape, scale, zero), one.output(tuple(map(int, shape + margins.sum(1))), scale, zero)
+    one.w.operator("MIRROR_PAD", [x, one.w.constant(margins)], [y], "MirrorPadOptions", 2, mode=symmetric)
+    return one.case(y)
+
+
+def reverse(rng: Random, dtype: str) -> Case:
+    one, x, shape, scale, zero, axis = _taken(rng, "uint8")
+    y = one.output(shape, scale, zero)
+    one.w.operator("REVERSE_V2", [x, one.w.constant(np.array([axis], np.int32))], [y], "", 2)
+    return one.case(y)
+
+
 MORE: dict[str, Callable[[Random, str], Case]] = {
     "MEAN-other-axes": mean_along, "PRELU": prelu, "MAXIMUM": greatest, "TRANSPOSE_CONV": transpose_conv,
     "ARG_MAX": place, "RESIZE_BILINEAR": _resize("RESIZE_BILINEAR", "ResizeBilinearOptions"),
@@ -275,7 +307,8 @@ MORE: dict[str, Callable[[Random, str], Case]] = {
     "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
     "UNPACK": unpack, "GATHER": gather, "DEPTH_TO_SPACE": depth_to_space, "SPACE_TO_DEPTH": space_to_depth,
     "REDUCE_MAX": reduction, "SUM": total, "SQUARED_DIFFERENCE": squared_difference,
-    "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul,
+    "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul, "SPACE_TO_BATCH_ND": space_to_batch,
+    "MIRROR_PAD": mirror_pad, "REVERSE_V2": reverse,
     "DEPTHWISE_CONV_2D-uint8": unsigned_depthwise, "QUANTIZE-types": other_type,
 }  # fmt: skip
 NEAR = ("BATCH_MATMUL", "DEPTHWISE_CONV_2D-uint8", "QUANTIZE-types")  # within 1 of LiteRT's own kernel

@@ -3,6 +3,7 @@ own."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -87,6 +88,32 @@ def squared_difference(low: Lowering, operator: FileOperator, activation: str) -
         return low.give(y, low.emit("Mul", [apart, apart]), first)
     table = arithmetic.squared_difference(*quantized_pair(low, (numbers[0], numbers[1]), y))
     return low.give(y, low.emit("lookup2", names, table=table), first)
+
+
+def of_floats(op: str) -> Callable[[Lowering, FileOperator, str], None]:
+    """An operator of ONNX on floats, whole numbers or flags; on 8-bit numbers vkq has none."""
+
+    def rule(low: Lowering, operator: FileOperator, activation: str) -> None:
+        if any(low.dtype(n) in BYTES for n in operator.inputs):
+            raise Unsupported(f"vkq has no form of {operator.op} on 8-bit numbers")
+        names, first = pair_names(low, operator.inputs)
+        name = low.emit("Equal" if op == "NotEqual" else op, names)
+        name = low.emit("Not", [name]) if op == "NotEqual" else name
+        low.give(operator.outputs[0], activated(low, name, real_range(operator, activation)), first)
+
+    return rule
+
+
+def square(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SQUARE of floats."""
+    of_floats("Mul")(low, dataclasses.replace(operator, inputs=operator.inputs * 2), activation)
+
+
+OF_FLOATS = {
+    "DIV": "Div", "POW": "Pow", "GREATER": "Greater", "GREATER_EQUAL": "GreaterOrEqual", "LESS": "Less",
+    "LESS_EQUAL": "LessOrEqual", "EQUAL": "Equal", "NOT_EQUAL": "NotEqual", "LOGICAL_AND": "And",
+    "LOGICAL_OR": "Or", "LOGICAL_NOT": "Not", "SELECT": "Where", "SELECT_V2": "Where",
+}  # fmt: skip
 
 
 def by_table(low: Lowering, operator: FileOperator, table: Array) -> None:
@@ -224,5 +251,6 @@ RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
     "MINIMUM": greatest(True), "LEAKY_RELU": leaky_relu, "PRELU": prelu,
     "SQUARED_DIFFERENCE": squared_difference, "CAST": cast,
     "QUANTIZE": quantize, "DEQUANTIZE": dequantize,
+    "SQUARE": square, **{name: of_floats(op) for name, op in OF_FLOATS.items()},
     **dict.fromkeys(RELUS, relu), **dict.fromkeys([*REAL_NODES, "GELU", "RSQRT"], unary),
 }  # fmt: skip

@@ -1,0 +1,106 @@
+"""Operators on floats: NumPy's results to a few units, in the file's order of axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.tflite import InferenceSession
+
+from .writer import Writer
+
+SHAPE = (2, 5, 3, 7)
+UNARY: dict[str, Callable[[Any], Any]] = {
+    "ABS": np.abs, "NEG": np.negative, "FLOOR": np.floor, "CEIL": np.ceil, "ROUND": np.rint, "SIN": np.sin,
+    "COS": np.cos, "TANH": np.tanh, "EXP": np.exp, "LOGISTIC": lambda x: 1 / (1 + np.exp(-x)),
+    "RELU": lambda x: np.maximum(x, 0), "RELU6": lambda x: np.clip(x, 0, 6),
+    "RELU_N1_TO_1": lambda x: np.clip(x, -1, 1), "ELU": lambda x: np.where(x > 0, x, np.expm1(x)),
+    "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))), "SQUARE": np.square,
+    "HARD_SWISH": lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    "LEAKY_RELU": lambda x: np.where(x > 0, x, 0.25 * x),
+}  # fmt: skip
+OPTIONS = {"GELU": ("GeluOptions", {}), "LEAKY_RELU": ("LeakyReluOptions", {"alpha": 0.25})}
+ROOTS: dict[str, Callable[[Any], Any]] = {
+    "SQRT": np.sqrt, "RSQRT": lambda x: 1 / np.sqrt(x), "LOG": np.log,
+}  # fmt: skip
+BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "DIV": np.divide, "MAXIMUM": np.maximum,
+    "MINIMUM": np.minimum, "SQUARED_DIFFERENCE": lambda a, b: (a - b) ** 2,
+}  # fmt: skip
+COMPARED: dict[str, Callable[[Any, Any], Any]] = {
+    "GREATER": np.greater, "GREATER_EQUAL": np.greater_equal, "LESS": np.less, "LESS_EQUAL": np.less_equal,
+    "EQUAL": np.equal, "NOT_EQUAL": np.not_equal,
+}  # fmt: skip
+
+
+def run(w: Writer, inputs: list[int], outputs: list[int], device: vkq.Device, *arrays: np.ndarray) -> Any:
+    session = InferenceSession(w.file(inputs, outputs), device)
+    return session.run(None, dict(zip([a.name for a in session.model.inputs], arrays, strict=True)))
+
+
+def numbers(shape: tuple[int, ...] = SHAPE, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("op", [*UNARY, *ROOTS])
+def test_unary(op: str, device: vkq.Device) -> None:
+    w, given = Writer(), np.abs(numbers()) + 0.01 if op in ROOTS else numbers()
+    x, y = (w.tensor(SHAPE, "float32") for _ in range(2))
+    kind, options = OPTIONS.get(op, ("", {}))
+    w.operator(op, [x], [y], kind, **options)
+    (got,) = run(w, [x], [y], device, given)
+    np.testing.assert_allclose(got, (UNARY | ROOTS)[op](given.astype(np.float64)), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", BINARY)
+def test_binary(op: str, device: vkq.Device) -> None:
+    """With channels that are broadcast, and a fused RELU where the operator has one."""
+    w, a, b = Writer(), numbers(), numbers((7,), 1)
+    x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")
+    fused = op in ("ADD", "SUB", "MUL", "DIV")
+    options: dict[str, Any] = (
+        {"kind": f"{op.title()}Options", "fused_activation_function": 1} if fused else {}
+    )
+    w.operator(op, [x, z], [y], **options)
+    (got,) = run(w, [x, z], [y], device, a, b)
+    want = BINARY[op](a.astype(np.float64), b)
+    np.testing.assert_allclose(got, np.maximum(want, 0) if fused else want, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("op", COMPARED)
+def test_chosen(op: str, device: vkq.Device) -> None:
+    w, a, b = Writer(), np.rint(numbers()), np.rint(numbers(seed=1))
+    x, z, y = (w.tensor(SHAPE, "float32") for _ in range(3))
+    flags = w.tensor(SHAPE, "bool")
+    w.operator(op, [x, z], [flags])
+    w.operator("SELECT_V2", [flags, x, z], [y])
+    (got,) = run(w, [x, z], [y], device, a, b)
+    np.testing.assert_array_equal(got, np.where(COMPARED[op](a, b), a, b))
+
+
+@pytest.mark.parametrize("axes", [[1, 2], [3], [0, 1, 2, 3]])
+@pytest.mark.parametrize("op", ["MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN"])
+def test_reductions(op: str, axes: list[int], device: vkq.Device) -> None:
+    w, given = Writer(), numbers()
+    function: Any = {"MEAN": np.mean, "SUM": np.sum, "REDUCE_MAX": np.max, "REDUCE_MIN": np.min}[op]
+    want = function(given.astype(np.float64), axis=tuple(axes), keepdims=True)
+    x, y = w.tensor(SHAPE, "float32"), w.tensor(want.shape, "float32")
+    w.operator(op, [x, w.constant(np.array(axes, np.int32))], [y], "ReducerOptions", keep_dims=1)
+    (got,) = run(w, [x], [y], device, given)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_softmax_and_products(device: vkq.Device) -> None:
+    w, a, b = Writer(), numbers((2, 5, 9)), numbers((2, 6, 9), 1)
+    x, z = w.tensor(a.shape, "float32"), w.tensor(b.shape, "float32")
+    product, y = w.tensor((2, 5, 6), "float32"), w.tensor((2, 5, 6), "float32")
+    w.operator("BATCH_MATMUL", [x, z], [product], "BatchMatMulOptions", adj_y=1)
+    w.operator("SOFTMAX", [product], [y], "SoftmaxOptions", beta=0.5)
+    (got,) = run(w, [x, z], [y], device, a, b)
+    e = np.exp(0.5 * a.astype(np.float64) @ b.swapaxes(1, 2))
+    np.testing.assert_allclose(got, e / e.sum(-1, keepdims=True), rtol=1e-5)

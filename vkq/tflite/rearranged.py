@@ -1,0 +1,106 @@
+"""Operators of a file that rearrange whole images: blocks as batches, mirrored margins, reversed axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..errors import ModelError
+from .file import FileOperator
+from .layers import BYTES
+from .lowering import Lowering, Unsupported
+from .movement import Rule, same_parameters
+
+
+def _reshaped(low: Lowering, name: str, shape: Sequence[int]) -> str:
+    return low.emit("Reshape", [name, low.constant(np.array(shape, np.int64), "shape")], allowzero=1)
+
+
+def _block(low: Lowering, operator: FileOperator) -> tuple[list[int], list[list[int]], tuple[int, ...]]:
+    """The block, the margins, and the shape of x."""
+    x, shape = operator.inputs[0], low.shape(operator.inputs[0])
+    same_parameters(low, [x], operator.outputs[0])
+    block = low.numbers(operator.inputs[1], "block")
+    margins = np.array(low.numbers(operator.inputs[2], "margins")).reshape(-1, 2).tolist()
+    if len(shape) != 4 or len(block) != 2 or len(margins) != 2 or min(block) < 1 or np.min(margins) < 0:
+        raise Unsupported(f"its block is {block}, its margins {margins}, and x has shape {shape}; of 4 axes")
+    return block, margins, shape
+
+
+def space_to_batch(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """SPACE_TO_BATCH_ND: each place in a block becomes a batch."""
+    (a, b), margins, (n, h, w, c) = _block(low, operator)
+    x, y = operator.inputs[0], operator.outputs[0]
+    dtype = low.dtype(x)
+    fill = low.constant(np.asarray(low.q(x).zero_point if dtype in BYTES else 0, dtype), "fill")
+    before, after = zip((0, 0), *margins, (0, 0), strict=True)
+    h, w = h + sum(margins[0]), w + sum(margins[1])
+    if h % a or w % b:
+        raise ModelError(f"{operator}: {h} x {w} with margins is no multiple of its block {a} x {b}")
+    pads = low.constant(np.array([*before, *after], np.int64), "pads")
+    name = low.emit("Pad", [low.last_of(x), pads, fill], mode="constant")
+    name = _reshaped(low, name, (n, h // a, a, w // b, b, c))
+    name = low.emit("Transpose", [name], perm=(2, 4, 0, 1, 3, 5))
+    low.give(y, _reshaped(low, name, (a * b * n, h // a, w // b, c)))
+
+
+def batch_to_space(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """BATCH_TO_SPACE_ND: the inverse, then margins are cut off."""
+    (a, b), crops, (n, h, w, c) = _block(low, operator)
+    x, y = operator.inputs[0], operator.outputs[0]
+    if n % (a * b):
+        raise ModelError(f"{operator}: {n} batches are no multiple of its block {a} x {b}")
+    name = _reshaped(low, low.last_of(x), (a, b, n // (a * b), h, w, c))
+    name = low.emit("Transpose", [name], perm=(2, 3, 0, 4, 1, 5))
+    name = _reshaped(low, name, (n // (a * b), h * a, w * b, c))
+    ends = [size - crop[1] for size, crop in zip((h * a, w * b), crops, strict=True)]
+    lists = [[crop[0] for crop in crops], ends, [1, 2], [1, 1]]
+    names = [low.constant(np.array(v, np.int64), "slice") for v in lists]
+    low.give(y, low.emit("Slice", [name, *names]))
+
+
+def _taken(low: Lowering, operator: FileOperator, places: dict[int, Sequence[int]]) -> None:
+    """Elements at these places of some axes."""
+    name = low.last_of(operator.inputs[0])
+    same_parameters(low, operator.inputs[:1], operator.outputs[0])
+    for axis, chosen in places.items():
+        name = low.emit("Gather", [name, low.constant(np.array(chosen, np.int64), "places")], axis=axis)
+    low.give(operator.outputs[0], name)
+
+
+def mirror_pad(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """MIRROR_PAD: margins repeat what is inside, without the edge (0, REFLECT) or with it (1, SYMMETRIC)."""
+    shape, symmetric = low.shape(operator.inputs[0]), operator.options["mode"] == 1
+    margins = np.array(low.numbers(operator.inputs[1], "margins")).reshape(-1, 2)
+    most = [d - (not symmetric) for d in shape]
+    if len(margins) != len(shape) or margins.min(initial=0) < 0 or (margins.max(1, initial=0) > most).any():
+        raise ModelError(f"{operator}: its margins are {margins.tolist()} and x has shape {shape}")
+    places: dict[int, Sequence[int]] = {}
+    for axis, (pair, size) in enumerate(zip(margins, shape, strict=True)):
+        if pair.any():
+            mode = "symmetric" if symmetric else "reflect"
+            places[axis] = np.pad(np.arange(size), pair.tolist(), mode=mode).tolist()  # type: ignore[call-overload]
+    _taken(low, operator, places)
+
+
+def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """REVERSE_V2."""
+    shape = low.shape(operator.inputs[0])
+    axes = {a % max(len(shape), 1) for a in low.numbers(operator.inputs[1], "axes")}
+    _taken(low, operator, {axis: range(shape[axis])[::-1] for axis in sorted(axes)})
+
+
+def filled(low: Lowering, operator: FileOperator, activation: str) -> None:
+    """FILL: a constant."""
+    shape, value = low.numbers(operator.inputs[0], "shape"), low.array(operator.inputs[1], "value")
+    if min(shape, default=1) < 0 or math.prod(shape) > 1 << 24 or value.size != 1:
+        raise Unsupported(f"it would make {shape} of {value.size} numbers")
+    low.give(operator.outputs[0], low.constant(np.full(shape, value.reshape(()), value.dtype), "filled"))
+
+
+RULES: dict[str, Rule] = {
+    "SPACE_TO_BATCH_ND": space_to_batch, "BATCH_TO_SPACE_ND": batch_to_space, "MIRROR_PAD": mirror_pad,
+    "REVERSE_V2": reverse, "FILL": filled,
+}  # fmt: skip
