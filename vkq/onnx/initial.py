@@ -14,17 +14,21 @@ Parse = Callable[[Any], Model]
 
 
 class Initials(Generic[Session]):
-    """The sessions of a model with initializers as inputs, one for each set of those that are fed. *reread*
-    makes one: of the model as it is read then, and of inputs whose values count as constants, as weights may
-    be among them."""
+    """The sessions of a model with initializers as inputs, one for each set of those that are fed."""
 
-    def __init__(self, initial: Sequence[Argument], reread: Callable[[Parse, Sequence[str]], Session]):
-        self._names, self._reread = [argument.name for argument in initial], reread
+    def __init__(self, initial: Sequence[Argument]):
+        self._names = [argument.name for argument in initial]
         self._sessions: dict[frozenset[str], Session] = {}
 
-    def fed(self, feed: Container[str]) -> Session | None:
-        """The session that takes the initializers that *feed* has; None where it has none."""
+    def fed(self, feed: Container[str], reread: Callable[[Parse, Sequence[str]], Session]) -> Session | None:
+        """The session that takes the initializers that *feed* has; None where it has none. *reread* makes
+        one: of the model as it is read then, and of inputs whose values count as constants, as weights may be
+        among them."""
         names = frozenset(name for name in self._names if name in feed)
         if names and names not in self._sessions:
-            self._sessions[names] = self._reread(functools.partial(read, fed=names), sorted(names))
+            self._sessions[names] = reread(functools.partial(read, fed=names), sorted(names))
         return self._sessions.get(names)
+
+    def clear(self) -> None:
+        """Leave all of them."""
+        self._sessions.clear()

@@ -19,6 +19,7 @@ from ..graph.graph import Array
 from ..runtime.device import Device
 from .fallback import caller_warned
 from .feed import NodeArg
+from .initial import Initials
 from .options import CPU, VULKAN, Asked, IgnoredWarning, ModelMetadata, RunOptions, asked_of, changed
 from .prepared import Executables
 from .reader import Model
@@ -35,6 +36,7 @@ class Manners:
     device: Device
     _state: Executables | None
     _fallback: str | None
+    _initials: Initials[Manners]
 
     def _keep(self, asked: Asked) -> None:
         """Keep what the session was opened with, and tell once what is ignored."""
@@ -174,6 +176,7 @@ class Manners:
         """Free what the session holds on the device, when runs of other threads are done. Further use raises
         DeviceError; closing again does nothing. The device stays open."""
         self._state = None
+        self._initials.clear()
         self._worker.close()
 
     def __enter__(self: Self) -> Self:

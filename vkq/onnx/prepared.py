@@ -22,6 +22,7 @@ from .fallback import Mixed, warn
 from .feed import held
 from .part import CpuPart, opset_of
 from .reader import Model, fixed
+from .shared import Layers
 from .tensors import Argument
 from .whole import Whole
 
@@ -42,6 +43,7 @@ class Executables:
     (of the inputs named in *constant*). Weights are shared by all of them.
 
     whole: the fallback for what cannot run in parts either, which is given the reason; None refuses it.
+    layers: what is made of the weights, where other sessions have it too.
     """
 
     def __init__(
@@ -52,15 +54,17 @@ class Executables:
         constant: set[str],
         progress: Progress | None = None,
         whole: Callable[[ModelError], Whole] | None = None,
+        layers: Layers | None = None,
     ):
         self.model, self.device, self.whole = model, device, whole
-        self.layers: dict[Hashable, Any] = {}
+        self.layers = Layers() if layers is None else layers
+        self.layers.users.add(self)
         self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
         self.constant = constant  # inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
         self.limit = heap // KEPT_SHARE  # bytes of what is kept beside the newest one's weights
-        self._lock = Turns("preparing a model")
+        self._lock = Turns("preparing a model")  # before that of the layers, always
 
     def of(self, arrays: Mapping[str, Array], lowered: Graph | None = None) -> Prepared:
         """For these inputs, or inputs like these. lowered: their graph, where it is there already."""
@@ -70,7 +74,8 @@ class Executables:
                 key = self._key(arrays)
                 found = self.kept.get(key)
                 if found is None:
-                    found = self._made(arrays, lowered)
+                    with self.layers.lock:
+                        found = self._made(arrays, lowered)
                     if found is None:  # more inputs count as constants than before
                         continue
                     self.kept[key] = found
@@ -130,8 +135,9 @@ class Executables:
 
     def after(self, model: Model, constant: set[str]) -> Executables:
         """Those of what follows in a later stage."""
-        made = Executables(model, self.device, self._fallback, constant, self._progress)
-        made.layers = self.layers
+        more = self.device, self._fallback, constant, self._progress, None, self.layers
+        made = Executables(model, *more)
+        self.layers.users.discard(made)  # it is of this session
         return made
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from ..graph.executable import NOT_QUANTIZED, in_floats, refusals
 from ..graph.graph import Graph, Node
@@ -13,6 +12,7 @@ from ..graph.passes import lower
 from .fallback import Mixed
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged, hosted
 from .reader import Model
+from .shared import Layers
 from .whole import Whole
 
 
@@ -98,7 +98,7 @@ def told(count: int, constant: Iterable[str]) -> str:
     )
 
 
-def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:
+def explain(executable: Prepared, layers: Layers, title: str) -> Report:
     """A graph that was recorded on a device: each operator with its shaders, and why they were chosen."""
     if isinstance(executable, Whole):
         return Report(title, (), (executable.note,))
@@ -126,13 +126,14 @@ def explain(executable: Prepared, layers: dict[Any, Any], title: str) -> Report:
     dispatches = sum(len(row.shaders) for row in rows)
     notes = (
         f"{dispatches} dispatches, {repacks} of them repacks; {weights} bytes of constants",
-        f"on the device: {executable.plan.constant_bytes} bytes of weights, scales and tables",
+        f"on the device: {executable.plan.constant_bytes} bytes of weights, scales and tables"
+        + (f", which {len(layers.users)} sessions share" if len(layers.users) > 1 else ""),
         executable.memory(),
     )
     return Report(title, tuple(rows), notes)
 
 
-def _staged(staged: Staged, layers: dict[Any, Any], title: str) -> Report:
+def _staged(staged: Staged, layers: Layers, title: str) -> Report:
     """What is planned already, and what will be when its shapes are known."""
     first = explain(staged.first, layers, title) if staged.first else Report(title, ())
     why = staged.rest.why

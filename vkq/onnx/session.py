@@ -32,6 +32,7 @@ from .protobuf import messages
 from .pytorch import model_of
 from .reader import Model, read
 from .report import Report, explain, told
+from .shared import shared
 from .whole import Whole
 
 
@@ -140,17 +141,18 @@ class InferenceSession(Manners):
 
     def _take(self, device: Device) -> None:
         self.device = device
-        self._initials = Initials(self.model.overridable, self._reread)
-        source, unread = self._source, self._unread
-        whole = (lambda why: unread or self._whole(source, why).told()) if self._fallback else None
+        self._initials = Initials[Manners](self.model.overridable)
+        source, unread, made = self._source, self._unread, self._whole  # no circle with the session
+        whole = (lambda why: unread or made(source, why).told()) if self._fallback else None
+        self.model, layers = shared(self.model, device)
         self._state = Executables(
-            self.model, device, bool(self._fallback), self._constant, self._progress, whole
+            self.model, device, bool(self._fallback), self._constant, self._progress, whole, layers
         )
 
     def _reread(self, parse: Callable[[Any], Model], names: Sequence[str]) -> InferenceSession:
         """A session of the same model, as *parse* reads it, with these inputs as constants, too."""
-        other = object.__new__(type(self))
-        other._parse = lambda model: resized(parse(model), self._sizes)
+        other, sizes = object.__new__(type(self)), self._sizes
+        other._parse = lambda model: resized(parse(model), sizes)
         InferenceSession.__init__(other, self._source, self.device, self._fallback, [*self._given, *names])
         return other
 
@@ -236,7 +238,7 @@ class InferenceSession(Manners):
 
     def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
         """A run of checked arguments."""
-        if self._state and (fed := self._initials.fed(feed)):
+        if self._state and (fed := self._initials.fed(feed, self._reread)):
             return fed._call(names, feed, options)
         chosen, arrays = self._names(names), self._checked(feed)
         self._run_options(options)

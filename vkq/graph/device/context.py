@@ -63,23 +63,23 @@ class Context:
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
         """Something that is made once for all shapes of the inputs, and again where *of*, what it is made of,
         changed with them: padding by ``auto_pad``, constants that hold a size."""
-        if key not in self.layers or not _alike(self.layers["of", key], of):
+        if key not in self.layers or not alike(self.layers["of", key], of):
             self.layers["of", key], self.layers[key] = of, make()
         return self.layers[key]
 
 
-def _alike(a: Any, b: Any) -> bool:
+def alike(a: Any, b: Any) -> bool:
     """Whether two are equal, arrays byte for byte. Most are the same object, which is seen first."""
     if a is b:
         return True
     if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
         return (a.dtype, a.shape) == (b.dtype, b.shape) and a.tobytes() == b.tobytes()
     if isinstance(a, Node) and isinstance(b, Node):
-        return (a.op, a.inputs) == (b.op, b.inputs) and _alike(a.attributes, b.attributes)
+        return (a.op, a.inputs) == (b.op, b.inputs) and alike(a.attributes, b.attributes)
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_alike(a[name], b[name]) for name in a)
+        return a.keys() == b.keys() and all(alike(a[name], b[name]) for name in a)
     if isinstance(a, tuple) and isinstance(b, tuple):
-        return len(a) == len(b) and all(map(_alike, a, b))
+        return len(a) == len(b) and all(map(alike, a, b))
     return bool(a == b)
 
 

@@ -1,0 +1,61 @@
+"""Weights that sessions of one model share on a device, as long as one of them is open."""
+
+from __future__ import annotations
+
+import dataclasses
+import weakref
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+
+from ..graph.device.context import alike
+from ..graph.graph import Array
+from ..runtime.device import Device
+from ..turns import Turns
+from .reader import Model
+
+
+class Layers(dict[Hashable, Any]):
+    """What is made of a model's weights, by what it is made for; *lock* is held while more is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = Turns("preparing a model")
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # the sessions' `Executables`
+
+
+_known: list[tuple[weakref.ref[Layers], weakref.ref[Device], Model]] = []
+_lock = Turns("opening a session")
+
+
+def shared(model: Model, device: Device) -> tuple[Model, Layers]:
+    """The layers of a model on a device, and the model with the arrays that they are made of: those of a
+    session that is open with equal weights, else new ones."""
+    with _lock:
+        _known[:] = [one for one in _known if one[0]() is not None]
+        for layers_of, device_of, other in _known:
+            layers = layers_of()
+            if layers is not None and device_of() is device and _equal(model, other):
+                return dataclasses.replace(model, nodes=other.nodes, constants=other.constants), layers
+        made = Layers()
+        _known.append((weakref.ref(made), weakref.ref(device), model))
+        return model, made
+
+
+def _equal(a: Model, b: Model) -> bool:
+    """Whether two models compute the same, weights byte for byte."""
+    if a.constants is b.constants and a.nodes is b.nodes:
+        return True
+    named = (a.inputs, a.outputs, a.opset) == (b.inputs, b.outputs, b.opset)
+    if not named or len(a.nodes) != len(b.nodes) or a.constants.keys() != b.constants.keys():
+        return False
+    same = all(_same(array, b.constants[name]) for name, array in a.constants.items())
+    return same and alike(a.nodes, b.nodes)
+
+
+def _same(a: Array, b: Array) -> bool:
+    if (a.dtype, a.shape) != (b.dtype, b.shape):
+        return False
+    one, two = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return bool(np.array_equal(one, two))
