@@ -14,9 +14,9 @@ import vkq.onnx
 from tests.onnx.networks import KINDS, Net
 from vkq.accuracy import Agreement, quantize
 from vkq.accuracy.histogram import Histogram
-from vkq.accuracy.mend import corrected, equalized
+from vkq.accuracy.mend import corrected, equalized, smoothed
 from vkq.accuracy.observe import Observed
-from vkq.accuracy.place import QuantPlan, blocks, placed, tail
+from vkq.accuracy.place import QuantPlan, blocks, elementwise, placed, tail
 from vkq.accuracy.ranges import RULES, least_squares, step, whole
 from vkq.cli import main
 from vkq.errors import ArgumentError
@@ -149,8 +149,32 @@ def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     after = Observed(new, samples(net.shape))
     depthwise = [n for n in proto.graph.node if n.op_type == "Conv"][1].input[0]
-    assert np.ptp(np.log2(after.peaks[depthwise])) < 0.01  # each channel fills the range
-    assert np.ptp(np.log2(seen.peaks[depthwise])) > 5
+    assert np.ptp(np.log2(after.peaks(depthwise))) < 0.01  # each channel fills the range
+    assert np.ptp(np.log2(seen.peaks(depthwise))) > 5
+
+
+def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
+    """Behind HardSwish no factor can move into the layer before: a Mul divides."""
+
+    def kind(net: Net) -> list[str]:
+        x = net.op("HardSwish", net.conv("x", 6))
+        return [net.head(net.op("HardSwish", net.conv(net.conv(x, 6, groups=6), 8)))]
+
+    path, net = saved(kind, tmp_path)
+    proto = onnx.load(path)
+    seen = Observed(proto, samples(net.shape))
+    floats = elementwise(proto)
+    assert [name.split("_")[0] for name in floats] == ["HardSwish", "HardSwish"]
+    new, ranges, nodes = smoothed(proto, seen, floats)
+    assert nodes == ["Conv_0/smooth", "Conv_2/smooth"]  # what another layer gave is left to equalizing
+    feed = samples(net.shape, 1, 7)[0]
+    a, b = (ort.InferenceSession(p.SerializeToString()).run(None, feed)[0] for p in (proto, new))
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    after = Observed(new, samples(net.shape))
+    for name, span in ranges.items():
+        assert whole(after.histograms[name]) == pytest.approx(span, rel=1e-5)
+    assert np.ptp(np.log2(after.peaks("Conv_2/smooth"))) < 0.01
+    assert np.ptp(np.log2(seen.peaks("hardswish1_0"))) > 0.5
 
 
 @pytest.mark.parametrize("groups", [1, 2, 6])

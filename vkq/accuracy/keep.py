@@ -5,8 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from .place import blocks
+from .mend import smoothed
+from .observe import Observed
+from .place import blocks, elementwise
 from .trial import Found, HeldOut
+
+ELEMENTWISE_GAIN = 0.5  # dB for which element-wise operators leave int8: they then move four times the bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,14 +28,15 @@ class KeptLayer:
 
 
 def kept_layers(
-    trial: HeldOut, found: Found, work: Mapping[str, int], least_db: float, least_same: float,
+    trial: HeldOut, found: Found, seen: Observed, least_db: float, least_same: float,
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
     """The plan with the fewest multiply-adds out of int8 that reaches both numbers, the layers that are, and
     whether it does; else the best found.
 
-    Each layer is tried alone first. Layers are then taken by what they gain for each multiply-add, as many
-    as needed, and given back where the target holds without them.
+    Element-wise operators, which have no multiply-adds, go first where that helps: chains of them between
+    layers then round once. Each layer is tried alone next. Layers are then taken by what they gain for each
+    multiply-add, as many as needed, and given back where the target holds without them.
     """
 
     def reached(new: Found) -> bool:
@@ -39,7 +44,10 @@ def kept_layers(
 
     if reached(found):
         return found, (), True
-    chooser = _Chooser(trial, found, work)
+    found, first = _without_multiplying(trial, found, seen, progress)
+    if reached(found):
+        return found, first, True
+    chooser = _Chooser(trial, found, seen.work)
     names = chooser.order(progress)
     for weights in (True, False):
         most = chooser.without(names, weights)
@@ -53,13 +61,32 @@ def kept_layers(
             progress(f"{middle} of {len(names)} layers out of int8: {new.snr_db:.1f} dB")
             low, high = (low, middle) if reached(new) else (middle + 1, high)
         kept, best = names[:low], chooser.without(names[:low], weights)
-        for name in sorted(kept, key=lambda name: -work.get(name, 0)):
+        for name in sorted(kept, key=lambda name: -seen.work.get(name, 0)):
             fewer = [other for other in kept if other != name]
             new = chooser.without(fewer, weights)
             if reached(new):
                 kept, best = fewer, new
-        return best, chooser.rows(kept, weights), True
-    return most, chooser.rows(names, False), False
+        return best, first + chooser.rows(kept, weights), True
+    return most, first + chooser.rows(names, False), False
+
+
+def _without_multiplying(
+    trial: HeldOut, found: Found, seen: Observed, progress: Callable[[str], None]
+) -> tuple[Found, tuple[KeptLayer, ...]]:
+    """Element-wise operators in float, and then channels of equal ranges behind them, each where it helps."""
+    rest = elementwise(found.proto)
+    floats = found.plan.floats | set(rest)
+    new = trial(found.proto, dataclasses.replace(found.plan, floats=floats))
+    progress(f"{len(rest)} element-wise operators in float: {new.snr_db:.1f} dB")
+    proto, ranges, nodes = smoothed(found.proto, seen, floats)
+    plan = dataclasses.replace(found.plan, floats=floats | set(nodes), ranges={**found.plan.ranges, **ranges})
+    even = trial(proto, plan)
+    progress(f"{len(nodes)} inputs of convolutions with equal channels: {even.snr_db:.1f} dB")
+    if max(new.snr_db, even.snr_db) <= found.snr_db + ELEMENTWISE_GAIN:
+        return found, ()
+    if even.snr_db > new.snr_db:
+        return even, (KeptLayer(f"{len(rest) + len(nodes)} element-wise operators", "float", 0.0),)
+    return new, (KeptLayer(f"{len(rest)} element-wise operators", "float", 0.0),)
 
 
 class _Chooser:

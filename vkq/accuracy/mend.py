@@ -3,6 +3,7 @@ what rounded weights lose."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from ..graph.graph import Array
 from ..onnx.protobuf import package
 from .observe import Observed
+from .ranges import Range
 from .walk import Walk
 
 EQUIVARIANT = ("Relu", "LeakyRelu")  # f(s x) = s f(x) for s > 0
@@ -33,27 +35,66 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
         if first is None:
             continue
         w, v = editor.array(first.input[1]), editor.array(second.input[1])
-        peaks = seen.peaks.get(second.input[0])
-        groups = next((a.i for a in second.attribute if a.name == "group"), 1)
-        depthwise = groups == len(w) and v.shape[1] == 1
-        if peaks is None or len(peaks) != len(w) or not (groups == 1 or depthwise):
+        peaks = seen.peaks(second.input[0])
+        factors = None if peaks is None or len(peaks) != len(w) else _factors(second, v, peaks)
+        if factors is None:
             continue
-        reads = np.abs(v).reshape(len(w), -1).max(1) if depthwise else np.abs(v).max((0, *range(2, v.ndim)))
-        alive = (peaks > 0) & (reads > 0)
-        if not alive.any():
-            continue
-        s = np.ones(len(w))
-        s[alive] = peaks[alive] if depthwise else np.sqrt(peaks[alive] / reads[alive])
-        s[alive] = np.clip(
-            s[alive] / (s[alive].max() if depthwise else np.exp(np.log(s[alive]).mean())), 1 / LIMIT, LIMIT
-        )
+        s, across = factors
         editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
         if len(first.input) > 2 and first.input[2]:
             editor.set(first.input[2], editor.array(first.input[2]) / s)
-        across = (-1, *(1 for _ in v.shape[1:])) if depthwise else (1, -1, *(1 for _ in v.shape[2:]))
         editor.set(second.input[1], v * s.reshape(across))
         count += 1
     return copy, count
+
+
+def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
+    """The model in which convolutions behind float operators read channels of equal ranges: a Mul divides
+    each by s, and the weight is multiplied, as in `equalized`. Also the ranges of the Muls' results, and
+    their nodes. floats: the nodes that stay float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
+    copy = package().ModelProto.FromString(proto.SerializeToString())
+    editor = _Editor(copy)
+    ranges, nodes = dict[str, Range](), []
+    for node in list(copy.graph.node):
+        made, peaks = editor.makers.get(node.input[0] if node.input else ""), None
+        if node.op_type == "Conv" and editor.own(node.input[1]) and (made is None or made.name in floats):
+            peaks = seen.peaks(node.input[0])
+        factors = None if peaks is None else _factors(node, editor.array(node.input[1]), peaks)
+        if factors is None:
+            continue
+        s, across = factors
+        name, source = f"{node.name}/smooth", node.input[0]
+        weight = editor.array(node.input[1])
+        shape = (1, -1, *(1 for _ in weight.shape[2:]))
+        by = (1 / s).astype(np.float32).reshape(shape)
+        copy.graph.initializer.append(package().numpy_helper.from_array(by, f"{name}/by"))
+        nodes.append(package().helper.make_node("Mul", [source, f"{name}/by"], [name], name=name))
+        copy.graph.node.insert(list(copy.graph.node).index(node), nodes[-1])
+        node.input[0] = name
+        editor.set(node.input[1], weight * s.reshape(across))
+        low, high = seen.lows[source] / s, seen.highs[source] / s
+        ranges[name] = float(low.min()), float(high.max())
+    return copy, ranges, [node.name for node in nodes]
+
+
+def _factors(node: Any, weight: Array, peaks: Array) -> tuple[Array, tuple[int, ...]] | None:
+    """What each channel that a Conv reads is divided by, and the shape by which the weight is multiplied;
+    None for other groups than depthwise ones."""
+    groups = next((a.i for a in node.attribute if a.name == "group"), 1)
+    depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
+    if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
+        return None
+    size = np.abs(weight)
+    reads = size.reshape(len(peaks), -1).max(1) if depthwise else size.max((0, *range(2, weight.ndim)))
+    alive = (peaks > 0) & (reads > 0)
+    if not alive.any():
+        return None
+    s = np.ones(len(peaks))
+    s[alive] = peaks[alive] if depthwise else np.sqrt(peaks[alive] / reads[alive])
+    s[alive] /= s[alive].max() if depthwise else np.exp(np.log(s[alive]).mean())
+    s[alive] = np.clip(s[alive], 1 / LIMIT, LIMIT)
+    rest = (1,) * (weight.ndim - 2)
+    return s, (-1, 1, *rest) if depthwise else (1, -1, *rest)
 
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:

@@ -15,14 +15,15 @@ LAYERS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 class Observed:
-    """Of each float value: its histogram, and of each channel of what layers read the mean and the largest
-    magnitude. ``work``: multiply-adds of each layer, by node name, for one sample."""
+    """Of each float value: its histogram, and of each channel of what layers read the mean, the least and the
+    largest number. ``work``: multiply-adds of each layer, by node name, for one sample."""
 
     def __init__(self, proto: Any, samples: Iterable[Mapping[str, Array]]):
         self.walk = Walk(proto)
         self.histograms: dict[str, Histogram] = {}
         self.means: dict[str, Array] = {}
-        self.peaks: dict[str, Array] = {}
+        self.lows: dict[str, Array] = {}
+        self.highs: dict[str, Array] = {}
         self.work: dict[str, int] = {}
         self._read = {
             node.input[0]: _channel_axis(node) for node in self.walk.nodes if node.op_type in LAYERS
@@ -37,6 +38,10 @@ class Observed:
             count += 1
         self.means = {name: mean / max(count, 1) for name, mean in self.means.items()}
 
+    def peaks(self, name: str) -> Array | None:
+        """The largest magnitude of each channel of a value that a layer reads; None for others."""
+        return np.maximum(-self.lows[name], self.highs[name]) if name in self.lows else None
+
     def _add(self, name: str, array: Any) -> None:
         if not isinstance(array, np.ndarray) or array.dtype.kind != "f":
             return
@@ -44,10 +49,11 @@ class Observed:
         axis = self._read.get(name)
         if axis is not None and array.ndim >= 2 and array.size:
             axes = tuple(i for i in range(array.ndim) if i != axis % array.ndim)
-            mean, peak = array.mean(axes, dtype=np.float64), np.abs(array).max(axes)
+            mean = array.mean(axes, dtype=np.float64)
             if name not in self.means or self.means[name].shape == mean.shape:
                 self.means[name] = self.means.get(name, 0) + mean
-                self.peaks[name] = np.maximum(self.peaks.get(name, 0), peak)
+                self.lows[name] = np.minimum(self.lows.get(name, 0), array.min(axes))
+                self.highs[name] = np.maximum(self.highs.get(name, 0), array.max(axes))
         node = self.walk.maker.get(name)
         if node is not None and node.op_type in LAYERS and node.name not in self.work:
             weight = next((self.walk.constants[n] for n in node.input[:2] if n in self.walk.constants), None)

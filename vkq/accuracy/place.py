@@ -17,6 +17,10 @@ from .ranges import Range
 from .walk import in_order, read_by
 from .weights import WeightReplacement
 
+ELEMENTWISE = {
+    "Add", "BatchNormalization", "Div", "Elu", "Erf", "Gelu", "HardSigmoid", "HardSwish", "Mish", "Mul",
+    "Pow", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh",
+}  # fmt: skip
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
 
 
@@ -74,6 +78,11 @@ def tail(proto: Any) -> list[str]:
             found[node.name] = None
             ahead += read_by(node)
     return list(found)
+
+
+def elementwise(proto: Any) -> list[str]:
+    """The nodes of arithmetic and functions that belong to no layer, and are no bounds of one's result."""
+    return [node.name for node in proto.graph.node if node.op_type in ELEMENTWISE]
 
 
 def blocks(proto: Any) -> dict[str, list[str]]:

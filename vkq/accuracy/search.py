@@ -31,13 +31,15 @@ HELD = 3  # every third sample is not calibrated with
 @dataclasses.dataclass(frozen=True)
 class QuantizedReport:
     """What a search did: steps with what each gained; the outputs on *held_out* samples that no range was
-    found with; layers that are not int8; whether the target was reached (None without one)."""
+    found with; layers that are not int8; whether the target was reached (None without one); and, where layers
+    left int8 for it, the model before they did."""
 
     steps: tuple[SearchStep, ...]
     outputs: tuple[OutputRow, ...]
     held_out: int
     kept: tuple[KeptLayer, ...] = ()
     reached: bool | None = None
+    before: bytes | None = dataclasses.field(default=None, repr=False)
 
     def __str__(self) -> str:
         lines = [str(step) for step in self.steps]
@@ -91,16 +93,17 @@ def quantize(
         search = Search(proto, every, time.monotonic() + seconds, progress)
         plan = QuantPlan({}, floats, weights, False, activations, per_channel)
         found = search.best(plan)
-        kept, reached = tuple[KeptLayer, ...](), None
+        kept, reached, before = tuple[KeptLayer, ...](), None, None
         if target_db is not None or target_agreement is not None:
+            before = found
             found, kept, reached = kept_layers(
-                search.trial, found, search.seen.work, target_db or float("-inf"), target_agreement or 0.0,
+                search.trial, found, search.seen, target_db or float("-inf"), target_agreement or 0.0,
                 progress,
             )  # fmt: skip
         package().save(found.model(), beside)
-    return QuantizedReport(
-        tuple(search.steps), tuple(found.agreement.rows()), len(search.trial.real), kept, reached
-    )
+        whole = before.model().SerializeToString() if before is not None and kept else None
+    rows = tuple(found.agreement.rows())
+    return QuantizedReport(tuple(search.steps), rows, len(search.trial.real), kept, reached, whole)
 
 
 class Search:
