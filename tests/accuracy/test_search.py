@@ -12,9 +12,9 @@ from onnx import numpy_helper
 import vkq
 import vkq.onnx
 from tests.onnx.networks import KINDS, Net
-from vkq.accuracy import Agreement, quantize
+from vkq.accuracy import Agreement, compare_layers, quantize
 from vkq.accuracy.histogram import Histogram
-from vkq.accuracy.mend import corrected, equalized, smoothed
+from vkq.accuracy.mend import corrected, equalized, repeated, smoothed
 from vkq.accuracy.observe import Observed
 from vkq.accuracy.place import QuantPlan, blocks, elementwise, placed, tail
 from vkq.accuracy.ranges import RULES, least_squares, step, whole
@@ -134,6 +134,14 @@ def test_uneven_channels_are_equalized(tmp_path: Path) -> None:
     assert steps["equalized, min-max"].snr_db > steps["min-max"].snr_db + 6
     assert report.outputs[0].snr_db >= max(step.snr_db for step in report.steps if step.kept) - 1e-9
     assert any(text.startswith("equalizing 2 pairs") for text in said)
+    layers = compare_layers(path, tmp_path / "int8.onnx", feeds[:2])
+    assert min(row.snr_db for row in layers.rows) > 20  # the float model's channels are divided, too
+    assert max(row.scale_loss_db for row in layers.rows) < 10
+    model = onnx.load(tmp_path / "int8.onnx")
+    assert [entry.key for entry in model.metadata_props] == ["vkq.equalized"]
+    del model.metadata_props[:]
+    onnx.save(model, tmp_path / "int8.onnx")
+    assert min(row.snr_db for row in compare_layers(path, tmp_path / "int8.onnx", feeds[:2]).rows) < 10
 
 
 def test_equalizing_keeps_the_function(tmp_path: Path) -> None:
@@ -171,6 +179,9 @@ def test_smoothing_keeps_the_function(tmp_path: Path) -> None:
     a, b = (ort.InferenceSession(p.SerializeToString()).run(None, feed)[0] for p in (proto, new))
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
     after = Observed(new, samples(net.shape))
+    again = repeated(proto, new)
+    assert [n.name for n in again.graph.node] == [n.name for n in new.graph.node]
+    assert again.graph.initializer == new.graph.initializer
     for name, span in ranges.items():
         assert whole(after.histograms[name]) == pytest.approx(span, rel=1e-5)
     assert np.ptp(np.log2(after.peaks("Conv_2/smooth"))) < 0.01

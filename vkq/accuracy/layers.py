@@ -17,6 +17,7 @@ from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 from ..onnx.reader import read
 from .histogram import Histogram
+from .mend import repeated
 from .shown import LayerReport, LayerRow, decibels
 from .walk import Walk, read_by
 
@@ -36,15 +37,17 @@ def compare_layers(
     value that both have, in the order of the graph.
 
     Both models run node by node through ONNX Runtime's CPU provider, so the values of one layer and those
-    that later layers still read take memory, and no others. samples: inputs by name.
+    that later layers still read take memory, and no others. Where `quantize` divided channels by factors, so
+    is the float model, as the quantized one's metadata say. samples: inputs by name.
 
     Raises ModelError where the models have no values in common or a model cannot be taken.
     """
     quantizer()
     with tempfile.TemporaryDirectory() as folder, refusals_told():
         read(quantized)
-        real = Walk(package().load(prepared(model, folder, 0, "", "")))
-        pairs = LayerComparison(real, Walk(_with_floats(package().load(os.fspath(quantized)))))
+        made = package().load(os.fspath(quantized))
+        real = Walk(repeated(package().load(prepared(model, folder, 0, "", "")), made))
+        pairs = LayerComparison(real, Walk(_with_floats(made)))
         count = 0
         for feed in samples:
             pairs.add(feed)

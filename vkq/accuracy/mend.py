@@ -3,6 +3,7 @@ what rounded weights lose."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from typing import Any
 
@@ -15,6 +16,7 @@ from .ranges import Range
 from .walk import Walk
 
 EQUIVARIANT = ("Relu", "LeakyRelu")  # f(s x) = s f(x) for s > 0
+EQUALIZED, SMOOTHED = NOTES = ("vkq.equalized", "vkq.smoothed")  # of a model's metadata
 LIMIT = 1024.0  # the most that a channel is multiplied or divided by
 
 
@@ -29,7 +31,7 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
     """
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
-    count = 0
+    pairs: list[list[Any]] = []
     for second in copy.graph.node:
         first = editor.convolution_before(second)
         if first is None:
@@ -39,13 +41,19 @@ def equalized(proto: Any, seen: Observed) -> tuple[Any, int]:
         factors = None if peaks is None or len(peaks) != len(w) else _factors(second, v, peaks)
         if factors is None:
             continue
-        s, across = factors
-        editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
-        if len(first.input) > 2 and first.input[2]:
-            editor.set(first.input[2], editor.array(first.input[2]) / s)
-        editor.set(second.input[1], v * s.reshape(across))
-        count += 1
-    return copy, count
+        _share(editor, first, second, factors)
+        pairs.append([first.name, second.name, factors.tolist()])
+    _note(copy, EQUALIZED, pairs)
+    return copy, len(pairs)
+
+
+def _share(editor: _Editor, first: Any, second: Any, s: Array) -> None:
+    """Divide the channels between two convolutions by s."""
+    w, v = editor.array(first.input[1]), editor.array(second.input[1])
+    editor.set(first.input[1], w / s.reshape(-1, *(1 for _ in w.shape[1:])))
+    if len(first.input) > 2 and first.input[2]:
+        editor.set(first.input[2], editor.array(first.input[2]) / s)
+    editor.set(second.input[1], v * s.reshape(_across(v, len(s))))
 
 
 def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, dict[str, Range], list[str]]:
@@ -54,7 +62,7 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
     their nodes. floats: the nodes that stay float. (Xiao et al. 2022, https://arxiv.org/abs/2211.10438.)"""
     copy = package().ModelProto.FromString(proto.SerializeToString())
     editor = _Editor(copy)
-    ranges, nodes = dict[str, Range](), []
+    ranges, divided = dict[str, Range](), []
     for node in list(copy.graph.node):
         made, peaks = editor.makers.get(node.input[0] if node.input else ""), None
         if node.op_type == "Conv" and editor.own(node.input[1]) and (made is None or made.name in floats):
@@ -62,24 +70,65 @@ def smoothed(proto: Any, seen: Observed, floats: Collection[str]) -> tuple[Any, 
         factors = None if peaks is None else _factors(node, editor.array(node.input[1]), peaks)
         if factors is None:
             continue
-        s, across = factors
-        name, source = f"{node.name}/smooth", node.input[0]
-        weight = editor.array(node.input[1])
-        shape = (1, -1, *(1 for _ in weight.shape[2:]))
-        by = (1 / s).astype(np.float32).reshape(shape)
-        copy.graph.initializer.append(package().numpy_helper.from_array(by, f"{name}/by"))
-        nodes.append(package().helper.make_node("Mul", [source, f"{name}/by"], [name], name=name))
-        copy.graph.node.insert(list(copy.graph.node).index(node), nodes[-1])
-        node.input[0] = name
-        editor.set(node.input[1], weight * s.reshape(across))
-        low, high = seen.lows[source] / s, seen.highs[source] / s
+        source = node.input[0]
+        name = _divide(editor, node, factors)
+        low, high = seen.lows[source] / factors, seen.highs[source] / factors
         ranges[name] = float(low.min()), float(high.max())
-    return copy, ranges, [node.name for node in nodes]
+        divided.append([node.name, factors.tolist()])
+    _note(copy, SMOOTHED, divided)
+    return copy, ranges, list(ranges)
 
 
-def _factors(node: Any, weight: Array, peaks: Array) -> tuple[Array, tuple[int, ...]] | None:
-    """What each channel that a Conv reads is divided by, and the shape by which the weight is multiplied;
-    None for other groups than depthwise ones."""
+def _divide(editor: _Editor, node: Any, s: Array) -> str:
+    """Put a Mul before a convolution that divides its channels by s, and return its name and result's."""
+    helper = package().helper
+    name, weight = f"{node.name}/smooth", editor.array(node.input[1])
+    by = (1 / s).astype(np.float32).reshape(1, -1, *(1 for _ in weight.shape[2:]))
+    graph = editor.proto.graph
+    graph.initializer.append(package().numpy_helper.from_array(by, f"{name}/by"))
+    graph.node.insert(
+        list(graph.node).index(node),
+        helper.make_node("Mul", [node.input[0], f"{name}/by"], [name], name=name),
+    )
+    node.input[0] = name
+    editor.set(node.input[1], weight * s.reshape(_across(weight, len(s))))
+    return name
+
+
+def repeated(proto: Any, quantized: Any) -> Any:
+    """The float model with the factors between channels that a quantized model of it was given, as its
+    metadata say: the same function, and values that can be compared."""
+    notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
+    if not notes:
+        return proto
+    copy = package().ModelProto.FromString(proto.SerializeToString())
+    editor = _Editor(copy)
+    nodes = {node.name: node for node in copy.graph.node}
+    for first, second, s in notes.get(EQUALIZED, ()):
+        if first in nodes and second in nodes:
+            _share(editor, nodes[first], nodes[second], np.array(s))
+    for name, s in notes.get(SMOOTHED, ()):
+        if name in nodes:
+            _divide(editor, nodes[name], np.array(s))
+    return copy
+
+
+def _note(proto: Any, key: str, value: Any) -> None:
+    """Keep what was done in the model's metadata, where `repeated` finds it."""
+    if value:
+        package().helper.set_model_props(
+            proto, {**{e.key: e.value for e in proto.metadata_props}, key: json.dumps(value)}
+        )
+
+
+def _across(weight: Array, channels: int) -> tuple[int, ...]:
+    """The shape by which a weight is multiplied for each channel that it reads."""
+    rest = (1,) * (weight.ndim - 2)
+    return (-1, 1, *rest) if weight.shape[1] == 1 and len(weight) == channels else (1, -1, *rest)
+
+
+def _factors(node: Any, weight: Array, peaks: Array) -> Array | None:
+    """What each channel that a Conv reads is divided by; None for other groups than depthwise ones."""
     groups = next((a.i for a in node.attribute if a.name == "group"), 1)
     depthwise = groups == len(weight) == len(peaks) and weight.shape[1] == 1
     if not (depthwise or (groups == 1 and weight.shape[1] == len(peaks))):
@@ -93,8 +142,7 @@ def _factors(node: Any, weight: Array, peaks: Array) -> tuple[Array, tuple[int, 
     s[alive] = peaks[alive] if depthwise else np.sqrt(peaks[alive] / reads[alive])
     s[alive] /= s[alive].max() if depthwise else np.exp(np.log(s[alive]).mean())
     s[alive] = np.clip(s[alive], 1 / LIMIT, LIMIT)
-    rest = (1,) * (weight.ndim - 2)
-    return s, (-1, 1, *rest) if depthwise else (1, -1, *rest)
+    return s
 
 
 def corrected(proto: Any, quantized: Any, seen: Observed) -> tuple[Any, int]:
