@@ -239,6 +239,24 @@ def random_conv2d(rng: np.random.Generator) -> Conv2dProblem:
     return Conv2dProblem.of(x_shape, w_shape, stride, (top, left, bottom, right), dilation, groups)
 
 
+def long_linear(rng: np.random.Generator) -> LinearProblem:
+    """A linear problem whose K is up to a million: more than some drivers let an invocation loop over."""
+    k = int(2 ** rng.uniform(12, 20))
+    m, n = (int(rng.integers(1, 2 + min(20, (1 << 21) // k))) for _ in range(2))
+    return LinearProblem.of((m, k), (n, k))
+
+
+def large_conv2d(rng: np.random.Generator) -> Conv2dProblem:
+    """A convolution of few results with up to 67,000 taps, or up to 8,000 channels."""
+    groups, n, oc = int(rng.choice([1, 2, 4])), int(rng.integers(1, 3)), int(rng.integers(1, 4))
+    taps, line = 2 ** rng.uniform(2, 16), rng.uniform(0, 1)
+    kernel = [max(1, round(taps**part)) for part in (line, 1 - line)]
+    icg = max(1, int(min(8000, 2 ** rng.uniform(10, 16) / taps)))
+    h, w = (size + int(rng.integers(0, 3)) for size in kernel)
+    shapes = (n, icg * groups, h, w), (oc * groups, icg, *kernel)
+    return Conv2dProblem.of(*shapes, 1, rng.integers(0, 2, 4).tolist(), 1, groups)
+
+
 def random_transposed(rng: np.random.Generator) -> TransposedConv2dProblem:
     """A small transposed convolution with random batch, groups, kernel, stride, dilation and padding."""
     groups = int(rng.choice([1, 1, 2, 3]))

@@ -11,7 +11,7 @@ import dataclasses
 import fnmatch
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -34,6 +34,8 @@ from .cases import (
     SCHEMES,
     TRANSPOSED,
     Case,
+    large_conv2d,
+    long_linear,
     random_conv2d,
     random_linear,
     random_transposed,
@@ -195,11 +197,13 @@ def _options(case: Case) -> Iterator[dict[str, Any]]:
 
 def random_checks(count: int, seed: int) -> Iterator[Check]:
     """Seeded random checks: of six, three convolutions, two linear layers and a transposed convolution; every
-    option at random, as far as it goes with the others."""
+    option at random, as far as it goes with the others. Two of 24 have long sums."""
     makers = (random_linear, random_conv2d, random_conv2d, random_linear, random_conv2d, random_transposed)
+    large: dict[int, Callable[[np.random.Generator], Problem]] = {6: long_linear, 19: large_conv2d}
     for number in range(count):
         rng = np.random.default_rng([seed, number])
-        check = Check(parse(makers[number % 6](rng).name), seed=seed * 1_000_000 + number)
+        make = large.get(number % 24, makers[number % 6])
+        check = Check(parse(make(rng).name), seed=seed * 1_000_000 + number)
         options: dict[str, Any] = {
             key: str(rng.choice(values))
             for key, values in _CHOICES.items()
@@ -207,6 +211,8 @@ def random_checks(count: int, seed: int) -> Iterator[Check]:
         }
         options |= {"extreme": bool(rng.integers(8) == 0), "float_in": bool(rng.integers(6) == 0)}
         options["method"] = str(rng.choice(METHODS[check.op])) if rng.integers(2) else "auto"
+        if number % 24 in large:
+            options["method"] = "auto"
         options["scheme"] = str(rng.choice(SCHEMES[:2])) if rng.integers(4) else str(rng.choice(SCHEMES))
         yield _fitting(dataclasses.replace(check, **options))
 

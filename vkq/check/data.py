@@ -14,6 +14,7 @@ from .. import reference
 from ..numerics.grouped import GROUPS, GroupedWeight, largest_group, quantize_groups
 from ..numerics.qparams import QDType, QParams
 from ..numerics.requantize import OVERFLOW, Activation
+from ..ops.matmul import MOST_K
 from ..problem.conv2d import Conv2dProblem
 from ..problem.linear import LinearProblem
 from ..problem.names import Problem
@@ -91,6 +92,7 @@ class Data:
             bias=self.float_bias,
             w_zero_point=self.w_zero_point,
             activation=activation,
+            overflow=self.overflow,
         )
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
@@ -137,7 +139,8 @@ def random_data(
 
     One in four has power-of-two scales, so that exact ties occur. w_range: the weights' bounds, both
     included; all of w_dtype if not given. extreme: data at the ends of its type, so that accumulators grow as
-    large as they can, and biases at the ends of int32 in every third channel, so that they wrap.
+    large as they can, and biases at the ends of int32 in every third channel, so that they wrap; so do sums
+    of more than MOST_K products.
     """
     low, high = w_range or (int(np.iinfo(w_dtype).min), int(np.iinfo(w_dtype).max))
     x_info, channels = np.iinfo(x_dtype), problem.gemm_n
@@ -161,8 +164,9 @@ def random_data(
     bias = rng.integers(-int(typical), int(typical) + 1, channels).astype(np.int32)
     if extreme:
         bias[1::3] = rng.choice([-(2**31), 2**31 - 1], bias[1::3].size)
+    wraps = extreme or problem.gemm_k > MOST_K
     x_q, y_q = QParams(x_scale, x_zero_point, x_dtype), QParams(y_scale, _zero_point(rng, x_dtype), x_dtype)
-    return Data(problem, x, w, x_q, w_scale.astype(np.float32), bias, y_q, points, OVERFLOW[extreme])
+    return Data(problem, x, w, x_q, w_scale.astype(np.float32), bias, y_q, points, OVERFLOW[wraps])
 
 
 def _weight_zero_points(rng: np.random.Generator, dtype: QDType, channels: int) -> dict[str, Array | None]:
