@@ -35,17 +35,22 @@ def mutated(data: bytes, seed: int) -> bytes:
 
 def main(count: int) -> None:
     from vkq.errors import ModelError
+    from vkq.graph.executable import refusals
+    from vkq.graph.passes import lower
+    from vkq.onnx.feed import trial_shapes
     from vkq.tflite import read
 
     from .all import OPERATORS, operator_case
+    from .convert import FOLDER
     from .networks import NETWORKS
 
     sources = [operator_case(op, 1)[0] for op in OPERATORS] + [make() for make in NETWORKS.values()]
+    sources += [path.read_bytes() for path in FOLDER.glob("*.tflite")]
     found: Counter[str] = Counter()
     for seed in range(count):
         try:
             model = read(mutated(sources[seed % len(sources)], seed))
-            model.known({a.name: a.shape for a in model.inputs})  # type: ignore[misc]
+            refusals(lower(model.at(trial_shapes(model))))
             found["read"] += 1
         except ModelError:
             found["refused"] += 1

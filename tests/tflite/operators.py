@@ -298,6 +298,7 @@ OPERATORS: dict[str, Callable[[Random, str], Case]] = {
     "ADD": _binary("ADD"), "SUB": _binary("SUB"), "MUL": _binary("MUL"),
     "LOGISTIC": _fixed("LOGISTIC", 1 / 256, -128), "TANH": _fixed("TANH", 1 / 128, 0),
     "SOFTMAX": _fixed("SOFTMAX", 1 / 256, -128), "ELU": _unary("ELU"), "GELU": _unary("GELU", "GeluOptions"),
+    "GELU-tanh": _unary("GELU", "GeluOptions", approximate=1),
     "LEAKY_RELU": _unary("LEAKY_RELU", "LeakyReluOptions", 2, alpha=(0.01, 0.9)),
     "RELU": _unary("RELU", "", 2), "RELU6": _unary("RELU6", "", 2), "RELU_N1_TO_1": _unary("RELU_N1_TO_1"),
     "QUANTIZE": _unary("QUANTIZE", "", 2), "QUANTIZE-floats": quantize_floats, "DEQUANTIZE": dequantize,

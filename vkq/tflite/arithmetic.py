@@ -124,6 +124,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "TANH": np.tanh,
     "ELU": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "GELU-tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "EXP": np.exp,
     "LOG": np.log,
 }

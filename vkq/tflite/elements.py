@@ -156,7 +156,8 @@ def unary(low: Lowering, operator: FileOperator, activation: str) -> None:
         return by_node(low, operator, REAL_NODES[op][0], **REAL_NODES[op][1])
     if op in FIXED_POINT:
         return by_table(low, operator, FIXED_POINT[op](*_two(low, operator)))
-    if op not in arithmetic.REAL or operator.options.get("approximate"):
+    op = "GELU-tanh" if operator.options.get("approximate") else op
+    if op not in arithmetic.REAL:
         raise Unsupported(f"vkq has no table by LiteRT's formula for {op} on {low.dtype(x)}")
     return by_table(low, operator, arithmetic.real_table(op, *_two(low, operator)))
 

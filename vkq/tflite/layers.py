@@ -172,7 +172,8 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC)."""
+    """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC). XNNPACK does
+    not take SAME with a kernel shorter than the stride; LiteRT's own kernel then rounds otherwise, by 1."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
