@@ -138,7 +138,7 @@ def test_uneven_channels_are_equalized(tmp_path: Path) -> None:
     assert min(row.snr_db for row in layers.rows) > 20  # the float model's channels are divided, too
     assert max(row.scale_loss_db for row in layers.rows) < 10
     model = onnx.load(tmp_path / "int8.onnx")
-    assert [entry.key for entry in model.metadata_props] == ["vkq.equalized"]
+    assert "vkq.equalized" in {entry.key for entry in model.metadata_props}
     del model.metadata_props[:]
     onnx.save(model, tmp_path / "int8.onnx")
     assert min(row.snr_db for row in compare_layers(path, tmp_path / "int8.onnx", feeds[:2]).rows) < 10

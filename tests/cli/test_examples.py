@@ -78,6 +78,15 @@ def test_every_command_has_examples_and_they_are_found() -> None:
     assert named == {words[0] for words in texts()}
 
 
+MY_SAMPLES = """
+import numpy as np
+
+def typical():
+    for i in range(3):
+        yield {"x": np.full((1, 1, 8, 8), i / 3, np.float32)}
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the examples name."""
@@ -86,6 +95,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(models / "digits.onnx", path / "model.onnx")
     shutil.copy(models / "digits.tflite", path / "model.tflite")
     shutil.copy(models / "digits.float.onnx", path / "float.onnx")
+    shutil.copy(models / "digits.onnx", path / "int8.onnx")
     images = np.load(models / "digits.npz")["images"]
     np.savez(path / "inputs.npz", x=images[:1, None] / np.float32(16))
     (path / "pictures").mkdir()
@@ -95,6 +105,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("cat", "dog"):
         (path / "photos" / name).mkdir(parents=True)
         shutil.copy(path / "photo.png", path / "photos" / name)
+    (path / "my_samples.py").write_text(MY_SAMPLES)
     np.savez(path / "test.npz", x=images[:9, None] / np.float32(16), labels=np.arange(9))
     kept = run(
         row("linear[M=2,K=8,N=8]", 100, path="coopmat"), row("linear[M=4,K=8,N=8]", 100, path="coopmat")
@@ -161,6 +172,8 @@ def run_shortened(
     ]
     if words[0] in ("bench", "report") and "--self-test" not in words:
         words += ["--time", "0.001"]
+    if words[0] == "quantize":
+        words += ["--seconds", "0"]
     if words[0] == "doctor":
         words += ["--times", "1"]
     code, said = main(words), capsys.readouterr()

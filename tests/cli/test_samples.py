@@ -78,7 +78,7 @@ def test_several_inputs(tmp_path: Path) -> None:
 
 
 def test_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_samples.py").write_text(
+    (tmp_path / "few_samples.py").write_text(
         "import numpy as np\n"
         "def good():\n"
         "    for i in range(3):\n"
@@ -86,13 +86,13 @@ def test_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "def bad():\n    yield {'ids': np.zeros((1, 4))}\n"
     )
     monkeypatch.chdir(tmp_path)
-    found = read(TWO, "my_samples:good")
+    found = read(TWO, "few_samples:good")
     assert [int(s["ids"][0, 0]) for s in found] == [0, 1, 2]
     assert found[0]["ids"].dtype == np.int64
     with pytest.raises(vkq.ArgumentError, match=r"given for \['ids'\]; the model takes"):
-        read(TWO, "my_samples:bad")
+        read(TWO, "few_samples:bad")
     with pytest.raises(vkq.ArgumentError, match="there is no such function"):
-        read(TWO, "my_samples:missing")
+        read(TWO, "few_samples:missing")
 
 
 def test_open_sizes_are_those_of_the_pictures(tmp_path: Path) -> None:

@@ -155,6 +155,7 @@ def _function(text: str) -> tuple[str, str] | None:
 def _called(function: tuple[str, str], text: str) -> Iterator[Any]:
     """What the function yields, at most 10,000 samples; modules of the current folder are found."""
     sys.path.insert(0, "")
+    importlib.invalidate_caches()  # the module may be younger than what Python knows of the folder
     try:
         made = getattr(importlib.import_module(function[0]), function[1])
     except (ImportError, AttributeError) as error:
