@@ -73,6 +73,7 @@ def test_beside_onnx_runtime(
     assert "1 operator on llvmpipe" in told
     assert "ONNX Runtime" in told
     assert "140 outputs" in told
+    assert f"takes {run.comparisons[0].ratio:.3f} of the time of vkq, " in told
     (ratio,) = run.comparisons
     assert (ratio.path, ratio.base) == ("ort", "vkq")
     assert run.rows[0].command.endswith("--shape x=1x3x5x7 --device llvmpipe --peer ort")

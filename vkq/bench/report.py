@@ -105,6 +105,9 @@ class Table:
         )
         ratio = _ratio(row, comparisons)
         said = [] if ratio == "-" else [ratio]
+        if ratio != "-" and row.scheme == "model":
+            times, _, base = ratio.partition(" x ")
+            said = [f"takes {times} of the time of {base}"]
         said += [f"{row.variant}; {row.verified}"] if row.arm == "peer" or row.path == "vkq" else []
         return "\n".join([line, *(self._below(text) for text in said)])
 

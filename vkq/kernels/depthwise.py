@@ -78,9 +78,10 @@ class Dots:
         self.of, self._weight, self._zero_points = of, weight, zero_points
         flat = np.zeros((1, 4 * ceil4(of.oc), of.kh * of.kw), np.int8)
         flat[0, : of.oc] = weight.reshape(of.oc, -1)
-        self.parameters = of.arithmetic.after.before(
+        arithmetic, form = of.arithmetic, of.form  # what is packed later holds no reference to self
+        self.parameters = arithmetic.after.before(
             of.device, ceil4(of.oc) * PARAMETER_BYTES,
-            lambda: of.arithmetic.channel_parameters(flat, of.form, zero_points[None]),
+            lambda: arithmetic.channel_parameters(flat, form, zero_points[None]),
         )  # fmt: skip
         self._columns: dict[tuple[int, int], Resident] = {}
 
@@ -123,14 +124,15 @@ class Dots:
     @cached_property
     def _lines(self) -> Resident:
         size = 16 * self.of.kh * ceil4(self.of.kw) * ceil4(self.of.oc)
-        return Resident(self.of.device, size, lambda: _lines(self._weight, self._zero_points))
+        weight, zero_points = self._weight, self._zero_points
+        return Resident(self.of.device, size, lambda: _lines(weight, zero_points))
 
     def _by_columns(self, rows: int, stride: int) -> Resident:
         if (rows, stride) not in self._columns:
-            words = ceil4((rows - 1) * stride + self.of.kh)
+            words, weight, points = ceil4((rows - 1) * stride + self.of.kh), self._weight, self._zero_points
             self._columns[rows, stride] = Resident(
                 self.of.device, 16 * self.of.kw * rows * words * ceil4(self.of.oc),
-                lambda: _columns(self._weight, self._zero_points, rows, words, stride),
+                lambda: _columns(weight, points, rows, words, stride),
             )  # fmt: skip
         return self._columns[rows, stride]
 

@@ -36,11 +36,11 @@ class FloatDirect:
         self.floats = weight.dtype.kind == "f"
         kind = np.float32 if self.floats else np.int8
         whole = max(4, self.channels)  # channels that are read at once
-        channels = -(-self.oc // whole) * whole
+        channels, oc = -(-self.oc // whole) * whole, self.oc  # of self, closures keep nothing
 
         def packed() -> Int8:
             padded = np.zeros((channels, *weight.shape[1:]), kind)
-            padded[: self.oc] = weight
+            padded[:oc] = weight
             return np.ascontiguousarray(padded.transpose(1, 2, 3, 0))
 
         size = channels * self.group_ic * self.kh * self.kw * np.dtype(kind).itemsize

@@ -110,10 +110,11 @@ class FloatProduct:
         self.n, self.k = weight.shape
         self.b_row = 4 * ceil4(self.n)
         lines = max(self.k, 1)  # a buffer has a byte at least
+        n, k, row = self.n, self.k, self.b_row  # what is packed later holds no reference to self
 
         def packed() -> npt.NDArray[Any]:
-            columns = np.zeros((lines, self.b_row), weight.dtype)
-            columns[: self.k, : self.n] = weight.T
+            columns = np.zeros((lines, row), weight.dtype)
+            columns[:k, :n] = weight.T
             return columns
 
         self.weights = Resident(device, lines * self.b_row * weight.itemsize, packed)
