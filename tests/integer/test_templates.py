@@ -183,3 +183,14 @@ def test_conv2d_agrees(any_device: vkq.Device) -> None:
     np.testing.assert_array_equal(
         Templates(w, bias, device=any_device)(x), conv2d(x, w, bias, device=any_device)
     )
+
+
+def test_one_convention_of_shapes(any_device: vkq.Device) -> None:
+    """(T, h, w) for images of one channel, as `match_template` takes them."""
+    rng = np.random.default_rng(8)
+    image, parts = rng.integers(0, 256, (13, 17), np.uint8), rng.integers(0, 256, (3, 4, 5), np.uint8)
+    kept = Templates(parts, device=any_device)
+    assert kept.w.shape == (3, 1, 4, 5)
+    want = match_template(image, parts, device=any_device)
+    np.testing.assert_array_equal(kept(image[None, None])[0], want)
+    np.testing.assert_array_equal(match_template(image, kept), want)

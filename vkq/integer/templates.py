@@ -32,7 +32,8 @@ class Templates:
     """The templates of `conv2d`, packed once on a device.
 
     Args:
-        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`.
+        w, bias, stride, padding, dilation, groups, accumulate, path, device: as `conv2d`; w may be (T, h, w)
+            for images of one channel, as in `match_template`.
         x_dtype: of the images: "int8", "uint8", "int16", "uint16" or "int32". The accumulator is checked for
             all that it holds.
         x_range: (least, largest) of the images' numbers, where it is narrower: (0, 4095) for a camera of 12
@@ -73,10 +74,11 @@ class Templates:
         if x_dtype not in DTYPES:
             raise DTypeError(f"Templates: x_dtype is {x_dtype!r}; it must be one of {', '.join(DTYPES)}")
         self.w = np.array(integers("Templates", "w", w))  # packed later, whatever becomes of the caller's
+        self.w = self.w[:, None] if self.w.ndim == 3 else self.w
         if self.w.ndim != 4 or 0 in self.w.shape:
             raise ArgumentError(
-                f"Templates: w has shape {self.w.shape}; it must be (OC, C/groups, KH, KW), of at least one"
-                " number"
+                f"Templates: w has shape {self.w.shape}; it must be (OC, C/groups, KH, KW) or (T, KH, KW), of"
+                " at least one number"
             )
         info = np.iinfo(x_dtype)
         low, high = (info.min, info.max) if x_range is None else _pair(x_range)
