@@ -113,3 +113,21 @@ def test_mutated_files(start: int) -> None:
         with contextlib.suppress(ModelError):
             found = read(data)
             found.known({a.name: a.shape for a in found.inputs})
+
+
+def test_no_file_asks_for_any_memory() -> None:
+    """A kilobyte of operators that would fill gigabytes; an image of too many rows."""
+    w = Writer()
+    shape, value = w.constant(np.array([1 << 12, 1 << 10], np.int32)), w.constant(np.float32(1))
+    filled = [w.tensor((1 << 12, 1 << 10), "float32") for _ in range(80)]
+    for y in filled:
+        w.operator("FILL", [shape, value], [y])
+    with pytest.raises(ModelError, match="constants would take more than 1073741824 bytes"):
+        read(w.file([], filled[:1]))
+    for op, kind in (("BILINEAR", "Bilinear"), ("NEAREST_NEIGHBOR", "NearestNeighbor")):
+        w = Writer()
+        x, y = w.tensor((1, 1, 1, 1), "int8", 1.0), w.tensor((1, 1 << 30, 1, 1), "int8", 1.0)
+        size = w.constant(np.array([1 << 30, 1], np.int32))
+        w.operator(f"RESIZE_{op}", [x, size], [y], f"Resize{kind}Options")
+        with pytest.raises(ModelError, match="must be 1 to 65536"):
+            read(w.file([x], [y]))

@@ -231,6 +231,7 @@ def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     x, y = operator.inputs[0], operator.outputs[0]
     if low.dtype(x) == "float16":
         if x in low.arrays:
+            low.spend(2 * low.arrays[x].nbytes)
             low.arrays[y] = low.arrays[x].astype(np.float32)
             return None
         return by_node(low, operator, "Cast", to="float32")
@@ -241,6 +242,7 @@ def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:
         along = [1] * low.arrays[x].ndim
         if tensor.scales.size > 1:
             along[tensor.axis] = -1
+        low.spend(4 * low.arrays[x].size)
         points, scales = tensor.zero_points.reshape(along), tensor.scales.reshape(along)
         low.arrays[y] = (low.arrays[x].astype(np.int64) - points).astype(np.float32) * scales
         return None

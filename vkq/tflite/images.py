@@ -18,6 +18,7 @@ from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
 from .schema import VALID
 
+LARGEST_SIZE = 1 << 16  # rows or columns that an image is resized to
 MOST_TRIED = 16  # scales of a sum
 MOST_TAPS = 22  # of an average whose float32 sums are exact with the slope below
 SLOPE_BITS = 17  # of a float32: what is left for the slope beside 7 bits of a number
@@ -218,8 +219,10 @@ def bilinear(low: Lowering, operator: FileOperator, activation: str) -> None:
 
 def _sizes(low: Lowering, operator: FileOperator) -> str:
     shape, size = low.shape(operator.inputs[0]), low.numbers(operator.inputs[1], "size")
-    if len(shape) != 4 or len(size) != 2 or min(size) < 1:
-        raise ModelError(f"{operator}: x has shape {shape} and the size is {size}")
+    if len(shape) != 4 or len(size) != 2 or not 1 <= min(size) <= max(size) <= LARGEST_SIZE:
+        raise ModelError(
+            f"{operator}: x has shape {shape} and the size is {size}; both must be 1 to {LARGEST_SIZE}"
+        )
     return low.constant(np.array([shape[0], shape[3], *size], np.int64), "sizes")
 
 

@@ -21,6 +21,7 @@ from ..numerics.qparams import QParams, are_scales
 from .file import File, FileOperator, FileTensor
 
 LARGEST_FOLDED = 1 << 24  # bytes of a value that is computed from constants here
+MOST_COPIES, LEAST_ROOM = 8, 1 << 30  # of the file's constants, or so many bytes, in all
 FIRST, LAST = (0, 3, 1, 2), (0, 2, 3, 1)  # permutations: channels first, channels last
 
 
@@ -56,6 +57,8 @@ class Lowering:
 
     def __post_init__(self) -> None:
         self.arrays = {i: t.data for i, t in enumerate(self.file.tensors) if t.data is not None}
+        own = sum(array.nbytes for array in self.arrays.values())
+        self.most = self.room = max(MOST_COPIES * own, LEAST_ROOM)
         self.names = names_of(self.file)
         self.taken, self.source = set(self.names), ""
 
@@ -131,6 +134,7 @@ class Lowering:
     def constant(self, value: Any, hint: str = "constant") -> str:
         """The name of a new constant."""
         name = self.fresh(hint)
+        self.spend(np.asarray(value).nbytes)
         self.constants[name] = array = np.ascontiguousarray(value).reshape(np.shape(value))
         self.specs[name] = Spec.of(array)
         return name
@@ -151,8 +155,16 @@ class Lowering:
         row, name = TABLE[node.op], node.outputs[0]
         if row.compute is None or row.kind == "quantized" or self.specs[name].nbytes > LARGEST_FOLDED:
             return False
+        self.spend(self.specs[name].nbytes)
         (self.constants[name],) = compute(node, arrays)
         return True
+
+    def spend(self, count: int) -> None:
+        """Refuses what would make more of the file's constants than any network does: a small file could else
+        ask for any amount of memory, an operator at a time."""
+        self.room -= count
+        if self.room < 0:
+            raise ModelError(f"{self.source}: the model's constants would take more than {self.most} bytes")
 
     def last_of(self, number: int) -> str:
         """The value of a tensor, in the file's order."""

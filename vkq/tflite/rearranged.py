@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -95,9 +94,10 @@ def reverse(low: Lowering, operator: FileOperator, activation: str) -> None:
 def filled(low: Lowering, operator: FileOperator, activation: str) -> None:
     """FILL: a constant."""
     shape, value = low.numbers(operator.inputs[0], "shape"), low.array(operator.inputs[1], "value")
-    if min(shape, default=1) < 0 or math.prod(shape) > 1 << 24 or value.size != 1:
-        raise Unsupported(f"it would make {shape} of {value.size} numbers")
-    low.give(operator.outputs[0], low.constant(np.full(shape, value.reshape(()), value.dtype), "filled"))
+    if min(shape, default=1) < 0 or value.size != 1:
+        raise ModelError(f"{operator}: it would make {shape} of {value.size} numbers")
+    names = low.constant(value.reshape(()), "value"), low.constant(np.array(shape, np.int64), "shape")
+    low.give(operator.outputs[0], low.emit("Expand", names))
 
 
 RULES: dict[str, Rule] = {
