@@ -22,7 +22,7 @@ import vkq
 from tests.bench.test_compare import row, run
 from tests.conftest import ROOT
 from vkq.bench import selftest, stats
-from vkq.check import catalogue, replay, tuning
+from vkq.check import catalogue, tuning, works
 from vkq.check.cases import Case
 from vkq.cli import bench, main, shaders
 from vkq.probe import selftest as probe
@@ -143,7 +143,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         return found if found.problem.macs < SMALL else dataclasses.replace(found, problem=TINY)
 
     monkeypatch.setattr(catalogue, "check_of", light)
-    monkeypatch.setattr(replay, "REPLAYED", replay.REPLAYED[:1])
+    monkeypatch.setattr(works, "REPLAYED", works.REPLAYED[:1])
+    monkeypatch.setattr(works, "LARGE", ())
     monkeypatch.setattr("vkq.probe.selftest.probe_again", probe.report_of)  # the kept one; it takes seconds
     monkeypatch.setattr("vkq.cli.report.TIMES", 1)
     equal, slower = (stats.Ratio(v, v, v, 9) for v in (1.0, 1.1))

@@ -1,90 +1,133 @@
 """The same work again and again: each result must be the reference's, every time; of float sums, within the
-bound and the same."""
+bound and the same.
+
+Published drivers of phones are wrong in some runs, in all runs but the first, or only while the device is
+warm or has just woken up. So inputs take turns, results and scratch memory are overwritten before each run,
+and large problems are run cold, after load and after rest.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+import time
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ..numerics.quantize import dequantize, quantize
-from ..ops import quantize as ops
 from ..runtime.device import Device
+from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
-from .cases import FLOAT
-from .catalogue import check_of
-from .compare import layer
+from .compare import Array
 from .expected import Expected
+from .symptom import symptom, when
+from .works import INPUTS, Work, works
 
 TIMES = 200
-GARBAGE = 0xA5A5A5A5  # what a result's memory holds before each run, so that a run that writes nothing shows
-# Every kind of operator, with ragged sizes: tiles are cut at every edge.
-REPLAYED = (
-    "linear[M=33,K=75,N=37]/seed=1",
-    "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
-    "linear[M=1,K=130,N=37]/seed=3",
-    "conv2d[N=1,IC=5,H=9,W=11,OC=6,KH=3,KW=3,padding=1]/seed=4,wz=channel",
-    "conv2d[N=2,IC=8,H=7,W=7,OC=9,KH=1,KW=1]/seed=5,act=relu",
-    "conv2d[N=1,IC=6,H=9,W=7,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]/seed=6",
-    "linear[M=33,K=75,N=37]/seed=8,scheme=dq8ca_q8csw",
-    "linear[M=33,K=75,N=37]/seed=12,scheme=q8csw,wz=channel",
-    "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=13,scheme=q8csw_f16",
-    "linear[M=33,K=96,N=37]/seed=10,scheme=q4gsw,wz=channel",
-    "linear[M=1,K=160,N=37]/seed=11,scheme=q4gsw",
-    "linear[M=5,K=96,N=37]/seed=14,scheme=q8gsw",
-    "linear[M=5,K=160,N=37]/seed=15,scheme=q4gsw_f16,wz=channel",
-    "linear[M=33,K=96,N=36]/seed=16,scheme=q8gsw_f16",
-    "linear[M=3,K=300,N=37]/seed=17,scheme=f32",
-    "conv2d[N=1,IC=6,H=9,W=11,OC=18,KH=3,KW=3,padding=1,groups=2]/seed=18,scheme=f16",
-    "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
-    "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
-)
+SECONDS = 30.0  # for everything; works of many workgroups are run as often as there is time
+GARBAGE = (0xA5, 0x5C)  # bytes that results and scratch memory hold before a run, in turn
+LEAST = 2 * INPUTS  # runs of each work, however slow it is
+POWER_S = 1.0  # of load, and of rest
+POWERED = 2  # large works that are run in each state of power
 
 
 @dataclasses.dataclass(frozen=True)
 class Replay:
-    """An operator on a path, run *times* times; ``wrong`` counts the runs of which any byte differed from the
-    reference."""
+    """A work on a path, run *times* times; ``wrong`` counts the runs of which any byte differed from the
+    reference. ``operator`` is the first that was wrong, ``said`` how and in which runs; "" where none was.
+
+    ``state``: "cold", "loaded" or "idle": what the device did before.
+    """
 
     case: str
     path: str
     times: int
     wrong: int
+    operator: str = ""
+    said: str = ""
+    state: str = "cold"
 
 
-def replays(device: Device, paths: Sequence[str], times: int = TIMES) -> Iterator[Replay]:
-    """Every operator of the list on every path, then quantize and dequantize."""
-    for name in REPLAYED:
-        check = check_of(name)
-        data = check.data()
-        given = check.input(data)
-        want, x = check.expected(data, given), Tensor.from_numpy(given, device)
-        for path in paths if check.scheme not in FLOAT else ("auto",):
-            call = partial(layer(device, check, data, path), x)
-            yield Replay(name, path, times, _wrong(device, call, want, times))
-    data = check_of(REPLAYED[0]).data()
-    numbers = dequantize(data.x, data.x_q) * np.float32(1.01)
-    x = Tensor.from_numpy(numbers, device)
-    stored = quantize(numbers, data.x_q)
-    call = partial(ops.quantize, x, data.x_q)
-    yield Replay("quantize", "all", times, _wrong(device, call, Expected(stored), times))
-    q, numbers = Tensor.from_numpy(stored, device), dequantize(stored, data.x_q)
-    call = partial(ops.dequantize, q, data.x_q)
-    yield Replay("dequantize", "all", times, _wrong(device, call, Expected(numbers), times))
+def replays(
+    device: Device, paths: Sequence[str], times: int = TIMES, seconds: float = SECONDS, texels: bool = True
+) -> Iterator[Replay]:
+    """Every work on every path, at most *times* runs of each in about so many seconds; then large ones after
+    load and after rest. Large works for which no time is left are not run at all."""
+    end = time.monotonic() + seconds
+    powered: list[Replayer] = []
+    for work in works(device, paths, texels):
+        left = end - time.monotonic()
+        if work.large and left <= 0:
+            break
+        replayer = Replayer(device, work)
+        yield replayer.run(times, min(seconds / 20, max(0.0, left / 2)))
+        if work.large and len(powered) < POWERED:
+            powered.append(replayer)
+    rest = min(POWER_S, seconds / 10)
+    if powered:
+        _load(powered[0], rest)
+    for replayer in powered:
+        yield replayer.run(min(times, LEAST), 0.0, "loaded")
+    if powered:
+        time.sleep(rest)
+    for replayer in powered:
+        yield replayer.run(min(times, LEAST), 0.0, "idle")
 
 
-def _wrong(device: Device, call: Callable[[], Tensor], want: Expected, times: int) -> int:
-    with device.record() as recording:
-        y = call()
-    wrong = 0
-    for _ in range(times):
-        with device.operation() as before:
-            before.fill(y.buffer, GARBAGE)
-        recording.run()
-        got = y.numpy()
-        wrong += want.mismatch(got) is not None
-        if want.bound is not None:
-            want = Expected(got)  # within the bound once, and from then on the same bytes
-    return wrong
+def _load(replayer: Replayer, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        replayer.recording.run()
+
+
+class Replayer:
+    """A work, recorded, with the answers that it must give."""
+
+    def __init__(self, device: Device, work: Work):
+        self.device, self.work = device, work
+        self.x = Tensor.from_numpy(work.inputs[0], device)
+        with device.record() as recording:
+            self.results = work.call(self.x)
+        self.recording: Recording = recording
+        self.wants = [list(wants) for wants in work.wants]
+
+    def run(self, times: int, seconds: float, state: str = "cold") -> Replay:
+        """Replays it *times* times, or `LEAST` times and on until so many seconds are over."""
+        end, wrong, said, operator = time.monotonic() + seconds, [], "", ""
+        ran = 0
+        while ran < times and (ran < LEAST or time.monotonic() < end):
+            found = self._once(ran)
+            ran += 1
+            if found:
+                wrong.append(ran)
+                operator, said = (operator, said) if said else found
+        said = f"{said}; {when(wrong, ran)}" if wrong else ""
+        return Replay(self.work.name, self.work.path, ran, len(wrong), operator, said, state)
+
+    def _once(self, number: int) -> tuple[str, str] | None:
+        """One run; the first operator that is wrong, and how."""
+        turn = number % INPUTS
+        self.x.write(self.work.inputs[turn])
+        self._poison(GARBAGE[number % 2])
+        self.recording.run()
+        found = None
+        for place, y in enumerate(self.results):
+            got, want = y.numpy(), self.wants[turn][place]
+            if found is None and want.mismatch(got) is not None:
+                before = self.wants[turn - 1][place].y if number else None
+                poison = _poisoned(got, GARBAGE[number % 2], y.dtype)
+                found = self.work.operators[place], symptom(got, want, before, poison)
+            elif want.bound is not None:  # within the bound once, and from then on the same bytes
+                self.wants[turn][place] = Expected(got)
+        return found
+
+    def _poison(self, byte: int) -> None:
+        scratch = {one.scratch for one in self.recording.steps if one.scratch is not None}
+        with self.device.operation() as before:
+            for buffer in (*(y.buffer for y in self.results), *scratch):
+                before.fill(buffer, byte * 0x01010101)
+
+
+def _poisoned(got: Array, byte: int, dtype: str) -> Array:
+    """What a result reads as that was never written. A device has uint8 moved by 128."""
+    seen = byte ^ 0x80 if dtype == "uint8" else byte
+    return np.full(got.nbytes, seen, np.uint8).view(got.dtype).reshape(got.shape)

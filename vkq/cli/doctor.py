@@ -17,8 +17,18 @@ import numpy as np
 from vkq._version import __version__
 from vkq.bench.report import shortened
 from vkq.check.compare import usable_paths
-from vkq.check.replay import TIMES, replays
-from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, folded, progress, whole
+from vkq.check.replay import SECONDS, TIMES, replays
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    columns,
+    counted,
+    device_argument,
+    folded,
+    number,
+    progress,
+    whole,
+)
 from vkq.cli.devices import measured_on, show_capabilities, show_measured
 from vkq.device import vulkan
 from vkq.device.choose import choose_device
@@ -36,9 +46,9 @@ def register(commands: Parsers) -> None:
         commands,
         "doctor",
         run,
-        "probe a device again, and replay every kind of operator; exit code 1 if any byte differs, 3 without"
-        " a device",
-        ["vkq doctor", "vkq doctor --device 1", "vkq doctor --json > report.json"],
+        "probe a device again, and replay operators of every kind, chains and large problems; exit code 1 if"
+        " any byte differs, 3 without a device",
+        ["vkq doctor", "vkq doctor --device 1 --seconds 120", "vkq doctor --json > report.json"],
     )
     device_argument(parser)
     parser.add_argument(
@@ -49,12 +59,20 @@ def register(commands: Parsers) -> None:
         help=f"runs of each operator (default: {TIMES})",
     )
     parser.add_argument(
+        "--seconds",
+        type=number(0, 86_400),
+        default=SECONDS,
+        metavar="S",
+        help=f"time for them all, about; small operators are replayed a few times at least (default:"
+        f" {SECONDS:g})",
+    )
+    parser.add_argument(
         "--json", action="store_true", help="print JSON: {versions, device, probe, path, replays, healthy}"
     )
 
 
 def run(options: argparse.Namespace) -> int:
-    report = examine(options.device, options.times)
+    report = examine(options.device, options.times, options.seconds)
     if options.json:
         print(json.dumps(report, indent=2))
     else:
@@ -62,8 +80,9 @@ def run(options: argparse.Namespace) -> int:
     return 0 if report["healthy"] else 1
 
 
-def examine(which: str | None, times: int) -> dict[str, Any]:
-    """Probes a device anew and replays every operator so many times: what `vkq doctor --json` prints."""
+def examine(which: str | None, times: int, seconds: float = SECONDS) -> dict[str, Any]:
+    """Probes a device anew and replays every operator so many times, in about so many seconds: what `vkq
+    doctor --json` prints."""
     _, capabilities = choose_device(which, probed=False)  # one that was refused is asked again
     probe = selftest.probe_again(capabilities)
     report: dict[str, Any] = {"versions": versions(), "device": capabilities.as_dict()}
@@ -75,10 +94,32 @@ def examine(which: str | None, times: int) -> dict[str, Any]:
             paths, refused = usable_paths(device)
             report |= _chosen(device) | {"paths": paths, "refused_paths": refused}
             if report["path"]:
-                for replay in progress(replays(device, paths, times), 0, "replaying"):
+                for replay in progress(replays(device, paths, times, seconds), 0, "replaying"):
                     report["replays"].append(dataclasses.asdict(replay))
     report["healthy"] = bool(report["path"]) and not any(replay["wrong"] for replay in report["replays"])
+    report["advice"] = advice(report)
     return report
+
+
+def advice(report: dict[str, Any]) -> list[str]:
+    """What to do about results that differ; nothing where none does."""
+    wrong = [replay for replay in report["replays"] if replay["wrong"]]
+    if not wrong:
+        return []
+    bad = {replay["path"] for replay in wrong}
+    good = [path for path in report["paths"] if path not in bad]
+    auto = bad & {"auto", "all", report["path"]}
+    said = []
+    if good and "all" not in bad:
+        said.append(
+            f"{', '.join(sorted(bad))}: wrong; right on this device: {', '.join(good)}. Give layers"
+            f" path={good[0]!r}"
+        )
+    if auto or not good:
+        said.append("take another device until this one is right: VKQ_DEVICE=<index or part of a name>")
+    said.append(f"look for a newer driver than {report['device']['driver']}, and run vkq doctor again")
+    said.append("attach what `vkq report` writes to an issue")
+    return said
 
 
 def versions() -> dict[str, str]:
@@ -128,11 +169,19 @@ def _show(report: dict[str, Any]) -> None:
     print()
     for case in dict.fromkeys(replay["case"] for replay in report["replays"]):
         runs = [replay for replay in report["replays"] if replay["case"] == case]
-        wrong = [
-            f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in runs if replay["wrong"]
-        ]
-        said = f"{runs[0]['times']} x {counted(len(runs), 'path')}  {'; '.join(wrong) or 'the same bytes'}  "
+        bad = [replay for replay in runs if replay["wrong"]]
+        wrong = [f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in bad]
+        least = min(replay["times"] for replay in runs)
+        said = f"{least} x {counted(len(runs), 'path')}  {'; '.join(wrong) or 'the same bytes'}  "
         print(said + shortened(case, max(20, (columns() or 200) - len(said))))
+        for replay in bad:
+            print(
+                folded(
+                    f"     {replay['path']}, {replay['state']}: {replay['operator']}: {replay['said']}", 10
+                )
+            )
+    for one in report["advice"]:
+        print(folded(f"do: {one}", 4))
     print(
         "healthy" if report["healthy"] else "NOT HEALTHY: results on this device cannot be trusted; see above"
     )

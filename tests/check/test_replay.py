@@ -1,0 +1,117 @@
+"""The replays of `vkq doctor`: each fault that is published for a driver is found on a driver that has it,
+and nothing on one that has none."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from vkq.check import replay, works
+from vkq.check.expected import Expected
+from vkq.check.symptom import symptom, when
+from vkq.runtime.device import Device
+
+from . import faulty
+
+# What the first replay that is wrong says of each fault.
+SAYS = {
+    "one workgroup in 1 of 20 runs": r"differ, rows .*in 1 of 20 runs \(14\)",
+    "a band of channels": r"differ, rows 0 to 32, channels 8 to 11;.*in every run",
+    "stale texels from the second run on": r"in \d+ of 20 runs",
+    "no write-after-read barrier": r"in every run",
+    "zeros": r"^zeros: ",
+    "the result of the run before": r"^the result of the run before: .*in every run but the first",
+    "a wrong lane index": r"^right numbers in wrong lanes: ",
+    "a shuffle off by one": r"^lanes are off by 1 ",
+    "partial writes": r"^not written: .*, rows ",
+    "wrong in the first run alone": r"in the first run alone$",
+}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few of the operators, and large ones of fewer workgroups: here a step is a submission of its own."""
+    kept = [works.REPLAYED[i] for i in (0, 2, 5, 6)]
+    monkeypatch.setattr(works, "REPLAYED", kept)
+    monkeypatch.setattr(replay, "POWER_S", 0.05)
+    monkeypatch.setattr(works, "LARGE", ("linear[M=150,K=38,N=84]/seed=31",))
+
+
+def found(device: Device, monkeypatch: pytest.MonkeyPatch, fault: str) -> tuple[list[replay.Replay], int]:
+    kind = faulty.FAULTS.get(fault, faulty.Driver)
+    with faulty.driver(device, monkeypatch, kind) as driver:
+        replayed = list(replay.replays(device, ["portable"], 20, 100.0))
+    return [one for one in replayed if one.wrong], driver.changed
+
+
+@pytest.mark.parametrize("fault", faulty.FAULTS)
+def test_each_published_fault_is_found(
+    device: Device, monkeypatch: pytest.MonkeyPatch, small: None, fault: str
+) -> None:
+    wrong, changed = found(device, monkeypatch, fault)
+    assert changed, "the fault never showed"
+    assert wrong, f"the doctor did not find {fault}, which showed {changed} times"
+    assert re.search(SAYS[fault], wrong[0].said), wrong[0].said
+    assert wrong[0].operator in wrong[0].case or wrong[0].operator in (*works.NETWORK, *works.SHARING)
+
+
+def test_a_driver_without_a_fault_raises_no_alarm(
+    device: Device, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    assert found(device, monkeypatch, "none") == ([], 0)
+
+
+def test_large_works_run_cold_loaded_and_idle(
+    any_device: Device, monkeypatch: pytest.MonkeyPatch, small: None
+) -> None:
+    monkeypatch.setattr(works, "REPLAYED", ())
+    replayed = list(replay.replays(any_device, ["portable"], 7, 100.0, texels=False))
+    large = [one for one in replayed if one.case.startswith("linear[M=150,")]
+    assert [(one.path, one.state, one.times) for one in large] == [
+        *((path, "cold", 7) for path in ("auto", "portable")),
+        *((path, state, 6) for state in ("loaded", "idle") for path in ("auto", "portable")),
+    ]
+    assert [one.case for one in replay.replays(any_device, ["portable"], 1, 0.0) if "M=150" in one.case] == []
+
+
+def test_works_that_read_texels_do(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(works, "REPLAYED", ())
+    read = []
+    for work in works.works(any_device, ()):
+        if work.path == "texels":
+            replayer = replay.Replayer(any_device, work)
+            read += [step.program for one in replayer.recording.steps for step in one.steps if step.program]
+    assert len([program for program in read if program.variant.texels]) == len(works.TEXTURED)
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        ([[0, 0, 0], [0, 0, 0]], "zeros: 6 of 6 elements"),
+        ([[1, 2, 3], [9, 9, 9]], "not written: 3 of 6 elements, rows 1, channels 0 to 2"),
+        ([[7, 7, 7], [4, 5, 6]], "the result of the run before: 3 of 6 elements, rows 0, channels 0 to 2"),
+        ([[3, 1, 2], [6, 4, 5]], "lanes are off by 1 along axis 1: 6 of 6 elements, rows 0 to 1, channels "),
+        ([[2, 1, 3], [4, 5, 6]], "right numbers in wrong lanes: 2 of 6 elements, rows 0, channels 0 to 1"),
+        ([[1, 2, 3], [4, 5, 8]], "1 of 6 elements differ, rows 1, channels 2; first at (1, 2): got 8, "),
+    ],
+)  # fmt: skip
+def test_symptoms(got: list[list[int]], says: str) -> None:
+    arrays = [
+        np.array(a, np.int8) for a in (got, [[1, 2, 3], [4, 5, 6]], np.full((2, 3), 7), np.full((2, 3), 9))
+    ]
+    assert symptom(arrays[0], Expected(arrays[1]), arrays[2], arrays[3]).startswith(says)
+
+
+def test_a_lane_of_each_word_is_named() -> None:
+    want = np.arange(64, dtype=np.int8).reshape(1, 16, 2, 2)
+    got = want.copy()
+    got[:, 2::4] += 1
+    assert "rows 0 to 3, channels 2 to 14 (lane 2 of 4);" in symptom(got, Expected(want), None, got * 0)
+
+
+def test_runs_in_words() -> None:
+    assert [when(wrong, 4) for wrong in ([1, 2, 3, 4], [1], [2, 3, 4], [2, 4])] == [
+        "in every run", "in the first run alone", "in every run but the first", "in 2 of 4 runs (2, 4)"
+    ]  # fmt: skip

@@ -1,0 +1,208 @@
+"""What `vkq doctor` replays: single operators of every kind, chains that reuse scratch memory, and problems
+of many workgroups, each with several inputs and the reference's answer to each."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..device.profiles import preferred
+from ..numerics.qparams import QParams
+from ..numerics.quantize import dequantize, quantize
+from ..ops import quantize as ops
+from ..runtime.builder import Builder
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from .cases import FLOAT
+from .catalogue import Check, check_of
+from .compare import Array, layer
+from .data import Data
+from .expected import Expected
+
+INPUTS = 3  # of each work, in turn: with fewer, a result of two runs before could pass for the right one
+# Every kind of operator, with ragged sizes: tiles are cut at every edge.
+REPLAYED = (
+    "linear[M=33,K=75,N=37]/seed=1",
+    "linear[M=33,K=75,N=37]/seed=2,x=uint8,scheme=q8ta_q8csw,wz=channel",
+    "linear[M=1,K=130,N=37]/seed=3",
+    "conv2d[N=1,IC=5,H=9,W=11,OC=6,KH=3,KW=3,padding=1]/seed=4,wz=channel",
+    "conv2d[N=2,IC=8,H=7,W=7,OC=9,KH=1,KW=1]/seed=5,act=relu",
+    "conv2d[N=1,IC=6,H=9,W=7,OC=6,KH=3,KW=3,stride=2,padding=1,groups=6]/seed=6",
+    "linear[M=33,K=75,N=37]/seed=8,scheme=dq8ca_q8csw",
+    "linear[M=33,K=75,N=37]/seed=12,scheme=q8csw,wz=channel",
+    "conv2d[N=1,IC=5,H=9,W=11,OC=18,KH=3,KW=3,padding=1]/seed=13,scheme=q8csw_f16",
+    "linear[M=33,K=96,N=37]/seed=10,scheme=q4gsw,wz=channel",
+    "linear[M=1,K=160,N=37]/seed=11,scheme=q4gsw",
+    "linear[M=5,K=96,N=37]/seed=14,scheme=q8gsw",
+    "linear[M=5,K=160,N=37]/seed=15,scheme=q4gsw_f16,wz=channel",
+    "linear[M=33,K=96,N=36]/seed=16,scheme=q8gsw_f16",
+    "linear[M=3,K=300,N=37]/seed=17,scheme=f32",
+    "conv2d[N=1,IC=6,H=9,W=11,OC=18,KH=3,KW=3,padding=1,groups=2]/seed=18,scheme=f16",
+    "conv_transpose2d[N=1,IC=6,H=5,W=7,OC=5,KH=3,KW=3,stride=2,padding=1]/seed=9",
+    "conv2d[N=1,IC=6,H=9,W=7,OC=9,KH=3,KW=2,padding=0x1x2x1,dilation=2x1,groups=3]/seed=7,scheme=q8ta_q8csw",
+)
+# A small network: every layer's result is the next one's input.
+NETWORK = (
+    "conv2d[N=1,IC=5,H=19,W=17,OC=24,KH=3,KW=3,stride=2,padding=1]/seed=21,act=relu",
+    "conv2d[N=1,IC=24,H=10,W=9,OC=24,KH=3,KW=3,padding=1,groups=24]/seed=22",
+    "conv2d[N=1,IC=24,H=10,W=9,OC=39,KH=1,KW=1]/seed=23,wz=channel",
+    "conv2d[N=1,IC=39,H=10,W=9,OC=21,KH=3,KW=3,padding=1]/seed=24",
+    "conv2d[N=1,IC=21,H=10,W=9,OC=13,KH=1,KW=1]/seed=25,scheme=q8ta_q8csw",
+)
+# Two layers of the same input, each with quantized rows in the same scratch memory: the second overwrites
+# what the first one reads.
+SHARING = ("linear[M=33,K=75,N=37]/seed=26,float_in", "linear[M=33,K=75,N=41]/seed=27,float_in")
+# Problems of many workgroups, of which published drivers get some wrong: Adreno 840 at M = 1024 to 1500
+# (pytorch/executorch#22327), Adreno at 48 -> 168, 176, 184 and 192 channels (pytorch/executorch#21938).
+LARGE = (
+    "linear[M=1500,K=384,N=384]/seed=31",
+    *(
+        f"conv2d[N=1,IC=48,H=64,W=64,OC={channels},KH=3,KW=3,padding=1]/seed=32"
+        for channels in (176, 168, 184, 192)
+    ),
+)
+TEXTURED = (REPLAYED[0], REPLAYED[2], REPLAYED[5])
+TEXELS = {"texels": True, "gemv_texels": True, "staged": None}  # kernels that read uniform texel buffers
+
+
+@dataclasses.dataclass(frozen=True)
+class Work:
+    """What is recorded once and replayed: ``call`` on a tensor that holds one of ``inputs``.
+
+    It returns the results of ``operators``, in order, and ``wants`` has the answers to each input.
+    """
+
+    name: str
+    path: str
+    operators: tuple[str, ...]
+    inputs: tuple[Array, ...]
+    wants: tuple[tuple[Expected, ...], ...]
+    call: Callable[[Tensor], list[Tensor]]
+    large: bool = False
+
+
+def works(device: Device, paths: Sequence[str], texels: bool = True) -> Iterator[Work]:
+    """Everything that is replayed, the quickest first. *texels*: kernels that read texels, too, which the
+    device may not take of itself."""
+    for name in REPLAYED:
+        yield from _single(device, name, paths)
+    if texels:
+        for name in TEXTURED:
+            for work in _single(device, name, ("auto",)):
+                yield dataclasses.replace(work, path="texels", call=partial(_by_texels, work.call))
+    yield from _casts(device)
+    for path in paths:
+        yield _network(device, path)
+        yield _network(device, path, planned=True)
+        yield _sharing(device, path)
+    for path in dict.fromkeys(("auto", *paths)):
+        for name in LARGE:
+            for work in _single(device, name, (path,)):
+                yield dataclasses.replace(work, large=True)
+
+
+def _turns(check: Check, data: Data) -> list[tuple[Data, Array]]:
+    """The operands with each input's x, and what the layer is given: the same values in other places."""
+    rng = np.random.default_rng(check.seed)
+    xs = [data.x, *(rng.permuted(data.x.reshape(-1)).reshape(data.x.shape) for _ in range(INPUTS - 1))]
+    turned = [dataclasses.replace(data, x=x) for x in xs]
+    return [(one, check.input(one)) for one in turned]
+
+
+def _single(device: Device, name: str, paths: Sequence[str]) -> Iterator[Work]:
+    check = check_of(name)
+    data = check.data()
+    turns = _turns(check, data)
+    wants = tuple((check.expected(one, given),) for one, given in turns)
+    for path in paths if check.scheme not in FLOAT else ("auto",):
+        made = layer(device, check, data, path)
+        yield Work(name, path, (name,), tuple(given for _, given in turns), wants, partial(_alone, made))
+
+
+def _by_texels(call: Callable[[Tensor], list[Tensor]], x: Tensor) -> list[Tensor]:
+    with preferred(TEXELS):
+        return call(x)
+
+
+def _alone(operator: Callable[[Tensor], Tensor], x: Tensor) -> list[Tensor]:
+    return [operator(x)]
+
+
+def _casts(device: Device) -> Iterator[Work]:
+    check = check_of(TEXTURED[0])
+    data = check.data()
+    xs = [one.x for one, _ in _turns(check, data)]
+    numbers = tuple(dequantize(x, data.x_q) * np.float32(1.01) for x in xs)
+    stored = tuple(quantize(one, data.x_q) for one in numbers)
+    for name, given, wants, call in (
+        ("quantize", numbers, stored, lambda x: ops.quantize(x, data.x_q)),
+        ("dequantize", stored, [dequantize(q, data.x_q) for q in stored],
+         lambda q: ops.dequantize(q, data.x_q)),
+    ):  # fmt: skip
+        answers = tuple((Expected(want),) for want in wants)
+        yield Work(name, "all", (name,), tuple(given), answers, partial(_alone, call))
+
+
+def _network(device: Device, path: str, planned: bool = False) -> Work:
+    """Layers one after the other; *planned*: as one plan, whose intermediate results share memory."""
+    checks = [check_of(name) for name in NETWORK]
+    datas: list[Data] = []
+    for check in reversed(checks):  # each layer gives what the next one takes
+        data = check.data()
+        if datas:
+            ratio = np.float32(datas[0].x_q.scale / data.y_q.scale)
+            data = dataclasses.replace(data, w_scale=data.w_scale * ratio, y_q=datas[0].x_q)
+        datas.insert(0, data)
+    turns = _turns(checks[0], datas[0])
+    wants = []
+    for _, x in turns:
+        answers: list[Expected] = []
+        for check, data in zip(checks, datas, strict=True):
+            answers.append(check.expected(dataclasses.replace(data, x=x), x))
+            x = answers[-1].y
+        wants.append(tuple(answers[-1:] if planned else answers))
+    layers = [layer(device, check, data, path) for check, data in zip(checks, datas, strict=True)]
+    name = f"network of {len(NETWORK)} layers" + (", one plan" if planned else "")
+    operators, call = ((name,), _planned) if planned else (NETWORK, _chained)
+    inputs = tuple(given for _, given in turns)
+    return Work(name, path, operators, inputs, tuple(wants), partial(call, layers))
+
+
+def _chained(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
+    results = []
+    for one in layers:
+        x = one(x)
+        results.append(x)
+    return results
+
+
+def _planned(layers: Sequence[Any], x: Tensor) -> list[Tensor]:
+    b = Builder(x.device)
+    value = b.input(x.spec)
+    for one in layers:
+        value = one.build(b, value)
+    plan = b.plan(value)
+    y = Tensor.of(x.device, plan.result)
+    x.device.add(plan, [x.buffer], [y.buffer])
+    return [y]
+
+
+def _sharing(device: Device, path: str) -> Work:
+    checks = [check_of(name) for name in SHARING]
+    datas = [check.data() for check in checks]
+    first = datas[0].x_q  # the second layer quantizes the same numbers to other bytes
+    other = QParams(first.scale * np.float32(1.5), -7, first.dtype)
+    ratio = np.float32(datas[1].x_q.scale / other.scale)
+    datas[1] = dataclasses.replace(datas[1], x_q=other, w_scale=datas[1].w_scale * ratio)
+    inputs = tuple(given for _, given in _turns(checks[0], datas[0]))
+    wants = tuple(
+        tuple(check.expected(data, given) for check, data in zip(checks, datas, strict=True))
+        for given in inputs
+    )
+    layers = [layer(device, check, data, path) for check, data in zip(checks, datas, strict=True)]
+    return Work("two layers that share scratch", path, SHARING, inputs, wants,
+                lambda x: [one(x) for one in layers])  # fmt: skip
