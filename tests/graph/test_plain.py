@@ -291,3 +291,27 @@ def test_a_resize_between_quantized_values_has_bytes() -> None:
     data = model(nodes, {"x": x}, {"y": FLOAT}, two=np.float32([1, 1, 2, 2]), **more)
     ops = [node.op for node in lower(read(data).at({"x": x.shape})).nodes]
     assert ops == ["quantize", "Resize", "dequantize"]
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None:
+    """With and without biases and a first state; the bound is that of sums of 12 terms, five times."""
+    steps, batch, inner, hidden = 5, 3, 7, 6
+    d, g = 2 if direction == "bidirectional" else 1, {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    constants = {"w": normal(50, d, g * hidden, inner) / 4, "r": normal(51, d, g * hidden, hidden) / 4}
+    inputs = {"x": normal(52, steps, batch, inner)}
+    names = ["x", "w", "r"]
+    for reset in (0, 1) if kind == "GRU" else (0,):
+        if reset or kind == "RNN" or direction != "forward":
+            constants["b"] = normal(53, d, 2 * g * hidden)
+            inputs["h"] = normal(54, d, batch, hidden)
+            names = ["x", "w", "r", "b", "", "h"]
+        more = {"linear_before_reset": reset} if kind == "GRU" else {}
+        results = ["y", "last"] + ["cell"] * (kind == "LSTM")
+        nodes = [helper.make_node(kind, names, results, direction=direction, hidden_size=hidden, **more)]
+        data = model(nodes, inputs, dict.fromkeys(results, FLOAT), **constants)
+        got = vkq.onnx.InferenceSession(data, device).run(None, inputs)
+        want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
+        for one, other in zip(got, want, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, indices, norms, orders, sizes
+from . import einsum, indices, norms, orders, recurrent, sizes
 from .sweep import Sweep
 from .words import Words
 
@@ -20,6 +20,9 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "Einsum": einsum.einsum,
     "GatherElements": indices.gather_elements,
     "GatherND": indices.gather_nd,
+    "GRU": recurrent.recurrent,
+    "LSTM": recurrent.recurrent,
+    "RNN": recurrent.recurrent,
     "Hardmax": orders.hardmax,
     "LRN": norms.local_response,
     "LayerNormalization": norms.layer_normalization,

@@ -1,0 +1,146 @@
+"""LSTM, GRU and RNN, step by step: the products of all inputs at once, then for each step the product of the
+state and a chain of its gates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from .words import FLOATS, Words
+
+MOST_STEPS = 512  # each is some nodes of the plan
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+ACTIVATIONS = {
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",),
+}  # fmt: skip
+ALONE = ("Sigmoid", "Tanh", "Relu", "Softsign", "Softplus")  # activations without numbers of their own
+Step = Callable[[str, list[str]], list[str]]  # (product of a step's input, state) -> the state after it
+
+
+def recurrent(w: Words) -> bool:
+    a, op = w.attributes, w.node.attributes["op"]
+    x, steps = w.node.inputs[0], w.spec(0).shape[1 if a.get("layout", 0) else 0]
+    directions = {"bidirectional": 2}.get(a.get("direction", "forward"), 1)
+    names = a.get("activations") or ACTIVATIONS[op] * directions
+    plain = not (a.get("clip") or a.get("input_forget", 0) or w.node.input(7))
+    known = plain and all(name in ALONE for name in names) and w.spec(0).dtype in FLOATS
+    if not known or not 0 < steps <= MOST_STEPS or 0 in w.spec(0).shape or not _whole(w, steps):
+        return False
+    x = w.emit("Transpose", [x], perm=(1, 0, 2)) if a.get("layout", 0) else x
+    lines, states = [], []
+    each = len(names) // directions
+    for d in range(directions):
+        backwards = d == 1 or a.get("direction") == "reverse"
+        made = _Direction(w, x, d, directions, tuple(names[d * each : (d + 1) * each]), backwards)
+        line, state = made.run()
+        lines.append(line)
+        states.append(state)
+    _results(w, lines, states)
+    return True
+
+
+def _whole(w: Words, steps: int) -> bool:
+    """Whether every line of the batch has all steps."""
+    lengths = w.given(4)
+    return not w.node.input(4) or (lengths is not None and bool((lengths == steps).all()))
+
+
+class _Direction:
+    """One direction of the operator."""
+
+    def __init__(
+        self, w: Words, x: str, d: int, count: int, activations: Sequence[str], backwards: bool
+    ):  # fmt: skip
+        self.w, self.x, self.d, self.activations, self.backwards = w, x, d, activations, backwards
+        self.op = w.node.attributes["op"]
+        self.steps, self.batch, self.inner = w.of(x).shape
+        self.hidden = w.spec(2).shape[2]
+        self.count = count
+
+    def _own(self, index: int, shape: Sequence[int]) -> str:
+        """This direction's part of an input."""
+        w, name = self.w, self.w.node.inputs[index]
+        return w.reshape(w.part(name, 0, self.d, self.d + 1) if self.count > 1 else name, shape)
+
+    def _state(self, index: int) -> str:
+        w = self.w
+        if not w.node.input(index):
+            return w.constant(np.zeros((self.batch, self.hidden)), w.of(self.x).dtype)
+        name, shape = w.node.inputs[index], (self.batch, self.hidden)
+        if not w.attributes.get("layout", 0):
+            return self._own(index, shape)
+        return w.reshape(w.part(name, 1, self.d, self.d + 1), shape)
+
+    def run(self) -> tuple[str, list[str]]:
+        """The line of hidden states, (steps, 1, batch, hidden), and the last state."""
+        w, gates = self.w, GATES[self.op] * self.hidden
+        weight = w.emit("Transpose", [self._own(1, (gates, self.inner))], perm=(1, 0))
+        self.r = w.emit("Transpose", [self._own(2, (gates, self.hidden))], perm=(1, 0))
+        products = w.emit("MatMul", [self.x, weight])
+        self.bias = ""
+        if w.node.input(3):
+            both = self._own(3, (2, gates))
+            one, two = (w.reshape(w.part(both, 0, i, i + 1), (gates,)) for i in range(2))
+            products = w.emit("Add", [products, one])
+            self.bias = two
+        state = [self._state(5)] + ([self._state(6)] if self.op == "LSTM" else [])
+        step: Step = {"LSTM": self._lstm, "GRU": self._gru, "RNN": self._rnn}[self.op]
+        line: dict[int, str] = {}
+        for t in range(self.steps)[:: -1 if self.backwards else 1]:
+            one = w.reshape(w.part(products, 0, t, t + 1), (self.batch, gates))
+            state = step(one, state)
+            line[t] = w.reshape(state[0], (1, 1, self.batch, self.hidden))
+        parts = [line[t] for t in range(self.steps)]
+        return (w.emit("Concat", parts, axis=0) if len(parts) > 1 else parts[0]), state
+
+    def _product(self, h: str) -> str:
+        y = self.w.emit("MatMul", [h, self.r])
+        return self.w.emit("Add", [y, self.bias]) if self.bias else y
+
+    def _gate(self, value: str, i: int) -> str:
+        return self.w.part(value, 1, i * self.hidden, (i + 1) * self.hidden)
+
+    def _rnn(self, x: str, state: list[str]) -> list[str]:
+        total = self.w.emit("Add", [x, self._product(state[0])])
+        return [self.w.emit(self.activations[0], [total])]
+
+    def _lstm(self, x: str, state: list[str]) -> list[str]:
+        emit, (f, g, h) = self.w.emit, self.activations
+        total = emit("Add", [x, self._product(state[0])])
+        i, o, forget = (emit(f, [self._gate(total, n)]) for n in range(3))
+        new = emit("Mul", [i, emit(g, [self._gate(total, 3)])])
+        cell = emit("Add", [emit("Mul", [forget, state[1]]), new])
+        return [emit("Mul", [o, emit(h, [cell])]), cell]
+
+    def _gru(self, x: str, state: list[str]) -> list[str]:
+        emit, (f, g), (h,) = self.w.emit, self.activations, state
+        if self.w.attributes.get("linear_before_reset", 0):
+            y = self._product(h)
+            z, r = (emit(f, [emit("Add", [self._gate(x, n), self._gate(y, n)])]) for n in range(2))
+            inner = emit("Mul", [r, self._gate(y, 2)])
+        else:
+            cut = 2 * self.hidden
+            y = emit("MatMul", [h, self.w.part(self.r, 1, 0, cut)])
+            y = emit("Add", [y, self.w.part(self.bias, 0, 0, cut)]) if self.bias else y
+            z, r = (emit(f, [emit("Add", [self._gate(x, n), self._gate(y, n)])]) for n in range(2))
+            inner = emit("MatMul", [emit("Mul", [r, h]), self.w.part(self.r, 1, cut, cut + self.hidden)])
+            last = self.w.part(self.bias, 0, cut, cut + self.hidden) if self.bias else ""
+            inner = emit("Add", [inner, last]) if last else inner
+        new = emit(g, [emit("Add", [self._gate(x, 2), inner])])
+        rest = emit("Sub", [self.w.number(1.0, z), z])
+        return [emit("Add", [emit("Mul", [rest, new]), emit("Mul", [z, h])])]
+
+
+def _results(w: Words, lines: list[str], states: list[list[str]]) -> None:
+    """Y of all steps, then the last states; the batch first with ``layout``."""
+    first = bool(w.attributes.get("layout", 0))
+    values = [w.emit("Concat", lines, axis=1) if len(lines) > 1 else lines[0]]
+    for i in range(len(states[0])):
+        batch, hidden = w.of(states[0][i]).shape
+        each = [w.reshape(state[i], (1, batch, hidden)) for state in states]
+        values.append(w.emit("Concat", each, axis=0) if len(each) > 1 else each[0])
+    for i, value in enumerate(values):
+        if i < len(w.node.outputs) and w.node.outputs[i]:
+            perm = (2, 0, 1, 3) if i == 0 else (1, 0, 2)
+            w.result(w.emit("Transpose", [value], perm=perm) if first else value, i)
