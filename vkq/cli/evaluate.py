@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
             scores = [one.judge(sample, label) for one in judges]
             wrong += int(unequal(scores[0], scores[1]).sum())
             size += scores[0].size
-    print(f"{'top-1':>10} {'top-5':>10} {'ms':>9}  model (median time of a call with arrays in and out)")
+    print(f"{'top-1':>10} {'top-5':>10} {'ms':>9}  model (ms: median of a call)")
     print(*(one.row() for one in judges), sep="\n")
     same = [f"{100 * judges[0].top.same(one.top):.2f} % as {one.name}" for one in judges[1:]]
     equal = f"all {size} scores equal" if not wrong else f"{wrong} of {size} scores differ from"

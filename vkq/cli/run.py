@@ -166,7 +166,7 @@ def compare(session: Any, feed: dict[str, Any], results: dict[str, Any], what: s
     """The same inputs through a session of ONNX Runtime's CPU provider or of LiteRT."""
     from vkq.onnx.cpu import unequal
 
-    print(f"compare {what}")
+    print(folded(f"compare {what}", 8))
     different = 0
     for name, want in zip(results, session.run(list(results), feed), strict=True):
         got = results[name]
