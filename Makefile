@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-dev libvulkan1 mesa-vulkan-drivers vulkan-validationlayers
+PACKAGES := g++ cmake ninja-build python3-venv python3-dev libvulkan-dev libfmt-dev libvulkan1 mesa-vulkan-drivers vulkan-validationlayers spirv-tools
 SWIFTSHADER := .drivers/vk_swiftshader_icd.json
 BUILD_INPUTS := pyproject.toml CMakeLists.txt $(wildcard vkq/runtime/native/*)
 

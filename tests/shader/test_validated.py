@@ -1,0 +1,66 @@
+"""Every module is valid SPIR-V for Vulkan 1.1 to a second reader, Khronos' validator; and the compiler is the
+one that the shaders were tested with."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from tests.conftest import REQUIRED
+from vkq.shader.build import modules
+from vkq.shader.catalog import catalog
+from vkq.shader.compile import spirv
+
+from . import compiler
+
+# Of extensions that Debian's validator (2023.1) is too old for: KHR_cooperative_matrix, KHR_bfloat16.
+NEWER = {"6022", "5116"}
+
+
+def said(module: bytes) -> str:
+    """What the validator says of a module; "" for a good one."""
+    ended = subprocess.run(
+        ["spirv-val", "--target-env", "vulkan1.1", "-"], input=module, capture_output=True, check=False
+    )
+    return (ended.stdout + ended.stderr).decode().strip() if ended.returncode else ""
+
+
+@pytest.fixture
+def validator() -> None:
+    if shutil.which("spirv-val") is None:
+        missing = "spirv-val is missing: apt-get install spirv-tools"
+        pytest.fail(missing) if REQUIRED else pytest.skip(missing)
+
+
+def test_every_module_is_valid_for_vulkan_1_1(validator: None) -> None:
+    bad, newer, good = {}, 0, 0
+    for first, *_ in modules(catalog().variants.values()):
+        words = said(spirv(first))
+        unknown = re.search("Invalid capability operand: ([0-9]+)$", words)
+        if unknown and unknown[1] in NEWER:
+            assert "coopmat" in first.name or "matri" in first.name, first.name
+            newer += 1
+        elif words:
+            bad[first.name] = words
+        good += not words
+    assert not bad
+    assert good > newer > 0
+
+
+def test_the_validator_refuses_a_damaged_module(validator: None) -> None:
+    module = bytearray(spirv(catalog().find("selftest__loops")))
+    assert said(bytes(module)) == ""
+    module[-4:] = bytes(4)  # OpFunctionEnd
+    assert said(bytes(module))
+
+
+def test_the_compiler_is_the_one_that_was_tested() -> None:
+    found, kept = compiler.found(), compiler.kept()
+    changed = [f"{name}: {kept.get(name)} -> {value}" for name, value in found.items() if value != kept[name]]
+    assert not changed, (
+        f"another compiler, or other SPIR-V of it ({'; '.join(changed)}): run the whole suite and `make"
+        f" mobile` with it, then {compiler.RENEW}"
+    )
