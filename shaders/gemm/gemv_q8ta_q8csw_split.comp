@@ -15,6 +15,7 @@
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
@@ -22,21 +23,12 @@ layout(constant_id = 1) const uint LOCAL_Y = 32;
 layout(constant_id = 2) const bool ROW_SUMS = false;
 layout(constant_id = 3) const uint UNROLL = 4;
 
-#if ROWS == 1 && !defined(TEXELS)
-#define XBlock int
-#define x_row(block, r) (block)
-#define X_BLOCK 4u  // words from one block to the next
-#else
-#define XBlock ivec4
-#define x_row(block, r) (block)[r]
-#define X_BLOCK 1u
-#endif
 #ifdef TEXELS
 layout(set = 0, binding = 0) uniform isamplerBuffer x;
 layout(set = 0, binding = 1) uniform isamplerBuffer w;
 layout(set = 0, binding = 2) uniform isamplerBuffer channels;
 #else
-layout(set = 0, binding = 0) readonly buffer X { XBlock x[]; };
+layout(set = 0, binding = 0) readonly buffer X { ivec4 x[]; };
 layout(set = 0, binding = 1) readonly buffer W { ivec4 w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { ivec4 channels[]; };
 #endif
@@ -47,7 +39,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #endif
 
 #define PART ivec4
-#define LONG_SUMS (ROWS + 1)
+#define MOST_ROWS 4
+#define MOST_LONG_SUMS (MOST_ROWS + 1)
 #define LONG_SUMS_IN_REGISTERS
 #include "push.glslh"
 #include "texels.glslh"
@@ -58,36 +51,45 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 #include "long_sum.glslh"
 
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
-#define X_SUM ROWS  // where the sums of x come among the long sums
-Sum4 sums[ROWS] = {}, x_sums = Sum4(0);
+#define X_SUM MOST_ROWS  // where the sums of x come among the long sums
+// Every loop over rows goes to MOST_ROWS, so that the SPIR-V compiler takes the arrays apart: some drivers
+// keep what a loop up to ROWS indexes in memory. The sums of rows that are not stored are dead code.
+Sum4 sums[MOST_ROWS] = {}, x_sums = Sum4(0);
 
-void add_block(XBlock xs, ivec4 words) {
+// The words of the rows in a block of x.
+ivec4 load_x(uint at) {
+#ifndef TEXELS
+  if (ROWS == 1) return ivec4(x[at].x, 0, 0, 0);
+#endif
+  return LOAD(x, at);
+}
+
+void add_block(ivec4 xs, ivec4 words) {
   WOperand ws[4];
   [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) {
-    XOperand xr = x_operand(x_row(xs, r));
+  [[unroll]] for (int r = 0; r < MOST_ROWS; r++) {
+    XOperand xr = x_operand(xs[r]);
     [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(xr, ws[c]);
-    x_sums[r] += lane_sum(xr);  // dropped by the compiler where SUM_ROWS is false
+    x_sums[r] += r < ROWS ? lane_sum(xr) : Sum(0);  // dropped by the compiler where SUM_ROWS is false
   }
 }
 
 void flush_sums() {
-  [[unroll]] for (int r = 0; r < ROWS; r++) flush_sum(sums[r], r);
+  [[unroll]] for (int r = 0; r < MOST_ROWS; r++) flush_sum(sums[r], r);
   flush_sum(x_sums, X_SUM);
 }
 
 // The sums of this invocation's part of k, from the blocks at x_at and w_at on. The turns of the first loop
 // are the same for all invocations, so that none is masked in it.
 void multiply(uint x_at, uint w_at) {
-  uint x_step = LOCAL_Y * X_BLOCK, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
+  uint x_step = LOCAL_Y, w_step = LOCAL_Y * p.n4, turns = p.k4 / (UNROLL * LOCAL_Y);
   uint w_steps[UNROLL];  // multiplied once and not in every turn
   [[unroll]] for (uint i = 0u; i < UNROLL; i++) w_steps[i] = i * w_step;
   for (uint turn = 1u; turn <= turns; turn++) {
-    XBlock xs[UNROLL];
-    ivec4 ws[UNROLL];
+    ivec4 xs[UNROLL], ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       ws[i] = LOAD(w, w_at + w_steps[i]);
-      xs[i] = LOAD(x, x_at + i * x_step);
+      xs[i] = load_x(x_at + i * x_step);
     }
     w_at += UNROLL * w_step;
     x_at += UNROLL * x_step;
@@ -96,7 +98,7 @@ void multiply(uint x_at, uint w_at) {
   }
   // fewer than UNROLL are left
   for (uint k = turns * UNROLL * LOCAL_Y + gl_LocalInvocationID.y; k < p.k4; k += LOCAL_Y) {
-    add_block(LOAD(x, x_at), LOAD(w, w_at));
+    add_block(load_x(x_at), LOAD(w, w_at));
     x_at += x_step;
     w_at += w_step;
   }
@@ -108,10 +110,10 @@ void main() {
   uint group = row_block / p.m4, m4 = row_block - group * p.m4;
   uint column = (tile - row_block * tiles_n) * LOCAL_X + gl_LocalInvocationID.x, c4 = group * p.n4 + column;
   uint w_column = group * p.k4 * p.n4 + min(column, p.n4 - 1u), part = gl_LocalInvocationID.y;
-  multiply((row_block * p.k4 + part) * X_BLOCK, w_column + part * p.n4);
+  multiply(row_block * p.k4 + part, w_column + part * p.n4);
 
-  ivec4 rows[ROWS], row_sums[ROWS] = {};
-  [[unroll]] for (int r = 0; r < ROWS; r++) rows[r] = total(sums[r], r);
+  ivec4 rows[MOST_ROWS], row_sums[MOST_ROWS] = {};
+  [[unroll]] for (int r = 0; r < MOST_ROWS; r++) rows[r] = total(sums[r], r);
   sum_parts(rows);
   if (SUM_ROWS) {
     row_sums[0] = total(x_sums, X_SUM);
@@ -119,7 +121,8 @@ void main() {
   }
   if (part == 0u && column < p.n4 && c4 < p.y_c4) {
     ivec4 results[4];  // rows that are not computed may hold anything
-    [[unroll]] for (int r = 0; r < 4; r++) results[r] = corrected(rows[min(r, ROWS - 1)], row_sums[0][r], c4);
+    [[unroll]] for (int r = 0; r < 4; r++)
+      results[r] = corrected(r < ROWS ? rows[r] : rows[0], row_sums[0][r], c4);
     store_block(p.first_m4 + m4, c4, results);
   }
 }

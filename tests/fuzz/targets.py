@@ -28,6 +28,7 @@ from vkq.shader import load, reflect
 from vkq.shader.catalog import catalog
 from vkq.shader.expression import Expression
 from vkq.shader.float_controls import with_float_controls
+from vkq.shader.specialize import specialized
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = Path(__file__).with_name("corpus")
@@ -133,6 +134,7 @@ def cached(data: bytes, folder: Path) -> None:
 def spirv(data: bytes, folder: Path) -> None:
     variant = catalog().find("selftest__arithmetic", test="requantize")
     allowed(lambda: with_float_controls(data, rte=True, denorm_preserve=True))
+    allowed(lambda: specialized(data, {0: 1, 3: 0}))
     found = reflect.reflect(data, {0: 8, 1: 64})
     for problem in reflect.check(variant, found):
         assert isinstance(problem, str)

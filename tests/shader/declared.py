@@ -66,10 +66,10 @@ def _closing(source: str, start: int) -> int:
 
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
     """In the place of `Programs._make`."""
-    module = code(find_compiler().compile(counted(variant, values), variant.source.name), self._capabilities)
-    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
+    spirv = find_compiler().compile(counted(variant, values), variant.source.name)
+    module = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(
-        variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), packed, subgroup_size,
+        variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), [], subgroup_size,
         variant.texels,
     )  # fmt: skip
     return Program(variant, values, native)

@@ -150,11 +150,11 @@ def _as_file(
 def _shader(program: Program, device: Device) -> FileProgram:
     variant = program.variant
     ready = compiled(variant)
-    packed = variant.pack_specialization(program.constants).items()
     return FileProgram(
-        variant.name, code(spirv(variant) if ready is None else ready, device.capabilities),
+        variant.name,
+        code(variant, spirv(variant) if ready is None else ready, program.constants, device.capabilities),
         len(variant.bindings), variant.texels, 4 * len(variant.push_constants), program.subgroup_size,
-        tuple((i, int.from_bytes(word, "little")) for i, word in packed),
+        (),
     )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from ..device.capabilities import Capabilities
 from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
+from ..shader.specialize import specialized
 from ..turns import FORKED
 
 
@@ -50,10 +51,12 @@ class Program:
         return next((c.offset for c in self.variant.push_constants if c.name == "first_group"), -1)
 
 
-def code(spirv: bytes, capabilities: Capabilities) -> bytes:
-    """The SPIR-V, with the float controls that the device offers."""
+def code(variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities) -> bytes:
+    """The SPIR-V of a variant as the driver is given it: with these specialization constants as literals, and
+    with the float controls that the device offers."""
+    packed = variant.pack_specialization(constants).items()
     return with_float_controls(
-        spirv,
+        specialized(spirv, {number: int.from_bytes(word, "little") for number, word in packed}),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
         denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
     )

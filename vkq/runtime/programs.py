@@ -105,17 +105,13 @@ class Programs:
         self._made.clear()
 
     def _make(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        packed = [
-            (i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()
-        ]
-
         ready = compiled(variant)  # here: threads would take turns with this one at each file
 
         def make() -> Any:
-            module = code(spirv(variant) if ready is None else ready, self._capabilities)
+            module = code(variant, spirv(variant) if ready is None else ready, values, self._capabilities)
             return self._context.program(
                 variant.name, module, len(variant.bindings),
-                4 * len(variant.push_constants), packed, subgroup_size, variant.texels,
+                4 * len(variant.push_constants), [], subgroup_size, variant.texels,
             )  # fmt: skip
 
         block: Together | None = getattr(self._local, "block", None)

@@ -125,23 +125,13 @@ class Compiler:
                 made.callback(getattr(lib, f"vkDestroy{kind}"), self.handle, out[0], none)
                 return out[0]
 
-            binary = code(spirv(variant), self.capabilities)
+            binary = code(variant, spirv(variant), values, self.capabilities)
             module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(binary), pCode=binary))
             layout = _layout(vk, make, variant)
-            packed = variant.pack_specialization(values)
-            words = b"".join(packed.values())
             stage = vk.VkPipelineShaderStageCreateInfo(
                 pNext=_subgroup(subgroup_size), stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module,
                 flags=vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT if subgroup_size else 0,
                 pName="main",
-                pSpecializationInfo=vk.VkSpecializationInfo(
-                    pMapEntries=[
-                        vk.VkSpecializationMapEntry(constantID=each, offset=4 * i, size=4)
-                        for i, each in enumerate(packed)
-                    ],
-                    dataSize=len(words),
-                    pData=ffi.from_buffer(words),
-                ),
             )  # fmt: skip
             flags = 0 if self._prints else CAPTURE_STATISTICS | CAPTURE_TEXT
             info = vk.VkComputePipelineCreateInfo(flags=flags, stage=stage, layout=layout)

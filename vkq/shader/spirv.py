@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from vkq.errors import CompileError
+from vkq.shader.operations import OPERATIONS
 from vkq.shader.spec import Value
 
 MAGIC = 0x07230203
@@ -25,7 +26,8 @@ OP_BOOL, OP_INT, OP_FLOAT, OP_VECTOR, OP_ARRAY, OP_RUNTIME_ARRAY, OP_STRUCT, OP_
     32,
 )
 OP_IMAGE, OP_SAMPLED_IMAGE, DIM_BUFFER, SAMPLED = 25, 27, 5, 1
-OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT = 41, 42, 43, 48, 49, 50
+OP_TRUE, OP_FALSE, OP_CONSTANT, OP_COMPOSITE = 41, 42, 43, 44
+OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT, OP_SPEC_COMPOSITE = 48, 49, 50, 51
 OP_SPEC_OP, OP_FUNCTION, OP_VARIABLE, OP_DECORATE, OP_MEMBER_DECORATE = 52, 54, 59, 71, 72
 OP_IMPORT, OP_MEMORY_MODEL, OP_EXECUTION_MODE_ID = 11, 14, 331
 OP_LOOP_MERGE, CONTROL_UNROLL = 246, 1
@@ -60,6 +62,21 @@ def parse(
     Raises:
         CompileError: the bytes are not a SPIR-V module.
     """
+    words = words_of(spirv)
+    instructions, at = [], 5
+    while at < len(words) and wanted(words[at] & 0xFFFF):
+        count = _length(words, at)
+        instructions.append(Instruction(words[at] & 0xFFFF, tuple(words[at + 1 : at + count])))
+        at += count
+    return tuple(words[:5]), instructions, words[at:]
+
+
+def words_of(spirv: bytes) -> array[int]:
+    """The words of a module, its header first, in this machine's byte order.
+
+    Raises:
+        CompileError: the bytes are not a SPIR-V module.
+    """
     if len(spirv) < 20 or len(spirv) % 4:
         raise CompileError(
             f"{len(spirv)} bytes are not SPIR-V; a module has a header of 20 and whole words of 4."
@@ -69,12 +86,19 @@ def parse(
         words.byteswap()
     if words[0] != MAGIC:
         raise CompileError(f"the module begins with 0x{words[0]:08x}; SPIR-V begins with 0x{MAGIC:08x}.")
-    instructions, at = [], 5
-    while at < len(words) and wanted(words[at] & 0xFFFF):
-        count = _length(words, at)
-        instructions.append(Instruction(words[at] & 0xFFFF, tuple(words[at + 1 : at + count])))
-        at += count
-    return tuple(words[:5]), instructions, words[at:]
+    return words
+
+
+def declarations(words: array[int], wanted: Container[int]) -> Iterator[tuple[int, int]]:
+    """(first word, length in words) of each instruction of the *wanted* opcodes above the first function."""
+    at, end = 5, len(words)
+    while at < end:
+        op, length = words[at] & 0xFFFF, words[at] >> 16
+        if op == OP_FUNCTION:
+            return
+        if op in wanted or length == 0 or at + length > end:
+            yield at, _length(words, at)
+        at += length
 
 
 def _length(words: array[int], at: int) -> int:
@@ -99,47 +123,6 @@ def assemble(header: tuple[int, ...], instructions: list[Instruction], rest: Seq
 
 _VECTOR_PREFIX = {"float": "", "int": "i", "uint": "u", "bool": "b", "float16_t": "f16", "float64_t": "d"}
 _VECTOR_PREFIX |= {f"{name}{bits}_t": f"{name[0]}{bits}" for name in ("int", "uint") for bits in (8, 16, 64)}
-
-
-def _shifted(a: int, b: int) -> int:
-    if not 0 <= b < 32:
-        raise ValueError(f"a shift by {b}")
-    return a << b
-
-
-def _truncated(a: int, b: int) -> int:
-    return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
-
-
-_OPERATIONS: dict[int, Callable[..., int]] = {  # of OpSpecConstantOp, as far as sizes are computed with them
-    113: lambda a: a,
-    114: lambda a: a,
-    128: lambda a, b: a + b,
-    130: lambda a, b: a - b,
-    132: lambda a, b: a * b,
-    134: lambda a, b: a // b,
-    135: _truncated,
-    137: lambda a, b: a % b,
-    138: lambda a, b: a - b * _truncated(a, b),
-    139: lambda a, b: a % b,
-    169: lambda condition, a, b: a if condition else b,
-    170: lambda a, b: a == b,
-    171: lambda a, b: a != b,
-    172: lambda a, b: a > b,
-    173: lambda a, b: a > b,
-    174: lambda a, b: a >= b,
-    175: lambda a, b: a >= b,
-    176: lambda a, b: a < b,
-    177: lambda a, b: a < b,
-    178: lambda a, b: a <= b,
-    179: lambda a, b: a <= b,
-    194: lambda a, b: a >> b,
-    195: lambda a, b: a >> b,
-    196: _shifted,
-    197: lambda a, b: a | b,
-    198: lambda a, b: a ^ b,
-    199: lambda a, b: a & b,
-}
 
 
 class Module:
@@ -222,8 +205,8 @@ class Module:
             return int(instruction.op in (OP_TRUE, OP_SPEC_TRUE))
         if instruction.op in (OP_CONSTANT, OP_SPEC_CONSTANT):
             return int(self.literal(instruction))
-        if instruction.op == OP_SPEC_OP and words[2] in _OPERATIONS:
-            return int(_OPERATIONS[words[2]](*(self.evaluate(operand) for operand in words[3:])))
+        if instruction.op == OP_SPEC_OP and words[2] in OPERATIONS:
+            return int(OPERATIONS[words[2]](*(self.evaluate(operand) for operand in words[3:])))
         raise CompileError(f"the SPIR-V computes a size with opcode {words[2:3]}, which vkq cannot evaluate.")
 
     def literal(self, instruction: Instruction) -> Value:

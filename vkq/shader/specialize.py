@@ -1,0 +1,116 @@
+"""A module's specialization constants as plain constants with their values.
+
+Not every driver folds specialization constants before it decides which loops to unroll and which arrays to
+keep in registers (those of SwiftShader and VideoCore do not), so vkq folds them itself: every driver compiles
+literals, and sizes need no SPIR-V modules of their own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping
+
+from vkq.errors import CompileError
+from vkq.shader.operations import OPERATIONS
+from vkq.shader.spirv import (
+    OP_BOOL,
+    OP_COMPOSITE,
+    OP_CONSTANT,
+    OP_DECORATE,
+    OP_FALSE,
+    OP_INT,
+    OP_SPEC_COMPOSITE,
+    OP_SPEC_CONSTANT,
+    OP_SPEC_FALSE,
+    OP_SPEC_OP,
+    OP_SPEC_TRUE,
+    OP_TRUE,
+    SPEC_ID,
+    declarations,
+    words_of,
+)
+
+_READ = {  # instruction -> the words that it has at least, its first one included
+    OP_DECORATE: 3, OP_INT: 4, OP_BOOL: 2, OP_TRUE: 3, OP_FALSE: 3, OP_CONSTANT: 4, OP_SPEC_TRUE: 3,
+    OP_SPEC_FALSE: 3, OP_SPEC_CONSTANT: 4, OP_SPEC_COMPOSITE: 3, OP_SPEC_OP: 4,
+}  # fmt: skip
+_SPEC_ID = array("I", [SPEC_ID])
+_SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC_CONSTANT}
+
+
+def specialized(spirv: bytes, given: Mapping[int, int]) -> bytes:
+    """The module with every specialization constant replaced by a constant: of the value in *given*
+    (``constant_id`` -> the 32 bits), else of its default. Whole numbers and bools computed from them become
+    constants, too.
+
+    Raises:
+        CompileError: the bytes are not a SPIR-V module.
+    """
+    words = words_of(spirv)
+    folding = _Folding(words, given)
+    parts, copied = [words[:5]], 5
+    for at, length in declarations(words, _READ):
+        new = folding.instruction(at, length)
+        if new is not None:
+            parts += [words[copied:at], array("I", new)]
+            copied = at + length
+    return b"".join(part.tobytes() for part in [*parts, words[copied:]])
+
+
+class _Folding:
+    """What is known of a module's constants, instruction after instruction."""
+
+    def __init__(self, words: array[int], given: Mapping[int, int]):
+        self._words, self._given = words, given
+        self._numbers: dict[int, int] = {}  # constant_id of an id
+        self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
+        self._bools: set[int] = set()  # types
+        self._values: dict[int, int] = {}  # of whole numbers and bools
+
+    def instruction(self, at: int, length: int) -> list[int] | None:
+        """What replaces the instruction at this word; None: it stays."""
+        op, operands = self._words[at] & 0xFFFF, self._words[at + 1 : at + length]
+        if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
+            raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")
+        if op == OP_DECORATE and operands[1] == SPEC_ID:
+            self._numbers[operands[0]] = operands[2]
+            return []
+        if op == OP_INT and operands[1] == 32:
+            self._signed[operands[0]] = operands[2] == 1
+        elif op == OP_BOOL:
+            self._bools.add(operands[0])
+        elif op == OP_SPEC_COMPOSITE:
+            return [length << 16 | OP_COMPOSITE, *operands]
+        elif op in _SCALARS:
+            return self._scalar(op, list(operands))
+        elif op == OP_SPEC_OP:
+            return self._computed(operands)
+        return None
+
+    def _scalar(self, op: int, operands: list[int]) -> list[int]:
+        kind, identifier, *literal = operands
+        if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # of 64 bits: none is a size
+            return [3 + len(literal) << 16 | OP_CONSTANT, *operands]
+        default = literal[0] if literal else int(op in (OP_TRUE, OP_SPEC_TRUE))
+        return self._constant(kind, identifier, self._given.get(self._numbers.get(identifier, -1), default))
+
+    def _constant(self, kind: int, identifier: int, bits: int) -> list[int]:
+        if kind in self._bools:
+            self._values[identifier] = int(bits != 0)
+            return [3 << 16 | (OP_TRUE if bits else OP_FALSE), kind, identifier]
+        if kind in self._signed:
+            self._values[identifier] = bits - (bits >> 31 << 32) if self._signed[kind] else bits
+        return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
+
+    def _computed(self, operands: array[int]) -> list[int] | None:
+        """A computed constant; None where it is no scalar, or has no value: a division by zero stands in a
+        branch that is not taken."""
+        kind, identifier, operation, *arguments = operands
+        compute = OPERATIONS.get(operation)
+        if compute is None or not (kind in self._signed or kind in self._bools):
+            return None
+        try:
+            value = compute(*(self._values[argument] for argument in arguments))
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+        return self._constant(kind, identifier, int(value) & 0xFFFFFFFF)
