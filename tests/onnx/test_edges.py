@@ -18,6 +18,7 @@ import vkq.onnx
 from vkq.onnx.cpu import cpu_session
 from vkq.onnx.fallback import FallbackWarning
 
+from .networks import onnxruntime_results
 from .test_operators import MICROSOFT, around, bytes_of, check, model, q
 
 
@@ -267,3 +268,30 @@ def test_scales_of_rows_of_square_matrices(any_device: vkq.Device) -> None:
     real = real @ ((b - points[::-1].astype(float)) * (scales / 8))
     want = np.clip(np.rint(real / (scales[:, None] * 16)) + points[:, None], 0, 255)
     np.testing.assert_array_equal(got, want)
+
+
+def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
+    """As PT2E writes it: rounded to the scale of the sums, which explain says; an int32 bias is as it is."""
+    rng = np.random.default_rng(2)
+    x = rng.normal(0, 1, (1, 3, 5, 6)).astype(np.float32)
+    constants = q("x", 0.02, 131, "uint8") | q("y", 0.05, 123, "uint8")
+    constants |= {"w": rng.integers(-127, 128, (4, 3, 3, 3)).astype(np.int8), "ws": np.float32(0.01)}
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"]),
+        helper.make_node("DequantizeLinear", ["xq", "xs", "xz"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"]),
+        helper.make_node("Conv", ["xd", "wd", "b"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "ys", "yz"], ["yq"]),
+        helper.make_node("DequantizeLinear", ["yq", "ys", "yz"], ["y"]),
+    ]
+    whole = {"bq": np.int32([7, -900, 0, 41]), "bs": np.float32(np.float32(0.02) * np.float32(0.01))}
+    given = helper.make_node("DequantizeLinear", ["bq", "bs"], ["b"])
+    real = {"b": np.float32([0.1, -0.37, 0, 2.5])}
+    for data, told in (
+        (many(nodes, constants | real, x, ["y"]), True),
+        (many([given, *nodes], constants | whole, x, ["y"]), False),
+    ):
+        session = vkq.onnx.InferenceSession(data, any_device)
+        assert ("its float bias is rounded" in str(session.explain())) == told
+        (got,), (want,) = session.run(None, {"x": x}), onnxruntime_results(data, {"x": x})
+        np.testing.assert_array_equal(got, want)

@@ -15,6 +15,8 @@ from .reader import Model
 from .shared import Layers
 from .whole import Whole
 
+ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
+
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
@@ -119,7 +121,8 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
         if layer is not None and hasattr(layer, "explain"):
             told = layer.explain(executable.graph.specs[node.inputs[0]].shape)
             method = f"{told.method}: {told.method_reason}" if told.method else ""
-            why = "; ".join(filter(None, (f"path {told.path}: {told.reason}", method, told.wrapping)))
+            bias = ROUNDED if node.attributes.get("float_bias") else ""
+            why = "; ".join(filter(None, (f"path {told.path}: {told.reason}", method, told.wrapping, bias)))
         spec = str(executable.graph.specs[node.outputs[0]])
         rows.append(NodeRow(node.source, node.label, spec, "device", why, names))
     weights = sum(array.nbytes for array in executable.graph.constants.values())

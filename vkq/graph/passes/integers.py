@@ -124,6 +124,7 @@ def _requantized(sweep: Sweep, node: Node, made: Node, q: QParams) -> bool:
             except ArgumentError:
                 return False
             inputs[2] = sweep.constant(rounded, f"{inputs[2]}/int32")
+            attributes["float_bias"] = True
     if made.op == "softmax":
         attributes["onnxruntime"] = True
     sweep.emit(made.op, inputs, node.outputs[0], made.source, **{**attributes, "y": q})
