@@ -1,4 +1,5 @@
-"""``vkq report``: one HTML file about this machine to attach to an issue; the same as JSON stands inside."""
+"""``vkq report``: one HTML file about a device to attach to an issue; the same as JSON stands inside. Neither
+names a user, a host, a folder or a unit of the device."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from vkq.bench.timer import Settings
 from vkq.check.catalogue import random_checks
 from vkq.cli import bench, check, devices, doctor
 from vkq.cli.common import Parsers, add_command, device_argument, number, output_file, status_line, whole
+from vkq.cli.private import without_private
 from vkq.errors import ArgumentError
 from vkq.runtime.device import Device
 
@@ -48,7 +50,11 @@ def register(commands: Parsers) -> None:
         "report",
         run,
         "write one HTML file about a device to attach to an issue: what it can do, is it right, how fast",
-        ["vkq report -o report.html", "vkq report -o phone.html --device 0 --count 200 --list mobilenet_v2"],
+        [
+            "vkq report -o report.html",
+            "vkq report --json > phone.json",
+            "vkq report -o phone.html --device 0 --count 200 --list mobilenet_v2",
+        ],
     )
     parser.add_argument(
         "-o", "--output", type=output_file, default="vkq-report.html", metavar="FILE.html",
@@ -64,6 +70,7 @@ def register(commands: Parsers) -> None:
         "--time", type=number(0, 3600, above=True), default=2.0, metavar="S",
         help="seconds for a case and clock, at most (default: 2)",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the JSON alone, and write no file")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,7 +88,11 @@ def run(options: argparse.Namespace) -> int:
         found["check"] = {"summary": summary, "mismatches": [dataclasses.asdict(one) for one in mismatches]}
         result = _measured(device, options, chosen)
     found["bench"] = json.loads(result.to_json())
+    found, result.device = without_private(found), without_private(result.device)
     good = found["doctor"]["healthy"] and not mismatches and not result.mismatches
+    if options.json:
+        print(json.dumps(found))
+        return 0 if good else 1
     page = _page(found, result, [case.name for case in chosen], good)
     with files.output(options.output) as file:
         file.write_text(page, encoding="utf-8")
@@ -96,7 +107,8 @@ def _measured(device: Device, options: argparse.Namespace, chosen: list[Any]) ->
     )  # fmt: skip
     begin = time.perf_counter()
     with status_line() as status:
-        result = bench.empty(device, request, shlex.join(["vkq", *options.argv]), status)
+        command = without_private(shlex.join(["vkq", *options.argv]))
+        result = bench.empty(device, request, command, status)
         runner = Runner(device, request, result, status)
         for case in chosen:
             runner.run(case)
