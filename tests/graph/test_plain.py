@@ -315,3 +315,16 @@ def test_recurrent_layers(device: vkq.Device, kind: str, direction: str) -> None
         want = ort.InferenceSession(data.SerializeToString()).run(None, inputs)
         for one, other in zip(got, want, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+@pytest.mark.parametrize("padding", ["zeros", "border"])
+def test_grids(device: vkq.Device, mode: str, padding: str) -> None:
+    """Places inside, beyond and on the borders, of images that are no squares."""
+    x, grid = normal(60, 2, 3, 5, 7), normal(61, 2, 4, 9, 2) / 2
+    for align in (0, 1):
+        nodes = [op("GridSample", "x grid", "y", mode=mode, padding_mode=padding, align_corners=align)]
+        data = model(nodes, {"x": x, "grid": grid}, {"y": FLOAT})
+        (got,) = compared(device, data, {"x": x, "grid": grid})
+        (want,) = ort.InferenceSession(data.SerializeToString()).run(None, {"x": x, "grid": grid})
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

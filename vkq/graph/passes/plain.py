@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, indices, norms, orders, recurrent, sizes
+from . import einsum, grids, indices, norms, orders, recurrent, sizes
 from .sweep import Sweep
 from .words import Words
 
@@ -23,6 +23,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "GRU": recurrent.recurrent,
     "LSTM": recurrent.recurrent,
     "RNN": recurrent.recurrent,
+    "GridSample": grids.grid_sample,
     "Hardmax": orders.hardmax,
     "LRN": norms.local_response,
     "LayerNormalization": norms.layer_normalization,
