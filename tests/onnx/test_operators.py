@@ -373,7 +373,7 @@ def test_every_rule_is_an_operator_of_onnx() -> None:
             onnx.defs.get_schema(op, 27, domain)
         except onnx.defs.SchemaError:
             unknown.append((domain, op))
-    assert {domain for domain, _ in unknown} <= {MICROSOFT}
+    assert [op for domain, op in unknown if domain != MICROSOFT] == ["SimplifiedLayerNormalization"]
 
 
 @pytest.mark.parametrize("number", [-0.02, 0.0, 1e-40])

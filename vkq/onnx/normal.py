@@ -24,10 +24,12 @@ def norm(square: bool, root: bool) -> Spelling:
     return rule
 
 
-def _normal(reading: Reading, node: Node, x: str, axis: int, function: str = "normalize") -> str:
+def normal(
+    reading: Reading, node: Node, x: str, axis: int, function: str = "normalize", otherwise: float = 1e-5
+) -> str:
     """x without its mean and over its deviation (normalize_root: over the root of its mean square), along the
-    axes from *axis* on."""
-    epsilon = float(np.float32(node.attributes.get("epsilon", 1e-5)))
+    axes from *axis* on. *otherwise*: epsilon where the model gives none."""
+    epsilon = float(np.float32(node.attributes.get("epsilon", otherwise)))
     return reading.emit(node, "Normalization", [x], function=function, axis=axis, epsilon=epsilon)
 
 
@@ -40,9 +42,9 @@ def layer_normalization(reading: Reading, node: Node) -> None:
     x, bias = node.inputs[0], node.input(2)
     wide = reading.emit(node, "Cast", [x], to="float32") if node.attributes.get("stash_type", 1) else x
     function = "normalize" if node.op == "LayerNormalization" else "normalize_root"
-    normal = _normal(reading, node, wide, int(node.attributes.get("axis", -1)), function)
-    normal = reading.emit(node, "CastLike", [normal, x]) if wide != x else normal
-    scaled = reading.emit(node, "Mul", [normal, node.inputs[1]], "" if bias else node.outputs[0])
+    y = normal(reading, node, wide, int(node.attributes.get("axis", -1)), function)
+    y = reading.emit(node, "CastLike", [y, x]) if wide != x else y
+    scaled = reading.emit(node, "Mul", [y, node.inputs[1]], "" if bias else node.outputs[0])
     if bias:
         reading.emit(node, "Add", [scaled, bias], node.outputs[0])
 
@@ -50,8 +52,8 @@ def layer_normalization(reading: Reading, node: Node) -> None:
 def instance_normalization(reading: Reading, node: Node) -> None:
     """Each channel of each image by itself: its pixels as one axis."""
     flat = reading.constant(np.array([0, 0, -1]), f"{node.outputs[0]}/flat")
-    normal = _normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
-    _scaled(reading, node, normal)
+    y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
+    _scaled(reading, node, y)
 
 
 def group_normalization(reading: Reading, node: Node) -> None:
@@ -59,22 +61,22 @@ def group_normalization(reading: Reading, node: Node) -> None:
     group's)."""
     groups = int(node.attributes["num_groups"])
     flat = reading.constant(np.array([0, groups, -1]), f"{node.outputs[0]}/flat")
-    normal = _normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
+    y = normal(reading, node, reading.emit(node, "Reshape", [node.inputs[0], flat]), -1)
     scale = reading.constants.get(node.inputs[1])
     if reading.opset >= 21 and scale is None:
         shape = reading.emit(node, "Shape", node.inputs[:1], start=0, end=2)
         rest = reading.constant(np.array([-1]), f"{node.outputs[0]}/rest")
-        normal = reading.emit(node, "Reshape", [normal, reading.emit(node, "Concat", [shape, rest], axis=0)])
+        y = reading.emit(node, "Reshape", [y, reading.emit(node, "Concat", [shape, rest], axis=0)])
     elif reading.opset >= 21 and scale is not None:
         channels = reading.constant(np.array([0, scale.size, -1]), f"{node.outputs[0]}/channels")
-        normal = reading.emit(node, "Reshape", [normal, channels])
-    _scaled(reading, node, normal)
+        y = reading.emit(node, "Reshape", [y, channels])
+    _scaled(reading, node, y)
 
 
-def _scaled(reading: Reading, node: Node, normal: str) -> None:
+def _scaled(reading: Reading, node: Node, y: str) -> None:
     """Times scale, plus bias, of (N, C, pixels); in the shape of x."""
     last = reading.constant(np.array([1]), f"{node.outputs[0]}/last")
     scale, bias = (reading.emit(node, "Unsqueeze", [name, last]) for name in node.inputs[1:3])
-    y = reading.emit(node, "Add", [reading.emit(node, "Mul", [normal, scale]), bias])
+    y = reading.emit(node, "Add", [reading.emit(node, "Mul", [y, scale]), bias])
     shape = reading.emit(node, "Shape", node.inputs[:1])
     reading.emit(node, "Reshape", [y, shape], node.outputs[0], allowzero=1)

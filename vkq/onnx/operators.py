@@ -16,6 +16,13 @@ from ..graph.graph import Array, Node
 from ..graph.operators import elementwise, movement, number, scatter
 from .attributes import check_attributes
 from .foreign import unknown
+from .fused import (
+    dynamic_quantize_matmul,
+    fused_matmul,
+    gelu,
+    matmul_integer_to_float,
+    skip_normalization,
+)
 from .normal import group_normalization, instance_normalization, layer_normalization, norm
 from .reading import Reading, Spelling, attributes_as_inputs
 
@@ -237,6 +244,7 @@ _ONNX: dict[str, Spelling] = {
     "BatchNormalization": _normalization,
     "LayerNormalization": layer_normalization,
     "RMSNormalization": layer_normalization,
+    "SimplifiedLayerNormalization": layer_normalization,  # ONNX Runtime's, in ONNX's domain
     "InstanceNormalization": instance_normalization,
     "GroupNormalization": group_normalization,
     "ReduceL1": norm(square=False, root=False),
@@ -262,6 +270,13 @@ _MICROSOFT: dict[str, Spelling] = {
     "Gelu": _as_it_is,
     "QuickGelu": _as_it_is,
     "MatMulNBits": _as_it_is,
+    "BiasGelu": gelu("none"),
+    "FastGelu": gelu("tanh"),
+    "SkipLayerNormalization": skip_normalization(root=False),
+    "SkipSimplifiedLayerNormalization": skip_normalization(root=True),
+    "FusedMatMul": fused_matmul,
+    "MatMulIntegerToFloat": matmul_integer_to_float,
+    "DynamicQuantizeMatMul": dynamic_quantize_matmul,
 }
 RULES: dict[tuple[str, str], Spelling] = {
     **{("", op): rule for op, rule in _ONNX.items()},

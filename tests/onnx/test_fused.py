@@ -1,0 +1,147 @@
+"""Operators of com.microsoft into which ONNX Runtime's optimizer fuses transformers, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from tests.onnx.test_operators import MICROSOFT, bytes_of, model
+from vkq.onnx.cpu import cpu_session
+
+Arrays = dict[str, Any]
+
+
+def normal(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).normal(0.2, 1, shape).astype(np.float32)
+
+
+def both(
+    device: vkq.Device, op: str, fed: Arrays, constants: Arrays, names: str, results: str = "y", **a: Any
+) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Pairs of vkq's results and ONNX Runtime's. *names* and *results* have a letter each; "-" is none."""
+    inputs, outputs = (["" if name == "-" else name for name in text] for text in (names, results))
+    domain = "" if op.startswith("Simplified") else MICROSOFT
+    proto = onnx.ModelProto.FromString(
+        model([helper.make_node(op, inputs, outputs, domain=domain, **a)], fed, constants, "float32")
+    )
+    for name in filter(None, outputs[1:]):
+        proto.graph.output.append(helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    data = proto.SerializeToString()
+    session = vkq.onnx.InferenceSession(data, device)
+    pairs = list(zip(session.run(None, fed), cpu_session(data, "comparing").run(None, fed), strict=True))
+    assert all(got.shape == want.shape and got.dtype == want.dtype for got, want in pairs)
+    return pairs
+
+
+@pytest.mark.parametrize("names", ["xsgbc", "xsgb", "xsg-c", "xtg"])
+@pytest.mark.parametrize("results", ["y", "y--z"])
+def test_skip_layer_normalization(device: vkq.Device, names: str, results: str) -> None:
+    """2e-6 for numbers of size 1, as LayerNormalization; the sum is of at most two additions. t is the same
+    for all of the batch."""
+    fed = {"x": normal(2, 5, 37), **{k: normal(2, 5, 37, seed=1) for k in "s" if k in names}}
+    fed |= {k: normal(1, 5, 37, seed=1) for k in "t" if k in names}
+    constants = {name: normal(37, seed=i) for i, name in enumerate("gbc", 2)}
+    (y, want), *rest = both(device, "SkipLayerNormalization", fed, constants, names, results, epsilon=1e-5)
+    np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
+    for total, other in rest:
+        np.testing.assert_allclose(total, other, rtol=0, atol=2 * 8 * 2**-24)
+
+
+@pytest.mark.parametrize("names", ["xsgc", "xsg"])
+def test_skip_simplified_layer_normalization(device: vkq.Device, names: str) -> None:
+    fed = {"x": normal(2, 5, 37), "s": normal(2, 5, 37, seed=1)}
+    constants = {name: normal(37, seed=i) for i, name in enumerate("gc", 2)}
+    (y, want), (total, other) = both(
+        device, "SkipSimplifiedLayerNormalization", fed, constants, names, "y--z"
+    )
+    np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
+    np.testing.assert_allclose(total, other, rtol=0, atol=2 * 8 * 2**-24)
+
+
+def test_skip_normalization_of_halves(device: vkq.Device) -> None:
+    """Computed in float32: a half of difference at most, 8e-6 beside a tie."""
+    fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}
+    constants = {name: normal(37, seed=i).astype(np.float16) for i, name in enumerate("gbc", 2)}
+    node = helper.make_node("SkipLayerNormalization", list("xsgbc"), ["y"], domain=MICROSOFT)
+    data = model([node], fed, constants, "float16")
+    got = vkq.onnx.InferenceSession(data, device).run(None, fed)[0]
+    want = cpu_session(data, "comparing").run(None, fed)[0]
+    assert got.dtype == want.dtype == np.float16
+    np.testing.assert_allclose(got.astype(np.float32), want.astype(np.float32), rtol=2**-10, atol=2e-5)
+
+
+def test_what_is_left_to_the_fallback(any_device: vkq.Device) -> None:
+    """Means as results, batches that are not in front."""
+    fed, constants = {"x": normal(2, 5, 37), "s": normal(2, 5, 37, seed=1)}, {"g": normal(37)}
+    for op, names, results, a in (
+        ("SkipLayerNormalization", ["x", "s", "g"], ["y", "m"], {}),
+        ("FusedMatMul", ["x", "s"], ["y"], {"transBatchA": 1, "transBatchB": 1, "transB": 1}),
+    ):
+        node = helper.make_node(op, names, results, domain=MICROSOFT, **a)
+        data = model([node], fed, constants, "float32")
+        with pytest.raises(vkq.UnsupportedModelError, match="1 of 1 "):
+            vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_missing_inputs_are_refused(any_device: vkq.Device) -> None:
+    for op in ("SkipLayerNormalization", "MatMulIntegerToFloat", "DynamicQuantizeMatMul", "FusedMatMul"):
+        node = helper.make_node(op, ["x"], ["y"], domain=MICROSOFT)
+        data = model([node], {"x": normal(3, 4)}, {}, "float32")
+        with pytest.raises(vkq.ModelError):
+            vkq.onnx.InferenceSession(data, any_device)
+
+
+def test_simplified_layer_normalization(device: vkq.Device) -> None:
+    """ONNX Runtime's older name of RMSNormalization."""
+    fed, a = {"x": normal(2, 5, 37)}, {"axis": -1, "epsilon": 1e-5, "stash_type": 1}
+    ((y, want),) = both(device, "SimplifiedLayerNormalization", fed, {"g": normal(37)}, "xg", **a)
+    np.testing.assert_allclose(y, want, rtol=0, atol=8e-6)
+
+
+@pytest.mark.parametrize(("op", "names"), [("BiasGelu", "xb"), ("FastGelu", "xb"), ("FastGelu", "x")])
+def test_gelu(device: vkq.Device, op: str, names: str) -> None:
+    """ONNX Runtime's tanh and erf are within a few ulps of the real ones, for sums of size 4."""
+    fed = {"x": 2 * normal(3, 5, 37)}
+    ((y, want),) = both(device, op, fed, {"b": normal(37, seed=1)}, names)
+    np.testing.assert_allclose(y, want, rtol=0, atol=4e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("second", [0, 1])
+@pytest.mark.parametrize("constant", [False, True])
+def test_fused_matmul(device: vkq.Device, first: int, second: int, constant: bool) -> None:
+    """Each sum of K products is within (K + 4) units of its magnitudes, in vkq and in ONNX Runtime."""
+    a, b = normal(2, 3, 5, 37), normal(37, 7, seed=1) if constant else normal(2, 3, 37, 7, seed=1)
+    bound = 2 * (37 + 4) * 2**-24 * 0.3 * (np.abs(a) @ np.abs(b))
+    fed = {"a": np.ascontiguousarray(np.swapaxes(a, -1, -2)) if first else a}
+    other = {"b": np.ascontiguousarray(np.swapaxes(b, -1, -2)) if second else b}
+    fed, constants = (fed, other) if constant else (fed | other, {})
+    options = {"alpha": 0.3, "transA": first, "transB": second}
+    ((y, want),) = both(device, "FusedMatMul", fed, constants, "ab", **options)
+    assert (np.abs(y - want) <= bound).all()
+
+
+@pytest.mark.parametrize("names", ["abstpqc", "abstp", "abst--c"])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_matmul_integer_to_float(device: vkq.Device, names: str, dtype: str) -> None:
+    """The sums are exact; then a product of scales, a product and a sum are rounded."""
+    fed = {"a": bytes_of((2, 5, 37), "uint8")}
+    constants = {"b": bytes_of((37, 7), dtype, 1), "s": np.float32(0.02), "t": np.abs(normal(7)) / 50}
+    constants |= {"p": np.uint8(120), "q": np.full(7, 3, dtype), "c": normal(7, seed=2)}
+    ((y, want),) = both(device, "MatMulIntegerToFloat", fed, constants, names)
+    np.testing.assert_allclose(y, want, rtol=4 * 2**-24, atol=4e-6)
+
+
+@pytest.mark.parametrize("names", ["abtqc", "abtq", "abt-c"])
+def test_dynamic_quantize_matmul(device: vkq.Device, names: str) -> None:
+    fed = {"a": normal(2, 5, 37)}
+    constants = {"b": bytes_of((37, 7), "int8", 1), "t": np.abs(normal(7)) / 50}
+    constants |= {"q": np.zeros(7, np.int8), "c": normal(7, seed=2)}
+    ((y, want),) = both(device, "DynamicQuantizeMatMul", fed, constants, names)
+    np.testing.assert_allclose(y, want, rtol=4 * 2**-24, atol=4e-6)

@@ -1,0 +1,112 @@
+"""Operators of com.microsoft into which ONNX Runtime's optimizer fuses transformers, in the nodes that it
+fused (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..graph.graph import Node
+from .foreign import unknown
+from .normal import normal
+from .reading import Reading, Spelling
+
+EPSILON = 1e-12  # of the fused normalizations, where the model gives none
+
+
+def _cast(reading: Reading, node: Node, x: str) -> str:
+    return reading.emit(node, "Cast", [x], to="float32")
+
+
+def _summed(reading: Reading, node: Node, names: Sequence[str]) -> str:
+    """In float32, from left to right; "" is none."""
+    total, *rest = (_cast(reading, node, name) for name in names if name)
+    for one in rest:
+        total = reading.emit(node, "Add", [total, one])
+    return total
+
+
+def _scaled(reading: Reading, node: Node, total: str, like: str, scale: str, bias: str, root: bool) -> None:
+    """The first result: *total* normalized along its last axis, times scale, plus bias, in the type of
+    *like*."""
+    function = "normalize_root" if root else "normalize"
+    y = normal(reading, node, total, -1, function, EPSILON)
+    y = reading.emit(node, "Mul", [y, _cast(reading, node, scale)])
+    if bias:
+        y = reading.emit(node, "Add", [y, _cast(reading, node, bias)])
+    reading.emit(node, "CastLike", [y, like], node.outputs[0])
+
+
+def _unread(reading: Reading, node: Node, why: str) -> None:
+    reading.nodes.append(unknown(node, "com.microsoft", reading.opset, why))
+
+
+def skip_normalization(root: bool) -> Spelling:
+    """x + skip (+ bias), normalized; the sum is the fourth result. All in float32, whatever the type of x."""
+
+    def rule(reading: Reading, node: Node) -> None:
+        x, skip, scale = node.inputs[:3]
+        outputs = (*node.outputs, "", "", "")
+        if any(outputs[1:3]):
+            _unread(reading, node, "its mean and deviation are results")
+            return
+        bias, own = ("", node.input(3)) if root else (node.input(3), node.input(4))
+        total = _summed(reading, node, (x, skip, own))
+        if outputs[3]:
+            reading.emit(node, "CastLike", [total, x], outputs[3])
+        _scaled(reading, node, total, x, scale, bias, root)
+
+    return rule
+
+
+def gelu(approximate: str) -> Spelling:
+    """Gelu of x (+ bias): BiasGelu, FastGelu."""
+
+    def rule(reading: Reading, node: Node) -> None:
+        x, bias = node.inputs[0], node.input(1)
+        total = reading.emit(node, "Add", [x, bias]) if bias else x
+        reading.emit(node, "Gelu", [total], node.outputs[0], approximate=approximate)
+
+    return rule
+
+
+def matmul_integer_to_float(reading: Reading, node: Node) -> None:
+    """a, b, their scales, their zero points, a bias."""
+    a, b, *scales = node.inputs[:4]
+    _real_product(reading, node, (a, b, node.input(4), node.input(5)), scales, node.input(6))
+
+
+def dynamic_quantize_matmul(reading: Reading, node: Node) -> None:
+    """a, b, the scale and zero point of b, a bias: a is quantized by its own range to uint8."""
+    names = tuple(reading.fresh(f"{node.outputs[0]}/{part}") for part in ("quantized", "scale", "zero_point"))
+    reading.nodes.append(Node("DynamicQuantizeLinear", node.inputs[:1], names, {}, node.source))
+    operands = (names[0], node.inputs[1], names[2], node.input(3))
+    _real_product(reading, node, operands, [names[1], node.inputs[2]], node.input(4))
+
+
+def _real_product(
+    reading: Reading, node: Node, operands: Sequence[str], scales: Sequence[str], bias: str
+) -> None:
+    """The exact int32 product of a and b (with their zero points), times the product of both scales."""
+    sums = _cast(reading, node, reading.emit(node, "MatMulInteger", operands))
+    scale = reading.emit(node, "Mul", scales)
+    result = reading.emit(node, "Mul", [sums, scale], "" if bias else node.outputs[0])
+    if bias:
+        reading.emit(node, "Add", [result, bias], node.outputs[0])
+
+
+def fused_matmul(reading: Reading, node: Node) -> None:
+    """alpha * a @ b, either with its last two axes exchanged."""
+    a = node.attributes
+    if a.get("transBatchA", 0) or a.get("transBatchB", 0):
+        _unread(reading, node, "its batch is not in front")
+        return
+    if a.get("transA", 0) or a.get("transB", 0):
+        left, right = ("...km" if a.get("transA", 0) else "...mk", "...nk" if a.get("transB", 0) else "...kn")
+        product = reading.emit(node, "Einsum", node.inputs, equation=f"{left},{right}->...mn")
+    else:
+        product = reading.emit(node, "MatMul", node.inputs)
+    alpha = reading.constant(np.float32(a.get("alpha", 1.0)), f"{node.outputs[0]}/alpha")
+    factor = reading.emit(node, "CastLike", [alpha, node.inputs[0]])
+    reading.emit(node, "Mul", [product, factor], node.outputs[0])
