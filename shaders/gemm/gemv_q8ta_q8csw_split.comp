@@ -53,24 +53,17 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 const bool SUM_ROWS = ROW_SUMS || DOT == DOT_U8U8;
 #define X_SUM MOST_ROWS  // where the sums of x come among the long sums
 // Every loop over rows goes to MOST_ROWS, so that the SPIR-V compiler takes the arrays apart: some drivers
-// keep what a loop up to ROWS indexes in memory. The sums of rows that are not stored are dead code.
+// keep what a loop up to ROWS indexes in memory. Nothing is added to the sums beyond ROWS.
 Sum4 sums[MOST_ROWS] = {}, x_sums = Sum4(0);
-
-// The words of the rows in a block of x.
-ivec4 load_x(uint at) {
-#ifndef TEXELS
-  if (ROWS == 1) return ivec4(x[at].x, 0, 0, 0);
-#endif
-  return LOAD(x, at);
-}
 
 void add_block(ivec4 xs, ivec4 words) {
   WOperand ws[4];
   [[unroll]] for (int c = 0; c < 4; c++) ws[c] = w_operand(words[c]);
   [[unroll]] for (int r = 0; r < MOST_ROWS; r++) {
     XOperand xr = x_operand(xs[r]);
-    [[unroll]] for (int c = 0; c < 4; c++) sums[r][c] += dot4x8(xr, ws[c]);
-    x_sums[r] += r < ROWS ? lane_sum(xr) : Sum(0);  // dropped by the compiler where SUM_ROWS is false
+    [[unroll]] for (int c = 0; c < 4; c++)
+      if (r < ROWS) sums[r][c] += dot4x8(xr, ws[c]);
+    if (r < ROWS) x_sums[r] += lane_sum(xr);  // dropped by the compiler where SUM_ROWS is false
   }
 }
 
@@ -86,19 +79,26 @@ void multiply(uint x_at, uint w_at) {
   uint w_steps[UNROLL];  // multiplied once and not in every turn
   [[unroll]] for (uint i = 0u; i < UNROLL; i++) w_steps[i] = i * w_step;
   for (uint turn = 1u; turn <= turns; turn++) {
+    int x_words[UNROLL];  // of one row its own words alone are read
     ivec4 xs[UNROLL], ws[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
       ws[i] = LOAD(w, w_at + w_steps[i]);
-      xs[i] = load_x(x_at + i * x_step);
+      if (ROWS == 1) x_words[i] = LOAD(x, x_at + i * x_step).x;
+      else xs[i] = LOAD(x, x_at + i * x_step);
     }
     w_at += UNROLL * w_step;
     x_at += UNROLL * x_step;
-    [[unroll]] for (uint i = 0u; i < UNROLL; i++) add_block(xs[i], ws[i]);
+    [[unroll]] for (uint i = 0u; i < UNROLL; i++) {
+      ivec4 block;
+      if (ROWS == 1) block = ivec4(x_words[i], 0, 0, 0);
+      else block = xs[i];
+      add_block(block, ws[i]);
+    }
     if (LONG_K && turn % (WORDS_PER_FLUSH / UNROLL - 1u) == 0u) flush_sums();
   }
   // fewer than UNROLL are left
   for (uint k = turns * UNROLL * LOCAL_Y + gl_LocalInvocationID.y; k < p.k4; k += LOCAL_Y) {
-    add_block(load_x(x_at), LOAD(w, w_at));
+    add_block(LOAD(x, x_at), LOAD(w, w_at));
     x_at += x_step;
     w_at += w_step;
   }
