@@ -9,6 +9,9 @@ from ..graph.graph import Array
 BINS = 8192  # over [-limit, limit]: a one-sided range that fills a quarter still has 8 in each of 256 steps
 
 
+CHUNK = 1 << 20  # numbers that are looked at together, so that copies of large values stay small
+
+
 class Histogram:
     """Counts of a tensor's numbers over ``[-limit, limit]``, whose limit doubles when a number lies outside.
 
@@ -25,7 +28,11 @@ class Histogram:
         self.counts = np.zeros(BINS)
 
     def add(self, array: Array) -> None:
-        values = array.reshape(-1)
+        flat = array.reshape(-1)
+        for at in range(0, flat.size, CHUNK):
+            self._add(flat[at : at + CHUNK])
+
+    def _add(self, values: Array) -> None:
         values = values[np.isfinite(values)]
         if not values.size:
             return

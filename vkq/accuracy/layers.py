@@ -16,10 +16,10 @@ from ..graph.graph import Array
 from ..onnx.protobuf import package
 from ..onnx.quantize import prepared, quantizer, refusals_told
 from ..onnx.reader import read
-from .histogram import Histogram
+from .histogram import CHUNK, Histogram
 from .mend import repeated
 from .shown import LayerReport, LayerRow, decibels
-from .walk import Walk, read_by
+from .walk import Run, Walk, read_by
 
 RANGES = {
     "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535), "int4": (-8, 7),
@@ -79,14 +79,21 @@ class Tally:
         self.histogram = Histogram()
 
     def add(self, real: Array, got: Array, own: Array) -> None:
-        x, y, z = (np.nan_to_num(each.astype(np.float64)) for each in (real, got, own))
-        axes = tuple(i for i in range(x.ndim) if i != 1)
-        self.signal = self.signal + np.square(x).sum(axes)
-        self.noise = self.noise + np.square(y - x).sum(axes)
-        self.own += float(np.square(z - x).sum())
-        self.cross += float((x * y).sum())
-        self.other += float(np.square(y).sum())
+        rows = [_by_channel(each) for each in (real, got, own)]
+        step = max(1, CHUNK // len(rows[0]))
+        for at in range(0, rows[0].shape[1], step):
+            x, y, z = (np.nan_to_num(each[:, at : at + step].astype(np.float64)) for each in rows)
+            self.signal = self.signal + np.square(x).sum(1)
+            self.noise = self.noise + np.square(y - x).sum(1)
+            self.own += float(np.square(z - x).sum())
+            self.cross += float((x * y).sum())
+            self.other += float(np.square(y).sum())
         self.histogram.add(real)
+
+
+def _by_channel(array: Array) -> Array:
+    """(channels, rest); of less than two axes one channel."""
+    return np.moveaxis(array, 1, 0).reshape(array.shape[1], -1) if array.ndim > 1 else array.reshape(1, -1)
 
 
 class LayerComparison:
@@ -169,14 +176,20 @@ class LayerComparison:
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
         for site in self.sites:
-            values = {at: real.take(name) for at, name in site.reads.items()}
-            x, y, own = real.take(site.real), got.take(site.there), self._own(site, values)
-            if x.dtype.kind == "f" and x.size and x.shape == y.shape:
-                self.tallies[site.name].add(x, y, own)
+            self._add(site, real, got)
+
+    def _add(self, site: Site, real: Run, got: Run) -> None:
+        own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
+        x, y = real.take(site.real), got.take(site.there)
+        if x.dtype.kind == "f" and x.size and x.shape == y.shape:
+            self.tallies[site.name].add(x, y, own)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
-        for node in site.nodes:
+        """The value that the site's own nodes give; values on the way are dropped once they are read."""
+        for i, node in enumerate(site.nodes, 1):
             values.update(self.quantized.apply(node, values))
+            wanted = {site.there, *(name for later in site.nodes[i:] for name in read_by(later))}
+            values = {name: array for name, array in values.items() if name in wanted}
         return values[site.there]
 
     def rows(self) -> list[LayerRow]:

@@ -91,7 +91,7 @@ class Walk:
         threads = 0 if node.op_type in HEAVY else 1  # a pool takes longer to start than a small node to run
         plain = not _is_integer(node)
         try:
-            return cpu_session(model.SerializeToString(), "comparing layers", plain, threads)
+            return cpu_session(model.SerializeToString(), "comparing layers", plain, threads, arena=False)
         except ModelError as error:
             raise ModelError(f"{what}: {error}") from error
 

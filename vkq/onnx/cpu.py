@@ -20,11 +20,16 @@ CHANGES_NUMBERS = ["WeightBiasQuantization"]
 
 
 def cpu_session(
-    model: str | os.PathLike[str] | bytes, needed: str, plain: bool = False, threads: int = 0
+    model: str | os.PathLike[str] | bytes,
+    needed: str,
+    plain: bool = False,
+    threads: int = 0,
+    arena: bool = True,
 ) -> Any:
     """A session of ONNX Runtime that computes int8 activations in integers on every machine: on x86-64 it
     takes floats without the option. Optimizers that change the model's numbers are off, all where it is
-    *plain*. threads: of one node; 0 lets ONNX Runtime choose.
+    *plain*. threads: of one node; 0 lets ONNX Runtime choose. arena: whether memory stays with the
+    session between runs.
 
     Raises ModelError where the package is missing, with what it was *needed* for, and where it refuses the
     model.
@@ -37,6 +42,7 @@ def cpu_session(
     for entries in (EXACT, EXACT[:1]):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = arena
         if plain:
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         for entry in entries:
