@@ -16,6 +16,7 @@ from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import Rest, fold_constants, fold_known
 from ..numerics.stored import owned
 from .alone import is_graph
+from .attention import written
 from .foreign import unknown
 from .functions import Body, body
 from .inline import inlined
@@ -157,7 +158,7 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 def _expanded(node: Node, specs: Sequence[Spec | None]) -> Body | None:
     """An operator in those that define it."""
-    return body(node, specs, read)
+    return written(node, specs) or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:

@@ -1,0 +1,76 @@
+"""com.microsoft's Attention and MultiHeadAttention on the device, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+import vkq
+import vkq.onnx
+from tests.onnx.test_fused import both, normal
+from tests.onnx.test_operators import MICROSOFT, model
+
+MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
+# Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, weights within as
+# much of themselves; they are of values of size 3, added up.
+BOUND = 1e-4
+
+
+@pytest.mark.parametrize("names", ["xwbm", "xwb", "xwb--a", "xwbm-a", "xw-m"])
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_attention(device: vkq.Device, names: str, unidirectional: int) -> None:
+    """Encoders and decoders without a cache; two heads of 13."""
+    fed = {"x": normal(2, 5, 19), "m": MASK, "a": normal(2, 2, 5, 5, seed=3)}
+    fed = {name: array for name, array in fed.items() if name in names}
+    constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
+    a = {"num_heads": 2, "unidirectional": unidirectional}
+    ((y, want),) = both(device, "Attention", fed, constants, names, **a)
+    np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("names", ["qkv", "qkvb", "qkvbm", "qkv-ma", "qkv--a"])
+def test_multi_head_attention(device: vkq.Device, names: str) -> None:
+    """Of three queries to five keys."""
+    fed = {"q": normal(2, 3, 26), "k": normal(2, 5, 26, seed=1), "v": normal(2, 5, 26, seed=2)}
+    fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3)}
+    fed = {name: array for name, array in fed.items() if name in names}
+    ((y, want),) = both(
+        device, "MultiHeadAttention", fed, {"b": normal(78, seed=4)}, names, num_heads=2, scale=0.3
+    )
+    np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("unidirectional", [0, 1])
+def test_padding_to_the_left(device: vkq.Device, unidirectional: int) -> None:
+    """Also where the first tokens see hidden ones alone: -10000 + score is rounded to 2^-10, and weights are
+    within as much of themselves."""
+    fed, a = {"x": normal(2, 5, 19), "m": MASK[:, ::-1].copy()}, {"unidirectional": unidirectional}
+    constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
+    ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, **a)
+    np.testing.assert_allclose(y, want, rtol=0, atol=4 * 2**-10)
+
+
+def test_causal_multi_head_attention(device: vkq.Device) -> None:
+    fed = {name: normal(2, 5, 26, seed=i) for i, name in enumerate("qkv")}
+    ((y, want),) = both(device, "MultiHeadAttention", fed, {}, "qkv", num_heads=2, unidirectional=1)
+    np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("case", ["lengths", "packed", "rotary", "heads"])
+def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
+    """Lengths as a mask, weights for other widths of v, rotary embeddings, heads that do not divide."""
+    fed: dict[str, Any] = {"x": normal(2, 5, 19)}
+    constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96)}
+    inputs, a = ["x", "w", "b"], {"num_heads": 2}
+    if case == "lengths":
+        constants["m"] = np.int32([5, 3])
+        inputs.append("m")
+    a |= {"packed": {"qkv_hidden_sizes": [32, 32, 32]}, "rotary": {"do_rotary": 1}}.get(case, {})  # type: ignore[arg-type]
+    if case == "heads":
+        a["num_heads"] = 5
+    node = helper.make_node("Attention", inputs, ["y"], domain=MICROSOFT, **a)
+    with pytest.raises(vkq.VkqError):
+        vkq.onnx.InferenceSession(model([node], fed, constants, "float32"), any_device)
