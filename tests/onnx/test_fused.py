@@ -64,6 +64,32 @@ def test_skip_simplified_layer_normalization(device: vkq.Device, names: str) -> 
     np.testing.assert_allclose(total, other, rtol=0, atol=2 * 8 * 2**-24)
 
 
+@pytest.mark.parametrize("names", ["iswpegbm", "i-wp-gb", "iswpegb-l", "iswpegbml"])
+def test_embed_layer_normalization(device: vkq.Device, names: str) -> None:
+    """Tokens, places and segments are data; the sum of three is within two roundings."""
+    random = np.random.default_rng(5)
+    fed = {
+        name: random.integers(0, most, (2, 5)).astype(np.int32)
+        for name, most in zip("isl", (11, 2, 7), strict=True)
+    }
+    fed = {name: array for name, array in (fed | {"m": np.int32([[1] * 5, [1, 1, 1, 0, 0]])}).items()
+           if name in names}  # fmt: skip
+    constants = {name: normal(n, 37, seed=n) for name, n in {"w": 11, "p": 7, "e": 2}.items()}
+    constants |= {"g": normal(37, seed=1), "b": normal(37, seed=2)}
+    inputs, outputs = ["" if name == "-" else name for name in names], ["y", "n" if "m" in names else "", "z"]
+    node = helper.make_node("EmbedLayerNormalization", inputs, outputs, domain=MICROSOFT, epsilon=1e-5)
+    proto = onnx.ModelProto.FromString(model([node], fed, constants, "float32"))
+    proto.graph.output.append(helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None))
+    if "m" in names:
+        proto.graph.output.append(helper.make_tensor_value_info("n", onnx.TensorProto.INT32, None))
+    data = proto.SerializeToString()
+    got = vkq.onnx.InferenceSession(data, device).run(None, fed)
+    y, total, *count = cpu_session(data, "comparing").run(None, fed)
+    np.testing.assert_allclose(got[0], y, rtol=0, atol=8e-6)
+    np.testing.assert_allclose(got[1], total, rtol=0, atol=4 * 8 * 2**-24)
+    np.testing.assert_array_equal(np.array(got[2:]), np.array(count))
+
+
 def test_skip_normalization_of_halves(device: vkq.Device) -> None:
     """Computed in float32: a half of difference at most, 8e-6 beside a tie."""
     fed = {"x": normal(2, 5, 37).astype(np.float16), "s": normal(2, 5, 37, seed=1).astype(np.float16)}

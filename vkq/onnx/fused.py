@@ -60,6 +60,34 @@ def skip_normalization(root: bool) -> Spelling:
     return rule
 
 
+def embed_normalization(reading: Reading, node: Node) -> None:
+    """The sum of a token's, its place's and its segment's embedding, normalized; further results are how many
+    tokens the mask shows, and the sum."""
+    ids, segments, tokens, places, kinds, scale, bias = node.inputs[:7]
+    mask, positions, y = node.input(7), node.input(8), node.outputs[0]
+    outputs = (*node.outputs, "", "")
+    if outputs[1] and (not mask or node.attributes.get("mask_index_type", 0)):
+        _unread(reading, node, "it counts the tokens of no mask")
+        return
+    if positions:
+        placed = reading.emit(node, "Gather", [places, positions], axis=0)
+    else:
+        zero = reading.constant(np.array([0]), f"{y}/zero")
+        length = reading.emit(node, "Shape", [ids], start=1, end=2)
+        placed = reading.emit(node, "Slice", [places, zero, length, zero])
+    parts = [reading.emit(node, "Gather", [tokens, ids], axis=0), placed]
+    if segments:
+        parts.append(reading.emit(node, "Gather", [kinds, segments], axis=0))
+    total = _summed(reading, node, parts)
+    if outputs[1]:
+        one, axes = (reading.constant(n, f"{y}/one") for n in (np.int32(1), np.array([1])))
+        shown = reading.emit(node, "Cast", [reading.emit(node, "Equal", [mask, one])], to="int32")
+        reading.emit(node, "ReduceSum", [shown, axes], outputs[1], keepdims=0)
+    if outputs[2]:
+        reading.emit(node, "CastLike", [total, tokens], outputs[2])
+    _scaled(reading, node, total, tokens, scale, bias, root=False)
+
+
 def gelu(approximate: str) -> Spelling:
     """Gelu of x (+ bias): BiasGelu, FastGelu."""
 

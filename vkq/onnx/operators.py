@@ -18,6 +18,7 @@ from .attributes import check_attributes
 from .foreign import unknown
 from .fused import (
     dynamic_quantize_matmul,
+    embed_normalization,
     fused_matmul,
     gelu,
     matmul_integer_to_float,
@@ -274,6 +275,7 @@ _MICROSOFT: dict[str, Spelling] = {
     "FastGelu": gelu("tanh"),
     "SkipLayerNormalization": skip_normalization(root=False),
     "SkipSimplifiedLayerNormalization": skip_normalization(root=True),
+    "EmbedLayerNormalization": embed_normalization,
     "FusedMatMul": fused_matmul,
     "MatMulIntegerToFloat": matmul_integer_to_float,
     "DynamicQuantizeMatMul": dynamic_quantize_matmul,
