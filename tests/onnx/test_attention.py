@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import vkq
 import vkq.onnx
 from tests.onnx.test_fused import both, normal
 from tests.onnx.test_operators import MICROSOFT, model
+from vkq.onnx.cpu import cpu_session
 
 MASK = np.int32([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])  # padded to the right
 # Scores of size 8 are within 2 (19 + 4) 2^-24 8 = 2.2e-5 of ONNX Runtime's, weights within as
@@ -74,3 +75,48 @@ def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str)
     node = helper.make_node("Attention", inputs, ["y"], domain=MICROSOFT, **a)
     with pytest.raises(vkq.VkqError):
         vkq.onnx.InferenceSession(model([node], fed, constants, "float32"), any_device)
+
+
+def fused_encoder(width: int = 64) -> bytes:
+    """Two layers as ONNX Runtime's optimizer leaves them, of any batch and length."""
+    random, constants, nodes = np.random.default_rng(0), dict[str, np.ndarray](), list[Any]()
+
+    def c(name: str, *shape: int) -> str:
+        constants[name] = (random.normal(0, 0.2, shape) + (name[0] == "g")).astype(np.float32)
+        return name
+
+    def add(op: str, inputs: list[str], *outputs: str, **a: Any) -> None:
+        nodes.append(helper.make_node(op, inputs, outputs, domain="" if op == "MatMul" else MICROSOFT, **a))
+
+    tables = [c("w", 100, width), c("p", 64, width), c("e", 2, width), c("g", width), c("b", width)]
+    add("EmbedLayerNormalization", ["ids", "segments", *tables, "mask"], "x0", "count")
+    for i, gelu in enumerate(("FastGelu", "BiasGelu")):
+        x, end = f"x{i}", f"x{i + 1}"
+        projection = [c(f"wq{i}", width, 3 * width), c(f"bq{i}", 3 * width)]
+        add("Attention", [x, *projection, "mask"], f"a{i}", num_heads=4)
+        add("MatMul", [f"a{i}", c(f"wo{i}", width, width)], f"o{i}")
+        norms = [[c(f"{k}{i}{n}", width) for k in "gbc"] for n in range(2)]
+        add("SkipLayerNormalization", [f"o{i}", x, *norms[0]], f"n{i}")
+        add("MatMul", [f"n{i}", c(f"wu{i}", width, 4 * width)], f"u{i}")
+        add(gelu, [f"u{i}", c(f"bu{i}", 4 * width)], f"h{i}")
+        add("MatMul", [f"h{i}", c(f"wd{i}", 4 * width, width)], f"d{i}")
+        add("SkipLayerNormalization", [f"d{i}", f"n{i}", *norms[1]], end)
+    kinds = [helper.make_tensor_value_info(n, 6, ["batch", "tokens"]) for n in ("ids", "segments", "mask")]
+    result = helper.make_tensor_value_info("x2", 1, ["batch", "tokens", width])
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", kinds, [result], stored)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid(MICROSOFT, 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def test_a_fused_encoder(device: vkq.Device) -> None:
+    """Whole, with other lengths in turn."""
+    data, random = fused_encoder(), np.random.default_rng(1)
+    session, other = vkq.onnx.InferenceSession(data, device), cpu_session(data, "comparing")
+    for batch, tokens in ((1, 7), (2, 12), (1, 7)):
+        shape = batch, tokens
+        fed = {"ids": random.integers(0, 100, shape), "segments": random.integers(0, 2, shape)}
+        fed = {name: x.astype(np.int32) for name, x in fed.items()} | {"mask": np.ones(shape, np.int32)}
+        fed["mask"][-1, -3:] = 0
+        got, want = session.run(None, fed)[0], other.run(None, fed)[0]
+        np.testing.assert_allclose(got, want, rtol=0, atol=BOUND)
