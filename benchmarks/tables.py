@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -263,7 +264,13 @@ def text() -> str:
         "Made by `python benchmarks/tables.py` from `benchmarks/results`; do not edit.",
         "",
     ]
-    return "\n".join([*head, *("\n".join([*topic(), ""]) for topic in TOPICS)])
+    lines = [*head, *(line for topic in TOPICS for line in (*topic(), ""))]
+    return "\n".join(part for line in lines for part in wrapped(line))
+
+
+def wrapped(line: str) -> list[str]:
+    """Prose in lines of at most 110 columns; rows of tables stay whole."""
+    return [line] if line.startswith(("|", "#")) or not line else textwrap.wrap(line, 110)
 
 
 def main() -> int:

@@ -12,7 +12,13 @@ import pytest
 
 pytestmark = pytest.mark.smoke
 ROOT = Path(__file__).resolve().parents[1]
-COLUMNS, FUNCTION_LINES = 110, 40
+COLUMNS, FUNCTION_LINES, PARAGRAPH_WORDS = 110, 40, 90
+MARKDOWN = sorted(
+    path
+    for folder in (".", "docs", "docs/guides", "shaders", "layouts", "benchmarks", "tests", "tests/wheels")
+    for path in (ROOT / folder).glob("*.md")
+    if path.name != "THIRD-PARTY.md"
+)
 FOLDERS = ("shaders", "layouts", "vkq", "benchmarks", "tests")
 SUFFIXES = (".comp", ".glslh", ".glsl", ".cpp", ".hpp", ".yaml", ".yml")
 # Of a file; a test module is as long as what its module must be asked.
@@ -66,6 +72,30 @@ def test_lines_fit(folder: str) -> None:
         if len(line) > COLUMNS
     ]
     assert not long
+
+
+def paragraphs(text: str) -> Iterator[list[str]]:
+    """Of Markdown: runs of lines, items of lists apart; no tables, code, HTML or headings."""
+    code, lines = False, list[str]()
+    for line in [*text.splitlines(), ""]:
+        fence = line.startswith("```")
+        code ^= fence
+        other = fence or code or not line.strip() or line.startswith(("|", "#", "<", "  <img"))
+        item = re.match(r"\s*([-*]|\d+\.) ", line)
+        if (other or item) and lines:
+            yield lines
+            lines = []
+        if not other and not (line.startswith("    ") and not lines):
+            lines.append(line)
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_pages_are_read_at_once(path: Path) -> None:
+    """Lines fit, and no paragraph is longer than a reader keeps in mind."""
+    found = list(paragraphs(path.read_text(encoding="utf-8")))
+    assert [line for lines in found for line in lines if len(line) > COLUMNS] == []
+    words = {lines[0]: sum(len(line.split()) for line in lines) for lines in found}
+    assert {first: count for first, count in words.items() if count > PARAGRAPH_WORDS} == {}
 
 
 @pytest.mark.parametrize("folder", PYTHON)
