@@ -24,15 +24,23 @@ layout(constant_id = 1) const uint LOCAL_Y = 4;
 layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w are 1
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
 layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
+#define taps_of_line() (KW > 0u ? KW : p.kw)
+// The channels and lines of taps of this dispatch. What goes on with y has modules of its own: where y may be
+// read, Mesa's compilers order the loads of x behind its stores.
+#if PARTS
 layout(constant_id = 9) const bool CONTINUE = false;
 layout(constant_id = 10) const bool SCALED = true;
-#define taps_of_line() (KW > 0u ? KW : p.kw)
-// The channels and lines of taps of this dispatch: constants where it has all, so that they cost nothing.
-const bool PART = CONTINUE || !SCALED;
-#define first_channel() (PART ? p.first_c : 0u)
-#define end_of_channels() (PART ? p.end_c : p.group_ic)
-#define first_line() (PART ? p.first_kh : 0u)
-#define end_of_lines() (KH > 0u ? KH : PART ? p.end_kh : p.kh)
+#define first_channel() p.first_c
+#define end_of_channels() p.end_c
+#define first_line() p.first_kh
+#define end_of_lines() (KH > 0u ? KH : p.end_kh)
+#else
+const bool SCALED = true;
+#define first_channel() 0u
+#define end_of_channels() p.group_ic
+#define first_line() 0u
+#define end_of_lines() (KH > 0u ? KH : p.kh)
+#endif
 
 #if FLOAT_WEIGHTS
 #define WORDS vec4
@@ -45,7 +53,11 @@ const bool PART = CONTINUE || !SCALED;
 layout(set = 0, binding = 0) readonly buffer X { Number x[]; };
 layout(set = 0, binding = 1) readonly buffer W { WORDS w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
+#if PARTS
 layout(set = 0, binding = 3) buffer Y { Number y[]; };
+#else
+layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
+#endif
 
 #include "push.glslh"
 #include "workgroup.glslh"
@@ -163,9 +175,11 @@ void store(uint pixel, uint c, float value) {
 // Of a result and, of several channels, the three after it.
 Lanes sum_so_far(uint pixel, uint first) {
   vec4 sum = vec4(0.0);
+#if PARTS
   [[unroll]] for (uint c = 0u; c < min(CHANNELS, 4u); c++)
     if (CONTINUE && pixel < pixels && channel + first + c < p.channels)
       sum[c] = float_of(stored_at(y, place(pixel, first + c)));
+#endif
   return Lanes(sum);
 }
 
@@ -176,7 +190,7 @@ void main() {
   [[unroll]] for (uint i = 0u; i < PIXELS; i++)
     [[unroll]] for (uint b = 0u; b < BLOCKS; b++) sums[i][b] = sum_so_far(i, 4u * b);
   uint c4 = ceil_div(p.channels, 4u), at = channel / (4u * BLOCKS);
-  if (PART) at += (first_channel() * p.kh + first_line()) * taps_of_line() * word_blocks();
+  at += (first_channel() * p.kh + first_line()) * taps_of_line() * word_blocks();
   for (uint c = first_channel(); c < end_of_channels(); c++) {
     [[unroll]] for (uint kh = first_line(); kh < end_of_lines(); kh++) {
       uint h = uint(h0 + int(kh * p.dilation_h));

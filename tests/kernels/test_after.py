@@ -205,4 +205,5 @@ def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
     """The mark of the YAML is what orders a sum after what made its other operand."""
     for variant in catalog().variants.values():
         marked = [binding.name for binding in variant.bindings if binding.in_place]
-        assert (marked == ["y"]) == bool({"AFTER", "CONTINUE"} & variant.specialization.keys())
+        with_sums = variant.shader.startswith(("conv2d_q8csw__direct", "conv2d_f32__direct"))  # of other taps
+        assert (marked == ["y"]) == (with_sums or bool({"AFTER", "CONTINUE"} & variant.specialization.keys()))

@@ -67,13 +67,19 @@ class FloatDirect:
         ]
 
     @property
+    def parts(self) -> bool:
+        """Whether several dispatches share the taps."""
+        return len(self.passes) > 1
+
+    @property
     def tile(self) -> str:
         """Pixels x output channels of an invocation: as many as the device has registers for, the channels
         all of one group."""
         known = profile(self.device.capabilities).tile_float
         if self.floats and known == TILES[0]:
             known = TILES[1]  # float weights take twice the registers
-        known = known if known in TILES else TILES[-1]  # 2x4 is a tile of products alone
+        if known not in TILES or self.parts:  # 2x4 is a tile of products alone
+            known = TILES[-1]
         for tile in TILES[TILES.index(known) :]:
             channels = int(tile.partition("x")[2])
             if self.group_oc % channels == 0 or self.group_oc == self.oc > channels // 2:
@@ -94,20 +100,20 @@ class FloatDirect:
             down *= 2
         across, down = known.local(INVOCATIONS // down, INVOCATIONS, INVOCATIONS)
         taps = self.kw if self.kw <= UNROLLED_TAPS else 0
-        lines = self.kh if len(self.passes) == 1 and self.kh * self.kw <= known.unrolled_taps_float else 0
+        lines = self.kh if not self.parts and self.kh * self.kw <= known.unrolled_taps_float else 0
         kind: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "SLIDE": v.slides, "KW": taps, "KH": lines,
-            "CONTINUE": not first, "SCALED": last,
         }  # fmt: skip
-        if self.floats:
-            variant = catalog().find("conv2d_f32__direct", tile=self.tile)
-        else:
-            variant = catalog().find("conv2d_q8csw__direct", tile=self.tile, x=dtype)
+        if self.parts:
+            kind |= {"CONTINUE": not first, "SCALED": last}
+        axes = {"tile": self.tile} | ({} if self.floats else {"x": dtype})
+        weights, how = "f32" if self.floats else "q8csw", "direct_parts" if self.parts else "direct"
+        variant = catalog().find(f"conv2d_{weights}__{how}", **axes)
         return self.device.program(variant, kind | (self.affine.constants if last else {}))
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
-        return "float32" if self.floats or len(self.passes) > 1 else kept(self.device, x)
+        return "float32" if self.floats or self.parts else kept(self.device, x)
 
     def sweep(self, b: Builder, v: Sweep, x: Value, y: Value) -> None:
         """Adds the pixels of one sweep, of the type of x."""
