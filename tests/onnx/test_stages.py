@@ -263,3 +263,12 @@ def test_the_last_resort_is_the_whole_model(any_device: vkq.Device) -> None:
     with pytest.warns(FallbackWarning, match="whole model"):
         got = session.run(None, feed)[0]
     np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+
+
+def test_a_shape_that_no_stage_finds_is_an_error(any_device: vkq.Device) -> None:
+    """Sizes that are floats: each stage would leave the same nodes to the next one, for ever."""
+    constants = {"q": np.array([2, 3], np.int8), "s": np.float32(1), "z": np.int8(0)}
+    nodes = [node("Relu", "x", "r"), node("DequantizeLinear", "q s z", "sizes"), node("Expand", "r sizes")]
+    session = vkq.onnx.InferenceSession(model(nodes, {"x": X[0, :1, :3]}, constants, "float32"), any_device)
+    with pytest.raises(vkq.ModelError, match=r"Expand .*input 1 must be a constant"):
+        session.run(None, {"x": X[0, :1, :3]})

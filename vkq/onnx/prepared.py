@@ -216,11 +216,10 @@ class Staged:
     @property
     def cpu_nodes(self) -> int:
         """Of those that are planned already."""
-        first = self.first.cpu_nodes if isinstance(self.first, Mixed) else 0
-        return first + len(self.found)
+        return len(self.found) + (self.first.cpu_nodes if isinstance(self.first, Mixed) else 0)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """The results by name. Threads take turns."""
+        """The results by name."""
         with self._lock:
             values = {**self._model.constants, **inputs}
             if self.first is not None:
@@ -239,6 +238,9 @@ class Staged:
             return {name: values[name] for name in self._results}
 
     def _rest(self, values: Mapping[str, Any]) -> dict[str, Array]:
+        more = {one.name for one in self._model.inputs} & self.rest.needed - self._executables.constant
+        if len(self.later) == len(self._model.nodes) and not more:  # it would go on for ever
+            raise ModelError(self.rest.why)
         made = {name for node in self.later for name in node.outputs}
         read = dict.fromkeys(name for node in self.later for name in node.inputs if name)
         inputs = [name for name in read if name not in made and name not in self._model.constants]
@@ -274,8 +276,7 @@ Prepared = Executable | Mixed | Staged | Whole
 
 
 def _memory(made: Prepared) -> tuple[int, list[Resident]]:
-    """Of an executable: bytes of its own, and constants that it may share. (A later stage's have a limit of
-    their own.)"""
+    """Bytes of its own, and constants that it may share; a later stage's have a limit of their own."""
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, Whole) else made.memory_of_its_own()
