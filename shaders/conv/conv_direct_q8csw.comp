@@ -25,22 +25,7 @@ layout(constant_id = 3) const bool SLIDE = false;  // stride_w and dilation_w ar
 layout(constant_id = 7) const uint KW = 0;  // taps of a line, so that they are unrolled; 0: as pushed
 layout(constant_id = 8) const uint KH = 0;  // lines of taps alike
 #define taps_of_line() (KW > 0u ? KW : p.kw)
-// The channels and lines of taps of this dispatch. What goes on with y has modules of its own: where y may be
-// read, Mesa's compilers order the loads of x behind its stores.
-#if PARTS
-layout(constant_id = 9) const bool CONTINUE = false;
-layout(constant_id = 10) const bool SCALED = true;
-#define first_channel() p.first_c
-#define end_of_channels() p.end_c
-#define first_line() p.first_kh
-#define end_of_lines() (KH > 0u ? KH : p.end_kh)
-#else
-const bool SCALED = true;
-#define first_channel() 0u
-#define end_of_channels() p.group_ic
-#define first_line() 0u
-#define end_of_lines() (KH > 0u ? KH : p.kh)
-#endif
+#include "part_of_taps.glslh"
 
 #if FLOAT_WEIGHTS
 #define WORDS vec4

@@ -163,6 +163,7 @@ def test_a_report_keeps_it(any_device: vkq.Device, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measured, "measure", fake)
     monkeypatch.setattr(verdict.cache, "write", lambda path, data: written.update(kept=data))
     monkeypatch.setattr(verdict, "_reports", {c.key: dataclasses.replace(known, tuning=None)})
+    monkeypatch.setattr(verdict, "_measured", set())  # by tests before this one
     monkeypatch.setenv("VKQ_TUNE", "always")
     first = verdict.report_of(c)
     assert first is not None
