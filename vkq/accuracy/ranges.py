@@ -1,4 +1,4 @@
-"""The range of a tensor that becomes 8 bits, by five rules: all from its histogram."""
+"""The range of a tensor that becomes 8 bits, by six rules: all from its histogram."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ typedef struct {
   uint32_t rank;
   const uint64_t *shape;
   uint64_t bytes; /* of the array */
-  int64_t low, high; /* of an input of type VKQ_INT32: the numbers that it may hold */
+  int64_t low, high; /* the numbers that an input of type VKQ_INT32 may hold; else without meaning */
 } vkq_array;
 
 /* The text of this thread's last error, "" where there was none. */
@@ -69,17 +69,20 @@ VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_
                                    vkq_model **model);
 VKQ_API void vkq_unload(vkq_model *model); /* NULL does nothing */
 
+/* How many inputs and outputs there are, and what each is, by its number in the file. */
 VKQ_API uint32_t vkq_inputs(const vkq_model *model);
 VKQ_API uint32_t vkq_outputs(const vkq_model *model);
 VKQ_API vkq_status vkq_input(const vkq_model *model, uint32_t index, vkq_array *array);
 VKQ_API vkq_status vkq_output(const vkq_model *model, uint32_t index, vkq_array *array);
-/* The plan that runs ("portable", a device's name), and a line for each plan before it: why it does not. */
+/* The plan that runs ("this", "portable", a file's name), and a line for each rejected plan: the reason. */
 VKQ_API const char *vkq_describe(const vkq_model *model);
 
-/* Runs the model: inputs and outputs in the order of the file, each of its array's bytes. */
+/* Runs the model and returns when the outputs are written. inputs[i] points to vkq_input(i)'s bytes,
+ * outputs[i] to room for vkq_output(i)'s. */
 VKQ_API vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs);
 
-/* For tests: the nth Vulkan call from now on that can fail returns `result` instead of being made; 0: none. */
+/* Fault injection, for tests: the nth fallible Vulkan call from now on returns `result` and is not executed;
+ * 0 disables it. */
 VKQ_API void vkq_inject(uint32_t nth, int32_t result);
 #ifdef __cplusplus
 }
