@@ -21,7 +21,7 @@ def test_a_file(any_device: vkq.Device, tmp_path: Path, capsys: pytest.CaptureFi
     assert "  portable: any Vulkan 1.1 device, " in said
     assert main(["inspect", path]) == 0
     said = capsys.readouterr().out
-    assert "input   x: float32[2, 1, 8, 8], answer of 512 bytes" in said
+    assert "input   x: float32[2, 1, 8, 8]\n" in said
     assert "plan    portable: any Vulkan 1.1 device" in said
     with vkq.load(path, any_device.name) as model:
         assert model.run(None, {"x": np.zeros((2, 1, 8, 8), np.float32)})[0].shape == (2, 10)

@@ -15,6 +15,7 @@ import pytest
 import vkq
 import vkq.onnx
 from tests.player.files import EMBEDDED, graph_of, load_bytes, network, texts
+from vkq.accuracy import quantize_weights
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError, OutOfMemoryError
 from vkq.player.export import exported
@@ -24,6 +25,7 @@ from vkq.player.reader import Contents, contents
 
 SHAPE = (1, 3, 16, 16)
 OUT_OF_MEMORY, LOST = -2, -4
+OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # driver, by the beginning of the name of one
 
 
 ROOT = Path(__file__).parents[2]
@@ -61,6 +63,22 @@ def test_the_bytes_of_the_session(
         assert "not taken" not in played.explain()
         for got, want in zip(played.run(None, feed), session.run(None, feed), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weight_only_models_have_portable_plans(device: vkq.Device, tmp_path: Path, bits: int) -> None:
+    """Float sums are in the order of a plan's kernels, so each plan has its own answer; it holds on each
+    driver."""
+    path = tmp_path / "model.vkq"
+    quantize_weights(ROOT / "examples/models/digits.float.onnx", tmp_path / "w.onnx", bits=bits)
+    data, _ = exported(graph_of((tmp_path / "w.onnx").read_bytes(), {"x": (1, 1, 8, 8)}), device)
+    path.write_bytes(data)
+    x = {"x": np.random.default_rng(3).random((1, 1, 8, 8), np.float32)}
+    (want,) = vkq.onnx.InferenceSession(tmp_path / "w.onnx", device).run(None, x)
+    for name, kind in ((device.name, "this"), (OTHER[device.name[:4]], "portable")):
+        with vkq.load(path, name) as played:
+            assert played.explain().startswith(f"{kind}: ")
+            np.testing.assert_allclose(played.run(None, x)[0], want, rtol=1e-5, atol=1e-5)
 
 
 def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
@@ -133,8 +151,8 @@ def test_a_plan_that_answers_wrongly_is_not_taken(
     path.write_bytes(rewritten(found, plans=[dataclasses.replace(first, constants=changed), *rest]))
     with vkq.load(path, any_device.name) as played:
         assert "this: not taken, its known answer comes out with other bytes" in played.explain()
-    answer = dataclasses.replace(found.outputs[0], answer=bytes(40))
-    path.write_bytes(rewritten(found, outputs=[answer]))
+    plans = [dataclasses.replace(plan, answers=(bytes(40),)) for plan in found.plans]
+    path.write_bytes(rewritten(found, plans=plans))
     with pytest.raises(
         DeviceError, match=r"no plan of the file runs on .*\n.*\nportable: not taken, its known"
     ):

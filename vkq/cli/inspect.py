@@ -53,7 +53,7 @@ def _played(path: str) -> int:
     print(f"{path}: by {found.producer}, {found.blobs} blobs")
     for kind, arrays in (("input", found.inputs), ("output", found.outputs)):
         for one in arrays:
-            print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}, answer of {len(one.answer)} bytes")
+            print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}")
     for plan in found.plans:
         print(f"plan    {plan.kind}: {plan.about}")
         print(f"        needs {', '.join(f'{name} {value}' for name, value in plan.needs)}")

@@ -24,7 +24,7 @@ from ..runtime.program import Program, code
 from ..runtime.transfer import copied, dense
 from ..shader.compile import compiled, spirv
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
-from .kinds import LEAST, described, portable
+from .kinds import LEAST, PortableDevice, described
 
 PORTABLE, THIS = "portable", "this"
 # What libvkq knows of a device beside features; more is known where it is the very same device.
@@ -40,7 +40,8 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
     """A lowered graph as a file, and its plans: one for each of *kinds*, and always the portable one, last.
 
     kinds: "this" (the device at hand), or a path of what `vkq devices --json` wrote on another device. The
-    known answer is what *device* computes of random inputs.
+    known answer of random inputs is what *device* computes, and of the portable plan what that plan computes:
+    float sums depend on the kernels.
     Raises ArgumentError for a path that is no such file.
     """
     feed = _inputs(graph)
@@ -55,15 +56,19 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
             raise ArgumentError(
                 f"export: output {name!r} is {results[name].dtype}; it must be one of {', '.join(TYPES)}"
             )
-    outputs = [Array(x, results[x].dtype.name, results[x].shape, results[x].tobytes()) for x in names]
-    plans = []
-    for kind in [*(k for k in dict.fromkeys(kinds) if k != PORTABLE), PORTABLE]:
+    outputs = [Array(x, results[x].dtype.name, results[x].shape) for x in names]
+    answers = tuple(results[x].tobytes() for x in names)
+    plans, real = [], device.capabilities
+    for kind in dict.fromkeys(kind for kind in kinds if kind != PORTABLE):
         if kind == THIS:
-            plans.append(_planned(graph, device, kind, names))
-            continue
-        real = device.capabilities
-        with portable(real) if kind == PORTABLE else described(real, Path(kind)) as absent:
-            plans.append(_planned(graph, absent, Path(kind).stem, names))
+            plans.append(_planned(graph, device, kind, names, answers))
+        else:
+            with described(real, Path(kind)) as absent:
+                plans.append(_planned(graph, absent, Path(kind).stem, names, answers))
+    with PortableDevice(real) as portable:
+        results = Executable(graph, portable, {}).run(feed)
+        answers = tuple(results[x].tobytes() for x in names)
+        plans.append(_planned(graph, portable, PORTABLE, names, answers))
     return written(f"vkq {__version__}", inputs, outputs, plans), plans
 
 
@@ -90,7 +95,9 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
 # ----------------------------------------------------------------------------------- one kind of device
 
 
-def _planned(graph: Graph, device: Device, kind: str, names: Sequence[str]) -> FilePlan:
+def _planned(
+    graph: Graph, device: Device, kind: str, names: Sequence[str], answers: tuple[bytes, ...]
+) -> FilePlan:
     """The plan of a graph whose inputs and outputs are dense arrays."""
     b = Builder(device)
     layers: dict[Hashable, Any] = {}
@@ -111,7 +118,7 @@ def _planned(graph: Graph, device: Device, kind: str, names: Sequence[str]) -> F
             results.append(constants[slot][: found[name].spec.size * 4])
         else:
             results.append(slot)
-    return _as_file(plan, device, kind, results, constants)
+    return _as_file(plan, device, kind, results, answers, constants)
 
 
 def _dense_in(b: Builder, spec: Any) -> Value:
@@ -127,8 +134,9 @@ def _dense_out(b: Builder, value: Value) -> Value:
 
 
 def _as_file(
-    plan: Plan, device: Device, kind: str, results: Sequence[int | bytes], constants: Mapping[int, bytes]
-) -> FilePlan:
+    plan: Plan, device: Device, kind: str, results: Sequence[int | bytes], answers: tuple[bytes, ...],
+    constants: Mapping[int, bytes],
+) -> FilePlan:  # fmt: skip
     programs: dict[int, tuple[int, Program]] = {}
     for step in plan.steps:
         if step.program is not None:
@@ -140,7 +148,7 @@ def _as_file(
     return FilePlan(
         kind, about, _needs(plan, [p for _, p in programs.values()], device, kind),
         tuple(_shader(program, device) for _, program in programs.values()),
-        plan.slots, c.buffer_alignment, tuple(results), plan.scratch_bytes,
+        plan.slots, c.buffer_alignment, tuple(results), answers, plan.scratch_bytes,
         tuple((slot, at, -(-size // 4) * 4) for slot, (at, size) in plan.scratch.items() if slot in used),
         tuple((slot, data) for slot, data in constants.items() if slot in used),
         tuple(_step(step, programs) for step in plan.steps),

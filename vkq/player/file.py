@@ -31,12 +31,12 @@ INT32 = np.iinfo(np.int32)
 @dataclasses.dataclass(frozen=True)
 class Array:
     """An input or output: a dense array in C order. bounds: the least and largest number of an int32 input.
-    answer: its content in the known answer."""
+    answer: an input's content in the known answer."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    answer: bytes
+    answer: bytes = b""
     bounds: tuple[int, int] = (int(INT32.min), int(INT32.max))
 
 
@@ -70,6 +70,7 @@ class FilePlan:
     """A plan for a kind of device. needs: features (1), limits (at least), "=name": equal numbers.
 
     results: for each output its slot, or its bytes where they are the same for all inputs.
+    answers: the bytes of each output in the known answer: float sums depend on the kernels of the plan.
     scratch: (slot, offset, bytes); constants: (slot, bytes of it).
     """
 
@@ -80,6 +81,7 @@ class FilePlan:
     slots: int
     alignment: int
     results: tuple[int | bytes, ...]
+    answers: tuple[bytes, ...]
     scratch_bytes: int
     scratch: tuple[tuple[int, int, int], ...]
     constants: tuple[tuple[int, bytes], ...]
@@ -104,12 +106,13 @@ class Head:
     def blob(self, data: bytes) -> None:
         self.pack("I", self.blobs.setdefault(data, len(self.blobs)))
 
-    def arrays(self, arrays: Sequence[Array]) -> None:
+    def arrays(self, arrays: Sequence[Array], inputs: bool) -> None:
         self.pack("I", len(arrays))
         for one in arrays:
             self.text(one.name)
             self.pack(f"II{len(one.shape)}Qqq", TYPES[one.dtype], len(one.shape), *one.shape, *one.bounds)
-            self.blob(one.answer)
+            if inputs:
+                self.blob(one.answer)
 
     def plan(self, plan: FilePlan) -> None:
         self.text(plan.kind)
@@ -132,6 +135,8 @@ class Head:
                 self.blob(result)
             else:
                 self.pack("I", result + 1)
+        for answer in plan.answers:
+            self.blob(answer)
         self.pack("QI", plan.scratch_bytes, len(plan.scratch))
         for slot, offset, size in plan.scratch:
             self.pack("IQQ", slot, offset, size)
@@ -166,8 +171,8 @@ def written(
 ) -> bytes:
     """The file. The same arguments give the same bytes."""
     body = Head()
-    body.arrays(inputs)
-    body.arrays(outputs)
+    body.arrays(inputs, True)
+    body.arrays(outputs, False)
     body.pack("I", len(plans))
     for plan in plans:
         body.plan(plan)

@@ -62,9 +62,18 @@ class AbsentDevice(Device):
         return self._named.setdefault((variant, tuple(values.items()), subgroup_size), made)
 
 
-def portable(real: Capabilities) -> AbsentDevice:
-    """Any device: a plan for it needs nothing but what Vulkan 1.1 promises."""
-    return AbsentDevice(real, least(real), Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS))
+class PortableDevice(Device):
+    """A device that is here, with nothing but what Vulkan 1.1 promises: a plan for it runs on any."""
+
+    verdict = Verdict({}, soft_float=True, loop_limit=LLVMPIPE_ROUNDS)
+
+    def __init__(self, real: Capabilities):
+        super().__init__(real.index, tune="off", capabilities=least(real))
+
+    def close(self) -> None:
+        """Frees everything. The driver's cache belongs to the device that it is, and is not written."""
+        self.programs.clear()
+        super().close()
 
 
 def described(real: Capabilities, path: Path) -> AbsentDevice:

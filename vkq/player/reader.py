@@ -58,16 +58,16 @@ class _Body(_Cursor):
         found: bytes = self.blobs[i]
         return found
 
-    def arrays(self) -> list[Array]:
+    def arrays(self, inputs: bool) -> list[Array]:
         found = []
-        for _ in range(self.count(36)):
+        for _ in range(self.count(32)):
             name = self.text()
             (kind,) = self.take("I")
             shape = self.take(f"{self.count(8)}Q")
             low, high = self.take("qq")
             if kind not in NAMES:
                 raise ModelError(f"the file is damaged: {name!r} has type {kind}")
-            found.append(Array(name, NAMES[kind], shape, self.blob(), (low, high)))
+            found.append(Array(name, NAMES[kind], shape, self.blob() if inputs else b"", (low, high)))
         return found
 
     def plan(self, outputs: int) -> FilePlan:
@@ -79,12 +79,13 @@ class _Body(_Cursor):
         for _ in range(outputs):
             (slot,) = self.take("I")
             results.append(slot - 1 if slot else self.blob())
+        answers = tuple(self.blob() for _ in range(outputs))
         (scratch_bytes,) = self.take("Q")
         scratch = tuple(self.take("IQQ") for _ in range(self.count(20)))
         constants = tuple((*self.take("I"), self.blob()) for _ in range(self.count(8)))
         steps = tuple(self.step() for _ in range(self.count(24)))
         return FilePlan(
-            kind, about, needs, programs, slots, alignment, tuple(results), scratch_bytes,
+            kind, about, needs, programs, slots, alignment, tuple(results), answers, scratch_bytes,
             scratch, constants, steps,
         )  # fmt: skip
 
@@ -140,6 +141,6 @@ def contents(data: bytes) -> Contents:
             raise ModelError("the file is damaged: a blob lies outside of it")
         blobs.append(data[at : at + length])
     body.blobs = blobs
-    inputs, outputs = body.arrays(), body.arrays()
+    inputs, outputs = body.arrays(True), body.arrays(False)
     plans = [body.plan(len(outputs)) for _ in range(body.count(40))]
     return Contents(producer, inputs, outputs, plans, len(blobs))

@@ -68,7 +68,12 @@ struct Reader {
       one.data = data + at;
     }
   }
-  Array array() {
+  Blob answer(const Array &of) {
+    const Blob found = blob();
+    if (found.bytes != of.bytes) throw damaged("the known answer has another size than its array");
+    return found;
+  }
+  Array array(bool input) {
     static constexpr uint64_t SIZES[]{0, 1, 1, 4, 4, 2};
     Array a;
     a.name = head.text();
@@ -86,8 +91,7 @@ struct Reader {
     a.stored = a.bytes ? (a.bytes + 3) / 4 * 4 : 4;
     a.low = head.number<int64_t>();
     a.high = head.number<int64_t>();
-    a.answer = blob();
-    if (a.answer.bytes != a.bytes) throw damaged("the known answer has another size than its array");
+    if (input) a.answer = answer(a);
     return a;
   }
   Program program() {
@@ -175,6 +179,7 @@ struct Reader {
         throw damaged("a plan's result is none");
       p.results.push_back(r);
     }
+    for (const Array &one : file.outputs) p.answers.push_back(answer(one));
     readMemory(p);
     const uint32_t steps = head.count(24);
     for (uint32_t i = 0; i < steps; i++) p.steps.push_back(step(p));
@@ -219,9 +224,9 @@ File read(const uint8_t *data, uint64_t bytes) {
   reader.file.producer = reader.head.text();
   reader.readBlobs(data, bytes, HEAD_AT + head);
   const uint32_t inputs = reader.head.count(36);
-  for (uint32_t i = 0; i < inputs; i++) reader.file.inputs.push_back(reader.array());
-  const uint32_t outputs = reader.head.count(36);
-  for (uint32_t i = 0; i < outputs; i++) reader.file.outputs.push_back(reader.array());
+  for (uint32_t i = 0; i < inputs; i++) reader.file.inputs.push_back(reader.array(true));
+  const uint32_t outputs = reader.head.count(32);
+  for (uint32_t i = 0; i < outputs; i++) reader.file.outputs.push_back(reader.array(false));
   const uint32_t plans = reader.head.count(40);
   for (uint32_t i = 0; i < plans; i++) reader.file.plans.push_back(reader.plan());
   if (reader.file.plans.empty()) throw damaged("it has no plan");

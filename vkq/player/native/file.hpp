@@ -28,7 +28,7 @@ struct Array {
   int64_t low, high;
   uint64_t bytes;   // of the array
   uint64_t stored;  // of its buffer: whole words, at least one
-  Blob answer;      // its content in the known answer
+  Blob answer;      // an input's content in the known answer
 };
 
 // "integrated", a feature (1), a limit (at least so much), or a number that must be equal ("=vendorID").
@@ -73,6 +73,7 @@ struct Plan {
   uint32_t slots;  // the inputs, then everything else
   uint64_t alignment;
   std::vector<Result> results;
+  std::vector<Blob> answers;  // of each output
   uint64_t scratchBytes;
   std::vector<Part> scratch;
   std::vector<std::pair<uint32_t, Blob>> constants;

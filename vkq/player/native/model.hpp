@@ -75,7 +75,7 @@ struct Model {
   void openCache(const char *path);
   void saveCache(const char *path);
   void takePlan();
-  bool answersRightly();
+  bool answersRightly(const Plan &plan);
 };
 
 }  // namespace vkq::player
