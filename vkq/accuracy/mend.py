@@ -96,8 +96,8 @@ def _divide(editor: _Editor, node: Any, s: Array) -> str:
 
 
 def repeated(proto: Any, quantized: Any) -> Any:
-    """The float model with the factors between channels that a quantized model of it was given, as its
-    metadata say: the same function, and values that can be compared."""
+    """Apply to the float model the channel factors that *quantized* records in its metadata. The function
+    does not change; intermediate values of the two models become comparable."""
     notes = {entry.key: json.loads(entry.value) for entry in quantized.metadata_props if entry.key in NOTES}
     if not notes:
         return proto

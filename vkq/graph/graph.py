@@ -157,3 +157,13 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
         stuck = next(nodes[i] for i, needs in waiting.items() if needs)
         raise ModelError(f"{stuck}: stands in a cycle of nodes; a graph must have none")
     return order
+
+
+def unused(hint: str, taken: set[str]) -> str:
+    """A name that is not among those *taken*, and joins them: *hint*, or *hint* with a number."""
+    name, number = hint, 0
+    while name in taken:
+        number += 1
+        name = f"{hint}_{number}"
+    taken.add(name)
+    return name

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.graph import Array, Node
+from ..graph.graph import Array, Node, unused
 
 
 @dataclasses.dataclass
@@ -22,12 +22,7 @@ class Reading:
 
     def fresh(self, hint: str) -> str:
         """A name that no value of the model has."""
-        name, count = hint, 0
-        while name in self.taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self.taken.add(name)
-        return name
+        return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str) -> str:
         """The name of a new constant."""

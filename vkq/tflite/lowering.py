@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
-from ..graph.graph import Array, Node, Spec
+from ..graph.graph import Array, Node, Spec, unused
 from ..graph.operators.operator import Inputs
 from ..graph.operators.table import TABLE, compute, infer
 from ..numerics.qparams import QParams, are_scales
@@ -124,12 +124,7 @@ class Lowering:
 
     def fresh(self, hint: str) -> str:
         """A name that no value has."""
-        name, count = hint, 0
-        while name in self.taken:
-            count += 1
-            name = f"{hint}_{count}"
-        self.taken.add(name)
-        return name
+        return unused(hint, self.taken)
 
     def constant(self, value: Any, hint: str = "constant") -> str:
         """The name of a new constant."""

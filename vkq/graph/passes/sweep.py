@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError, VkqError
-from ..graph import Array, Graph, Node, Spec
+from ..graph import Array, Graph, Node, Spec, unused
 from ..operators.table import infer
 
 BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError, ArithmeticError)
@@ -68,12 +68,7 @@ class Sweep:
 
     def fresh(self, hint: str) -> str:
         """A name that no value has."""
-        name, number = hint, 0
-        while name in self._taken:
-            number += 1
-            name = f"{hint}_{number}"
-        self._taken.add(name)
-        return name
+        return unused(hint, self._taken)
 
     def emit(
         self, op: str, inputs: Sequence[str], output: str = "", source: str = "", **attributes: Any
