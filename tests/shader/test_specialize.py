@@ -67,11 +67,16 @@ def test_what_has_no_value_stays(tmp_path: Path) -> None:
     assert left(folded) == [52]
 
 
-def test_defaults_hold_where_nothing_is_given() -> None:
-    source = GLSL.replace("STORES", "  y[A] = T ? 5 : 6;")
-    folded = specialized(find_compiler().compile(source, "plain.comp"), {})
-    assert not left(folded)
-    assert reflect(folded).specialization == {}
+def test_what_is_not_given_stays() -> None:
+    """And all that is computed from it: a local size of both kinds stays open."""
+    source = GLSL.replace("STORES", "  y[A * 2] = T ? int(U * 3u) + B : 6;")
+    source = source.replace(
+        "layout(local_size_x = 1) in", "layout(local_size_x_id = 0, local_size_y_id = 7) in"
+    )
+    module = find_compiler().compile(source, "open.comp")
+    assert specialized(module, {}) == module
+    folded = specialized(module, {0: 13, 9: 1})
+    assert set(reflect(folded).specialization) == {1, 7}
 
 
 def given(variant: Variant, values: dict[str, Value]) -> dict[int, int]:

@@ -158,11 +158,11 @@ def _as_file(
 def _shader(program: Program, device: Device) -> FileProgram:
     variant = program.variant
     ready = compiled(variant)
+    binary = spirv(variant) if ready is None else ready
+    module, constants = code(variant, binary, program.constants, device.capabilities)
     return FileProgram(
-        variant.name,
-        code(variant, spirv(variant) if ready is None else ready, program.constants, device.capabilities),
-        len(variant.bindings), variant.texels, 4 * len(variant.push_constants), program.subgroup_size,
-        (),
+        variant.name, module, len(variant.bindings), variant.texels, 4 * len(variant.push_constants),
+        program.subgroup_size, tuple(constants),
     )  # fmt: skip
 
 

@@ -51,15 +51,20 @@ class Program:
         return next((c.offset for c in self.variant.push_constants if c.name == "first_group"), -1)
 
 
-def code(variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities) -> bytes:
-    """The SPIR-V of a variant as the driver is given it: with these specialization constants as literals, and
-    with the float controls that the device offers."""
-    packed = variant.pack_specialization(constants).items()
-    return with_float_controls(
-        specialized(spirv, {number: int.from_bytes(word, "little") for number, word in packed}),
+def code(
+    variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
+) -> tuple[bytes, list[tuple[int, int]]]:
+    """What the driver is given of a variant: its SPIR-V, with sizes as literals and with the float controls
+    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants."""
+    packed = variant.pack_specialization(constants)
+    bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
+    sizes = {c.id for c in variant.specialization.values() if c.declared is not None}
+    module = with_float_controls(
+        specialized(spirv, {number: bits[number] for number in sizes}),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),
         denorm_preserve=bool(capabilities.properties["shaderDenormPreserveFloat32"]),
     )
+    return module, [(number, word) for number, word in bits.items() if number not in sizes]
 
 
 def refusals(variant: Variant, constants: dict[str, Value], capabilities: Capabilities) -> list[str]:

@@ -108,10 +108,11 @@ class Programs:
         ready = compiled(variant)  # here: threads would take turns with this one at each file
 
         def make() -> Any:
-            module = code(variant, spirv(variant) if ready is None else ready, values, self._capabilities)
+            binary = spirv(variant) if ready is None else ready
+            module, constants = code(variant, binary, values, self._capabilities)
             return self._context.program(
                 variant.name, module, len(variant.bindings),
-                4 * len(variant.push_constants), [], subgroup_size, variant.texels,
+                4 * len(variant.push_constants), constants, subgroup_size, variant.texels,
             )  # fmt: skip
 
         block: Together | None = getattr(self._local, "block", None)

@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -125,13 +125,13 @@ class Compiler:
                 made.callback(getattr(lib, f"vkDestroy{kind}"), self.handle, out[0], none)
                 return out[0]
 
-            binary = code(variant, spirv(variant), values, self.capabilities)
+            binary, constants = code(variant, spirv(variant), values, self.capabilities)
             module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(binary), pCode=binary))
             layout = _layout(vk, make, variant)
             stage = vk.VkPipelineShaderStageCreateInfo(
                 pNext=_subgroup(subgroup_size), stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module,
                 flags=vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT if subgroup_size else 0,
-                pName="main",
+                pName="main", pSpecializationInfo=_specialization(vk, constants),
             )  # fmt: skip
             flags = 0 if self._prints else CAPTURE_STATISTICS | CAPTURE_TEXT
             info = vk.VkComputePipelineCreateInfo(flags=flags, stage=stage, layout=layout)
@@ -231,6 +231,15 @@ def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
             values |= {"spills": int(spilled[1]), "fills": int(spilled[2])}
         found.append(PipelineExecutable(name, 0, values, {}, seconds))
     return found
+
+
+def _specialization(vk: Any, constants: Sequence[tuple[int, int]]) -> Any:
+    words = b"".join(bits.to_bytes(4, "little") for _, bits in constants)
+    entries = [
+        vk.VkSpecializationMapEntry(constantID=number, offset=4 * i, size=4)
+        for i, (number, _) in enumerate(constants)
+    ]
+    return vk.VkSpecializationInfo(pMapEntries=entries, dataSize=len(words), pData=vk.ffi.from_buffer(words))
 
 
 def _layout(vk: Any, make: Callable[[str, Any], Any], variant: Variant) -> Any:

@@ -1,8 +1,10 @@
-"""A module's specialization constants as plain constants with their values.
+"""A module's sizes as plain constants with their values.
 
 Not every driver folds specialization constants before it decides which loops to unroll and which arrays to
-keep in registers (those of SwiftShader and VideoCore do not), so vkq folds them itself: every driver compiles
-literals, and sizes need no SPIR-V modules of their own.
+keep in registers (those of SwiftShader and VideoCore do not), so vkq folds sizes itself: every driver
+compiles literals, and sizes need no SPIR-V modules of their own. Numbers of a problem (the height of a
+kernel) stay specialization constants: SwiftShader unrolls whatever has a literal number of turns, for a
+minute at worst.
 """
 
 from __future__ import annotations
@@ -39,9 +41,8 @@ _SCALARS = {OP_TRUE, OP_FALSE, OP_CONSTANT, OP_SPEC_TRUE, OP_SPEC_FALSE, OP_SPEC
 
 
 def specialized(spirv: bytes, given: Mapping[int, int]) -> bytes:
-    """The module with every specialization constant replaced by a constant: of the value in *given*
-    (``constant_id`` -> the 32 bits), else of its default. Whole numbers and bools computed from them become
-    constants, too.
+    """The module with the specialization constants in *given* (``constant_id`` -> the 32 bits) replaced by
+    constants. Whole numbers and bools computed from them alone become constants, too.
 
     Raises:
         CompileError: the bytes are not a SPIR-V module.
@@ -62,7 +63,8 @@ class _Folding:
 
     def __init__(self, words: array[int], given: Mapping[int, int]):
         self._words, self._given = words, given
-        self._numbers: dict[int, int] = {}  # constant_id of an id
+        self._bits: dict[int, int] = {}  # given, by the id
+        self._open: set[int] = set()  # ids of specialization constants that stay
         self._signed: dict[int, bool] = {}  # types of 32-bit whole numbers
         self._bools: set[int] = set()  # types
         self._values: dict[int, int] = {}  # of whole numbers and bools
@@ -73,26 +75,31 @@ class _Folding:
         if length < _READ[op] + (op == OP_DECORATE and operands[1:2] == _SPEC_ID):
             raise CompileError(f"the SPIR-V instruction at word {at} has length {length}; it has more words.")
         if op == OP_DECORATE and operands[1] == SPEC_ID:
-            self._numbers[operands[0]] = operands[2]
+            if operands[2] not in self._given:
+                self._open.add(operands[0])
+                return None
+            self._bits[operands[0]] = self._given[operands[2]]
             return []
         if op == OP_INT and operands[1] == 32:
             self._signed[operands[0]] = operands[2] == 1
         elif op == OP_BOOL:
             self._bools.add(operands[0])
         elif op == OP_SPEC_COMPOSITE:
-            return [length << 16 | OP_COMPOSITE, *operands]
+            return None if self._open.intersection(operands) else [length << 16 | OP_COMPOSITE, *operands]
         elif op in _SCALARS:
             return self._scalar(op, list(operands))
         elif op == OP_SPEC_OP:
             return self._computed(operands)
         return None
 
-    def _scalar(self, op: int, operands: list[int]) -> list[int]:
+    def _scalar(self, op: int, operands: list[int]) -> list[int] | None:
         kind, identifier, *literal = operands
+        if identifier in self._open:
+            return None
         if op in (OP_CONSTANT, OP_SPEC_CONSTANT) and len(literal) != 1:  # of 64 bits: none is a size
             return [3 + len(literal) << 16 | OP_CONSTANT, *operands]
         default = literal[0] if literal else int(op in (OP_TRUE, OP_SPEC_TRUE))
-        return self._constant(kind, identifier, self._given.get(self._numbers.get(identifier, -1), default))
+        return self._constant(kind, identifier, self._bits.get(identifier, default))
 
     def _constant(self, kind: int, identifier: int, bits: int) -> list[int]:
         if kind in self._bools:
@@ -103,9 +110,10 @@ class _Folding:
         return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
 
     def _computed(self, operands: array[int]) -> list[int] | None:
-        """A computed constant; None where it is no scalar, or has no value: a division by zero stands in a
-        branch that is not taken."""
+        """A computed constant; None where it is no scalar, depends on what stays, or has no value: a division
+        by zero stands in a branch that is not taken."""
         kind, identifier, operation, *arguments = operands
+        self._open.add(identifier)
         compute = OPERATIONS.get(operation)
         if compute is None or not (kind in self._signed or kind in self._bools):
             return None
@@ -113,4 +121,5 @@ class _Folding:
             value = compute(*(self._values[argument] for argument in arguments))
         except (KeyError, TypeError, ValueError, ZeroDivisionError):
             return None
+        self._open.discard(identifier)
         return self._constant(kind, identifier, int(value) & 0xFFFFFFFF)
