@@ -60,18 +60,13 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
     np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
 
 
-@pytest.mark.parametrize("case", ["lengths", "packed", "rotary", "heads"])
+@pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
-    """Lengths as a mask, weights for other widths of v, rotary embeddings, heads that do not divide."""
+    """Rotary embeddings inside, heads that do not divide, a mask of four axes."""
     fed: dict[str, Any] = {"x": normal(2, 5, 19)}
-    constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96)}
-    inputs, a = ["x", "w", "b"], {"num_heads": 2}
-    if case == "lengths":
-        constants["m"] = np.int32([5, 3])
-        inputs.append("m")
-    a |= {"packed": {"qkv_hidden_sizes": [32, 32, 32]}, "rotary": {"do_rotary": 1}}.get(case, {})  # type: ignore[arg-type]
-    if case == "heads":
-        a["num_heads"] = 5
+    constants: dict[str, Any] = {"w": normal(19, 96), "b": normal(96), "m": np.ones((2, 1, 8, 8), np.int32)}
+    a = {"num_heads": 5 if case == "heads" else 2, "do_rotary": int(case == "rotary")}
+    inputs = ["x", "w", "b", "m"] if case == "megatron" else ["x", "w", "b"]
     node = helper.make_node("Attention", inputs, ["y"], domain=MICROSOFT, **a)
     with pytest.raises(vkq.VkqError):
         vkq.onnx.InferenceSession(model([node], fed, constants, "float32"), any_device)

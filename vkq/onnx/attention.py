@@ -1,119 +1,152 @@
-"""com.microsoft's Attention and MultiHeadAttention in products and Softmax, once their shapes are known
+"""Attention operators, once their shapes are known: com.microsoft's Attention and MultiHeadAttention
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
-import numpy as np
-
-from ..graph.graph import Node, Spec
-from .functions import Body
-from .reading import Reading
-from .tensors import NEWEST
+from ..graph.graph import Spec
+from .rewriting import Rewriting
+from .scores import Scores, append, attend, heads_first, joined, places
 
 FILTER = -10000.0  # is added to the scores of what a mask hides
 KNOWN = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
-# Of each operator: the inputs that are read, the mask's and the added bias's place.
-PLACES = {"Attention": (6, 3, 5), "MultiHeadAttention": (6, 4, 5)}
+IDS = ("int32", "int64")
 
 
-def written(node: Node, specs: Sequence[Spec | None]) -> Body | None:
-    """The nodes and constants of an attention without a cache, in float32; None for other forms and other
-    operators."""
-    op, a = node.attributes["op"], node.attributes["attributes"]
-    if node.attributes["domain"] != "com.microsoft" or op not in PLACES or not set(a) <= KNOWN:
-        return None
-    inner = Node(op, node.inputs, node.outputs, a, node.source)
-    of = dict(enumerate(specs))
-    if any(node.outputs[1:]) or not _plain(inner, of):
-        return None
-    reading = Reading(NEWEST, {}, {*node.inputs, *node.outputs})
-    parts = _projected(reading, inner, of) if op == "Attention" else _given(reading, inner, of)
-    if parts is None:
-        return None
-    _attend(reading, inner, of, *parts)
-    return reading.nodes, reading.constants
-
-
-def _plain(node: Node, of: dict[int, Spec | None]) -> bool:
-    """Whether the inputs are the known ones, of known types and ranks, and the heads divide the width."""
-    most, mask, _ = PLACES[node.op]
-    found = {i: spec for i, spec in of.items() if spec is not None}
-    past = 4 if node.op == "Attention" else most
-    if any(i >= most or i == past for i in found) or 0 not in found or len(found[0].shape) != 3:
+def projected_attention(w: Rewriting) -> bool:
+    """com.microsoft's Attention: x, weights, bias, mask, past of keys and values, an added bias."""
+    a, given = w.node.attributes, w.given
+    heads, widths = a.get("num_heads", 0), a.get("qkv_hidden_sizes")
+    if not set(a) <= {*KNOWN, "qkv_hidden_sizes"} or not _plain(w, 6, 3, heads):
         return False
-    if any(spec.dtype != "float32" for i, spec in found.items() if i != mask):
+    x, weights, past = given[0], given.get(1), given.get(4)
+    if len(x.shape) != 3 or weights is None or len(weights.shape) != 2:
         return False
-    if mask in found and (found[mask].dtype not in ("int32", "int64") or len(found[mask].shape) != 2):
+    widths = tuple(widths or (weights.shape[1] // 3,) * 3)
+    if sum(widths) != weights.shape[1] or widths[0] != widths[1] or any(w % heads for w in widths):
         return False
-    heads = node.attributes.get("num_heads", 0)
-    return isinstance(heads, int) and heads > 0 and all(0 not in spec.shape for spec in found.values())
+    y = w.emit("MatMul", [w.name(0), w.name(1)])
+    y = w.emit("Add", [y, w.name(2)]) if w.name(2) else y
+    batch, tokens, _ = x.shape
+    q, k, v = (heads_first(w, p, heads) for p in w.parts(y, 2, widths))
+    if past and (len(past.shape) != 5 or widths[0] != widths[2]):
+        return False
+    held = past.shape[3] if past else 0
+    at = _scores(w, (batch, heads, tokens, held + tokens), held, widths[0] // heads, 3, 5)
+    if at is None:
+        return False
+    olds = ["", ""]
+    if held:
+        lines = w.reshape(w.name(4), (2, batch * heads, held, -1))
+        olds = [w.reshape(one, (batch, heads, held, -1)) for one in w.parts(lines, 0, (1, 1))]
+    k, v = (append(w, old, held, one, at) for old, one in zip(olds, (k, v), strict=True))
+    if w.result(1):
+        pair = [w.reshape(one, (1, batch, heads, at.keys, -1)) for one in (k, v)]
+        w.emit("Concat", pair, w.result(1), axis=0)
+    joined(w, attend(w, at, q, k, v), x.dtype, w.result(0))
+    return True
 
 
-def _projected(reading: Reading, node: Node, of: dict[int, Spec | None]) -> list[str] | None:
-    """q, k and v of Attention: thirds of x @ weights + bias."""
-    weights = of.get(1)
-    if weights is None or len(weights.shape) != 2 or weights.shape[1] % (3 * node.attributes["num_heads"]):
+def multi_head_attention(w: Rewriting) -> bool:
+    """com.microsoft's MultiHeadAttention: q, k, v (or all in q, or k and v in k), bias, mask, an added bias,
+    past keys and values."""
+    a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
+    if not set(a) <= KNOWN or not _plain(w, 8, 4, heads) or (6 in given) != (7 in given):
+        return False
+    found = _heads(w, heads)
+    if found is None:
+        return False
+    (q, k, v), tokens, own, width = found
+    batch, held = given[0].shape[0], given[6].shape[2] if 6 in given else 0
+    at = _scores(w, (batch, heads, tokens, held + own), held, width, 4, 5)
+    if at is None:
+        return False
+    k, v = (append(w, w.name(6 + i), held, one, at, w.result(1 + i)) for i, one in enumerate((k, v)))
+    joined(w, attend(w, at, q, k, v), given[0].dtype, w.result(0))
+    return True
+
+
+def _plain(w: Rewriting, most: int, mask: int, heads: object) -> bool:
+    """Whether the inputs are the known ones, of one type of floats, and not empty but for the past."""
+    given = w.given
+    if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
+        return False
+    if {spec.dtype for i, spec in given.items() if i != mask} not in ({"float32"}, {"float16"}):
+        return False
+    if mask in given and given[mask].dtype not in IDS:
+        return False
+    return all(0 not in spec.shape for i, spec in given.items() if i < 4) and 0 not in given[0].shape
+
+
+def _heads(w: Rewriting, heads: int) -> tuple[list[str], int, int, int] | None:
+    """q, k and v of MultiHeadAttention by head, how many queries and keys there are, and the width of a head
+    of q."""
+    given, names = w.given, [w.name(i) for i in range(3)]
+    x, k = given[0].shape, given.get(1)
+    tokens = x[1]
+    if len(x) == 5 and len(given.keys() & {1, 2}) == 0:  # (batch, tokens, heads, 3, d)
+        names, own, width = _unpacked(w, names[0], x), tokens, x[4]
+    elif len(x) != 3 or k is None or x[2] % heads:
         return None
-    x = reading.emit(node, "MatMul", node.inputs[:2])
-    x = reading.emit(node, "Add", [x, node.inputs[2]]) if node.input(2) else x
-    return [_third(reading, node, x, i, weights.shape[1] // 3) for i in range(3)]
-
-
-def _third(reading: Reading, node: Node, x: str, i: int, width: int) -> str:
-    """Of the last axis."""
-    ends = [reading.constant(np.array([n]), f"{x}/{i}") for n in (i * width, (i + 1) * width, -1)]
-    return reading.emit(node, "Slice", [x, *ends])
-
-
-def _given(reading: Reading, node: Node, of: dict[int, Spec | None]) -> list[str] | None:
-    """q, k and v of MultiHeadAttention, each plus its part of the bias."""
-    specs = [of.get(i) for i in range(3)]
-    if any(spec is None or len(spec.shape) != 3 for spec in specs):
+    elif len(k.shape) == 5 and 2 not in given:  # (batch, tokens, heads, 2, d)
+        names, own, width = [names[0], *_unpacked(w, names[1], k.shape)], k.shape[1], x[2] // heads
+    elif 2 in given and len(k.shape) == len(given[2].shape) == 4:  # by head already
+        names[0] = heads_first(w, _biased(w, names[:1], x[2])[0], heads)
+        return names, tokens, k.shape[2], x[2] // heads
+    elif 2 not in given or len(k.shape) != 3 or k.shape[2] != x[2] or given[2].shape[2] % heads:
         return None
-    widths = [spec.shape[2] for spec in specs if spec]
-    if len(set(widths)) > 1 or widths[0] % node.attributes["num_heads"]:
-        return None
-    names = list(node.inputs[:3])
-    if node.input(3):
-        thirds = [_third(reading, node, node.inputs[3], i, widths[0]) for i in range(3)]
-        names = [reading.emit(node, "Add", pair) for pair in zip(names, thirds, strict=True)]
-    return names
+    else:
+        own, width = k.shape[1], x[2] // heads
+    names = _biased(w, names, width * heads)
+    return [heads_first(w, name, heads) for name in names], tokens, own, width
 
 
-def _attend(reading: Reading, node: Node, of: dict[int, Spec | None], q: str, k: str, v: str) -> None:
-    """Softmax(q k^T * scale + bias + masks) v for each head."""
-    a, (_, mask, added) = node.attributes, PLACES[node.op]
-    x, y, heads = of[0], node.outputs[0], a["num_heads"]
-    keys = of[1] if node.op == "MultiHeadAttention" else x
-    width = (of[1].shape[1] // 3) if node.op == "Attention" else x.shape[2]  # type: ignore[union-attr]
-    split, whole = (reading.constant(np.array(n), f"{y}/shape") for n in ((0, 0, heads, -1), (0, 0, width)))
+def _unpacked(w: Rewriting, x: str, shape: tuple[int, ...]) -> list[str]:
+    batch, tokens, heads, count, width = shape
+    return [w.reshape(one, (batch, tokens, heads * width)) for one in w.parts(x, 3, (1,) * count)]
 
-    def by_head(name: str, *perm: int) -> str:
-        return reading.emit(node, "Transpose", [reading.emit(node, "Reshape", [name, split])], perm=perm)
 
-    def number(value: object) -> str:
-        return reading.constant(np.asarray(value, np.float32), f"{y}/number")
+def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
+    """Each with its part of the bias, of which the first two have this width."""
+    bias = w.spec(3)
+    if bias is None:
+        return names
+    parts = w.parts(w.name(3), 0, (width, width, bias.shape[0] - 2 * width))
+    return [w.emit("Add", pair) for pair in zip(names, parts, strict=False)]
 
-    scores = reading.emit(node, "MatMul", [by_head(q, 0, 2, 1, 3), by_head(k, 0, 2, 3, 1)])
-    scale = a.get("scale", 0.0) or 1 / math.sqrt(width // heads)
-    scores = reading.emit(node, "Mul", [scores, number(scale)])
-    if node.input(added):
-        scores = reading.emit(node, "Add", [scores, node.inputs[added]])
-    if node.input(mask):
-        axes = reading.constant(np.array([1, 2]), f"{y}/axes")
-        seen = reading.emit(
-            node, "Cast", [reading.emit(node, "Unsqueeze", [node.inputs[mask], axes])], to="bool"
-        )
-        hidden = reading.emit(node, "Where", [seen, number(0), number(a.get("mask_filter_value", FILTER))])
-        scores = reading.emit(node, "Add", [scores, hidden])
-    if a.get("unidirectional", 0):
-        rows, columns = (np.arange(spec.shape[1]) for spec in (x, keys) if spec)
-        causal = number(np.where(columns > rows[:, None], np.finfo(np.float32).min, 0))
-        scores = reading.emit(node, "Add", [scores, causal])
-    weights = reading.emit(node, "Softmax", [scores], axis=-1)
-    mixed = reading.emit(node, "MatMul", [weights, by_head(v, 0, 2, 1, 3)])
-    mixed = reading.emit(node, "Transpose", [mixed], perm=(0, 2, 1, 3))
-    reading.emit(node, "Reshape", [mixed, whole], y)
+
+def _scores(
+    w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, mask: int, added: int
+) -> Scores | None:
+    """The rules of com.microsoft's two; None where the mask has another form."""
+    a, (batch, heads, queries, keys) = w.node.attributes, sizes
+    bias = [w.name(added)] if w.name(added) else []
+    spec = w.spec(mask)
+    if spec is not None:
+        shown = _shown(w, w.name(mask), spec, batch, queries, keys)
+        if not shown:
+            return None
+        numbers = (w.constant(n) for n in (0, a.get("mask_filter_value", FILTER)))
+        bias.append(w.emit("Where", [shown, *numbers]))
+    scale = a.get("scale", 0.0) or 1 / math.sqrt(width)
+    causal = bool(a.get("unidirectional", 0))
+    return Scores(*sizes[:2], heads, queries, keys, scale, causal, held, bias=tuple(bias))
+
+
+def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
+    """Flags of a mask of (batch, keys), (batch, queries, keys), or of the end of each batch: (batch,), before
+    which the starts may follow: (2 * batch,). "" for others."""
+    shape = spec.shape
+    if shape in ((batch, keys), (batch, queries, keys)):
+        flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])
+        return w.reshape(flags, (batch, 1, -1, keys))
+    if shape not in ((batch,), (2 * batch,)):
+        return ""
+    lengths = w.cast(mask, "int32")
+    ends = [w.reshape(one, (batch, 1)) for one in w.parts(lengths, 0, (batch,) * (shape[0] // batch))]
+    key = places(w, 0, batch, keys)
+    shown = w.emit("Less", [key, ends[0]])
+    if len(ends) > 1:
+        shown = w.emit("And", [shown, w.emit("GreaterOrEqual", [key, ends[1]])])
+    return w.reshape(shown, (batch, 1, 1, keys))

@@ -16,8 +16,8 @@ from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import Rest, fold_constants, fold_known
 from ..numerics.stored import owned
 from .alone import is_graph
-from .attention import written
 from .foreign import unknown
+from .formed import written
 from .functions import Body, body
 from .inline import inlined
 from .operators import read_node
@@ -156,9 +156,9 @@ def _metadata(proto: Any) -> ModelMetadata:
     )  # fmt: skip
 
 
-def _expanded(node: Node, specs: Sequence[Spec | None]) -> Body | None:
+def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
     """An operator in those that define it."""
-    return written(node, specs) or body(node, specs, read)
+    return written(node, specs, arrays) or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:

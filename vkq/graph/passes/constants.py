@@ -118,7 +118,10 @@ def _in_others(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
 def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     """A node that its reader can say in others, for these shapes (``expand``)."""
     expand = node.attributes.get("expand")
-    found = expand(node, [sweep.specs[x] if x else None for x in node.inputs]) if expand else None
+    if expand is None:
+        return False
+    specs, arrays = ([of(x) if x else None for x in node.inputs] for of in (sweep.specs.get, sweep.array))
+    found = expand(node, specs, arrays)
     if found is None:
         return False
     nodes, constants = found

@@ -1,0 +1,86 @@
+"""com.microsoft's GroupQueryAttention, as onnxruntime-genai's models have it
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.GroupQueryAttention).
+"""
+
+from __future__ import annotations
+
+import math
+
+from .rewriting import Rewriting
+from .rotary import angles_at, turned
+from .scores import Scores, append, attend, joined, places
+
+KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
+         "smooth_softmax", "softcap"}  # fmt: skip
+# What says that nothing is quantized and no scores are results.
+UNUSED = {"qk_output": 0, "k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0}
+
+
+def group_query_attention(w: Rewriting) -> bool:
+    """q, k, v (or all in q), past keys and values, the place of each batch's last token, how many keys there
+    are, tables of cosines and sines, places, an added bias, a score that each head has beside its keys."""
+    sizes = _sizes(w)
+    if sizes is None:
+        return False
+    a, dtype = w.node.attributes, w.given[0].dtype
+    batch, tokens, heads, kv_heads, width = sizes
+    held = w.given[3].shape[2] if 3 in w.given else 0
+    total = w.number(6)
+    lengths = w.emit("Add", [w.reshape(w.name(5), (batch,)), w.constant(1, "int32")])
+    start: int | str = 0
+    if held and tokens != total:
+        start = w.emit("Sub", [lengths, w.constant(tokens, "int32")])
+    at = Scores(
+        batch, heads, kv_heads, tokens, max(held, total), a.get("scale", 0.0) or 1 / math.sqrt(width),
+        causal=True, start=start, window=max(a.get("local_window_size", -1), 0), lengths=lengths,
+        softcap=a.get("softcap", 0.0), bias=tuple(filter(None, [w.name(10)])),
+        sink=_sink(w, heads),
+    )  # fmt: skip
+    q, k, v = _split(w, sizes)
+    if a.get("do_rotary", 0):
+        place = w.name(9) or places(w, start, batch, tokens)
+        angles = angles_at(w, (7, 8), place, tokens)
+        half, mixed = w.given[7].shape[1], bool(a.get("rotary_interleaved", 0))
+        q = turned(w, q, (batch, tokens, heads, width), angles, half, mixed)
+        k = w.cast(turned(w, k, (batch, tokens, kv_heads, width), angles, half, mixed), dtype)
+    q, k, v = (w.transpose(x, 0, 2, 1, 3) for x in (q, k, v))
+    k, v = (append(w, w.name(3 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
+    joined(w, attend(w, at, q, k, v), dtype, w.result(0))
+    return True
+
+
+def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
+    """Batch, tokens, heads, heads of keys, and the width of each; None for other forms."""
+    a, given = dict(w.node.attributes), w.given
+    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
+        return None
+    heads, kv_heads = a.get("num_heads", 0), a.get("kv_num_heads", 0)
+    floats = {given[i].dtype for i in (0, 1, 2, 3, 4, 10, 11) if i in given}
+    if not {0, 5, 6} <= set(given) or max(given) > 11 or w.result(3):
+        return None
+    if floats not in ({"float32"}, {"float16"}) or len(given[0].shape) != 3 or 0 in given[0].shape:
+        return None
+    if not heads or not kv_heads or heads % kv_heads or (3 in given) != (4 in given):
+        return None
+    packed = not given.keys() & {1, 2}
+    if not packed and (not {1, 2} <= set(given) or any(len(given[i].shape) != 3 for i in (1, 2))):
+        return None
+    if a.get("do_rotary", 0) and not {7, 8} <= set(given):
+        return None
+    batch, tokens, width = given[0].shape
+    return batch, tokens, heads, kv_heads, width // (heads + (2 * kv_heads if packed else 0))
+
+
+def _sink(w: Rewriting, heads: int) -> str:
+    if w.name(11):
+        return w.name(11)
+    return w.constant([0] * heads) if w.node.attributes.get("smooth_softmax", 0) == 1 else ""
+
+
+def _split(w: Rewriting, sizes: tuple[int, int, int, int, int]) -> list[str]:
+    """q, k and v as (batch, tokens, heads, width)."""
+    batch, tokens, heads, kv_heads, width = sizes
+    names, counts = [w.name(i) for i in range(3)], (heads, kv_heads, kv_heads)
+    if not w.name(1):
+        names = w.parts(names[0], 2, [n * width for n in counts])
+    return [w.reshape(x, (batch, tokens, n, width)) for x, n in zip(names, counts, strict=True)]

@@ -1,0 +1,60 @@
+"""ONNX's Attention, once its shapes are known (https://onnx.ai/onnx/operators/onnx__Attention.html)."""
+
+from __future__ import annotations
+
+import math
+
+from .rewriting import Rewriting
+from .scores import Scores, append, attend, heads_first, joined
+
+KNOWN = {
+    "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap",
+    "softmax_precision",  # of type float32 at least, whatever it says
+}  # fmt: skip
+
+
+def onnx_attention(w: Rewriting) -> bool:
+    """q, k, v, mask, past keys and values, how many keys of each batch count."""
+    at = _scores(w)
+    if at is None:
+        return False
+    q, k, v = (w.name(i) for i in range(3))
+    flat = len(w.given[0].shape) == 3
+    if flat:
+        q, k, v = (heads_first(w, x, n) for x, n in ((q, at.heads), (k, at.kv_heads), (v, at.kv_heads)))
+    held = w.given[4].shape[2] if 4 in w.given else 0
+    k, v = (append(w, w.name(4 + i), held, x, at, w.result(1 + i)) for i, x in enumerate((k, v)))
+    y, dtype = attend(w, at, q, k, v), w.given[0].dtype
+    if flat:
+        joined(w, y, dtype, w.result(0))
+    else:
+        w.cast(y, dtype, w.result(0))
+    return True
+
+
+def _scores(w: Rewriting) -> Scores | None:
+    """None for a form that is left to ONNX's definition: with the scores as a result, or a short mask."""
+    a, given = w.node.attributes, w.given
+    floats = {spec.dtype for i, spec in given.items() if i not in (3, 6)}
+    if not set(a) <= KNOWN or w.result(3) or floats not in ({"float32"}, {"float16"}):
+        return None
+    if not {0, 1, 2} <= set(given) or (4 in given) != (5 in given):
+        return None
+    shapes, mask = [given[i].shape for i in range(3)], given.get(3)
+    (batch, *q), k, rank = shapes[0], shapes[1], len(shapes[0])
+    if any(len(shape) != rank or 0 in shape for shape in shapes) or rank not in (3, 4):
+        return None
+    flat = rank == 3
+    heads, kv_heads = (a.get("q_num_heads", 0), a.get("kv_num_heads", 0)) if flat else (q[0], k[1])
+    held = given[4].shape[2] if 4 in given else 0
+    keys = held + k[-2]
+    if not heads or not kv_heads or heads % kv_heads or (mask and mask.shape[-1] != keys):
+        return None
+    flags = mask is not None and mask.dtype == "bool"
+    return Scores(
+        batch, heads, kv_heads, q[-2], keys,
+        scale=a.get("scale") or 1 / math.sqrt(q[-1] // (heads if flat else 1)),
+        causal=bool(a.get("is_causal", 0)), start=held, softcap=a.get("softcap", 0.0),
+        lengths=w.cast(w.name(6), "int32") if w.name(6) else "",
+        bias=(w.name(3),) if mask and not flags else (), shown=w.name(3) if flags else "",
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""A node whose inputs' shapes are known, and the nodes that are written in its place."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..graph.graph import Array, Node, Spec
+from ..graph.operators.operator import OpenShape
+from .reading import Reading
+from .tensors import NEWEST
+
+
+@dataclasses.dataclass
+class Rewriting:
+    """What a rule reads of a node, and writes. ``specs`` has None for inputs that are left out, ``arrays``
+    for those that are no constants."""
+
+    node: Node
+    specs: Sequence[Spec | None]
+    arrays: Sequence[Array | None]
+
+    def __post_init__(self) -> None:
+        names = {*self.node.inputs, *self.node.outputs}
+        self.reading = Reading(NEWEST, {}, names)
+
+    @property
+    def given(self) -> dict[int, Spec]:
+        """The specs of the inputs that are there."""
+        return {i: spec for i, spec in enumerate(self.specs) if spec is not None}
+
+    def spec(self, i: int) -> Spec | None:
+        return self.specs[i] if i < len(self.specs) else None
+
+    def name(self, i: int) -> str:
+        """Of an input, "" where it is left out."""
+        return self.node.input(i)
+
+    def result(self, i: int) -> str:
+        return self.node.outputs[i] if i < len(self.node.outputs) else ""
+
+    def number(self, i: int) -> int:
+        """The one number of an input, which decides a shape."""
+        array = self.arrays[i]
+        if array is None:
+            why = f"{self.node}: input {i} decides the shapes of its results; it is computed from the inputs"
+            raise OpenShape(why, self.name(i))
+        return int(array.reshape(-1)[0])
+
+    def emit(self, op: str, inputs: Sequence[str], output: str = "", **attributes: Any) -> str:
+        return self.reading.emit(self.node, op, inputs, output, **attributes)
+
+    def constant(self, value: Any, dtype: str = "float32") -> str:
+        return self.reading.constant(np.asarray(value, dtype), f"{self.node.outputs[0]}/number")
+
+    def reshape(self, x: str, shape: Sequence[int], output: str = "") -> str:
+        """0 is the size that x has there, -1 what is left."""
+        return self.emit("Reshape", [x, self.constant(shape, "int64")], output)
+
+    def transpose(self, x: str, *perm: int) -> str:
+        return self.emit("Transpose", [x], perm=perm)
+
+    def part(self, x: str, axis: int, first: int, end: int) -> str:
+        """Elements *first* to *end* along an axis."""
+        return self.emit("Slice", [x, *(self.constant([n], "int64") for n in (first, end, axis))])
+
+    def parts(self, x: str, axis: int, sizes: Sequence[int]) -> list[str]:
+        """Neighbours of these sizes along an axis."""
+        ends = np.cumsum([0, *sizes])
+        return [self.part(x, axis, int(a), int(b)) for a, b in itertools.pairwise(ends)]
+
+    def cast(self, x: str, to: str, output: str = "") -> str:
+        return self.emit("Cast", [x], output, to=to)

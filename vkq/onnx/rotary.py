@@ -1,0 +1,98 @@
+"""Rotary embeddings: com.microsoft's RotaryEmbedding and ONNX's
+(https://onnx.ai/onnx/operators/onnx__RotaryEmbedding.html)."""
+
+from __future__ import annotations
+
+from .rewriting import Rewriting
+from .scores import places
+
+KNOWN = {"interleaved", "num_heads", "rotary_embedding_dim"}
+UNUSED = {"scale": 1.0, "is_packed_batching": 0}  # of com.microsoft's, which the CPU ignores
+
+
+def rotated(w: Rewriting, x: str, angles: tuple[str, str], width: int, interleaved: bool) -> str:
+    """x (batch, tokens, heads, d) in float32 with the pairs of its first 2 * *width* elements turned: element
+    i with i + width, or its neighbours. angles: cosines and sines (batch or 1, tokens, 1, width)."""
+    turned = w.part(x, 3, 0, 2 * width)
+    if interleaved:
+        pairs = w.reshape(turned, (0, 0, 0, width, 2))
+        a, b = (w.reshape(one, (0, 0, 0, width)) for one in w.parts(pairs, 4, (1, 1)))
+    else:
+        a, b = w.parts(turned, 3, (width, width))
+    cos, sin = angles
+    first = w.emit("Sub", [w.emit("Mul", [a, cos]), w.emit("Mul", [b, sin])])
+    second = w.emit("Add", [w.emit("Mul", [b, cos]), w.emit("Mul", [a, sin])])
+    if not interleaved:
+        return w.emit("Concat", [first, second], axis=3)
+    tall = [w.reshape(one, (0, 0, 0, width, 1)) for one in (first, second)]
+    return w.reshape(w.emit("Concat", tall, axis=4), (0, 0, 0, 2 * width))
+
+
+def turned(
+    w: Rewriting, x: str, shape: tuple[int, ...], angles: tuple[str, str], width: int, interleaved: bool
+) -> str:
+    """x of this shape (batch, tokens, heads, d) in float32; what lies behind the pairs stays."""
+    wide = w.cast(x, "float32")
+    first = rotated(w, wide, angles, width, interleaved)
+    if 2 * width == shape[3]:
+        return first
+    return w.emit("Concat", [first, w.part(wide, 3, 2 * width, shape[3])], axis=3)
+
+
+def angles_at(w: Rewriting, tables: tuple[int, int], place: str, tokens: int) -> tuple[str, str]:
+    """Cosines and sines at these places (batch or 1, tokens): the inputs *tables* have a line for each."""
+    cos, sin = (
+        w.reshape(w.emit("Gather", [w.cast(w.name(i), "float32"), place], axis=0), (0, 0, 1, -1))
+        for i in tables
+    )
+    return cos, sin
+
+
+def microsoft_rotary(w: Rewriting) -> bool:
+    """x, places (batch, tokens) or of the first token, cosines, sines."""
+    return {0, 1, 2, 3} == set(w.given) and _rotary(w, 1, (2, 3))
+
+
+def onnx_rotary(w: Rewriting) -> bool:
+    """x, cosines, sines, places (batch, tokens), or cosines and sines for each token."""
+    return {0, 1, 2} <= set(w.given) and _rotary(w, 3, (1, 2))
+
+
+def _rotary(w: Rewriting, at: int, tables: tuple[int, int]) -> bool:
+    a, given = dict(w.node.attributes), w.given
+    if any(a.pop(key, value) != value for key, value in UNUSED.items()) or not set(a) <= KNOWN:
+        return False
+    x, cos = given[0], given[tables[0]]
+    shape: tuple[int, ...]
+    width, heads = cos.shape[-1], a.get("num_heads", 0)
+    if x.dtype not in ("float32", "float16") or 0 in x.shape or len(x.shape) not in (3, 4):
+        return False
+    if len(x.shape) == 4:
+        shape = (x.shape[0], x.shape[2], x.shape[1], x.shape[3])
+        name = w.transpose(w.name(0), 0, 2, 1, 3)
+    else:
+        heads = heads or x.shape[2] // (2 * width)
+        shape = (*x.shape[:2], heads, x.shape[2] // heads)
+        name = w.reshape(w.name(0), shape)
+    if 2 * width > shape[3]:
+        return False
+    angles = _angles(w, at, tables, shape)
+    y = w.cast(turned(w, name, shape, angles, width, bool(a.get("interleaved", 0))), x.dtype)
+    if len(x.shape) == 4:
+        w.emit("Transpose", [y], w.result(0), perm=(0, 2, 1, 3))
+    else:
+        w.reshape(y, x.shape, w.result(0))
+    return True
+
+
+def _angles(w: Rewriting, at: int, tables: tuple[int, int], shape: tuple[int, ...]) -> tuple[str, str]:
+    """By places, or as they are given for each token."""
+    place = w.spec(at)
+    if place is None:
+        cos, sin = (w.reshape(w.cast(w.name(i), "float32"), (0, 0, 1, -1)) for i in tables)
+        return cos, sin
+    batch, tokens = shape[:2]
+    name = w.name(at)
+    if len(place.shape) < 2:  # of the first token
+        name = places(w, w.emit("Expand", [name, w.constant([batch], "int64")]), batch, tokens)
+    return angles_at(w, tables, w.reshape(name, (-1, tokens)), tokens)
