@@ -18,6 +18,7 @@ TWO = {
     "LessOrEqual", "Greater", "GreaterOrEqual", "And", "Or", "Xor", "BitwiseAnd", "BitwiseOr",
     "BitwiseXor",
 }  # fmt: skip
+ARCS = ["Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"]
 EDGES = np.float32([0, -0.0, 1, -1, 0.5, 1.5, 2.5, -2.5, 8388607.5, 65504, 65520, 2.0**-126, 2.0**-149,
                     88.72, -87.4, 3.4e38, np.inf, -np.inf, np.nan])  # fmt: skip
 
@@ -68,7 +69,7 @@ def test_real(device: vkq.Device, op: str) -> None:
     compared(device, chain, *(reals(i, 1501) for i in range(len(chain.inputs))))
 
 
-@pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round"])
+@pytest.mark.parametrize("op", ["Add", "Div", "Gelu", "Less", "Round", *ARCS])
 def test_half(device: vkq.Device, op: str) -> None:
     """Every float16, an odd number of them."""
     chain = one(op, "float16", "bool" if op in TESTS else "float16")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vkq.numerics import circular, elementary, exponential, normal, powers, rational, software
+from vkq.numerics import arcs, circular, elementary, exponential, normal, powers, rational, software
 from vkq.numerics.steps import HIDDEN, INFINITY, SIGN, Computed, Kind, Number, computed, flushed
 
 Wide = np.longdouble
@@ -95,6 +95,14 @@ REAL: dict[str, tuple[Callable[..., Number], Callable[[Any], Any], float]] = {
         ),
         0.75,
     ),
+    "sinh": (arcs.hyperbolic_sine, np.sinh, 0.75),
+    "cosh": (arcs.hyperbolic_cosine, np.cosh, 0.75),
+    "asinh": (arcs.inverse_hyperbolic_sine, np.arcsinh, 0.75),
+    "acosh": (arcs.inverse_hyperbolic_cosine, np.arccosh, 0.75),
+    "atanh": (arcs.inverse_hyperbolic_tangent, np.arctanh, 0.75),
+    "asin": (arcs.arcsine, np.arcsin, 0.75),
+    "acos": (arcs.arccosine, np.arccos, 0.75),
+    "atan": (arcs.arctangent, np.arctan, 0.75),
     "square_root": (rational.square_root, np.sqrt, 0.5),
     "inverse": (lambda x: rational.divide(x.of(1.0), x), lambda x: 1 / x, 0.5),
 }
@@ -116,13 +124,14 @@ def test_near_the_real_value(name: str) -> None:
     assert not np.any((np.abs(got) < TINY) & (got != 0))
 
 
-@pytest.mark.parametrize("name", ["sine", "cosine"])
+@pytest.mark.parametrize("name", ["sine", "cosine", "tangent"])
 def test_turns(name: str) -> None:
     """Of all sizes: float64 knows sine and cosine of each float32, but near their zeros within its own
     rounding; a number that is nearest to a multiple of pi / 2 among them."""
     x = np.append(sample(2, 20_000), np.float32([16367173.0 * 2.0**72, 8.3e-7 + 355, 355.0, 3.1415927]))
     with np.errstate(all="ignore"):
-        want = getattr(np, {"sine": "sin", "cosine": "cos"}[name])(x.astype(np.float64)).astype(Wide)
+        real = {"sine": np.sin, "cosine": np.cos, "tangent": np.tan}[name]
+        want = real(x.astype(np.float64)).astype(Wide)
         apart = units(computed(getattr(circular, name), x), want)
     assert apart.max() <= 0.9
 

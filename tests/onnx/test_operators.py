@@ -152,6 +152,15 @@ FUNCTIONS = [
     "Ceil",
     "Round",
     "Sign",
+    "Tan",
+    "Asin",
+    "Acos",
+    "Atan",
+    "Sinh",
+    "Cosh",
+    "Asinh",
+    "Acosh",
+    "Atanh",
 ]
 
 

@@ -9,7 +9,7 @@ import itertools
 
 import numpy as np
 
-from .rational import FRACTION, Pair
+from .rational import FRACTION, Pair, pair_quotient
 from .steps import HIDDEN, INFINITY, SIGN, Number, exact_product, magnitude, polynomial, quick_sum
 
 # a word that is zero, and 2 / pi: its first 224 bits
@@ -18,6 +18,12 @@ HALF_PI = (1.5707963705062866, -4.371138828673793e-08)
 # (sin(r) / r - 1) / r^2 and (cos(r) - 1 + r^2 / 2) / r^4 of r^2 on [0, 0.62]
 SINE = (2.7248364773036666e-06, -0.00019840074665737465, 0.008333331852310973, -0.16666666663797544)
 COSINE = (-2.7299656316022867e-07, 2.4800590303711416e-05, -0.0013888887653322967, 0.04166666666427301)
+
+# (tan(h) / h - 1) / h^2 of h^2 on [0, 0.1545]
+TANGENT = (
+    0.010404745550780022, 0.021654184893895752, 0.053980308718833664, 0.13333309898555729,
+    0.33333333405837595,
+)  # fmt: skip
 
 
 def sine(x: Number) -> Number:
@@ -30,6 +36,26 @@ def cosine(x: Number) -> Number:
     """cos(x), within 0.94 units; of infinities NaN."""
     quarter, r = _reduced(x)
     return _finished(x, quarter + 1, r, x.of(0, "u"))
+
+
+def tangent(x: Number) -> Number:
+    """tan(x), within 0.85 units, of t = tan(r / 2): 2 t / (1 - t^2) or, in odd quarters, -(1 - t^2) / 2 t; of
+    infinities NaN."""
+    quarter, r = _reduced(x)
+    below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
+    h = magnitude(r[0]) * 0.5, (r[1] ^ (r[0].u & SIGN)) * 0.5
+    square = h[0] * h[0]
+    t = quick_sum(h[0], h[1] + (h[0] * square) * polynomial(square, *TANGENT))
+    square, lost = exact_product(t[0], t[0])
+    one, rest = quick_sum(x.of(1.0), -square)
+    twice = t[0] + t[0], t[1] + t[1]
+    whole = quick_sum(one, rest - (lost + twice[0] * t[1]))
+    odd = (quarter & 1).equals(1)
+    n = odd.where(whole[0], twice[0]), odd.where(whole[1], twice[1])
+    d = odd.where(twice[0], whole[0]), odd.where(twice[1], whole[1])
+    high, low = pair_quotient(n, d)
+    found = (magnitude(x) < 2.0**-30).where(x, (high + low) ^ (below ^ (x.u & SIGN)))
+    return (magnitude(x).u >= INFINITY).where(np.nan, found)
 
 
 def _finished(x: Number, quarter: Number, r: Pair, sign: Number) -> Number:

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from . import elementary as e
-from .circular import cosine, sine
+from .arcs import (
+    arccosine,
+    arcsine,
+    arctangent,
+    hyperbolic_cosine,
+    hyperbolic_sine,
+    inverse_hyperbolic_cosine,
+    inverse_hyperbolic_sine,
+    inverse_hyperbolic_tangent,
+)
+from .circular import cosine, sine, tangent
 from .exponential import celu, elu, exp, log, mish, selu, sigmoid, softplus, swish, tanh
 from .normal import erf, gelu, gelu_tanh
 from .powers import power
@@ -66,6 +76,10 @@ REAL: dict[str, Function] = {
     "Pow": _plain(power), "Mod": _plain(e.remainder), "PRelu": _plain(e.prelu), "Sum": _folded(add),
     "Max": _folded(e.maximum), "Min": _folded(e.minimum), "Mean": _mean, "Clip": _clip,
     "Exp": _plain(exp), "Log": _plain(log), "Sin": _plain(sine), "Cos": _plain(cosine),
+    "Tan": _plain(tangent), "Asin": _plain(arcsine), "Acos": _plain(arccosine), "Atan": _plain(arctangent),
+    "Sinh": _plain(hyperbolic_sine), "Cosh": _plain(hyperbolic_cosine),
+    "Asinh": _plain(inverse_hyperbolic_sine), "Acosh": _plain(inverse_hyperbolic_cosine),
+    "Atanh": _plain(inverse_hyperbolic_tangent),
     "Tanh": _plain(tanh), "Sigmoid": _plain(sigmoid), "Softplus": _plain(softplus), "Mish": _plain(mish),
     "Erf": _plain(erf), "Gelu": _gelu, "Swish": _with(swish, "alpha"), "Elu": _with(elu, "alpha"),
     "QuickGelu": lambda a, x: swish(x, float(np.float32(a.get("alpha", 1.702)))),

@@ -94,6 +94,14 @@ def log(x: Number) -> Number:
     return wrong.where(np.nan, found)
 
 
+def log_of_pair(a: Pair, more: Number) -> Pair:
+    """log(a) + more * log(2) of a normal pair, *more* an "i"; the pair is 1 or at least 2^-12 from it."""
+    k, f = split_log(a[0])
+    high, low = log_parts(k + more, f)
+    rest = scaled(a[1], k.of(0) - k)
+    return quick_sum(high, low + rest * inverse(f + 1.0))
+
+
 def log_1_plus(a: Pair) -> Pair:
     """log(1 + a) of a pair in [0, 1]."""
     large = a[0] > 0.41421356
@@ -160,8 +168,8 @@ def tanh(x: Number) -> Number:
     _, _, a = decay(clamped(x, -60.0, 60.0) * 2.0)
     up, down = exact_sum(x.of(1.0), -a[0]), exact_sum(x.of(1.0), a[0])
     q = pair_quotient(quick_sum(up[0], up[1] - a[1]), quick_sum(down[0], down[1] + a[1]))
-    found = (magnitude(x) < 0.5).where(near, (q[0] + q[1]) ^ (x.u & SIGN))
-    return is_nan(x).where(x, found)
+    found = (magnitude(x) < 0.5).where(near, q[0] + q[1])
+    return is_nan(x).where(x, found | (x.u & SIGN))
 
 
 def softplus(x: Number) -> Number:

@@ -47,6 +47,16 @@ def pair_quotient(n: Pair, d: Pair) -> Pair:
     return quick_sum(q, (((n[0] - product) - lost) + (n[1] - q * d[1])) * r)
 
 
+def pair_root(a: Pair) -> Pair:
+    """The root of a pair that is 0 or in [2^-60, 2^60]."""
+    guess = (a[0].of(0x5F375A86, "u") - (a[0].u >> 1)).f  # of 1 / sqrt(a)
+    for _ in range(3):
+        guess = guess * (a[0].of(1.5) - ((a[0] * 0.5) * guess) * guess)  # of 0 finite
+    q = a[0] * guess
+    product, lost = exact_product(q, q)
+    return quick_sum(q, (((a[0] - product) - lost) + a[1]) * (guess * 0.5))
+
+
 def divide(a: Number, b: Number) -> Number:
     """a / b, rounded: the mantissas' quotient as a whole number, and what it leaves of a decides."""
     x, y = magnitude(a).u, magnitude(b).u

@@ -43,6 +43,15 @@ ROUNDED: dict[str, Unary] = {
     "Mish": lambda x, a: x * np.tanh(np.logaddexp(x, 0)),
     "Sin": lambda x, a: np.sin(x),
     "Cos": lambda x, a: np.cos(x),
+    "Tan": lambda x, a: np.tan(x),
+    "Asin": lambda x, a: np.arcsin(x),
+    "Acos": lambda x, a: np.arccos(x),
+    "Atan": lambda x, a: np.arctan(x),
+    "Sinh": lambda x, a: np.sinh(x),
+    "Cosh": lambda x, a: np.cosh(x),
+    "Asinh": lambda x, a: np.arcsinh(x),
+    "Acosh": lambda x, a: np.arccosh(x),
+    "Atanh": lambda x, a: np.arctanh(x),
 }
 # In the input's own type, each step rounded; attributes are of that type too.
 STEPPED: dict[str, Unary] = {

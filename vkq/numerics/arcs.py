@@ -1,0 +1,154 @@
+"""Arcs, hyperbolic functions and their inverses, in steps that every device takes alike; distances as in
+`exponential`.
+
+Near zero an odd one is x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from .circular import HALF_PI
+from .exponential import clamped, exp_parts, log_of_pair, power_of_2
+from .rational import Pair, pair_quotient, pair_root
+from .steps import (
+    INFINITY,
+    SIGN,
+    Number,
+    exact_product,
+    exact_sum,
+    is_nan,
+    magnitude,
+    polynomial,
+    quick_sum,
+    scaled,
+)
+
+# (f(x) / x - 1) / x^2 of x^2: of the arctangent on [0, 0.1717], of the others on [0, 0.25]
+ATAN = (
+    0.05046648875608924, -0.0862409863998892, 0.11071287551546859, -0.14284147012133833,
+    0.19999977181137085, -0.33333333279030264,
+)  # fmt: skip
+ASIN = (
+    0.03098546039993495, 0.01056694782140368, 0.02361371422189475, 0.030268919101073113,
+    0.044647675217118564, 0.07499992383419403, 0.16666666686147094,
+)  # fmt: skip
+SINH = (0.00019944915989506402, 0.008333236055618688, 0.16666666801845706)
+ASINH = (
+    -0.007158596778179455, 0.015326256745157658, -0.022049867519992015, 0.030354793762911225,
+    -0.044641749674736275, 0.0749999828760368, -0.16666666662305857,
+)  # fmt: skip
+ATANH = (
+    0.15806446619031206, 0.018622824573026445, 0.08798372792984532, 0.08954825186679904,
+    0.11120033768225845, 0.14285430352854092, 0.20000003412513986, 0.33333333326653686,
+)  # fmt: skip
+LARGE = 2.0**14  # from here on sqrt(x^2 + 1) is x, within 2^-29
+
+
+def arctangent(x: Number) -> Number:
+    """atan(x), within 0.75 units: of t = x, (x - 1) / (x + 1) or -1 / x, and what that is less than it."""
+    size = clamped(magnitude(x), 0.0, 2.0**58)
+    middle, far = size > 0.41421356, size > 2.4142136
+    up, down = exact_sum(size, x.of(-1.0)), exact_sum(size, x.of(1.0))
+    n = far.where(-1.0, middle.where(up[0], 0.0)), far.where(0.0, up[1])
+    d = far.where(size, middle.where(down[0], 1.0)), far.where(0.0, down[1])
+    t = pair_quotient(n, d)
+    t = middle.where(t[0], size), middle.where(t[1], 0.0)
+    base = [far.where(part, middle.where(part / 2, 0.0)) for part in HALF_PI]
+    high, low = exact_sum(base[0], t[0])
+    found = high + (low + (base[1] + (t[1] + _tail(t[0], ATAN))))
+    return is_nan(x).where(x, found ^ (x.u & SIGN))
+
+
+def arcsine(x: Number) -> Number:
+    """asin(x), within 0.75 units; beyond 1 NaN."""
+    near, root = _arcs(x)
+    high, low = exact_sum(x.of(HALF_PI[0]), root[0] * -2.0)
+    far = (high + (low + (HALF_PI[1] - (root[1] + root[1])))) ^ (x.u & SIGN)
+    return _within_1(x, (magnitude(x) > 0.5).where(far, near[0] + near[1]))
+
+
+def arccosine(x: Number) -> Number:
+    """acos(x), within 0.75 units; beyond 1 NaN."""
+    near, root = _arcs(x)
+    far, below = magnitude(x) > 0.5, x < 0.0
+    turns = far.where(below.where(2.0, 0.0), 1.0)
+    part = far.where(below.where(root[0] * -2.0, root[0] * 2.0), -near[0])
+    more = far.where(below.where(root[1] * -2.0, root[1] * 2.0), -near[1])
+    high, low = exact_sum(turns * HALF_PI[0], part)
+    return _within_1(x, high + (low + (turns * HALF_PI[1] + more)))
+
+
+def _arcs(x: Number) -> tuple[Pair, Pair]:
+    """Pairs of asin(x) for |x| <= 1/2, and of asin(sqrt((1 - |x|) / 2)), a half of acos(|x|), above."""
+    z = clamped((magnitude(x) * -0.5) + 0.5, 0.0, 0.25)
+    s = pair_root((z, z.of(0.0)))
+    return (x, _tail(x, ASIN)), (s[0], s[1] + _tail(s[0], ASIN))
+
+
+def _within_1(x: Number, found: Number) -> Number:
+    return (magnitude(x).u > 0x3F800000).where(np.nan, found)
+
+
+def _tail(x: Number, coefficients: Sequence[float]) -> Number:
+    """x^3 P(x^2)."""
+    square = x * x
+    return (x * square) * polynomial(square, *coefficients)
+
+
+def hyperbolic_sine(x: Number) -> Number:
+    """sinh(x), within 0.75 units."""
+    far = _half_sum(x, -1.0) ^ (x.u & SIGN)
+    return is_nan(x).where(x, (magnitude(x) < 0.5).where(x + _tail(x, SINH), far))
+
+
+def hyperbolic_cosine(x: Number) -> Number:
+    """cosh(x), within 0.75 units."""
+    return is_nan(x).where(x, _half_sum(x, 1.0))
+
+
+def _half_sum(x: Number, sign: float) -> Number:
+    """(e^|x| + sign * e^-|x|) / 2."""
+    size = clamped(magnitude(x), 0.0, 100.0)
+    s, t, n = exp_parts(size)
+    other, more, _ = exp_parts(-size)
+    p = power_of_2(n.of(0) - (n + n)) * sign
+    high, low = exact_sum(s, other * p)
+    return scaled(high + (low + (t + more * p)), n - 1)
+
+
+def inverse_hyperbolic_sine(x: Number) -> Number:
+    """asinh(x) = log(|x| + sqrt(x^2 + 1)), within 0.75 units."""
+    size = magnitude(x)
+    found = (size < 0.5).where(size + _tail(size, ASINH), _log_of_sum(size, 1.0)) ^ (x.u & SIGN)
+    return (size.u >= INFINITY).where(x, found)
+
+
+def inverse_hyperbolic_cosine(x: Number) -> Number:
+    """acosh(x) = log(x + sqrt(x^2 - 1)), within 0.75 units; below 1 NaN."""
+    found = (x.u >= INFINITY).where(x, _log_of_sum(magnitude(x), -1.0))
+    return (is_nan(x) | (x < 1.0)).where(np.nan, found)
+
+
+def _log_of_sum(x: Number, one: float) -> Number:
+    """log(x + sqrt(x^2 + one)) of x from 1/2 on."""
+    large = x > LARGE
+    product, lost = exact_product(*[clamped(x, 0.5, LARGE)] * 2)
+    high, low = exact_sum(product, x.of(one))
+    root = pair_root(quick_sum(high, low + lost))
+    high, low = exact_sum(x, large.where(0.0, root[0]))
+    a = quick_sum(high, large.where(0.0, low + root[1]))
+    high, low = log_of_pair(a, large.where(1, 0, "i"))
+    return high + low
+
+
+def inverse_hyperbolic_tangent(x: Number) -> Number:
+    """atanh(x) = log((1 + |x|) / (1 - |x|)) / 2, within 0.75 units; of 1 infinite, beyond it NaN."""
+    size = clamped(magnitude(x), 0.0, 1.0 - 2.0**-24)
+    ratio = pair_quotient(exact_sum(x.of(1.0), size), (x.of(1.0) - size, x.of(0.0)))
+    high, low = log_of_pair(ratio, x.of(0, "i"))
+    found = (size < 0.5).where(x + _tail(x, ATANH), ((high + low) * 0.5) ^ (x.u & SIGN))
+    found = magnitude(x).u.equals(0x3F800000).where(x.of(np.inf) | (x.u & SIGN), found)
+    return _within_1(x, found)
