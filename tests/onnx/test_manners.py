@@ -90,6 +90,34 @@ session.run_async(None, {"x": x}, callback, data)
 assert data.event.wait(60)
 result = [*data.results, data.error]
 """,
+    "inputs and outputs that are bound": """
+import numpy as np
+session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+binding = session.io_binding()
+binding.bind_cpu_input("x", x)
+binding.bind_output("second")
+binding.bind_output("y", "cpu")
+session.run_with_iobinding(binding)
+result = binding.copy_outputs_to_cpu()
+value, y = ort.OrtValue.ortvalue_from_numpy(x[::-1].copy()), np.zeros((len(x), 6, 5, 7), np.float32)
+into = ort.OrtValue.ortvalue_from_numpy(y, "cpu", 0)
+binding.bind_ortvalue_input("x", value)
+binding.clear_binding_outputs()
+binding.bind_ortvalue_output("y", into)
+binding.synchronize_inputs()
+session.run_with_iobinding(binding, ort.RunOptions())
+binding.synchronize_outputs()
+result += [y, into.numpy(), *(x.numpy() for x in binding.get_outputs())]
+binding = session.io_binding()
+binding.bind_input("x", value.device_name(), 0, np.float32, value.shape(), value.data_ptr())
+empty = ort.OrtValue.ortvalue_from_shape_and_type([3, 6, 2, 3], np.uint8, "cpu", 0)
+binding.bind_output("second", "cpu", 0, np.uint8, empty.shape(), empty.data_ptr())
+session.run_with_iobinding(binding)
+result += [empty.numpy(), empty.shape(), empty.data_type(), empty.element_type(), empty.is_tensor()]
+result += [empty.tensor_size_in_bytes(), empty.has_value(), value.data_type()]
+value.update_inplace(x)
+result += [x.numpy() for x in session.run_with_ort_values(["y"], {"x": value})]
+""",
     "profiling": """
 import json
 options = ort.SessionOptions()

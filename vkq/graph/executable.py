@@ -14,6 +14,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
+
 from ..errors import UnsupportedModelError
 from ..layout.extent import BYTES, Spec
 from ..runtime.builder import Builder, Value
@@ -24,6 +26,7 @@ from ..runtime.programs import Progress
 from ..runtime.recording import Recording
 from ..runtime.tensor import Tensor
 from ..turns import Turns, begun
+from . import resident
 from .device.context import Context
 from .device.rows import ROWS, refusal
 from .graph import Array, Graph, Node
@@ -184,3 +187,25 @@ class Executable:
         with self._lock:
             self.start(inputs)
             return self.finish()
+
+    def on_device(
+        self, inputs: Mapping[str, Array | Tensor], targets: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The results by name as tensors, each in memory of its own, or in the tensor of *targets*, which may
+        be an input, too. Inputs that are tensors stay on the device, but those of `Graph.bounds`, whose
+        numbers are looked at. The work is asked for, not waited for.
+
+        Raises ArgumentError or DTypeError where a target cannot take its result.
+        """
+        graph, into = self.graph, dict(targets or {})
+        graph.check_bounds({name: np.asarray(inputs[name]) for name in graph.bounds if name in inputs})
+        specs = dict(zip(self.results, self.plan.results, strict=True))
+        specs |= {name: Spec(array.shape, array.dtype.name) for name, array in self.known.items()}
+        for name, target in into.items():
+            resident.check_target(name, self.device, specs[name], target)
+        planned = zip(graph.inputs, self.plan.inputs, strict=True)
+        own = [resident.placed(self.device, spec, inputs[name]) for name, spec in planned]
+        made = resident.run(self.device, self.plan, own, [into.get(name) for name in self.results])
+        for name, array in self.known.items():
+            into.setdefault(name, Tensor.of(self.device, specs[name])).write(array)
+        return into | dict(zip(self.results, made, strict=True))

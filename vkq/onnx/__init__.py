@@ -7,6 +7,7 @@ Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import v
 """
 
 from ..errors import ModelError, UnsupportedModelError
+from .binding import IOBinding
 from .feed import NodeArg
 from .options import (
     ExecutionMode,
@@ -24,17 +25,20 @@ from .options import (
 from .pytorch import as_torch
 from .reader import Model, read
 from .session import InferenceSession, load
+from .values import OrtValue
 
 __all__ = [
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
+    "IOBinding",
     "IgnoredWarning",
     "InferenceSession",
     "Model",
     "ModelError",
     "ModelMetadata",
     "NodeArg",
+    "OrtValue",
     "RunOptions",
     "SessionOptions",
     "UnsupportedModelError",

@@ -14,11 +14,14 @@ from ..arguments import integer, sequence, shown
 from ..errors import ArgumentError, DTypeError
 from ..graph.graph import Array, Spec
 from ..graph.passes.ranges import INT32
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
 from .pytorch import plain_array
 from .reader import Model
 from .tensors import Argument
 
 TRIAL_SIZES = (224, 256, 64, 32, 512, 1)  # tried for sizes that the model leaves open, to know its operators
+HELD = {"int64": "int32", "bool": "uint8"}  # as which dtype a device holds one of the model's
 _TYPES = {"float32": "float", "float64": "double", "float16": "float16"}
 
 
@@ -33,24 +36,36 @@ class NodeArg:
 
     @classmethod
     def of(cls, argument: Argument) -> NodeArg:
-        kind = f"tensor({_TYPES.get(argument.dtype, argument.dtype)})"
         unnamed = [f"{argument.name}.{i}" for i in range(len(argument.shape))]  # as `argument_of` calls them
         shape = [None if d == own else d for d, own in zip(argument.shape, unnamed, strict=True)]
-        return cls(argument.name, kind, shape)
+        return cls(argument.name, type_name(argument.dtype), shape)
+
+
+def type_name(dtype: str) -> str:
+    """A dtype in ONNX Runtime's words: tensor(float)."""
+    return f"tensor({_TYPES.get(dtype, dtype)})"
 
 
 def checked_feed(
-    inputs: Sequence[Argument], feed: Mapping[str, npt.ArrayLike], constant: Container[str]
-) -> dict[str, Array]:
+    inputs: Sequence[Argument],
+    feed: Mapping[str, npt.ArrayLike],
+    constant: Container[str],
+    device: Device | None = None,
+) -> dict[str, Any]:
     """An array for each input, of its type and a shape that it allows; where it is no constant, bool as bytes
-    and int64 as int32."""
+    and int64 as int32. With the session's *device*, tensors of it stay what they are."""
     known = [argument.name for argument in inputs]
     if set(feed) != set(known):
         raise ArgumentError(f"inputs are given for {sorted(map(str, feed))}; the model takes {known}")
     sizes: dict[str, int] = {}
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for argument in inputs:
-        array = array_of(argument.name, feed[argument.name])
+        given = feed[argument.name]
+        if device is not None and isinstance(given, Tensor):
+            arrays[argument.name] = resident(argument, given, device)
+            check_shape(argument, given.shape, sizes)
+            continue
+        array = array_of(argument.name, given)
         if array.dtype.newbyteorder("=").name != argument.dtype:
             raise DTypeError(f"input {argument.name!r} is {array.dtype}; it must be {argument.dtype}")
         check_shape(argument, array.shape, sizes)
@@ -58,7 +73,25 @@ def checked_feed(
     return arrays
 
 
-def held(name: str, array: Array) -> Array:
+def resident(argument: Argument, value: Tensor, device: Device) -> Tensor:
+    """A tensor as this input of a session on *device*, or an error that says what it must be."""
+    if value.device is not device:
+        raise ArgumentError(
+            f"input {argument.name!r} is on {value.device!r}, and the session on {device!r}; they must be on"
+            " one device, opened once"
+        )
+    dtype = HELD.get(argument.dtype, argument.dtype)
+    if value.dtype != dtype:
+        held_as = f", which a tensor holds as {dtype}" if dtype != argument.dtype else ""
+        raise DTypeError(
+            f"input {argument.name!r} is a {value.dtype} tensor; it must be {argument.dtype}{held_as}"
+        )
+    if argument.dtype == "bool" and value.size and (most := value.numpy().max()) > 1:
+        raise ArgumentError(f"input {argument.name!r} is bool; its tensor holds {most}, and may hold 0 and 1")
+    return value
+
+
+def held(name: str, array: Array, kind: str = "input") -> Array:
     """An array in the type in which a device holds it: bool as bytes, int64 as int32."""
     if array.dtype == np.bool_:
         return array.view(np.uint8)
@@ -67,8 +100,9 @@ def held(name: str, array: Array) -> Array:
     low, high = (array.min(), array.max()) if array.size else (0, 0)
     if not (INT32[0] <= low and high <= INT32[1]):
         raise ArgumentError(
-            f"input {name!r} holds {low} to {high}; on a device int64 numbers must fit int32, {INT32[0]} to"
-            f" {INT32[1]} (constant_inputs=[{name!r}] takes any)"
+            f"{kind} {name!r} holds {low} to {high}; on a device int64 numbers must fit int32, {INT32[0]} to"
+            f" {INT32[1]} "
+            + (f"(constant_inputs=[{name!r}] takes any)" if kind == "input" else "(outputs='host' takes any)")
         )
     return array.astype(np.int32)
 

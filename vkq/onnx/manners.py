@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -15,14 +15,19 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..errors import ArgumentError, DeviceError
-from ..graph.graph import Array
+from ..graph.graph import Array, Graph
 from ..runtime.device import Device
+from ..runtime.opened import opened
+from ..runtime.programs import Progress
+from ..runtime.tensor import Tensor
+from .binding import IOBinding
 from .fallback import caller_warned
 from .feed import NodeArg
 from .initial import Initials
 from .options import CPU, VULKAN, Asked, IgnoredWarning, ModelMetadata, RunOptions, asked_of, changed
 from .prepared import Executables
 from .reader import Model
+from .values import OrtValue
 from .worker import Worker
 
 Self = TypeVar("Self", bound="Manners")
@@ -37,6 +42,12 @@ class Manners:
     _state: Executables | None
     _fallback: str | None
     _initials: Initials[Manners]
+    _which: int | str | None
+    _progress: Progress | None
+    _trial: tuple[Mapping[str, Sequence[int]], Graph] | None
+
+    def _take(self, device: Device) -> None:
+        raise NotImplementedError
 
     def _keep(self, asked: Asked) -> None:
         """Keep what the session was opened with, and tell once what is ignored."""
@@ -105,9 +116,30 @@ class Manners:
             f" on {where}{closed}>"
         )
 
+    def _declared(self, name: str, value: Any) -> Any:
+        """A result in its type in the model, where a device holds it in another (bool, int64) and it is no
+        tensor."""
+        if isinstance(value, Tensor):
+            return value
+        dtype = next(a.dtype for a in self.model.outputs if a.name == name)
+        return value.astype(dtype or value.dtype, copy=False)
+
+    def _names(self, names: Sequence[str] | None) -> list[str]:
+        known = [argument.name for argument in self.model.outputs]
+        if unknown := [name for name in names or () if name not in known]:
+            raise ArgumentError(f"there are no outputs {unknown}; there are {known}")
+        return list(names) if names else known
+
     # --------------------------------------------------------------------------------------------------- runs
 
-    def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
+    def _call(
+        self,
+        names: Sequence[str] | None,
+        feed: Any,
+        options: Any,
+        stay: Collection[str] | None = (),
+        targets: Mapping[str, Tensor] | None = None,
+    ) -> Callable[[], list[Any]]:
         raise NotImplementedError
 
     @checked
@@ -134,6 +166,31 @@ class Manners:
             callback(results, user_data, error)
 
         self._worker.begin(later)
+
+    def io_binding(self) -> IOBinding:
+        """Which values a run reads and writes, on the host or on the device, for `run_with_iobinding`."""
+        self._executables  # noqa: B018  raises where the session is closed
+        return IOBinding(self)
+
+    @checked
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """Run what is bound; the results are the binding's (`IOBinding.get_outputs`)."""
+        if not isinstance(iobinding, IOBinding) or iobinding.session is not self:
+            raise ArgumentError("run_with_iobinding: iobinding must be what this session's io_binding() made")
+        iobinding.run(run_options)
+
+    @checked
+    def run_with_ort_values(
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Any, run_options: Any = None
+    ) -> list[OrtValue]:
+        """`run` for OrtValues by name: the results are on the host."""
+        binding = self.io_binding()
+        for name, value in input_dict_ort_values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self._names(output_names):
+            binding.bind_output(name)
+        binding.run(run_options)
+        return binding.get_outputs()
 
     def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
         """The call, noted where profiling is on."""
@@ -171,6 +228,16 @@ class Manners:
         if self._state is None:
             raise DeviceError("the session is closed; open another one")
         return self._state
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = "model", "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread"
+        return {name: getattr(self, name) for name in kept}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._progress = self._trial = None
+        self._take(opened(self._which))
+        self._keep(Asked())
 
     def close(self) -> None:
         """Free what the session holds on the device, when runs of other threads are done. Further use raises

@@ -102,7 +102,7 @@ class Executables:
     def _key(self, arrays: Mapping[str, Array]) -> Hashable:
         shapes = ((name, array.shape) for name, array in arrays.items())
         types = {argument.name: argument.dtype for argument in self.model.inputs}
-        given = ((x, v.astype(types[x]).tobytes()) for x, v in arrays.items() if x in self.constant)
+        given = ((x, np.asarray(v, types[x]).tobytes()) for x, v in arrays.items() if x in self.constant)
         return (*shapes, *given)
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
@@ -144,11 +144,7 @@ class Executables:
 def as_constants(model: Model, given: Mapping[str, Array]) -> Model:
     """The model with these inputs as constants, of their own types."""
     types = {argument.name: argument.dtype for argument in model.inputs}
-    return (
-        fixed(model, {name: x.astype(types[name], copy=False) for name, x in given.items()})
-        if given
-        else model
-    )
+    return fixed(model, {name: np.asarray(x, types[name]) for name, x in given.items()}) if given else model
 
 
 def hosted(model: Model, names: Container[str]) -> list[Node]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,14 @@ from ..layout.glsl import glsl_includes
 from ..runtime.device import Device
 from ..runtime.opened import opened
 from ..runtime.programs import Progress
+from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
+from . import crossing
 from .feed import array_of, checked_feed, checked_shapes, trial_shapes
 from .initial import Initials
 from .manners import Manners, resized
 from .mapped import Mapped
-from .options import Asked, SessionOptions, asked_of
+from .options import SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
 from .pytorch import model_of
@@ -114,7 +116,7 @@ class InferenceSession(Manners):
     def _try(self) -> None:
         """Refuses now, not at the first run, what cannot run; its graph is kept until then. A model with open
         sizes may want others than are tried: what is wrong with those is told where they are given."""
-        self._trial: tuple[Mapping[str, Sequence[int]], Graph] | None = None
+        self._trial = None
         if self._constant or self._unread:
             return
         # What a device cannot take may be constants of a run, or is the fallback's.
@@ -155,16 +157,6 @@ class InferenceSession(Manners):
         other._parse = lambda model: resized(parse(model), sizes)
         InferenceSession.__init__(other, self._source, self.device, self._fallback, [*self._given, *names])
         return other
-
-    def __getstate__(self) -> dict[str, Any]:
-        kept = "model", "_fallback", "_sizes", "_given", "_which", "_constant", "_source", "_unread"
-        return {name: getattr(self, name) for name in kept}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._progress = self._trial = None
-        self._take(opened(self._which))
-        self._keep(Asked())
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
         """Shapes that the model takes: 1 for an open first axis, the first of TRIAL_SIZES that fits for
@@ -227,24 +219,41 @@ class InferenceSession(Manners):
         input_feed: Mapping[str, npt.ArrayLike],
         run_options: Any = None,
         timeout: int | float | None = None,
-    ) -> list[Array]:
+        *,
+        outputs: str = "host",
+    ) -> list[Any]:
         """The outputs of these names (all where None), for arrays by the inputs' names. As ONNX Runtime's.
+
+        An input may be a `vkq.Tensor` on the session's device, which stays there (int64 as int32, bool as
+        uint8; numbers with bounds, such as token ids, are read back to be looked at).
 
         timeout: seconds after which TimedOutError is raised; the device finishes what it has begun, and later
         runs of the session wait for it.
+        outputs: "device" returns Tensors, each in memory of its own, and does not wait; "host" arrays.
         """
-        call = self._call(output_names, input_feed, run_options)
+        call = self._call(output_names, input_feed, run_options, crossing.staying(outputs))
         return call() if timeout is None else self._worker.within(call, timeout, "run")
 
-    def _call(self, names: Sequence[str] | None, feed: Any, options: Any) -> Callable[[], list[Array]]:
-        """A run of checked arguments."""
+    def _call(
+        self,
+        names: Sequence[str] | None,
+        feed: Any,
+        options: Any,
+        stay: Collection[str] | None = (),
+        targets: Mapping[str, Tensor] | None = None,
+    ) -> Callable[[], list[Any]]:
+        """A run of checked arguments; the outputs named in *stay* (all where None) are tensors, in those of
+        *targets*."""
         if self._state and (fed := self._initials.fed(feed, self._reread)):
-            return fed._call(names, feed, options)
-        chosen, arrays = self._names(names), self._checked(feed)
+            return fed._call(names, feed, options, stay, targets)
+        chosen, values = self._names(names), self._checked(feed)
+        there = chosen if stay is None else stay
+        crossing.check_can_stay(self.model.outputs, there)
         self._run_options(options)
 
-        def call() -> list[Array]:
-            results = self._executable(arrays).run(arrays)
+        def call() -> list[Any]:
+            made = self._executable(values)
+            results = crossing.run(made, self.device, values, chosen, there, targets or {})
             return [self._declared(name, results[name]) for name in chosen]
 
         return call if self._profiled is None else lambda: self._timed(call)
@@ -271,22 +280,11 @@ class InferenceSession(Manners):
         lists = Mapped(self.model, names, self._constant, *own)(inputs, batch)
         return lists if output_names is not None else (one for (one,) in lists)
 
-    def _declared(self, name: str, array: Array) -> Array:
-        """A result in its type in the model, where a device holds it in another (bool, int64)."""
-        dtype = next(a.dtype for a in self.model.outputs if a.name == name)
-        return array.astype(dtype or array.dtype, copy=False)
-
-    def _names(self, names: Sequence[str] | None) -> list[str]:
-        known = [argument.name for argument in self.model.outputs]
-        if unknown := [name for name in names or () if name not in known]:
-            raise ArgumentError(f"there are no outputs {unknown}; there are {known}")
-        return list(names) if names else known
-
     def _checked(self, feed: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
         if self._unread:  # ONNX Runtime looks itself: texts and sequences may be among them
             given: dict[str, Any] = {x: v if isinstance(v, list) else array_of(x, v) for x, v in feed.items()}
             return given
-        return checked_feed(self.model.inputs, feed, self._constant)
+        return checked_feed(self.model.inputs, feed, self._constant, self.device)
 
     def _executable(self, arrays: Mapping[str, Array]) -> Prepared:
         shapes = {name: array.shape for name, array in arrays.items()}

@@ -1,0 +1,69 @@
+"""A plan on tensors: inputs that are on the device already stay there, and so do the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..errors import ArgumentError, DTypeError
+from ..layout.extent import Spec
+from ..ops.repack import to_layout
+from ..runtime.buffer import Buffer
+from ..runtime.device import Device
+from ..runtime.plan import Plan
+from ..runtime.tensor import Tensor
+from .graph import Array
+
+
+def placed(device: Device, spec: Spec, value: Array | Tensor) -> Tensor:
+    """An input in the layout of *spec*: an array is uploaded, a tensor is itself or is repacked."""
+    if isinstance(value, Tensor):
+        return to_layout(value, spec.layout)
+    tensor = Tensor.of(device, spec)
+    tensor.write(value)
+    return tensor
+
+
+def check_target(name: str, device: Device, spec: Spec, target: Tensor) -> None:
+    """Refuse a tensor that cannot take this result."""
+    if target.device is not device:
+        raise ArgumentError(
+            f"output {name!r} is bound to a tensor on {target.device!r}, and the session is on {device!r};"
+            " they must be on one device, opened once"
+        )
+    if target.dtype != spec.dtype:
+        raise DTypeError(f"output {name!r} is {spec.dtype}; the tensor bound to it is {target.dtype}")
+    if target.shape != spec.shape:
+        raise ArgumentError(f"output {name!r} has shape {spec.shape}; the tensor bound to it {target.shape}")
+
+
+def run(
+    device: Device, plan: Plan, inputs: Sequence[Tensor], targets: Sequence[Tensor | None]
+) -> list[Tensor]:
+    """The plan's results, each in memory of its own: in its *target* where one is given, which may be an
+    input, too.
+
+    The work is asked for, not waited for.
+    """
+    taken = {x.buffer for x in inputs}
+    slots: dict[int, Buffer] = {slot: x.buffer for slot, x in enumerate(inputs)}
+    shared: list[bool] = []  # with an input or an earlier result
+    for slot, spec, target in zip(plan.outputs, plan.results, targets, strict=True):
+        shared.append(slot in slots)
+        if slot not in slots:
+            fits = target is not None and target.layout == spec.layout and target.buffer not in taken
+            slots[slot] = target.buffer if target is not None and fits else device.allocate(spec.nbytes)
+    if plan.steps:
+        device.add(plan, [x.buffer for x in inputs], [slots[slot] for slot in plan.outputs])
+    found = [Tensor.of(device, s, slots[slot]) for slot, s in zip(plan.outputs, plan.results, strict=True)]
+    # Before any target is written, which may be an input that is a result, too.
+    found = [_copied(y, Tensor.of(device, y.spec)) if s else y for y, s in zip(found, shared, strict=True)]
+    return [y if target is None else _copied(y, target) for y, target in zip(found, targets, strict=True)]
+
+
+def _copied(x: Tensor, target: Tensor) -> Tensor:
+    """The target, which gets the tensor's content by a copy on the device where it has it not."""
+    x = to_layout(x, target.layout)
+    if x.nbytes and x.buffer is not target.buffer:
+        with x.device.operation() as recording:
+            recording.copy(x.buffer, target.buffer, x.nbytes)
+    return target

@@ -1,0 +1,171 @@
+"""ONNX Runtime's IOBinding: inputs and outputs of a run, each on the host or on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from ..arguments import checked, shown
+from ..errors import ArgumentError, DTypeError
+from ..graph.graph import Array
+from ..runtime.tensor import Tensor
+from .feed import NodeArg, array_of, type_name
+from .protobuf import DATA_TYPES
+from .values import OrtValue, at_address
+
+
+class Session(Protocol):
+    """What a binding needs of its session."""
+
+    def get_inputs(self) -> list[NodeArg]: ...
+    def get_outputs(self) -> list[NodeArg]: ...
+    @property
+    def _call(self) -> Callable[..., Callable[[], list[Any]]]: ...
+
+
+class IOBinding:
+    """What a run reads and where its results go (`InferenceSession.io_binding`), as ONNX Runtime's.
+
+    A value on the device stays there. Arrays and values on the CPU are read at each run. An output is bound
+    to the CPU, to the device ("vulkan"; "cuda" means it, too), where each run makes a new value, or to a
+    value, into which each run writes; it may be an input's value, which is read before it is written.
+    """
+
+    def __init__(self, session: Session):
+        self.session = session
+        self._given = {one.name: one.type for one in session.get_inputs()}
+        self._types = {one.name: one.type for one in session.get_outputs()}
+        self._inputs: dict[str, OrtValue | Tensor] = {}
+        self._outputs: dict[str, OrtValue | Tensor | str] = {}
+        self._results: list[OrtValue] = []
+
+    def _input(self, name: str, value: OrtValue | Tensor) -> None:
+        if name not in self._given:
+            raise ArgumentError(f"there is no input {name!r}; there are {sorted(self._given)}")
+        if isinstance(value, OrtValue) and value.data_type() != self._given[name]:
+            raise DTypeError(f"input {name!r} is {self._given[name]}; the value is {value.data_type()}")
+        self._inputs[name] = value
+
+    @checked
+    def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
+        """Read an array, as it is when the binding is run."""
+        self._input(name, OrtValue(array_of(name, arr_on_cpu)))
+
+    @checked
+    def bind_ortvalue_input(self, name: str, ortvalue: Any) -> None:
+        """Read an OrtValue or a `vkq.Tensor`."""
+        self._input(name, _checked(ortvalue))
+
+    @checked
+    def bind_input(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
+        """Read the OrtValue whose ``data_ptr()`` is *buffer_ptr*."""
+        self._input(name, at_address(buffer_ptr, element_type, shape))
+
+    @checked
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Make the output on the CPU, or leave it on the device; or write it into the OrtValue whose
+        ``data_ptr()`` is *buffer_ptr*."""
+        if buffer_ptr is not None:
+            return self.bind_ortvalue_output(name, at_address(buffer_ptr, element_type, shape or ()))
+        self._output(name, device_type.lower())
+
+    @checked
+    def bind_ortvalue_output(self, name: str, ortvalue: Any) -> None:
+        """Write the output into an OrtValue or a `vkq.Tensor` of its shape and type."""
+        self._output(name, _checked(ortvalue))
+
+    def _output(self, name: str, where: OrtValue | Tensor | str) -> None:
+        if name not in self._types:
+            raise ArgumentError(f"there is no output {name!r}; there are {sorted(self._types)}")
+        self._outputs[name] = where
+
+    def clear_binding_inputs(self) -> None:
+        """Leave all inputs."""
+        self._inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Leave all outputs."""
+        self._outputs.clear()
+
+    def synchronize_inputs(self) -> None:
+        """Nothing: runs are in order."""
+
+    def synchronize_outputs(self) -> None:
+        """Wait for the results on the device."""
+        for device in {x.tensor.device for x in self._results if x.tensor is not None}:
+            device.synchronize()
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The results of the last run, in the order in which they were bound."""
+        return list(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[Array]:
+        """`get_outputs` as arrays."""
+        return [value.numpy() for value in self._results]
+
+    def run(self, options: Any) -> None:
+        """What `InferenceSession.run_with_iobinding` does."""
+        self._results = []
+        if not self._outputs:
+            raise ArgumentError(f"no output is bound; bind at least one of {sorted(self._types)}")
+        targets = self._targets()
+        stay = [name for name, where in self._outputs.items() if name in targets or _on_device(where)]
+        feed = {name: _read(value) for name, value in self._inputs.items()}
+        results = self.session._call(list(self._outputs), feed, options, stay, targets)()
+        for (name, where), result in zip(self._outputs.items(), results, strict=True):
+            self._results.append(self._made(name, where, result))
+
+    def _targets(self) -> Mapping[str, Tensor]:
+        """The tensors to be written: one output's memory each."""
+        found: dict[str, Tensor] = {}
+        for name, where in self._outputs.items():
+            tensor = where.tensor if isinstance(where, OrtValue) else where
+            if isinstance(tensor, Tensor):
+                if other := [x for x, y in found.items() if y.buffer is tensor.buffer]:
+                    raise ArgumentError(
+                        f"outputs {other[0]!r} and {name!r} are bound to the same memory; give each its own"
+                    )
+                found[name] = tensor
+        return found
+
+    def _made(self, name: str, where: OrtValue | Tensor | str, result: Array | Tensor) -> OrtValue:
+        dtype = next(d for d in DATA_TYPES.values() if type_name(d) == self._types[name])
+        if not isinstance(where, OrtValue):
+            return OrtValue(result, dtype)
+        if where.array is not None:
+            where.update_inplace(result)
+        return where
+
+
+def _on_device(where: OrtValue | Tensor | str) -> bool:
+    """Whether an output that has no memory yet is to be there."""
+    return isinstance(where, str) and where != "cpu"
+
+
+def _read(value: OrtValue | Tensor) -> Array | Tensor:
+    """What `InferenceSession.run` is fed."""
+    if isinstance(value, Tensor):
+        return value
+    return value.numpy() if value.tensor is None else value.tensor
+
+
+def _checked(value: Any) -> OrtValue | Tensor:
+    if not isinstance(value, (OrtValue, Tensor)):
+        raise DTypeError(f"the value is {shown(value)}; it must be a vkq.onnx.OrtValue or a vkq.Tensor")
+    return value

@@ -1,0 +1,70 @@
+"""Runs whose inputs are on the device already, or whose results stay there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from ..errors import ArgumentError, DTypeError
+from ..graph.executable import Executable
+from ..graph.graph import Array
+from ..graph.resident import check_target
+from ..layout.extent import BYTES, NUMBERS, Spec
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from .feed import HELD, held
+from .prepared import Prepared
+from .tensors import Argument
+
+Value = Array | Tensor
+
+
+def staying(outputs: str) -> Collection[str] | None:
+    """Which outputs of `run` stay on the device: none for "host", all (None) for "device"."""
+    if outputs not in ("host", "device"):
+        raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host' or 'device'")
+    return () if outputs == "host" else None
+
+
+def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:
+    """Refuse outputs of dtypes that no tensor holds."""
+    for one in outputs:
+        dtype = HELD.get(one.dtype, one.dtype)
+        if one.name in names and dtype and dtype not in (*BYTES, *NUMBERS):
+            raise DTypeError(
+                f"output {one.name!r} is {dtype}, which no tensor on a device holds; leave it on the host"
+            )
+
+
+def run(
+    made: Prepared,
+    device: Device,
+    values: Mapping[str, Value],
+    names: Sequence[str],
+    stay: Collection[str],
+    targets: Mapping[str, Tensor],
+) -> Mapping[str, Value]:
+    """The results of these names: as tensors those that *stay*, in their tensor of *targets* where they have
+    one, and as arrays the others. Parts on the CPU read the inputs, and their results are uploaded."""
+    if not stay and not any(isinstance(x, Tensor) for x in values.values()):
+        return made.run(values)  # type: ignore[arg-type]
+    if isinstance(made, Executable):
+        tensors = made.on_device(values, targets)
+        device.flush()
+        return {name: tensors[name] if name in stay else tensors[name].numpy() for name in names}
+    arrays = made.run({name: np.asarray(x) for name, x in values.items()})
+    return {
+        name: _uploaded(name, device, arrays[name], targets.get(name)) if name in stay else arrays[name]
+        for name in names
+    }
+
+
+def _uploaded(name: str, device: Device, array: Array, target: Tensor | None) -> Tensor:
+    array = held(name, array, "output")
+    spec = Spec(array.shape, array.dtype.name)
+    if target is None:
+        target = Tensor.of(device, spec)
+    check_target(name, device, spec, target)
+    target.write(array)
+    return target
