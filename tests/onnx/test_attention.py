@@ -60,6 +60,70 @@ def test_causal_multi_head_attention(device: vkq.Device) -> None:
     np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
 
 
+@pytest.mark.parametrize("form", ["ends", "ends and starts", "queries", "widths"])
+def test_masks_and_widths(device: vkq.Device, form: str) -> None:
+    """Masks that are lengths, of each query; values of another width than keys."""
+    masks = {
+        "ends": np.int32([5, 3]),
+        "ends and starts": np.int32([5, 4, 0, 2]),
+        "queries": np.tril(np.ones((2, 5, 5), np.int32)),
+    }
+    fed = {"x": normal(2, 5, 19), "m": masks.get(form, MASK)}
+    widths = [26, 26, 34] if form == "widths" else [26, 26, 26]
+    constants = {"w": normal(19, sum(widths), seed=1) / 5, "b": normal(sum(widths), seed=2)}
+    ((y, want),) = both(device, "Attention", fed, constants, "xwbm", num_heads=2, qkv_hidden_sizes=widths)
+    np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
+
+
+@pytest.mark.parametrize("held", [0, 3])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_cache_of_attention(device: vkq.Device, held: int, masked: bool) -> None:
+    """GPT-2's: past and present of keys and values in one, causal behind the past."""
+    fed = {"x": normal(2, 5, 19), "c": normal(2, 2, 2, held, 13, seed=3)}
+    if masked:
+        fed["m"] = np.int32([[0] * 2 + [1] * (held + 3), [1] * (held + 5)])
+    constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)}
+    names = "xwbmc" if masked else "xwb-c"
+    (y, want), (present, other) = both(
+        device, "Attention", fed, constants, names, "yp", num_heads=2, unidirectional=1
+    )
+    np.testing.assert_allclose(y, want, rtol=0, atol=4 * 2**-10 if masked else BOUND)
+    np.testing.assert_allclose(present, other, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("names", ["qkv---yz", "qkvbmayz"])
+def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None:
+    """Of two past keys; present keys are those and the new ones."""
+    fed = {"q": normal(2, 3, 26), "k": normal(2, 3, 26, seed=1), "v": normal(2, 3, 26, seed=2)}
+    fed |= {"m": MASK, "a": normal(1, 2, 3, 5, seed=3), "b": normal(78, seed=4)}
+    fed |= {"y": normal(2, 2, 2, 13, seed=5), "z": normal(2, 2, 2, 13, seed=6)}
+    fed = {name: array for name, array in fed.items() if name in names}
+    (y, want), *caches = both(
+        device, "MultiHeadAttention", fed, {}, names, "opr", num_heads=2, unidirectional=1
+    )
+    np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
+    for got, want in caches:
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
+def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
+    """One value has q, k and v of each head, which ONNX Runtime has on other devices alone; keys and values
+    by head are those of an encoder."""
+    q, k, v = (normal(2, 5, 2, 13, seed=i) for i in range(3))
+    apart = {name: x.reshape(2, 5, 26) for name, x in zip("qkv", (q, k, v), strict=True)}
+    ((plain, want),) = both(device, "MultiHeadAttention", apart, {}, "qkv", num_heads=2)
+    fed = {
+        "all in q": {"q": np.stack([q, k, v], axis=3)},
+        "k and v in k": {"q": apart["q"], "k": np.stack([k, v], axis=3)},
+        "by head": {"q": apart["q"], "k": k.swapaxes(1, 2), "v": v.swapaxes(1, 2)},
+    }[form]
+    node = helper.make_node("MultiHeadAttention", list(fed), ["y"], domain=MICROSOFT, num_heads=2)
+    session = vkq.onnx.InferenceSession(model([node], fed, {}, "float32"), device)
+    np.testing.assert_array_equal(session.run(None, fed)[0], plain)
+    np.testing.assert_allclose(plain, want, rtol=0, atol=BOUND)
+
+
 @pytest.mark.parametrize("case", ["rotary", "heads", "megatron"])
 def test_other_forms_are_left_to_the_fallback(any_device: vkq.Device, case: str) -> None:
     """Rotary embeddings inside, heads that do not divide, a mask of four axes."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..graph.graph import Array, Node, Spec
-from ..graph.operators.operator import OpenShape
 from .attention import multi_head_attention, projected_attention
 from .functions import Body
 from .grouped import group_query_attention
 from .onnx_attention import onnx_attention
 from .rewriting import Rewriting
 from .rotary import microsoft_rotary, onnx_rotary
-from .tensors import BROKEN
 
 RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
     ("", "Attention"): onnx_attention,
@@ -30,11 +28,6 @@ def written(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | N
     a = node.attributes
     rule = RULES.get((a["domain"], a["op"]))
     w = Rewriting(Node(a["op"], node.inputs, node.outputs, a["attributes"], node.source), specs, arrays)
-    try:
-        if rule is None or not rule(w):
-            return None
-    except OpenShape:
-        raise
-    except BROKEN:  # attributes of other types, inputs of other ranks: told as a form that is not known
+    if rule is None or not rule(w):
         return None
     return w.reading.nodes, w.reading.constants

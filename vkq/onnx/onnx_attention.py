@@ -51,10 +51,12 @@ def _scores(w: Rewriting) -> Scores | None:
     if not heads or not kv_heads or heads % kv_heads or (mask and mask.shape[-1] != keys):
         return None
     flags = mask is not None and mask.dtype == "bool"
+    lengths = w.cast(w.name(6), "int32") if w.name(6) else ""
+    start = w.emit("Sub", [lengths, w.constant(q[-2], "int32")]) if lengths else held  # its last tokens
     return Scores(
         batch, heads, kv_heads, q[-2], keys,
         scale=a.get("scale") or 1 / math.sqrt(q[-1] // (heads if flat else 1)),
-        causal=bool(a.get("is_causal", 0)), start=held, softcap=a.get("softcap", 0.0),
-        lengths=w.cast(w.name(6), "int32") if w.name(6) else "",
+        causal=bool(a.get("is_causal", 0)), start=start, softcap=a.get("softcap", 0.0),
+        lengths=lengths,
         bias=(w.name(3),) if mask and not flags else (), shown=w.name(3) if flags else "",
     )  # fmt: skip
