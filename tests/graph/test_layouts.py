@@ -70,8 +70,7 @@ def plan_of(graph: Graph, device: vkq.Device) -> Plan:
     values = {name: b.input(Spec(graph.specs[name].shape, graph.specs[name].dtype)) for name in graph.inputs}
     context = Context(graph, b, {}, values)
     for node in graph.nodes:
-        made = ROWS[node.op].record(context, node)
-        values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+        context.made(node, ROWS[node.op].record(context, node))
     return b.plan(*(values[name] for name in graph.outputs))
 
 

@@ -105,8 +105,7 @@ class Executable:
         context = Context(self.graph, builder, layers, values)
         for node in self.graph.nodes:
             first = builder.dispatches
-            made = ROWS[node.op].record(context, node)
-            values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+            context.made(node, ROWS[node.op].record(context, node))
             self.steps.append((node, first, builder.dispatches))
         return values
 

@@ -161,9 +161,14 @@ def in_order(nodes: Sequence[Node], known: Iterable[str]) -> list[Node]:
 
 def unused(hint: str, taken: set[str]) -> str:
     """A name that is not among those *taken*, and joins them: *hint*, or *hint* with a number."""
-    name, number = hint, 0
-    while name in taken:
-        number += 1
-        name = f"{hint}_{number}"
+    name = hint
+    if hint in taken:  # thousands may have one hint: not each number is tried
+        last, free = 0, 1
+        while f"{hint}_{free}" in taken:
+            last, free = free, 2 * free
+        while free - last > 1:
+            middle = (last + free) // 2
+            last, free = (middle, free) if f"{hint}_{middle}" in taken else (last, middle)
+        name = f"{hint}_{free}"
     taken.add(name)
     return name

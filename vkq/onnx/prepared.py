@@ -285,8 +285,8 @@ def _split(rest: Rest) -> tuple[list[Node], list[Node]]:
         return [], rest.later
     opset, found, later = opset_of(rest.found[0]), [], []
     waiting = {name for node in rest.later for name in node.outputs}
-    for node in (*rest.found, *rest.later):
-        blocked = node in rest.later and not waiting.isdisjoint(node.inputs)
+    for i, node in enumerate((*rest.found, *rest.later)):
+        blocked = i >= len(rest.found) and not waiting.isdisjoint(node.inputs)
         if node.op == "foreign" and opset_of(node) == opset and not blocked:
             found.append(node)
             waiting.difference_update(node.outputs)

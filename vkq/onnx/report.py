@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from ..graph.executable import NOT_QUANTIZED, in_floats, refusals
 from ..graph.graph import Graph, Node
@@ -111,12 +112,13 @@ def explain(executable: Prepared, layers: Layers, title: str) -> Report:
         note = f"{executable.cpu_nodes} nodes on the CPU; {executable.crossing_bytes} bytes cross in each run"
         return dataclasses.replace(plain, notes=(*plain.notes, note))
     rows, repacks = [], 0
+    known: dict[Any, Any] = {}
+    for key, layer in layers.items():
+        if isinstance(key, tuple):
+            known.setdefault(key[:2], layer)
     for (node, _, _), names in zip(executable.steps, executable.shaders(), strict=True):
         repacks += sum(name.startswith("repack") for name in names)
-        layer = next(
-            (v for k, v in layers.items() if isinstance(k, tuple) and k[:2] == (node.op, node.outputs[0])),
-            None,
-        )
+        layer = known.get((node.op, node.outputs[0]))
         why = ""
         if layer is not None and hasattr(layer, "explain"):
             told = layer.explain(executable.graph.specs[node.inputs[0]].shape)

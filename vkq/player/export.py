@@ -105,8 +105,7 @@ def _planned(
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}
         context = Context(graph, b, layers, values)
         for node in graph.nodes:
-            made = ROWS[node.op].record(context, node)
-            values.update(zip(node.outputs, made if isinstance(made, tuple) else (made,), strict=False))
+            context.made(node, ROWS[node.op].record(context, node))
         found = {name: _dense_out(b, values[name]) for name in names if name not in graph.constants}
         plan = b.plan(*found.values())
     constants = {slot: resident.data().tobytes() for slot, resident in plan.constants.items()}

@@ -40,19 +40,23 @@ class Builder:
     def __init__(self, device: Device):
         self.device = device
         self._inputs: list[Value] = []
+        self._given: set[int] = set()  # their slots
         self._bytes: list[int] = []
         self._residents: dict[int, Resident] = {}
         self._kept: dict[Resident, Value] = {}  # where they are
         self._steps: list[Step] = []
+        self.dispatches = 0  # among the steps
         self._writes: Counter[int] = Counter()  # of each slot so far
         self._copies: dict[Hashable, tuple[Value, int]] = {}
         self._parts: dict[int, tuple[int, int]] = {}  # of a joined array: slot -> (its slot, where in it)
+        self._wholes: set[int] = set()  # the slots of joined arrays
         self.reasons: dict[str, str] = {}
 
     def input(self, spec: Spec) -> Value:
         """The next input."""
         value = self.new(spec)
         self._inputs.append(value)
+        self._given.add(value.slot)
         return value
 
     def new(self, spec: Spec) -> Value:
@@ -72,7 +76,7 @@ class Builder:
 
     def made(self, value: Value) -> bool:
         """Whether steps of this plan write it: it is neither an input nor a constant."""
-        return value.slot not in self._residents and value.slot not in {v.slot for v in self._inputs}
+        return value.slot not in self._residents and value.slot not in self._given
 
     def joined(self, parts: Sequence[Value], spec: Spec) -> Value | None:
         """The array whose bytes are those of *parts*, one after the other: what writes them writes it. None
@@ -88,11 +92,12 @@ class Builder:
         whole = self.new(spec)
         for part, offset in zip(parts, offsets, strict=True):
             self._parts[part.slot] = whole.slot, offset
+        self._wholes.add(whole.slot)
         return whole
 
     def shares(self, value: Value) -> bool:
         """Whether it is a joined array, or a part of one."""
-        return value.slot in self._parts or any(whole == value.slot for whole, _ in self._parts.values())
+        return value.slot in self._parts or value.slot in self._wholes
 
     def view(self, value: Value, spec: Spec) -> Value:
         """The same bytes under another name."""
@@ -130,6 +135,7 @@ class Builder:
 
     def _add(self, step: Step) -> None:
         self._steps.append(step)
+        self.dispatches += step.program is not None
         self._writes.update(step.writes)
 
     def once(self, value: Value, key: Hashable, make: Callable[[], Value]) -> Value:
@@ -140,11 +146,6 @@ class Builder:
             found = make()
             self._copies[key] = found, self._writes[found.slot]
         return found
-
-    @property
-    def dispatches(self) -> int:
-        """How many have been added."""
-        return sum(step.program is not None for step in self._steps)
 
     def plan(self, *results: Value) -> Plan:
         """The plan with these results."""

@@ -33,11 +33,55 @@ class Context:
         default_factory=dict
     )  # results of nodes that are still to come
 
+    def __post_init__(self) -> None:
+        self._place = {id(node): i for i, node in enumerate(self.graph.nodes)}
+        self._places: dict[str, list[int]] = {}  # of the readers of each value
+        for i, node in enumerate(self.graph.nodes):
+            for name in dict.fromkeys(filter(None, node.inputs)):
+                self._places.setdefault(name, []).append(i)
+        self._names: dict[int, list[str]] = {}  # of the values in each slot
+        for name, value in self.values.items():
+            self._take(name, value)
+
+    @functools.cached_property
+    def uses(self) -> dict[str, int]:
+        """How often each value is read, by nodes or as a result of the graph."""
+        return self.graph.uses()
+
+    @functools.cached_property
+    def results(self) -> set[str]:
+        """The results of the graph."""
+        return set(self.graph.outputs)
+
+    def places(self, name: str) -> list[int]:
+        """The numbers of the nodes that read a value, in order."""
+        return list(self._places.get(name, ()))
+
+    def readers(self, name: str) -> list[Node]:
+        """The nodes that read a value, in order."""
+        return [self.graph.nodes[i] for i in self.places(name)]
+
+    def names(self, value: Value) -> list[str]:
+        """The names of all that lies in a value's slot."""
+        return self._names.get(value.slot, [])
+
+    def made(self, node: Node, results: Value | tuple[Value, ...]) -> None:
+        """Takes the results of a node."""
+        values = results if isinstance(results, tuple) else (results,)
+        for name, value in zip(node.outputs, values, strict=False):
+            if name:
+                self._take(name, value)
+
+    def _take(self, name: str, value: Value) -> Value:
+        self.values[name] = value
+        self._names.setdefault(value.slot, []).append(name)
+        return value
+
     def value(self, name: str) -> Value:
         """A value, without parameters of its own: what its numbers mean is said by the nodes that read it."""
         found = self.values.get(name)
         if found is None:
-            found = self.values[name] = self._constant(name)
+            found = self._take(name, self._constant(name))
         return found
 
     def _constant(self, name: str) -> Value:
@@ -55,10 +99,8 @@ class Context:
 
     def read_later(self, node: Node, value: Value) -> bool:
         """Whether anything after a node reads what lies in a value's slot."""
-        nodes = self.graph.nodes
-        later = [name for one in nodes[nodes.index(node) + 1 :] for name in one.inputs]
-        known = (self.values.get(name) for name in (*later, *self.graph.outputs))
-        return any(other is not None and other.slot == value.slot for other in known)
+        here, names = self._place[id(node)], self.names(value)
+        return any(x in self.results or self._places.get(x, (here,))[-1] > here for x in names)
 
     def keep(self, key: Hashable, make: Callable[[], Any], *of: Any) -> Any:
         """Something that is made once for all shapes of the inputs, and again where *of*, what it is made of,

@@ -40,9 +40,9 @@ def behind(context: Context, mean: Node) -> Gates | None:
 
 def _only_reader(context: Context, node: Node) -> Node | None:
     """The convolution that alone reads a node's result as its image, and adds nothing to it."""
-    graph, name = context.graph, node.outputs[0]
-    readers = [one for one in graph.nodes if name in one.inputs]
-    if len(readers) != 1 or graph.uses()[name] != 1:  # a result of the graph is a use without a reader
+    name = node.outputs[0]
+    readers = context.readers(name)
+    if len(readers) != 1 or context.uses[name] != 1:  # a result of the graph is a use without a reader
         return None
     if readers[0].op != "conv2d" or readers[0].inputs[0] != name:
         return None

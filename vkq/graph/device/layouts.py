@@ -7,6 +7,8 @@ whole images, reshaped values, and convolutions that take several layouts.
 
 from __future__ import annotations
 
+import heapq
+
 from ...layout.extent import MATRIX
 from .context import Context
 from .layers import conv_of, linear_of
@@ -18,8 +20,13 @@ KEEP_WHOLE = ("add", "sub", "mul")
 
 def wanted(context: Context, name: str) -> str | None:
     """The layout in which the first reader that has one of its own takes a value; None where none has."""
-    graph, found = context.graph, [name]
-    for node in graph.nodes:
+    graph, found = context.graph, {name}
+    waiting, last = context.places(name), -1  # a heap: of what reads the values found so far
+    while waiting:
+        place = heapq.heappop(waiting)
+        if place == last:  # it reads two of them
+            continue
+        node, last = graph.nodes[place], place
         reads = [one for one in node.inputs[: 2 if node.op in KEEP_WHOLE else 1] if one in found]
         if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
             continue
@@ -32,7 +39,9 @@ def wanted(context: Context, name: str) -> str | None:
                 return layouts[0]
         whole = node.op in KEEP_WHOLE and shape == graph.specs[node.outputs[0]].shape
         if whole or node.op in (*KEEP, "conv2d"):
-            found.append(node.outputs[0])
+            found.add(node.outputs[0])
+            for reader in context.places(node.outputs[0]):
+                heapq.heappush(waiting, reader)
     return None
 
 
@@ -40,8 +49,8 @@ def wanted_means(context: Context, name: str) -> str | None:
     """The layout in which means (N, C, 1, 1) are read; kPackedInt8_4H4W where that is as (N, C) alone."""
     graph = context.graph
     n, c, *_ = graph.specs[name].shape
-    readers = [node for node in graph.nodes if name in node.inputs]
-    flat = readers[0].outputs[0] if len(readers) == graph.uses()[name] == 1 else name
+    readers = context.readers(name)
+    flat = readers[0].outputs[0] if len(readers) == context.uses[name] == 1 else name
     if graph.specs[flat].shape == (n, c) and readers[0].op == "Reshape" and wanted(context, flat) == MATRIX:
         return MATRIX
     found = wanted(context, name)

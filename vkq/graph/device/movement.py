@@ -102,8 +102,7 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
     whole = all(x.spec.layout == BLOCKED and x.spec.shape[1] % 16 == 0 for x in xs[:-1])
     if not channels or not whole or xs[-1].spec.layout != BLOCKED:
         return None
-    slots = [value.slot for value in context.values.values()]
-    alone = all(slots.count(x.slot) == 1 for x in xs)
+    alone = all(len(context.names(x)) == 1 for x in xs)
     if not alone or not all(_read_as_it_is(context, name) for name in (*node.inputs, node.outputs[0])):
         return None
     return context.builder.joined(xs, Spec(spec.shape, spec.dtype, BLOCKED))
@@ -111,8 +110,8 @@ def _in_place(context: Context, node: Node, xs: list[Value]) -> Value | None:
 
 def _read_as_it_is(context: Context, name: str) -> bool:
     """Whether a value is no result of the graph, and nothing that reads it gives it by another name."""
-    readers = [node for node in context.graph.nodes if name in node.inputs]
-    return name not in context.graph.outputs and all(
+    readers = context.readers(name)
+    return name not in context.results and all(
         node.op in READERS and (node.op != "Concat" or len(node.inputs) > 1) for node in readers
     )
 
