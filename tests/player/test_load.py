@@ -263,6 +263,21 @@ def test_the_driver_s_cache_is_kept(any_device: vkq.Device, digits: bytes, tmp_p
     cache.write_bytes(b"another driver's" * 8)
     vkq.load(path, any_device.name, str(cache)).close()
     assert len(cache.read_bytes()) == len(first) >= 32
+    before = cache.stat()
+    vkq.load(path, any_device.name, str(cache)).close()
+    assert cache.stat().st_ino == before.st_ino, "written again, though no pipeline came to it"
+
+
+def test_a_file_may_be_replaced_while_it_plays(any_device: vkq.Device, digits: bytes, tmp_path: Path) -> None:
+    """What is mapped is the file that was opened, not its name."""
+    path, other = tmp_path / "model.vkq", tmp_path / "other.vkq"
+    path.write_bytes(digits_file(digits, any_device, ("portable",)))
+    x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
+    with vkq.load(path, any_device.name) as played:
+        want = played.run(None, x)[0]
+        other.write_bytes(b"no model")
+        other.replace(path)
+        np.testing.assert_array_equal(played.run(None, x)[0], want)
 
 
 def built(source: str, folder: Path) -> Path:

@@ -1,5 +1,10 @@
 // The C functions of vkq.h: no exception leaves them.
-#include <cstdio>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
 #include <new>
 
 #include "model.hpp"
@@ -12,7 +17,7 @@ struct vkq_device {
 };
 struct vkq_model {
   Model model;
-  vkq_model(Gpu &gpu, std::vector<uint8_t> bytes, const char *cache) : model(gpu, std::move(bytes), cache) {}
+  vkq_model(Gpu &gpu, Bytes bytes, const char *cache) : model(gpu, std::move(bytes), cache) {}
 };
 
 static thread_local std::string lastError;
@@ -39,19 +44,23 @@ static void need(const void *pointer, const char *name) {
   if (!pointer) throw Error(VKQ_ARGUMENT, std::string(name) + " is null");
 }
 
-static std::vector<uint8_t> contents(const char *path) {
-  FILE *stream = std::fopen(path, "rb");
-  if (!stream) throw Error(VKQ_FILE, std::string(path) + " cannot be opened");
-  std::vector<uint8_t> bytes;
-  if (!std::fseek(stream, 0, SEEK_END)) {
-    const long size = std::ftell(stream);
-    std::rewind(stream);
-    if (size > 0 && size < (1l << 40)) bytes.resize(static_cast<size_t>(size));
-  }
-  const bool whole = !bytes.empty() && std::fread(bytes.data(), 1, bytes.size(), stream) == bytes.size();
-  std::fclose(stream);
-  if (!whole) throw Error(VKQ_FILE, std::string(path) + " cannot be read");
-  return bytes;
+static Bytes mapped(const char *path) {
+  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) throw Error(VKQ_FILE, std::string(path) + " cannot be opened");
+  struct stat found;
+  const bool regular = !::fstat(file, &found) && S_ISREG(found.st_mode) && found.st_size > 0;
+  const auto size = regular ? static_cast<size_t>(found.st_size) : 0;
+  void *at = regular ? ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
+  ::close(file);
+  if (at == MAP_FAILED) throw Error(VKQ_FILE, std::string(path) + " cannot be read");
+  const auto release = [size](const uint8_t *bytes) { ::munmap(const_cast<uint8_t *>(bytes), size); };
+  return {std::shared_ptr<const uint8_t>(static_cast<const uint8_t *>(at), release), size};
+}
+
+static Bytes copied(const void *data, uint64_t count) {
+  std::shared_ptr<uint8_t> bytes(new uint8_t[count ? count : 1], std::default_delete<uint8_t[]>());
+  std::memcpy(bytes.get(), data, count);
+  return {bytes, count};
 }
 
 static void describe(const std::vector<Array> &arrays, uint32_t index, vkq_array *out) {
@@ -87,7 +96,7 @@ vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq
     *model = nullptr;
     need(device, "device");
     need(path, "path");
-    *model = new vkq_model(device->gpu, contents(path), cache);
+    *model = new vkq_model(device->gpu, mapped(path), cache);
   });
 }
 
@@ -98,8 +107,7 @@ vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes,
     *model = nullptr;
     need(device, "device");
     need(data, "data");
-    const auto *first = static_cast<const uint8_t *>(data);
-    *model = new vkq_model(device->gpu, std::vector<uint8_t>(first, first + bytes), cache);
+    *model = new vkq_model(device->gpu, copied(data, bytes), cache);
   });
 }
 

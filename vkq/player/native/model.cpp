@@ -7,8 +7,8 @@ namespace vkq::player {
 
 static constexpr uint64_t MOST_CACHE = uint64_t(1) << 28;
 
-Model::Model(Gpu &g, std::vector<uint8_t> b, const char *cachePath) : gpu(g), bytes(std::move(b)) {
-  file = read(bytes.data(), bytes.size());
+Model::Model(Gpu &g, Bytes b, const char *cachePath) : gpu(g), bytes(std::move(b)) {
+  file = read(bytes.data.get(), bytes.count);
   std::lock_guard<std::mutex> turn(gpu.turn);
   try {
     openCache(cachePath);
@@ -40,15 +40,15 @@ void Model::openCache(const char *path) {
   const bool ours = known.size() >= 32 && !std::memcmp(known.data(), head, sizeof head) &&
                     !std::memcmp(known.data() + 16, p.pipelineCacheUUID, VK_UUID_SIZE);
   VkPipelineCacheCreateInfo info{VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
-  info.initialDataSize = ours ? known.size() : 0;
+  info.initialDataSize = cached = ours ? known.size() : 0;
   info.pInitialData = known.data();
   VKQ_CALL(gpu, vkCreatePipelineCache, gpu.device, &info, nullptr, &cache);
 }
 
-// Written whole or not at all; a cache that cannot be written costs only time.
+// Written whole or not at all, where pipelines came to it; a cache that cannot be written costs only time.
 void Model::saveCache(const char *path) {
   size_t size = 0;
-  if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, nullptr) < 0 || !size) return;
+  if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, nullptr) < 0 || size <= cached) return;
   std::vector<char> data(size);
   if (gpu.vkGetPipelineCacheData(gpu.device, cache, &size, data.data()) < 0) return;
   const std::string partial = std::string(path) + ".part";

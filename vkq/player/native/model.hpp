@@ -59,19 +59,27 @@ class Playing {
   void release();
 };
 
+// The bytes of a file, for as long as someone holds them.
+struct Bytes {
+  std::shared_ptr<const uint8_t> data;
+  uint64_t count;
+};
+
 struct Model {
   Gpu &gpu;
-  std::vector<uint8_t> bytes;  // of the file
+  Bytes bytes;  // of the file
   File file;
   std::string described;
   VkPipelineCache cache = VK_NULL_HANDLE;
   std::unique_ptr<Playing> playing;
 
-  Model(Gpu &gpu, std::vector<uint8_t> bytes, const char *cachePath);
+  Model(Gpu &gpu, Bytes bytes, const char *cachePath);
   ~Model();
   void run(const void *const *inputs, void *const *outputs);
 
  private:
+  size_t cached = 0;  // bytes of the cache as it was read
+
   void openCache(const char *path);
   void saveCache(const char *path);
   void takePlan();

@@ -62,7 +62,8 @@ VKQ_API vkq_status vkq_open(const char *which, vkq_device **device);
 VKQ_API const char *vkq_device_name(const vkq_device *device);
 VKQ_API void vkq_close(vkq_device *device); /* after its models; NULL does nothing */
 
-/* Loads a file. cache: a path for the driver's pipeline cache, read and written; or NULL.
+/* Loads a file, which is mapped into memory: it must not be written to before `vkq_unload` (replace it by a
+ * rename). cache: a path for the driver's pipeline cache, read and written; or NULL.
  * vkq_load_memory reads `bytes` at `data`, which may be freed afterwards. */
 VKQ_API vkq_status vkq_load(vkq_device *device, const char *path, const char *cache, vkq_model **model);
 VKQ_API vkq_status vkq_load_memory(vkq_device *device, const void *data, uint64_t bytes, const char *cache,
