@@ -93,6 +93,57 @@ def test_token_ids(device: vkq.Device, tmp_path: Path) -> None:
         np.testing.assert_array_equal(played.run(["y"], {"ids": ids})[0], session.run(None, {"ids": ids})[0])
 
 
+def test_weights_that_another_plan_has_in_its_order(
+    any_device: vkq.Device, digits: bytes, opened: ctypes.c_void_p, tmp_path: Path
+) -> None:
+    """A file holds them once; orders that read beyond a blob are refused."""
+    plain = contents(digits_file(digits, any_device, ("portable",)))
+    (portable,) = plain.plans
+    matrices = dataclasses.replace(
+        portable, kind="matrices", needs=(("=vendorID", 1),),
+        constants=tuple((slot, sixteen(data)) for slot, data in portable.constants),
+    )  # fmt: skip
+    assert matrices.constants != portable.constants
+    data = rewritten(plain, plans=[matrices, portable])
+    assert contents(data).plans[1].constants == portable.constants
+    assert len(data) < len(rewritten(plain)) + 4096, "weights stand twice"
+    path = tmp_path / "model.vkq"
+    path.write_bytes(data)
+    x = {"x": np.random.default_rng(1).random((1, 1, 8, 8), np.float32)}
+    with vkq.load(path, any_device.name) as played:
+        assert played.explain().startswith("portable: ")
+        want = vkq.onnx.InferenceSession(digits, any_device).run(None, x)[0]
+        np.testing.assert_array_equal(played.run(None, x)[0], want)
+    size = max(len(data) for _, data in portable.constants) // 4
+    order = struct.pack("<3I", size // 16, 4, 4)
+    assert data.count(order) == 1
+    at = data.index(order)
+    for sizes in ((size // 16, 4, 5), (size // 16 + 1, 4, 4), (size, 4, 4), (0, 4, 4)):
+        bad = bytearray(data)
+        bad[at : at + 12] = struct.pack("<3I", *sizes)
+        refused(opened, bytes(bad), "a constant's order reads beyond its blob")
+    for strides in ((16, 1, 5), (1 << 31, 1, 4), (16, size, 4)):
+        bad = bytearray(data)
+        bad[at + 20 : at + 32] = struct.pack("<3I", *strides)
+        refused(opened, bytes(bad), "a constant's order reads beyond its blob")
+
+
+def refused(device: ctypes.c_void_p, data: bytes, message: str) -> None:
+    """By libvkq and by the reader in Python, with the seal that the bytes need."""
+    bad = bytearray(data)
+    bad[24:32] = struct.pack("<Q", checksum(np.frombuffer(data, np.uint8)[HEAD_AT:]))
+    assert load_bytes(device, bytes(bad)) == 2
+    assert message in library().vkq_error().decode()
+    with pytest.raises(ModelError, match=message):
+        contents(bytes(bad))
+
+
+def sixteen(data: bytes) -> bytes:
+    """Words of 4 n x 4 k, n and k in turn, where there are whole blocks of them."""
+    words = np.frombuffer(data, np.uint32)
+    return words.reshape(-1, 4, 4).transpose(0, 2, 1).tobytes() if words.size % 16 == 0 else data
+
+
 def test_written_twice_is_the_same(any_device: vkq.Device, digits: bytes) -> None:
     first = digits_file(digits, any_device)
     assert first == digits_file(digits, any_device)

@@ -2,7 +2,7 @@
 
 | at | what |
 | --- | --- |
-| 0 | ``VKQFILE1`` |
+| 0 | ``VKQFILE2`` |
 | 8 | bytes of the head |
 | 16 | bytes of the file, a multiple of 8 |
 | 24 | checksum of all after byte 40 |
@@ -10,7 +10,8 @@
 | 40 | the head: producer, blobs (offset, bytes), inputs, outputs, plans, in the order of `Head` |
 | at multiples of 64 | the blobs: shaders, weights, the known answer |
 
-A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items.
+A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items. A constant is
+a blob, or the words of a blob in another order (`vkq.player.order`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE1", 40, 64
+from . import order
+
+MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE2", 40, 64
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 INT32 = np.iinfo(np.int32)
@@ -94,6 +97,7 @@ class Head:
     def __init__(self) -> None:
         self.parts: list[bytes] = []
         self.blobs: dict[bytes, int] = {}
+        self._weights: dict[tuple[int, int], list[bytes]] = {}  # blobs that are constants
 
     def pack(self, layout: str, *numbers: int) -> None:
         self.parts.append(struct.pack("<" + layout, *numbers))
@@ -105,6 +109,17 @@ class Head:
 
     def blob(self, data: bytes) -> None:
         self.pack("I", self.blobs.setdefault(data, len(self.blobs)))
+
+    def constant(self, data: bytes) -> None:
+        alike = self._weights.setdefault(order.key(data), [])
+        for other in alike:
+            if how := order.found(data, other):
+                self.blob(other)
+                self.pack(f"{1 + 2 * len(how[0])}I", len(how[0]), *how[0], *how[1])
+                return
+        alike.append(data)
+        self.blob(data)
+        self.pack("I", 0)
 
     def arrays(self, arrays: Sequence[Array], inputs: bool) -> None:
         self.pack("I", len(arrays))
@@ -143,7 +158,7 @@ class Head:
         self.pack("I", len(plan.constants))
         for slot, data in plan.constants:
             self.pack("I", slot)
-            self.blob(data)
+            self.constant(data)
         self.pack("I", len(plan.steps))
         for step in plan.steps:
             self.step(step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,10 @@ import numpy as np
 
 from ..errors import ModelError, VkqError
 from ..files import read_start
+from . import order
 from .file import BLOB_ALIGNMENT, HEAD_AT, MAGIC, TYPES, Array, FilePlan, FileProgram, FileStep, checksum
 
+MOST_AXES = 5  # of the order of a constant
 NAMES = {number: name for name, number in TYPES.items()}
 
 
@@ -82,12 +85,22 @@ class _Body(_Cursor):
         answers = tuple(self.blob() for _ in range(outputs))
         (scratch_bytes,) = self.take("Q")
         scratch = tuple(self.take("IQQ") for _ in range(self.count(20)))
-        constants = tuple((*self.take("I"), self.blob()) for _ in range(self.count(8)))
+        constants = tuple((*self.take("I"), self.constant()) for _ in range(self.count(12)))
         steps = tuple(self.step() for _ in range(self.count(24)))
         return FilePlan(
             kind, about, needs, programs, slots, alignment, tuple(results), answers, scratch_bytes,
             scratch, constants, steps,
         )  # fmt: skip
+
+    def constant(self) -> bytes:
+        data, rank = self.blob(), self.count(8)
+        if not rank:
+            return data
+        sizes, strides = self.take(f"{rank}I"), self.take(f"{rank}I")
+        last = sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        if rank > MOST_AXES or len(data) % 4 or 4 * math.prod(sizes) != len(data) or 4 * last >= len(data):
+            raise ModelError("the file is damaged: a constant's order reads beyond its blob")
+        return order.reordered(np.frombuffer(data, np.uint32), (sizes, strides)).tobytes()
 
     def program(self) -> FileProgram:
         name, code = self.text(), self.blob()
@@ -127,7 +140,7 @@ def is_played(path: str) -> bool:
 def contents(data: bytes) -> Contents:
     """Reads a file. Raises ModelError where it is damaged or none."""
     if len(data) < HEAD_AT or data[:8] != MAGIC:
-        raise ModelError("this is no file of vkq export (VKQFILE1)")
+        raise ModelError("this is no file of vkq export (VKQFILE2)")
     head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)
     if size != len(data) or size % 8 or head > size - HEAD_AT or zero:
         raise ModelError(f"the file is damaged: it has {len(data)} bytes and says {size}")

@@ -4,9 +4,9 @@
 
 namespace vkq::player {
 
-static constexpr char MAGIC[9] = "VKQFILE1";
+static constexpr char MAGIC[9] = "VKQFILE2";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
-static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16;
+static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16, MOST_AXES = 5;
 
 static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
 
@@ -149,12 +149,30 @@ struct Reader {
           one.offset > p.scratchBytes - one.bytes || one.bytes % 4)
         throw damaged("a part of its scratch memory lies outside of it");
     }
-    p.constants.resize(head.count(8));
-    for (auto &[slot, data] : p.constants) {
-      slot = head.u32();
-      data = blob();
-      if (slot >= p.slots || !data.bytes || data.bytes % 4) throw damaged("a constant is no whole words");
+    p.constants.resize(head.count(12));
+    for (Constant &one : p.constants) {
+      one.slot = head.u32();
+      one.blob = blob();
+      if (one.slot >= p.slots || !one.blob.bytes || one.blob.bytes % 4)
+        throw damaged("a constant is no whole words");
+      readOrder(one);
     }
+  }
+  void readOrder(Constant &one) {
+    one.sizes.resize(head.count(8));
+    one.strides.resize(one.sizes.size());
+    if (one.sizes.empty()) return;
+    uint64_t words = 1, last = 0;
+    for (uint32_t &size : one.sizes) size = head.u32();
+    for (uint32_t &stride : one.strides) stride = head.u32();
+    const uint64_t most = one.blob.bytes / 4;
+    for (size_t i = 0; i < one.sizes.size(); i++) {
+      const uint64_t size = one.sizes[i], stride = one.strides[i];
+      if (one.sizes.size() > MOST_AXES || !size || words > most / size || stride > most / size) words = 0;
+      words *= size;
+      last += words ? (size - 1) * stride : 0;
+    }
+    if (words != most || last >= most) throw damaged("a constant's order reads beyond its blob");
   }
   Plan plan() {
     Plan p;
@@ -193,7 +211,7 @@ struct Reader {
     for (const Result &one : p.results)
       if (one.slot >= int64_t(file.inputs.size())) filled[one.slot] = 1;  // two may be the same
     for (const Part &one : p.scratch) filled[one.slot]++;
-    for (const auto &one : p.constants) filled[one.first]++;
+    for (const auto &one : p.constants) filled[one.slot]++;
     for (const Step &one : p.steps)
       for (uint32_t slot : one.slots)
         if (filled[slot] != 1) throw damaged("a slot lies in no place, or in several");
@@ -209,9 +227,28 @@ struct Reader {
   }
 };
 
+void Constant::copy(uint8_t *to) const {
+  if (sizes.empty()) {
+    std::memcpy(to, blob.data, blob.bytes);
+    return;
+  }
+  uint32_t at[MOST_AXES] = {};
+  const size_t inner = sizes.size() - 1;
+  for (uint64_t from = 0, done = 0; done < blob.bytes;) {
+    for (uint32_t i = 0; i < sizes[inner]; i++, done += 4)
+      std::memcpy(to + done, blob.data + 4 * (from + uint64_t(i) * strides[inner]), 4);
+    for (size_t axis = inner; axis-- > 0;) {
+      from += strides[axis];
+      if (++at[axis] < sizes[axis]) break;
+      from -= uint64_t(sizes[axis]) * strides[axis];
+      at[axis] = 0;
+    }
+  }
+}
+
 File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
-    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE1)");
+    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE2)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);

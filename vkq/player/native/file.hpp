@@ -66,6 +66,15 @@ struct Result {
   Blob constant;
 };
 
+// Words of a blob: all of them, in the order of `sizes` with `strides` in words; no sizes: as they are.
+struct Constant {
+  uint32_t slot;
+  Blob blob;
+  std::vector<uint32_t> sizes, strides;
+
+  void copy(uint8_t *to) const;
+};
+
 struct Plan {
   std::string kind, about;
   std::vector<Need> needs;
@@ -76,7 +85,7 @@ struct Plan {
   std::vector<Blob> answers;  // of each output
   uint64_t scratchBytes;
   std::vector<Part> scratch;
-  std::vector<std::pair<uint32_t, Blob>> constants;
+  std::vector<Constant> constants;
   std::vector<Step> steps;
 };
 

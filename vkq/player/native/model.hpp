@@ -45,7 +45,7 @@ class Playing {
   void checkNeeds() const;
   void placeArrays();
   void placeWeights();
-  void upload(Buffer &to, const std::vector<std::pair<uint64_t, Blob>> &parts);
+  void upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts);
   void compile(VkPipelineCache cache);
   void compile(const Program &program, Compiled &made, VkPipelineCache cache);
   void makeSets();

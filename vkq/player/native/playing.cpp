@@ -93,33 +93,29 @@ void Playing::placeArrays() {
 
 // Weights in few buffers, each blob once however many slots read it.
 void Playing::placeWeights() {
-  std::vector<std::pair<uint64_t, Blob>> parts;
-  std::vector<uint32_t> slots;
+  std::vector<std::pair<uint64_t, const Constant *>> parts;
   uint64_t total = 0;
   const auto flush = [&] {
     if (parts.empty()) return;
     weights.push_back(std::make_unique<Buffer>(gpu, total, false));
     upload(*weights.back(), parts);
-    for (size_t i = 0; i < slots.size(); i++)
-      places[slots[i]] = {weights.back()->handle, parts[i].first, parts[i].second.bytes};
+    for (const auto &[at, one] : parts)
+      places[one->slot] = {weights.back()->handle, at, one->blob.bytes};
     parts.clear();
-    slots.clear();
     total = 0;
   };
-  for (const auto &[slot, blob] : plan.constants) {
-    if (total && total + blob.bytes > CHUNK) flush();
-    parts.push_back({total, blob});
-    slots.push_back(slot);
-    total += aligned(blob.bytes, BETWEEN);
+  for (const Constant &one : plan.constants) {
+    if (total && total + one.blob.bytes > CHUNK) flush();
+    parts.push_back({total, &one});
+    total += aligned(one.blob.bytes, BETWEEN);
   }
   flush();
 }
 
-void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, Blob>> &parts) {
+void Playing::upload(Buffer &to, const std::vector<std::pair<uint64_t, const Constant *>> &parts) {
   std::unique_ptr<Buffer> staging;
   if (!to.mapped) staging = std::make_unique<Buffer>(gpu, to.bytes, true);
-  for (const auto &[at, blob] : parts)
-    std::memcpy((staging ? staging->mapped : to.mapped) + at, blob.data, blob.bytes);
+  for (const auto &[at, one] : parts) one->copy((staging ? staging->mapped : to.mapped) + at);
   if (!staging) return;
   begin();
   const VkBufferCopy region{0, 0, to.bytes};

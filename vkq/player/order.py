@@ -1,0 +1,92 @@
+"""The same weights in the orders of several kinds of kernels: a file holds them once.
+
+A word is four k of a channel n. Kernels of a dot form read words ``[k][n]`` (kPackedInt8_4N4K), those of
+matrix units ``[k/4][n][k%4]`` (kPackedInt8_16K) or ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). Where k of
+the first is (tap, channel), that of a convolution on matrix units is (chunk of channels, tap, channel in it).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint32]
+Order = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, and strides in words of what is read
+AS_IT_IS: Order = ((), ())
+LOOKED_AT = 512  # words that tell most wrong orders
+
+
+def reordered(words: Words, order: Order) -> Words:
+    """The words in an order that reads none beyond them, without a copy."""
+    sizes, strides = order
+    if not sizes:
+        return words
+    return np.lib.stride_tricks.as_strided(words, sizes, [4 * s for s in strides], writeable=False)
+
+
+def found(wanted: bytes, given: bytes) -> Order | None:
+    """How to read *wanted* from *given*, of as many bytes; None: it is not in one of the orders."""
+    if wanted == given:
+        return AS_IT_IS
+    to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)
+    for order in (*_of_matrices(to, words), *_of_lines(to, words)):
+        begins_alike = np.array_equal(words[_places(order)], to[:LOOKED_AT])
+        if begins_alike and np.array_equal(reordered(words, order).ravel(), to):
+            return order
+    return None
+
+
+def _places(order: Order) -> npt.NDArray[np.int64]:
+    """Of the first words that are read."""
+    rest, at = np.arange(min(LOOKED_AT, math.prod(order[0]))), np.int64(0)
+    for size, stride in zip(reversed(order[0]), reversed(order[1]), strict=True):
+        at, rest = at + rest % size * stride, rest // size
+    return np.asarray(at)
+
+
+def key(data: bytes) -> tuple[int, int]:
+    """Equal for the same words in any order."""
+    return len(data), int(np.frombuffer(data, np.uint32).sum(dtype=np.uint64))
+
+
+def _of_matrices(lines: Words, matrices: Words) -> Iterator[Order]:
+    """4N4K of 16K and of 32K."""
+    for n, k in _channels(lines, matrices):
+        for taps, chunks in _chunks(k // 4):
+            run = k // taps // chunks * n
+            yield (taps, chunks, run // n // 4, 4, n), (run, taps * run, 4 * n, 1, 4)
+        if n % 16 == 0 and k % 8 == 0:
+            yield (k // 8, 8, n // 16, 16), (128, 1, 16 * k, 8)
+
+
+def _of_lines(matrices: Words, lines: Words) -> Iterator[Order]:
+    """16K and 32K of 4N4K."""
+    for n, k in _channels(lines, matrices):
+        for taps, chunks in _chunks(k // 4):
+            run = k // taps // chunks * n
+            yield (chunks, taps, run // n // 4, n, 4), (run, chunks * run, 4 * n, 1, n)
+        if n % 16 == 0 and k % 8 == 0:
+            yield (n // 16, k // 8, 16, 8), (16, 8 * n, 1, n)
+
+
+def _channels(lines: Words, matrices: Words) -> Iterator[tuple[int, int]]:
+    """(n, k) that the first four words allow."""
+    for n in _divisors(lines.size // 4):
+        if np.array_equal(matrices[:4], lines[: 4 * n : n][:4]):
+            yield n, lines.size // n
+
+
+def _chunks(k: int) -> Iterator[tuple[int, int]]:
+    """(taps, chunks); (1, 1) first."""
+    yield 1, 1
+    for taps in _divisors(k)[1:]:
+        for chunks in _divisors(k // taps)[1:]:
+            yield taps, chunks
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
