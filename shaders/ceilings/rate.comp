@@ -11,6 +11,7 @@
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 
@@ -27,16 +28,6 @@ layout(push_constant) uniform Push {
 
 #if WHAT == 0
 #include "dot4x8.glslh"
-#if DOT == DOT_S8S8
-#define X_TYPE int
-#else
-#define X_TYPE uint
-#endif
-#if DOT == DOT_U8U8
-#define W_TYPE uint
-#else
-#define W_TYPE int
-#endif
 #define CHAINS 16
 int acc[CHAINS];
 void start(uint i) {
@@ -44,7 +35,7 @@ void start(uint i) {
 }
 void steps() {
   [[unroll]] for (int s = 0; s < PER_LOOP; s++) [[unroll]]
-    for (int c = 0; c < CHAINS; c++) acc[c] += dot4x8(X_TYPE(acc[c]), W_TYPE(acc[(c + 1) % CHAINS]));
+    for (int c = 0; c < CHAINS; c++) acc[c] += dot4x8(acc[c], acc[(c + 1) % CHAINS]);
 }
 int result() {
   int sum = 0;

@@ -32,7 +32,8 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
-#define DOT 3  // sums in float lanes
+#define DOT 3
+#define FLOAT_LANES
 #define INVOCATIONS (LOCAL_X * LOCAL_Y)
 #define LONG_SUMS 8
 #define LONG_SUMS_IN_REGISTERS

@@ -14,10 +14,11 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
-#if DOT != 3
+#ifndef FLOAT_LANES
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 8;

@@ -11,10 +11,11 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
-#if DOT != 3
+#ifndef FLOAT_LANES
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x = LX, local_size_y = LY) in;
 // weight zero points need the sums of x (the u8u8 form always does)
 layout(constant_id = 2) const bool ROW_SUMS = false;
@@ -76,32 +77,26 @@ void load_w(uint group, uint k) {
   }
 }
 
-// Operands are shifted for the unsigned forms here, once, rather than at every use.
-void store_tiles(uint stage) {
-  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
-    uint item = gl_LocalInvocationIndex + i * INVOCATIONS, k = item % KT;
-#if DOT == DOT_U8S8 || DOT == DOT_U8U8
-    x_tile[(stage * KT + k) * BM4 + (item / KT ^ k)] = next_x[i] ^ SIGN_BITS;
-#else
-    x_tile[(stage * KT + k) * BM4 + (item / KT ^ k)] = next_x[i];
-#endif
-  }
-  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
-#if DOT == DOT_U8U8
-    w_tile[stage * KT * BN4 + gl_LocalInvocationIndex + i * INVOCATIONS] = next_w[i] ^ SIGN_BITS;
-#else
-    w_tile[stage * KT * BN4 + gl_LocalInvocationIndex + i * INVOCATIONS] = next_w[i];
-#endif
-  }
-}
-
-#if DOT == DOT_FLOAT
+// Operands are shifted for the unsigned forms when they are stored, once, rather than at every use.
+#ifdef FLOAT_LANES
+const int X_BITS = 0, W_BITS = 0;
 #define x_staged(word) int8x4_unpack_float(word)
 #define w_staged(word) int8x4_unpack_float(word)
 #else
-#define x_staged(word) XOperand(word)
-#define w_staged(word) WOperand(word)
+const int X_BITS = X_UNSIGNED ? SIGN_BITS : 0, W_BITS = W_UNSIGNED ? SIGN_BITS : 0;
+#define x_staged(word) (word)
+#define w_staged(word) (word)
 #endif
+
+void store_tiles(uint stage) {
+  [[unroll]] for (uint i = 0u; i < X_ITEMS; i++) {
+    uint item = gl_LocalInvocationIndex + i * INVOCATIONS, k = item % KT;
+    x_tile[(stage * KT + k) * BM4 + (item / KT ^ k)] = next_x[i] ^ X_BITS;
+  }
+  [[unroll]] for (uint i = 0u; i < W_ITEMS; i++) {
+    w_tile[stage * KT * BN4 + gl_LocalInvocationIndex + i * INVOCATIONS] = next_w[i] ^ W_BITS;
+  }
+}
 
 void multiply_step(uint stage, uint k) {
   WOperand ws[TILE_N4 * 4];

@@ -11,7 +11,7 @@
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
-#if DOT != 3
+#ifndef FLOAT_LANES
 #extension GL_EXT_integer_dot_product : require
 #endif
 

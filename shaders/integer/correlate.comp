@@ -5,11 +5,11 @@
 // Numbers   x = x_offset + sum_i 256^i x_i with digits x_i in [-128, 127], and w alike; y = sum_ij 256^(i+j)
 //           (x_i * w_j) plus w_offset * (window sum of x) plus a constant per template (integer/digits.py
 //           derives it), modulo 2^32, or modulo 2^64 where WIDE. Reductions are exact modulo that size in any
-//           order, so they may be split and added atomically. DOT 4 multiplies 16-bit numbers in 32 bits, one
+//           order, so they may be split and added atomically. MUL32 multiplies 16-bit numbers in 32 bits, one
 //           digit, modulo 2^32.
-// Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (DOT 4: 2 int16);
+// Memory    x: [digit][image][channel][x_rows][x_words], 4 bytes a word along the width (MUL32: 2 int16);
 //           what lies outside of the stored rectangle is `fill`. w: [group][block][digit][channel][ky][kx /
-//           4][TEMPLATES], Int8x4 (DOT 4: [kx], int). constants: low and high word per template, then of
+//           4][TEMPLATES], Int8x4 (MUL32: [kx], int). constants: low and high word per template, then of
 //           w_offset. y: integer_result.glslh.
 // Threads   LOCAL_X x LOCAL_Y; each has TEMPLATES templates x 4 pixels: neighbours along x, whose words are
 //           shifted out of two neighbouring ones; or (COLUMN, ow = 1) LOCAL_Y apart along y. A workgroup
@@ -18,10 +18,11 @@
 // Needs     16 KiB of shared memory: the step's part of the image and of the templates.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
-#if DOT < 3
+#if !defined(FLOAT_LANES) && !defined(MUL32)
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 16;
 layout(constant_id = 1) const uint LOCAL_Y = 4;

@@ -8,10 +8,11 @@
 //           (excite.glslh).
 #version 450
 #extension GL_EXT_control_flow_attributes : require
-#if defined(EXCITE) && DOT != 3
+#if defined(EXCITE) && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
 layout(constant_id = 1) const uint ACROSS = 1;

@@ -11,10 +11,11 @@
 //           they change without costing an instruction, so no compiler can move the work out of the loop.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
-#if OP == 0 && DOT != 3
+#if OP == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 
@@ -31,7 +32,7 @@ layout(push_constant) uniform Push {
 
 #if OP == 0
 #include "dot4x8.glslh"
-#if DOT == DOT_FLOAT
+#ifdef FLOAT_LANES
 #define BITS(v) floatBitsToInt(v)
 #else
 #define BITS(v) (v)

@@ -7,10 +7,11 @@
 // TEST 2    y[i] = round_half_even(x[i] / w[i]) of floats given as bits, as quantize takes it before the zero
 //           point
 #version 450
-#if TEST == 0 && DOT != 3
+#if TEST == 0 && !defined(FLOAT_LANES)
 #extension GL_EXT_integer_dot_product : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 

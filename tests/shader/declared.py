@@ -67,9 +67,9 @@ def _closing(source: str, start: int) -> int:
 def make(self: Programs, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
     """In the place of `Programs._make`."""
     spirv = find_compiler().compile(counted(variant, values), variant.source.name)
-    module = code(variant, spirv, values, self._capabilities)
+    module, constants = code(variant, spirv, values, self._capabilities)
     native: Any = self._context.program(
-        variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), [], subgroup_size,
-        variant.texels,
+        variant.name, module, len(variant.bindings), 4 * len(variant.push_constants), constants,
+        subgroup_size, variant.texels,
     )  # fmt: skip
     return Program(variant, values, native)
