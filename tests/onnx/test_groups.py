@@ -152,6 +152,35 @@ def test_blocks_beyond_the_largest_group(
         assert (np.abs(theirs - want) <= (k + 4) * EPSILON * size).all()
 
 
+@pytest.mark.parametrize("points", ["none", "packed", "floats"])
+@pytest.mark.parametrize(("k", "block"), [(160, 32), (200, 128), (300, 256), (48, 16)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_two_bits(k: int, block: int, points: str, dtype: str, device: vkq.Device) -> None:
+    """Are four on the device: the same numbers."""
+    rng, n, blocks = np.random.default_rng(k), 9, -(-k // block)
+    b = rng.integers(0, 256, (n, blocks, block // 4), np.uint8)
+    scales = rng.uniform(0.5, 1, (n, blocks)).astype(dtype)
+    given = {"b": b, "scales": scales.reshape(-1)}
+    zeros = np.full((n, blocks), 2.0, np.float32)
+    if points == "packed":
+        given["zeros"] = rng.integers(0, 256, (n, -(-blocks // 4)), np.uint8)
+        zeros = np.stack([given["zeros"] >> s & 3 for s in (0, 2, 4, 6)], -1).reshape(n, -1)[:, :blocks]
+    elif points == "floats":
+        zeros = given["zeros"] = rng.uniform(0, 3, (n, blocks)).astype(dtype)
+    codes = np.stack([b >> s & 3 for s in (0, 2, 4, 6)], -1).reshape(n, -1)[:, :k]
+    wide = [np.repeat(x.astype(np.float64), block, 1)[:, :k] for x in (zeros, scales)]
+    w = (codes - wide[0]) * wide[1]
+    x = rng.standard_normal((3, k), np.float32).astype(dtype)
+    data = model([node(k, n, 2, block, given)], {"x": x}, given, dtype)
+    (ours,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
+    want, size = x.astype(np.float64) @ w.T, np.abs(x.astype(np.float64)) @ np.abs(w).T
+    half = 2.0**-10 if dtype == "float16" else 0.0
+    assert (np.abs(ours - want) <= (k + 4) * EPSILON * size + half * np.abs(want)).all()
+    if points != "floats" and block <= 128:
+        (theirs,) = ort.InferenceSession(data, providers=["CPUExecutionProvider"]).run(None, {"x": x})
+        assert (np.abs(theirs - want) <= (k + 4) * EPSILON * size + 4 * half * size).all()
+
+
 def test_zero_points_count_beside_the_numbers_of_groups(any_device: vkq.Device) -> None:
     """ONNX Runtime 1.32's CPU provider takes 8 in place of packed ones then."""
     w, x = weight(5, 160, 4, 32, False), np.random.default_rng(1).standard_normal((3, 160), np.float32)

@@ -216,11 +216,12 @@ def packed(codes: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
     return np.asarray(even[..., ::2] | even[..., 1::2] << 4)
 
 
-def unpacked(pairs: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
-    """The inverse of `packed`, with a code of padding where there is one."""
+def unpacked(data: npt.NDArray[np.uint8], bits: int) -> npt.NDArray[np.uint8]:
+    """The inverse of `packed`, of codes of 2 bits too, with codes of padding where there are some."""
     if bits == 8:
-        return pairs
-    return np.stack([pairs & 15, pairs >> 4], -1).reshape(*pairs.shape[:-1], 2 * pairs.shape[-1])
+        return data
+    codes = [data >> shift & (1 << bits) - 1 for shift in range(0, 8, bits)]
+    return np.stack(codes, -1).reshape(*data.shape[:-1], len(codes) * data.shape[-1])
 
 
 def _sized(values: npt.NDArray[Any], shape: tuple[int, int], what: str) -> npt.NDArray[Any]:

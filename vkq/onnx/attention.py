@@ -1,9 +1,10 @@
-"""Attention operators, once their shapes are known: com.microsoft's Attention and MultiHeadAttention
+"""com.microsoft's MultiHeadAttention, once its shapes are known, and what its other attentions share
 (https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from ..graph.graph import Spec
 from .rewriting import Rewriting
@@ -14,52 +15,18 @@ KNOWN = {"num_heads", "scale", "mask_filter_value", "unidirectional"}
 IDS = ("int32", "int64")
 
 
-def projected_attention(w: Rewriting) -> bool:
-    """com.microsoft's Attention: x, weights, bias, mask, past of keys and values, an added bias."""
-    a, given = w.node.attributes, w.given
-    heads, widths = a.get("num_heads", 0), a.get("qkv_hidden_sizes")
-    if not set(a) <= {*KNOWN, "qkv_hidden_sizes"} or not _plain(w, 6, 3, heads):
-        return False
-    x, weights, past = given[0], given.get(1), given.get(4)
-    if len(x.shape) != 3 or weights is None or len(weights.shape) != 2:
-        return False
-    widths = tuple(widths or (weights.shape[1] // 3,) * 3)
-    if sum(widths) != weights.shape[1] or widths[0] != widths[1] or any(w % heads for w in widths):
-        return False
-    y = w.emit("MatMul", [w.name(0), w.name(1)])
-    y = w.emit("Add", [y, w.name(2)]) if w.name(2) else y
-    batch, tokens, _ = x.shape
-    q, k, v = (heads_first(w, p, heads) for p in w.parts(y, 2, widths))
-    if past and (len(past.shape) != 5 or widths[0] != widths[2]):
-        return False
-    held = past.shape[3] if past else 0
-    at = _scores(w, (batch, heads, tokens, held + tokens), held, widths[0] // heads, 3, 5)
-    if at is None:
-        return False
-    olds = ["", ""]
-    if held:
-        lines = w.reshape(w.name(4), (2, batch * heads, held, -1))
-        olds = [w.reshape(one, (batch, heads, held, -1)) for one in w.parts(lines, 0, (1, 1))]
-    k, v = (append(w, old, held, one, at) for old, one in zip(olds, (k, v), strict=True))
-    if w.result(1):
-        pair = [w.reshape(one, (1, batch, heads, at.keys, -1)) for one in (k, v)]
-        w.emit("Concat", pair, w.result(1), axis=0)
-    joined(w, attend(w, at, q, k, v), x.dtype, w.result(0))
-    return True
-
-
 def multi_head_attention(w: Rewriting) -> bool:
     """com.microsoft's MultiHeadAttention: q, k, v (or all in q, or k and v in k), bias, mask, an added bias,
     past keys and values."""
     a, given, heads = w.node.attributes, w.given, w.node.attributes.get("num_heads", 0)
-    if not set(a) <= KNOWN or not _plain(w, 8, 4, heads) or (6 in given) != (7 in given):
+    if not set(a) <= KNOWN or not plain(w, 8, 4, heads) or (6 in given) != (7 in given):
         return False
     found = _heads(w, heads)
     if found is None:
         return False
     (q, k, v), tokens, own, width = found
     batch, held = given[0].shape[0], given[6].shape[2] if 6 in given else 0
-    at = _scores(w, (batch, heads, tokens, held + own), held, width, 4, 5)
+    at = scores_of(w, (batch, heads, tokens, held + own), held, width, (4, 5))
     if at is None:
         return False
     k, v = (append(w, w.name(6 + i), held, one, at, w.result(1 + i)) for i, one in enumerate((k, v)))
@@ -67,12 +34,16 @@ def multi_head_attention(w: Rewriting) -> bool:
     return True
 
 
-def _plain(w: Rewriting, most: int, mask: int, heads: object) -> bool:
-    """Whether the inputs are the known ones, of one type of floats, and not empty but for the past."""
+def plain(w: Rewriting, most: int, mask: int, heads: object, integers: Sequence[int] = ()) -> bool:
+    """Whether the inputs are the known ones, of one type of floats but for *integers*, and not empty but for
+    the past."""
     given = w.given
     if 0 not in given or any(i >= most for i in given) or not isinstance(heads, int) or heads < 1:
         return False
-    if {spec.dtype for i, spec in given.items() if i != mask} not in ({"float32"}, {"float16"}):
+    if {spec.dtype for i, spec in given.items() if i not in (mask, *integers)} not in (
+        {"float32"},
+        {"float16"},
+    ):
         return False
     if mask in given and given[mask].dtype not in IDS:
         return False
@@ -116,11 +87,12 @@ def _biased(w: Rewriting, names: list[str], width: int) -> list[str]:
     return [w.emit("Add", pair) for pair in zip(names, parts, strict=False)]
 
 
-def _scores(
-    w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, mask: int, added: int
+def scores_of(
+    w: Rewriting, sizes: tuple[int, int, int, int], held: int, width: int, inputs: tuple[int, int]
 ) -> Scores | None:
-    """The rules of com.microsoft's two; None where the mask has another form."""
-    a, (batch, heads, queries, keys) = w.node.attributes, sizes
+    """The rules of com.microsoft's attentions; None where the mask has another form. *inputs*: which the mask
+    and the added bias are."""
+    a, (batch, heads, queries, keys), (mask, added) = w.node.attributes, sizes, inputs
     bias = [w.name(added)] if w.name(added) else []
     spec = w.spec(mask)
     if spec is not None:
@@ -135,8 +107,8 @@ def _scores(
 
 
 def _shown(w: Rewriting, mask: str, spec: Spec, batch: int, queries: int, keys: int) -> str:
-    """Flags of a mask of (batch, keys), (batch, queries, keys), or of the end of each batch: (batch,), before
-    which the starts may follow: (2 * batch,). "" for others."""
+    """Flags of a mask of (batch, keys), (batch, queries, keys), or of the end of each batch: (batch,), which
+    its start may follow: (2 * batch,). "" for others."""
     shape = spec.shape
     if shape in ((batch, keys), (batch, queries, keys)):
         flags = w.emit("Greater", [mask, w.constant(0, spec.dtype)])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ..graph.graph import Array, Node, Spec
-from .attention import multi_head_attention, projected_attention
+from .attention import multi_head_attention
 from .functions import Body
+from .gathered import gather_block_quantized
 from .grouped import group_query_attention
 from .onnx_attention import onnx_attention
+from .projected import projected_attention, quantized_attention
 from .rewriting import Rewriting
 from .rotary import microsoft_rotary, onnx_rotary
 
@@ -16,8 +18,10 @@ RULES: dict[tuple[str, str], Callable[[Rewriting], bool]] = {
     ("", "Attention"): onnx_attention,
     ("", "RotaryEmbedding"): onnx_rotary,
     ("com.microsoft", "Attention"): projected_attention,
+    ("com.microsoft", "GatherBlockQuantized"): gather_block_quantized,
     ("com.microsoft", "GroupQueryAttention"): group_query_attention,
     ("com.microsoft", "MultiHeadAttention"): multi_head_attention,
+    ("com.microsoft", "QAttention"): quantized_attention,
     ("com.microsoft", "RotaryEmbedding"): microsoft_rotary,
 }
 

@@ -28,6 +28,7 @@ from .reading import Reading
 from .tensors import BROKEN, NEWEST, OLDEST, Argument, argument_of, array_of, dtype_of
 
 LARGEST_FILE = (1 << 31) - 1  # of a protobuf message
+DEQUANTIZE = "DequantizeLinear", "GatherBlockQuantized"  # take constants of 4 bits
 DOMAINS = {"": "", "ai.onnx": "", "com.microsoft": "com.microsoft"}
 
 
@@ -198,11 +199,13 @@ def _read_outside(graph: Any) -> list[str]:
 def _check_nibbles(graph: Any, nodes: Sequence[tuple[Node, str]], outputs: Sequence[Argument]) -> None:
     """Constants of 4 bits are read as those of 8: what takes them for that may do nothing but dequantize."""
     types = {t.name: NIBBLES[t.data_type][0] for t in graph.initializer if t.data_type in NIBBLES}
-    readers = [(str(node), node.inputs) for node, _ in nodes if node.op != "DequantizeLinear"]
+    readers = [(str(node), node.inputs) for node, _ in nodes if node.op not in DEQUANTIZE]
     for reader, names in (*readers, ("the model's results", [a.name for a in outputs])):
         for name in names:
             if name in types:
-                raise ModelError(f"{reader}: {name!r} is of {types[name]}; only DequantizeLinear takes that")
+                raise ModelError(
+                    f"{reader}: {name!r} is of {types[name]}; only {' and '.join(DEQUANTIZE)} take that"
+                )
 
 
 def _check_names(inputs: Sequence[Argument], outputs: Sequence[Argument], reading: Reading) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError
-from ...numerics.grouped import GROUPS, GroupedWeight, unpacked
+from ...numerics.grouped import BITS, GROUPS, GroupedWeight, packed, unpacked
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator
 
@@ -23,6 +23,8 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
     n, k, block, bits = sizes_of(node)
     if block < 1:
         raise ModelError(f"{node}: block_size={block}; it must be at least 1")
+    if bits not in (2, *BITS):
+        raise ModelError(f"{node}: bits={bits}; it must be 2, 4 or 8")
     if node.input(G_IDX) and not _neighbours(constants.get(node.input(G_IDX)), block):
         raise ModelError(f"{node}: its groups are permuted (g_idx); vkq takes neighbours along K")
     if codes is None or scales is None or (node.input(ZERO_POINTS) and points is None):
@@ -33,9 +35,26 @@ def weight_of(node: Node, constants: Mapping[str, Array]) -> GroupedWeight:
             f"{node}: B has shape {codes.shape}; with N={n}, K={k}, bits={bits} and block_size={block} it"
             f" must be {wanted}: N, blocks along K (the last one may have fewer of K), bytes of a block"
         )
+    if bits == 2 and codes.dtype == np.uint8:
+        (codes, points), bits = _of_four_bits(node, codes, points), 4
     if block > GROUPS[-1] and block % GROUPS[-1] == 0:
-        codes, scales, points = _in_groups(node, k, codes, scales, points)
+        codes, scales, points = _in_groups(node, k, bits, codes, scales, points)
     return GroupedWeight(codes, scales, points, bits, k)
+
+
+def _of_four_bits(node: Node, codes: Array, points: Array | None) -> list[Array]:
+    """Codes and zero points of 2 bits as those of 4; zero points that are floats are as they were."""
+    n, blocks, _ = codes.shape
+    if points is None:
+        points = np.full((n, -(-blocks // 4)), 0b10101010, np.uint8)  # the middle
+    if points.dtype == np.uint8:
+        if points.size != n * -(-blocks // 4):
+            raise ModelError(
+                f"{node}: zero_points has shape {points.shape}; of 2 bits, packed, it must be"
+                f" {(n, -(-blocks // 4))}, or flat"
+            )
+        points = packed(unpacked(points.reshape(n, -1), 2)[:, :blocks], 4)
+    return [packed(unpacked(codes, 2), 4), points]
 
 
 def sizes_of(node: Node) -> tuple[int, int, int, int]:
@@ -47,11 +66,10 @@ def sizes_of(node: Node) -> tuple[int, int, int, int]:
     return n, k, block, int(node.attributes.get("bits", 4))
 
 
-def _in_groups(node: Node, k: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
+def _in_groups(node: Node, k: int, bits: int, codes: Array, scales: Array, points: Array | None) -> list[Any]:
     """Codes, scales and zero points of larger blocks as those of groups, of which several share scale and
     zero point; without groups beyond K."""
     n, blocks, size = codes.shape
-    bits = sizes_of(node)[3]
     if points is not None and points.dtype == np.uint8 and points.size == n * -(-blocks * bits // 8):
         points = unpacked(points.reshape(n, -1), bits)[:, :blocks].astype(scales.dtype)
     for name, array in (("scales", scales), ("zero_points", points)):

@@ -1,0 +1,68 @@
+"""com.microsoft's GatherBlockQuantized on the device: ONNX Runtime's numbers, of ids that are data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from tests.onnx.test_operators import MICROSOFT
+from vkq.onnx.cpu import cpu_session
+
+IDS = np.int64([[3, 0, 10], [7, 7, 2]])
+NUMBERS = {"int4": TensorProto.INT4, "uint4": TensorProto.UINT4}
+
+
+def check(device: vkq.Device, constants: list[Any], dtype: Any, ids: np.ndarray = IDS, **a: Any) -> None:
+    names = [constant.name for constant in constants]
+    inputs = ["w", "ids", "s", "z"] if "z" in names else ["w", "ids", "s"]
+    node = helper.make_node("GatherBlockQuantized", inputs, ["y"], domain=MICROSOFT, quantize_axis=1, **a)
+    kinds = [helper.np_dtype_to_tensor_dtype(np.dtype(x)) for x in (ids.dtype, dtype)]
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("ids", kinds[0], ids.shape)],
+        [helper.make_tensor_value_info("y", kinds[1], None)], constants,
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    session = vkq.onnx.InferenceSession(data, device)
+    for fed in (ids, ids[::-1].copy()):  # nothing is prepared again
+        (want,) = cpu_session(data, "comparing").run(None, {"ids": fed})
+        (got,) = session.run(None, {"ids": fed})
+        assert (got.shape, got.dtype) == (want.shape, want.dtype)
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_bytes(device: vkq.Device, bits: int, dtype: Any, points: bool) -> None:
+    """Codes packed in bytes; three blocks of 16 and a part of one; a product of at most 8 bits and a scale of
+    11 is exact before it is rounded to float16."""
+    random, width, blocks = np.random.default_rng(bits), 56, 4
+    constants = {
+        "w": random.integers(0, 256, (11, width * bits // 8), np.uint8),
+        "s": random.uniform(0.1, 1, (11, blocks)).astype(dtype),
+    }
+    if points:
+        constants["z"] = random.integers(0, 256, (11, -(-blocks * bits // 8)), np.uint8)
+    check(
+        device, [numpy_helper.from_array(x, name) for name, x in constants.items()], dtype, bits=bits,
+        block_size=16,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("kind", list(NUMBERS))
+def test_numbers_of_four_bits(device: vkq.Device, kind: str, points: bool) -> None:
+    random, low = np.random.default_rng(1), -8 if kind == "int4" else 0
+    sizes = {"w": (11, 48), "z": (11, 3)} if points else {"w": (11, 48)}
+    constants = [
+        helper.make_tensor(name, NUMBERS[kind], shape, random.integers(low, low + 16, shape).reshape(-1))
+        for name, shape in sizes.items()
+    ]
+    scales = numpy_helper.from_array(random.uniform(0.1, 1, (11, 3)).astype(np.float32), "s")
+    check(device, [*constants, scales], np.float32, block_size=16)

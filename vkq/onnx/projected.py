@@ -1,0 +1,81 @@
+"""com.microsoft's Attention and QAttention, once their shapes are known: q, k and v are a product of x
+(https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from .attention import KNOWN, plain, scores_of
+from .rewriting import Rewriting
+from .scores import append, attend, heads_first, joined
+
+
+def projected_attention(w: Rewriting) -> bool:
+    """x, weights, bias, mask, past of keys and values, an added bias."""
+    a = w.node.attributes
+    widths = _widths(w, a.get("qkv_hidden_sizes"))
+    known = set(a) <= {*KNOWN, "qkv_hidden_sizes"} and plain(w, 6, 3, a.get("num_heads", 0))
+    if not known or widths is None:
+        return False
+    y = w.emit("MatMul", [w.name(0), w.name(1)])
+    y = w.emit("Add", [y, w.name(2)]) if w.name(2) else y
+    return _attended(w, y, _Rest(widths, 3, 4, 5))
+
+
+def quantized_attention(w: Rewriting) -> bool:
+    """x and weights of 8 bits, bias, their scales, mask, their zero points, past: the exact product in int32
+    times both scales, plus the bias, in float32."""
+    a, widths = w.node.attributes, _widths(w, None)
+    if not set(a) <= KNOWN or not plain(w, 9, 5, a.get("num_heads", 0), (0, 1, 6, 7)) or widths is None:
+        return False
+    if not {2, 3, 4} <= set(w.given) or w.given[2].dtype != "float32":
+        return False
+    sums = w.emit("MatMulInteger", [w.name(0), w.name(1), w.name(6), w.name(7)])
+    scale = w.emit("Mul", [w.name(3), w.name(4)])
+    y = w.emit("Add", [w.emit("Mul", [w.cast(sums, "float32"), scale]), w.name(2)])
+    return _attended(w, y, _Rest(widths, 5, 8, 9))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rest:
+    """Widths of q, k and v, and which inputs the mask, the past and the added bias are."""
+
+    widths: tuple[int, ...]
+    mask: int
+    past: int
+    added: int
+
+
+def _widths(w: Rewriting, given: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Of q, k and v; None where they and the heads do not fit the weights."""
+    x, weights, heads = w.spec(0), w.spec(1), w.node.attributes.get("num_heads", 0)
+    if x is None or weights is None or len(x.shape) != 3 or len(weights.shape) != 2 or heads < 1:
+        return None
+    widths = tuple(given or (weights.shape[1] // 3,) * 3)
+    fit = len(widths) == 3 and sum(widths) == weights.shape[1] and widths[0] == widths[1]
+    return widths if fit and not any(width % heads for width in widths) else None
+
+
+def _attended(w: Rewriting, y: str, rest: _Rest) -> bool:
+    """The attention of q, k and v side by side in y."""
+    (batch, tokens, _), heads, widths = w.given[0].shape, w.node.attributes["num_heads"], rest.widths
+    past = w.spec(rest.past)
+    if past and (len(past.shape) != 5 or widths[0] != widths[2]):
+        return False
+    held = past.shape[3] if past else 0
+    sizes = batch, heads, tokens, held + tokens
+    at = scores_of(w, sizes, held, widths[0] // heads, (rest.mask, rest.added))
+    if at is None:
+        return False
+    q, k, v = (heads_first(w, part, heads) for part in w.parts(y, 2, widths))
+    olds = ["", ""]
+    if held:
+        lines = w.reshape(w.name(rest.past), (2, batch * heads, held, -1))
+        olds = [w.reshape(one, (batch, heads, held, -1)) for one in w.parts(lines, 0, (1, 1))]
+    k, v = (append(w, old, held, one, at) for old, one in zip(olds, (k, v), strict=True))
+    if w.result(1):
+        pair = [w.reshape(one, (1, batch, heads, at.keys, -1)) for one in (k, v)]
+        w.emit("Concat", pair, w.result(1), axis=0)
+    joined(w, attend(w, at, q, k, v), w.given[2].dtype if w.name(2) else w.given[0].dtype, w.result(0))
+    return True
