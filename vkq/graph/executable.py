@@ -91,13 +91,11 @@ class Executable:
             self.results = [name for name in dict.fromkeys(graph.outputs) if name not in constants]
             self.plan = builder.plan(*(values[name] for name in self.results))
             self.lifetimes = builder.lifetimes(tuple(self.plan.scratch))  # of what shares memory
-            # Not while planning, which would wait for the interpreter at each turn of theirs.
-            with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
-                for one in [
-                    begun(packing, functools.partial(getattr, x, "buffer"))
-                    for x in self.plan.constants.values()
-                ]:
-                    one.result()
+            new = [x for x in self.plan.constants.values() if not x.uploaded]
+            if new:  # not while planning, which would wait for the interpreter at each turn of theirs
+                with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
+                    for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:
+                        one.result()
 
     def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
         specs = self.graph.specs

@@ -9,6 +9,7 @@ with symbolic sizes becomes one graph for each set of sizes.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import heapq
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -85,6 +86,11 @@ class Graph:
     constants: dict[str, Array]
     specs: dict[str, Spec]
     bounds: Mapping[str, tuple[int, int]] = dataclasses.field(default_factory=dict)
+
+    @functools.cached_property
+    def kinds(self) -> frozenset[str]:
+        """The operators of its nodes: passes leave alone what has none of theirs."""
+        return frozenset(node.op for node in self.nodes)
 
     def uses(self) -> dict[str, int]:
         """How often each value is read, by nodes or as a result of the graph."""

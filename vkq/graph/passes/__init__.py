@@ -8,7 +8,7 @@ from ..graph import Graph
 from .after import into_convolutions
 from .branches import side_by_side
 from .chains import chain_elements
-from .constants import fold_constants, fold_weights
+from .constants import fold_weights
 from .floats import to_float_layers
 from .guards import without_guards
 from .halves import widen_dequantized
@@ -26,7 +26,6 @@ from .transposes import join_transposes
 from .types import hold_types
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
-    fold_constants,
     widen_dequantized,
     hold_types,
     find_normalizations,
@@ -53,7 +52,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
 
 
 def lower(graph: Graph) -> Graph:
-    """A model's graph in vkq's operators, as far as they go."""
+    """A model's graph, its constants folded, in vkq's operators, as far as they go."""
     for one in PASSES:
         graph = one(graph)
     graph.verify()

@@ -9,12 +9,14 @@ from __future__ import annotations
 from ...numerics.qparams import QParams
 from ..graph import Graph, Node
 from ..operators.quantized import OWN
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def into_convolutions(graph: Graph) -> Graph:
     """The graph with sums and tables in the convolutions before them, and float32 results of linear layers,
     where nothing else reads what is between."""
+    if graph.kinds.isdisjoint(("conv2d", "linear")):
+        return graph
     uses, order = graph.uses(), {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
 
     def conv(sweep: Sweep, name: str) -> Node | None:
@@ -48,7 +50,7 @@ def into_convolutions(graph: Graph) -> Graph:
         sweep.emit("conv2d", inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
         return True
 
-    return Sweep(graph).run(visit)
+    return swept(graph, visit, "dequantize", "lookup", "add", "sub")
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:

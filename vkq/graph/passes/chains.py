@@ -18,7 +18,7 @@ from ...numerics.described import takes
 from ..graph import Array, Graph, Node, Spec
 from ..operators.elementwise import normalization
 from .links import BYTES, Element, Writer, element_of
-from .sweep import Sweep, scalar
+from .sweep import Sweep, scalar, swept
 
 VARIADIC = ("Max", "Min", "Sum")
 MOST_LINKS = 64
@@ -27,7 +27,7 @@ MORE = 2  # buffers that a growing chain may have beyond a kernel's
 
 def chain_elements(graph: Graph) -> Graph:
     """The graph with chains in place of element-wise operators."""
-    return _Chains(Sweep(graph).run(_plainer)).run()
+    return _Chains(swept(graph, _plainer, *VARIADIC, "Mean", "Pow", "BatchNormalization")).run()
 
 
 def _plainer(sweep: Sweep, node: Node) -> bool:
@@ -183,7 +183,7 @@ class _Chains:
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}
         graph = dataclasses.replace(self.graph, nodes=nodes, constants=constants, specs=specs)
-        return Sweep(graph).run(lambda sweep, node: False)
+        return Sweep(graph).run(_plainer, ())  # visits none
 
     def _node(self, group: _Group) -> Node:
         inputs, results = self._ends(group)

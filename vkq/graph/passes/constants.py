@@ -125,8 +125,8 @@ def _defined(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     if found is None:
         return False
     nodes, constants = found
-    sweep.constants.update(constants)
-    sweep.specs.update((name, Spec.of(array)) for name, array in constants.items())
+    for name, array in constants.items():
+        sweep.fold(name, array)
     for one in nodes:
         _visit(sweep, one, otherwise)
     return True
@@ -155,9 +155,11 @@ def _fold(sweep: Sweep, node: Node) -> bool:
     if node.op in ("Shape", "Size"):
         shape = sweep.specs[node.inputs[0]].shape
         return _make(sweep, node, compute(node, [np.broadcast_to(np.zeros((), np.int8), shape)]))
-    arrays = [sweep.array(name) if name else None for name in node.inputs]
-    if any(name and array is None for name, array in zip(node.inputs, arrays, strict=True)):
-        return False
+    constants = sweep.constants
+    for name in node.inputs:
+        if name and name not in constants:
+            return False
+    arrays = [constants[name] if name else None for name in node.inputs]
     if node.op == "foreign":
         return _fold_foreign(sweep, node, arrays)
     if node.op in TABLE and TABLE[node.op].compute is None:
@@ -184,6 +186,5 @@ def _fold_foreign(sweep: Sweep, node: Node, arrays: Sequence[Array | None]) -> b
 def _make(sweep: Sweep, node: Node, results: Sequence[Array]) -> bool:
     for name, array in zip(node.outputs, results, strict=False):
         if name:
-            sweep.made.pop(name, None)
-            sweep.constants[name], sweep.specs[name] = array, Spec.of(array)
+            sweep.fold(name, array)
     return True

@@ -12,19 +12,17 @@ from ..graph import Array, Graph, Node
 from ..operators.number import conv_options, transposed_options
 from .integers import bounded_layer
 from .layers import FLOATS, of_floats
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def to_float_layers(graph: Graph) -> Graph:
     """The graph with such layers, and Relu and Clip as bounds of theirs."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, "Relu", "Clip", "Conv", "ConvTranspose", "MatMul", "Gemm")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op in ("Relu", "Clip"):
         return bounded_layer(sweep, node)
-    if node.op not in ("Conv", "ConvTranspose", "MatMul", "Gemm"):
-        return False
     weight = sweep.array(node.inputs[1])
     if weight is None or weight.dtype.name not in FLOATS:
         return False

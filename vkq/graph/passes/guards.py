@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from ..graph import Graph, Node
 from ..operators.movement import moves
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def without_guards(graph: Graph) -> Graph:
     """The graph without choices by ``IsNaN`` of numbers that are finite."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, "Where")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
-    made = sweep.producer(node.inputs[0], "IsNaN", "foreign") if node.op == "Where" else None
+    made = sweep.producer(node.inputs[0], "IsNaN", "foreign")
     if made is None or made.attributes.get("op", made.op) != "IsNaN" or not _finite(sweep, made.inputs[0]):
         return False
     x, spec = node.inputs[2], sweep.specs[node.inputs[2]]

@@ -23,7 +23,7 @@ from ..graph import Array, Graph, Node
 from ..operators.images import window
 from .layers import FLOAT_RESULTS, parameters
 from .movement import quantized
-from .sweep import Sweep, scalar
+from .sweep import Sweep, scalar, swept
 
 LAYERS = ("conv2d", "linear", "conv_transpose2d")
 Bounds = tuple[float, float]
@@ -31,7 +31,7 @@ Bounds = tuple[float, float]
 
 def to_integers(graph: Graph) -> Graph:
     """The graph with quantized operators wherever they can be."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, *FLOAT_RESULTS, "Relu", "Clip", "quantize")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
@@ -39,7 +39,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
         return FLOAT_RESULTS[node.op](sweep, node)
     if node.op in ("Relu", "Clip"):
         return bounded_layer(sweep, node)
-    return node.op == "quantize" and _quantized(sweep, node)
+    return _quantized(sweep, node)
 
 
 def _bounds(sweep: Sweep, node: Node) -> Bounds | None:

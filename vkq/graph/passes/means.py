@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 
 from ..graph import Graph, Node
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def to_means(graph: Graph) -> Graph:
     """The graph with ``mean_lookup``."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, "quantize")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
-    mean = sweep.producer(node.inputs[0], "GlobalAveragePool") if node.op == "quantize" else None
+    mean = sweep.producer(node.inputs[0], "GlobalAveragePool")
     table = sweep.producer(mean.inputs[0], "lookup") if mean is not None else None
     if table is None or len(sweep.specs[table.inputs[0]].shape) != 4 or table.attributes.get("axis", 1) != 1:
         return False

@@ -12,13 +12,15 @@ import numpy as np
 from ...numerics.qparams import QParams, are_scales
 from ...numerics.quantize import dequantize, quantize
 from ..graph import Graph, Node
-from ..operators.movement import moves
-from .sweep import Sweep, scalar
+from ..operators.movement import OPERATORS, moves
+from .sweep import Sweep, scalar, swept
 
 
 def move_in_8_bits(graph: Graph) -> Graph:
     """The graph with quantization moved through movement."""
-    return Sweep(graph).run(_visit)
+    if graph.kinds.isdisjoint(("quantize", "dequantize", "DequantizeLinear")):
+        return graph
+    return swept(graph, _visit, "quantize", *OPERATORS)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:

@@ -14,19 +14,17 @@ import numpy as np
 from ..graph import Array, Graph, Node
 from ..operators.operator import axis_of
 from ..operators.table import compute
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def plain_products(graph: Graph) -> Graph:
     """The graph with products of constant matrices in their plainest form."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, "Transpose", "MatMul", "Gemm")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op == "Transpose":
         return _transposed_weight(sweep, node)
-    if node.op not in ("MatMul", "Gemm"):
-        return False
     left, right = (_is_constant(sweep, name) for name in node.inputs[:2])
     if left and right:
         return False

@@ -4,7 +4,7 @@ which quantizes while it loads, or into the layout that it takes."""
 from __future__ import annotations
 
 from ..graph import Graph, Node
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def quantize_in_convolutions(graph: Graph) -> Graph:
@@ -12,11 +12,11 @@ def quantize_in_convolutions(graph: Graph) -> Graph:
     uses = graph.uses()
 
     def visit(sweep: Sweep, node: Node) -> bool:
-        before = sweep.producer(node.inputs[0], "quantize") if node.op == "conv2d" else None
+        before = sweep.producer(node.inputs[0], "quantize")
         if before is None or uses[node.inputs[0]] > 1 or before.attributes["y"] != node.attributes["x"]:
             return False
         inputs = (before.inputs[0], *node.inputs[1:])
         sweep.keep(Node(node.op, inputs, node.outputs, node.attributes, node.source))
         return True
 
-    return Sweep(graph).run(visit)
+    return swept(graph, visit, "conv2d")

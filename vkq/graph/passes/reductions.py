@@ -13,7 +13,7 @@ import numpy as np
 from ...numerics.qparams import QParams
 from ..graph import Graph, Node
 from ..operators.number import reduced
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 POOLS = ("ReduceMean", "ReduceMax")
 REAL = ("float32", "int8", "uint8")
@@ -92,7 +92,7 @@ def to_sums(graph: Graph) -> Graph:
     """The graph with means of dequantized values that stay float32 as products."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
-        made = sweep.producer(node.inputs[0], "dequantize") if node.op == "GlobalAveragePool" else None
+        made = sweep.producer(node.inputs[0], "dequantize")
         if made is None:
             return False
         x, q = made.inputs[0], made.attributes["x"]
@@ -102,4 +102,4 @@ def to_sums(graph: Graph) -> Graph:
         _product(sweep, node, x, q, range(2, len(shape)), 1 / int(np.prod(shape[2:])))
         return True
 
-    return Sweep(graph).run(visit)
+    return swept(graph, visit, "GlobalAveragePool")

@@ -12,14 +12,14 @@ from ...numerics.rows import FUNCTIONS
 from ..graph import Graph, Node
 from ..operators.number import reduced
 from ..operators.operator import axis_of
-from .sweep import Sweep, scalar
+from .sweep import Sweep, scalar, swept
 
 SOFTMAX = {"Softmax": "softmax", "LogSoftmax": "log_softmax"}
 
 
 def find_normalizations(graph: Graph) -> Graph:
     """The graph with (x - mean) / sqrt(mean((x - mean)^2) + epsilon) of its last axes as one node."""
-    return Sweep(graph).run(lambda sweep, node: node.op == "Div" and _spelled_out(sweep, node))
+    return swept(graph, _spelled_out, "Div")
 
 
 def _spelled_out(sweep: Sweep, node: Node) -> bool:
@@ -66,7 +66,7 @@ def _is_square(sweep: Sweep, name: str, of: str) -> bool:
 
 def to_rows(graph: Graph) -> Graph:
     """The graph with reductions and softmax of real numbers as functions of rows."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, *SOFTMAX, "Normalization", "GlobalAveragePool", *FUNCTIONS)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
@@ -83,7 +83,7 @@ def _visit(sweep: Sweep, node: Node) -> bool:
         return _emit(sweep, node, node.attributes["function"], last, True)
     if node.op == "GlobalAveragePool":
         return _emit(sweep, node, "ReduceMean", range(2, rank), True)
-    if node.op not in FUNCTIONS or (node.input(1) and sweep.array(node.input(1)) is None):
+    if node.input(1) and sweep.array(node.input(1)) is None:
         return False
     listed = sweep.array(node.input(1)) if node.input(1) else None
     axes = reduced(node, rank, None if listed is None else [int(a) for a in listed.reshape(-1)])

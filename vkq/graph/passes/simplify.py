@@ -14,19 +14,23 @@ from ..graph import Graph, Node
 from ..operators.movement import parts
 from ..operators.operator import Inputs, axis_of
 from .reductions import POOLS, as_pool
-from .sweep import Sweep, scalar
+from .sweep import Sweep, scalar, swept
 
 RESHAPES = ("Flatten", "Squeeze", "Unsqueeze")
+SAID_OTHERWISE = (
+    "Identity", "Dropout", "Cast", *RESHAPES, "Reshape", "QuantizeLinear", "DequantizeLinear", "Split",
+    "Gather", "Sum", "GlobalMaxPool", *POOLS,
+)  # fmt: skip
 
 
 def simplify(graph: Graph) -> Graph:
     """The graph in its plainest words."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, *SAID_OTHERWISE)
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
     if node.op in ("Identity", "Dropout") or _keeps_its_type(sweep, node):
-        if len(node.outputs) > 1 and node.outputs[1] and node.outputs[1] in sweep.old.uses():
+        if len(node.outputs) > 1 and node.outputs[1] and node.outputs[1] in sweep.uses:
             return False
         sweep.alias(node.outputs[0], node.inputs[0])
         return True

@@ -10,7 +10,7 @@ from ...problem.taps import COORDINATES, NEAREST, ResizedAxis
 from ..graph import Graph, Node
 from ..operators.images import resize_of
 from ..operators.operator import UnsupportedForm
-from .sweep import Sweep
+from .sweep import Sweep, swept
 from .words import FLOATS, Words
 
 
@@ -31,12 +31,12 @@ def to_taps(graph: Graph) -> Graph:
     """The graph with linear Resize of float numbers as weighted sums."""
 
     def visit(sweep: Sweep, node: Node) -> bool:
-        linear = node.op == "Resize" and node.attributes.get("mode", "nearest") == "linear"
+        linear = node.attributes.get("mode", "nearest") == "linear"
         if not linear or sweep.specs[node.inputs[0]].dtype not in FLOATS:
             return False
         return resized(Words(sweep, node, dict(node.attributes), sweep.keep))
 
-    return Sweep(graph).run(visit)
+    return swept(graph, visit, "Resize")
 
 
 def resized(w: Words) -> bool:

@@ -4,7 +4,7 @@ its inputs."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,24 +19,33 @@ BROKEN = (VkqError, KeyError, ValueError, TypeError, IndexError, AttributeError,
 MOST_FOLDED, LEAST_ROOM_BYTES = 4, 1 << 30
 
 
+Visit = Callable[["Sweep", Node], bool]
+
+
 class Sweep:
     """A new graph in the making. ``made`` knows the node that makes each value, as far as the walk has
     come."""
 
     def __init__(self, graph: Graph):
         self.old = graph
-        self.constants = dict(graph.constants)
-        self.specs = {name: graph.specs[name] for name in (*graph.inputs, *graph.constants)}
+        self.constants, self.specs = dict(graph.constants), dict(graph.specs)
         self.nodes: list[Node] = []
         self.made: dict[str, Node] = {}
         self.same: dict[str, str] = {}  # a value that is another one
-        own = sum(array.nbytes for array in graph.constants.values())
-        self.room_bytes = max(MOST_FOLDED * own, LEAST_ROOM_BYTES)  # for what is computed ahead
-        self._inferred = {  # nodes of which the old graph knows what they make
-            id(node) for node in graph.nodes if all(name in graph.specs for name in node.outputs if name)
-        }
-        self._taken = {*graph.specs, *(name for node in graph.nodes for name in node.outputs)}
+        self._own = set(map(id, graph.nodes))
+        self._outputs = {name for node in graph.nodes for name in node.outputs if name}
+        self._changed = self._outputs - graph.specs.keys()  # values that are not what the old graph knows
         self._texts: dict[tuple[str, bytes, tuple[int, ...]], str] = {}
+
+    @functools.cached_property
+    def room_bytes(self) -> int:
+        """How much more may be computed ahead."""
+        own = sum(array.nbytes for array in self.old.constants.values())
+        return max(MOST_FOLDED * own, LEAST_ROOM_BYTES)
+
+    @functools.cached_property
+    def _taken(self) -> set[str]:
+        return {*self.specs, *self._outputs}
 
     # ------------------------------------------------------------------------------------------ looking back
 
@@ -80,29 +89,35 @@ class Sweep:
 
     def keep(self, node: Node) -> None:
         """A node of the new graph."""
-        if self._as_before(node):
-            specs = {name: self.old.specs[name] for name in node.outputs if name}
-        else:
+        if not self._as_before(node):
             arrays = [self.constants.get(name) for name in node.inputs]
             found = infer(node, [self.specs[name] if name else None for name in node.inputs], arrays)
-            specs = {name: spec for name, spec in zip(node.outputs, found, strict=False) if name}
+            for name, spec in zip(node.outputs, found, strict=False):
+                if name:
+                    self.hold(name, spec)
         self.nodes.append(node)
-        self.specs.update(specs)
-        self.made.update(dict.fromkeys(specs, node))
+        for name in node.outputs:
+            if name:
+                self.made[name] = node
 
     def _as_before(self, node: Node) -> bool:
         """Whether a node is the old graph's, and reads what it read there."""
-        if id(node) not in self._inferred:
+        if id(node) not in self._own:
             return False
-        specs, constants = self.old.specs, self.old.constants
-        for name in node.inputs:
-            if name:
-                now, before = self.specs[name], specs.get(name)
-                if not (now is before or now == before):  # nearly all are: their fields need no look
-                    return False
-                if self.constants.get(name) is not constants.get(name):
-                    return False
-        return True
+        changed = self._changed
+        return not changed or (changed.isdisjoint(node.inputs) and changed.isdisjoint(node.outputs))
+
+    def hold(self, name: str, spec: Spec) -> None:
+        """What is known of a value from here on."""
+        if self.old.specs.get(name) != spec:
+            self._changed.add(name)
+        self.specs[name] = spec
+
+    def fold(self, name: str, array: Array) -> None:
+        """The value *name* is a constant."""
+        self.made.pop(name, None)
+        self._changed.add(name)
+        self.constants[name], self.specs[name] = array, Spec.of(array)
 
     def alias(self, name: str, other: str) -> None:
         """The value *name* is *other*."""
@@ -110,19 +125,20 @@ class Sweep:
 
     # ---------------------------------------------------------------------------------------------- the walk
 
-    def run(self, visit: Callable[[Sweep, Node], bool]) -> Graph:
-        """Visits every node; where *visit* returns False the node is kept as it is."""
-        self.walk(visit)
+    def run(self, visit: Visit, ops: Container[str] | None = None) -> Graph:
+        """Visits nodes (`walk`); where *visit* returns False the node is kept as it is."""
+        self.walk(visit, ops)
         return self.finish(list(self.old.outputs))
 
-    def walk(self, visit: Callable[[Sweep, Node], bool]) -> None:
+    def walk(self, visit: Visit, ops: Container[str] | None = None) -> None:
+        """Visits the nodes of these operators, or all; the others are kept."""
         with np.errstate(all="ignore"):  # a broken model's scales are anything
             for node in self.old.nodes:
-                if self.same and any(name in self.same for name in node.inputs):
+                if self.same and not self.same.keys().isdisjoint(node.inputs):
                     inputs = tuple(self.same.get(name, name) for name in node.inputs)
                     node = Node(node.op, inputs, node.outputs, node.attributes, node.source)
                 try:
-                    if not visit(self, node):
+                    if (ops is not None and node.op not in ops) or not visit(self, node):
                         self.keep(node)
                 except ModelError:
                     raise
@@ -134,6 +150,8 @@ class Sweep:
         for name in outputs:
             if name in self.same and name not in self.made:
                 self._named(name, self.same[name])
+        if not self._changed and outputs == self.old.outputs and self.nodes == self.old.nodes:
+            return self.old
         return without_dead(self._graph(outputs))
 
     def _graph(self, outputs: list[str]) -> Graph:
@@ -145,6 +163,13 @@ class Sweep:
             self.constants[name], self.specs[name] = self.constants[other], self.specs[other]
         else:
             self.emit("Identity", [other], name)
+
+
+def swept(graph: Graph, visit: Visit, *ops: str) -> Graph:
+    """The graph after a visit of its nodes of these operators: itself where it has none of them."""
+    if graph.kinds.isdisjoint(ops):
+        return graph
+    return Sweep(graph).run(visit, frozenset(ops))
 
 
 def without_dead(graph: Graph) -> Graph:

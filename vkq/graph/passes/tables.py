@@ -16,17 +16,21 @@ import numpy as np
 from ...errors import ModelError
 from ..graph import Array, Graph, Node
 from ..operators.table import TABLE, compute
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 BYTES = ("int8", "uint8")
 PAIRS = ("add", "sub", "mul", "where", "lookup2")  # faster by their formula than by a table of two
 
+ELEMENTWISE = frozenset(name for name, operator in TABLE.items() if operator.kind == "elementwise")
+
 
 def to_tables(graph: Graph) -> Graph:
     """The graph with tables for what is element-wise."""
-    rows = [node for node in graph.nodes if node.op not in TABLE or TABLE[node.op].kind != "elementwise"]
+    if not any(spec.dtype in BYTES for spec in graph.specs.values()):
+        return graph
+    rows = [node for node in graph.nodes if node.op not in ELEMENTWISE]
     needed = {*graph.outputs, *(name for node in rows for name in node.inputs)}
-    return Sweep(graph).run(Tables(needed).visit)
+    return swept(graph, Tables(needed).visit, *ELEMENTWISE)
 
 
 @dataclasses.dataclass
@@ -38,9 +42,7 @@ class Tables:
     roots: dict[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
-        if node.op not in TABLE or TABLE[node.op].kind != "elementwise" or len(node.outputs) != 1:
-            return False
-        if node.op == "Identity":  # a result by another name: `simplify` has left no other
+        if node.op == "Identity" or len(node.outputs) != 1:  # a result by another name, if there is one
             return False
         found = [self._of(sweep, name) for name in node.inputs if name]
         name = node.outputs[0]

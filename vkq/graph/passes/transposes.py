@@ -6,18 +6,16 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..operators.movement import permutation
-from .sweep import Sweep
+from .sweep import Sweep, swept
 
 
 def join_transposes(graph: Graph) -> Graph:
     """The graph with one Transpose where several follow each other, and none where they undo each other; one
     that moves only axes of length 1 is a Reshape."""
-    return Sweep(graph).run(_visit)
+    return swept(graph, _visit, "Transpose")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
-    if node.op != "Transpose":
-        return False
     source, given = node.inputs[0], sweep.specs[node.inputs[0]].shape
     perm = permutation(node, len(given))
     before = sweep.producer(source, "Transpose")

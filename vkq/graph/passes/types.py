@@ -55,7 +55,7 @@ class _Types:
                 self.bounds[name] = self.ranges[name] = (-half, half - 1)
                 self.origin[name] = name
             to = "int32" if spec.dtype == "int64" else HELD.get(spec.dtype, spec.dtype)
-            self.sweep.specs[name] = Spec(to, spec.shape)
+            self.sweep.hold(name, Spec(to, spec.shape))
 
     def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "foreign":
