@@ -350,13 +350,13 @@ def test_refused_with_the_whole_list(any_device: vkq.Device, folder: Path) -> No
     assert "in floats" not in str(caught.value)
 
 
-def test_a_float_model_is_told_how_to_become_int8(any_device: vkq.Device) -> None:
+def test_nodes_refused_for_one_reason_are_told_together(any_device: vkq.Device) -> None:
     """Nodes that are refused for the same reason are told together; `refusals` has each."""
     net = Net(seed=3)
     x = "x"
     for _ in range(5):
         x = net.op("LpPool", x, kernel_shape=[1, 1])
-    with pytest.raises(vkq.UnsupportedModelError, match=r"vkq quantize MODEL\.onnx -c PICTURES") as caught:
+    with pytest.raises(vkq.UnsupportedModelError, match="cannot run on a device") as caught:
         vkq.onnx.InferenceSession(net.model(x).SerializeToString(), any_device)
     refused = [text for text in caught.value.refusals if text.startswith("LpPool ")]
     assert len(refused) == 5

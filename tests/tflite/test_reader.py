@@ -84,7 +84,7 @@ def test_unknown_operators_are_listed(any_device: Any) -> None:
     w.operator("SIGN", [y], [z])
     with pytest.raises(UnsupportedModelError, match=r"TFLite_Detection_PostProcess '#0'") as caught:
         InferenceSession(w.file([x], [z]), any_device)
-    assert "for a .tflite model it is 'litert'" in str(caught.value)
+    assert "fallback='litert' (vkq run --fallback litert) runs these on the CPU" in str(caught.value)
 
 
 def test_format_is_known_by_the_file(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def register(commands: Parsers) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from vkq.onnx.feed import shapes_of
-    from vkq.onnx.report import ahead
+    from vkq.onnx.report import CANNOT, ahead
     from vkq.player.reader import is_played
     from vkq.tflite.either import read_model
 
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> int:
     kind = f"opset {model.opset}" if model.opset else "TFLite"
     report = ahead(model, shapes, f"{kind}, {len(model.nodes)} nodes")
     print(report)
-    return 1 if any(row.where == "nowhere" for row in report.rows) else 0
+    return 1 if any(row.where == CANNOT for row in report.rows) else 0
 
 
 def _played(path: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UnsupportedModelError
-from ..layout.extent import BYTES, Spec
+from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.offsets import lower_bound
@@ -33,9 +33,6 @@ from .graph import Array, Graph, Node
 from .stream import Lane, results_of
 
 NAMED = 3  # nodes that are refused for the same reason, beside the first
-NOT_QUANTIZED = (
-    "The model computes in floats: `vkq quantize MODEL.onnx -c PICTURES` makes one of int8 that runs whole"
-)
 PACKING_THREADS = 4  # of weights: between copies they share the interpreter
 
 
@@ -55,12 +52,7 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
         names = [repr(other.source) for other, _ in others[:NAMED]] + ["..."] * (len(others) > NAMED)
         more = f"; so {len(others)} more: {', '.join(names)}" if others else ""
         lines.append(f"  {node}: {why}{more}")
-    return "\n".join(lines + ([NOT_QUANTIZED] if in_floats(graph) else []))
-
-
-def in_floats(graph: Graph) -> bool:
-    """Whether no value of it has 8 bits, nor weights that had."""
-    return not any(spec.dtype in BYTES for spec in graph.specs.values())
+    return "\n".join(lines)
 
 
 class Executable:

@@ -22,6 +22,7 @@ from .fallback import Mixed, warn
 from .feed import held
 from .part import CpuPart, opset_of
 from .reader import Model, fixed
+from .remedies import remedies
 from .shared import Layers
 from .tensors import Argument
 from .whole import Whole
@@ -32,10 +33,6 @@ ON_DEVICE = ("int8", "uint8", "float32", "bool", "float16", "int32", "int64")
 MAY_BE_CONSTANT = ("float16", "bool", "int32", "int64")
 KEPT_SHARE = 8  # of the device's memory, an eighth may be that of shapes that were prepared before
 MOST_KEPT = 4096  # shapes: each takes memory of the host, too
-HINT = (
-    "\nfallback='onnxruntime' (vkq run --fallback onnxruntime) runs these on the CPU; for a .tflite model it"
-    " is 'litert'"
-)
 
 
 class Executables:
@@ -120,7 +117,7 @@ class Executables:
             if more:
                 self.constant |= more
                 return None
-            refuse(graph, rest, self._fallback)
+            refuse(model, graph, rest, self._fallback)
             return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
         except ModelError as error:
             if self.whole is None:
@@ -166,17 +163,18 @@ def known(model: Model, shapes: Mapping[str, Sequence[int]], fallback: bool) -> 
     cannot run on the device, where there is no fallback."""
     graph, rest = model.known(shapes)
     graph = lower(graph)
-    refuse(graph, rest, fallback)
+    refuse(model, graph, rest, fallback)
     return graph, rest
 
 
-def refuse(graph: Graph, rest: Rest, fallback: bool) -> None:
+def refuse(model: Model, graph: Graph, rest: Rest, fallback: bool) -> None:
     """Refuses nodes that cannot run on the device, where there is no fallback."""
     refused = [] if fallback else refusals(graph)
     refused += [] if fallback else [(node, rest.why.removeprefix(f"{node}: ")) for node in rest.found]
     if refused:
+        total = len(graph.nodes) + len(rest.nodes)
         raise UnsupportedModelError(
-            listed(graph, refused, len(graph.nodes) + len(rest.nodes)) + HINT,
+            "\n".join([listed(graph, refused, total), *remedies(model, graph, refused)]),
             [f"{node}: {why}" for node, why in refused],
         )
 

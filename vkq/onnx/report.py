@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
-from ..graph.executable import NOT_QUANTIZED, in_floats, refusals
+from ..graph.executable import refusals
 from ..graph.graph import Graph, Node
 from ..graph.passes import lower
 from .fallback import Mixed
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Prepared, Staged, hosted
 from .reader import Model
+from .remedies import remedies
 from .shared import Layers
 from .whole import Whole
 
+CANNOT = "cannot run"  # where a node of a report runs, if nowhere
+LAYERS = "conv2d", "conv_transpose2d", "linear"
 ROUNDED = "its float bias is rounded to int32 steps of x_scale * w_scale"
 
 
 @dataclasses.dataclass(frozen=True)
 class NodeRow:
     """A node: the model's name of it, vkq's operator, its result, where it runs ("device", "CPU" or
-    "nowhere"), why so, and on the device its shaders and how the path was chosen."""
+    "cannot run"), why so, and on the device its shaders and how the path was chosen."""
 
     source: str
     operator: str
@@ -31,8 +34,9 @@ class NodeRow:
     why: str = ""
     shaders: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        line = f"{self.where:7} {self.operator:18} {self.result:24} {self.source}"
+    def line(self, width: int) -> str:
+        """In text, with *width* columns for where it runs."""
+        line = f"{self.where:{width}} {self.operator:18} {self.result:24} {self.source}"
         details = [*self.shaders, *([self.why] if self.why else [])]
         return "\n".join([line, *(f"          {detail}" for detail in details)])
 
@@ -48,49 +52,65 @@ class Report:
     def __str__(self) -> str:
         count = Counter(row.where for row in self.rows)
         total = ", ".join(f"{n} {where}" for where, n in count.items())
-        return "\n".join(
-            [self.title, *map(str, self.rows), f"{len(self.rows)} operators: {total}", *self.notes]
-        )
+        width = max(7, *(len(row.where) for row in self.rows), 0)
+        lines = [row.line(width) for row in self.rows]
+        return "\n".join([self.title, *lines, f"{len(self.rows)} operators: {total}", *self.notes])
 
 
-def inspect(graph: Graph, title: str, elsewhere: str = "nowhere") -> Report:
+def inspect(graph: Graph, title: str, elsewhere: str = CANNOT) -> Report:
     """A lowered graph without a device."""
     refused = {id(node): why for node, why in refusals(graph)}
+    dequantized = {name for node in graph.nodes if node.op == "dequantize" for name in node.outputs}
     rows = [
         NodeRow(
             node.source,
             _operator(node),
             str(graph.specs[node.outputs[0]]) if node.outputs[0] else "",
             elsewhere if id(node) in refused else "device",
-            refused.get(id(node), ""),
+            refused.get(id(node)) or _why_floats(graph, node, dequantized),
         )
         for node in graph.nodes
     ]
     weights = sum(array.nbytes for array in graph.constants.values())
-    hint = (NOT_QUANTIZED,) if refused and in_floats(graph) else ()
-    return Report(title, tuple(rows), (f"{weights} bytes of constants", *hint))
+    return Report(title, tuple(rows), (f"{weights} bytes of constants",))
+
+
+def _why_floats(graph: Graph, node: Node, dequantized: Set[str]) -> str:
+    """Why a layer of values that had 8 bits computes in floats, where its weight is the cause."""
+    weight = graph.constants.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    if node.op not in LAYERS or weight is None or node.inputs[0] not in dequantized:
+        return ""
+    dtype = weight.dtype.name
+    return f"computes in floats: its weight is {dtype}; with an 8-bit weight it is int8" * ("float" in dtype)
 
 
 def ahead(model: Model, shapes: Mapping[str, Sequence[int]], title: str) -> Report:
     """What a session without a fallback makes of a model: what a device cannot take may become constants of a
     run, which the host computes, and what needs numbers is planned when they are there."""
     graph, rest = model.known(shapes)
-    plain = inspect(lower(graph), title)
+    graph = lower(graph)
+    plain = inspect(graph, title)
     names = {a.name for a in model.inputs if a.dtype in MAY_BE_CONSTANT or a.dtype not in ON_DEVICE}
-    nowhere = any(row.where == "nowhere" for row in plain.rows) or rest.found
-    constant = names if nowhere else rest.needed & {a.name for a in model.inputs}
+    cannot = any(row.where == CANNOT for row in plain.rows) or rest.found
+    constant = names if cannot else rest.needed & {a.name for a in model.inputs}
     on_host = {node.source for node in hosted(model, constant)}
     rows = [
-        dataclasses.replace(row, where="host") if row.where == "nowhere" and row.source in on_host else row
+        dataclasses.replace(row, where="host") if row.where == CANNOT and row.source in on_host else row
         for row in plain.rows
     ]
-    rows += [NodeRow(node.source, _operator(node), "", "nowhere", rest.why) for node in rest.found]
+    rows += [
+        NodeRow(node.source, _operator(node), "", CANNOT, rest.why.removeprefix(f"{node}: "))
+        for node in rest.found
+    ]
     rows += [
         NodeRow(node.source, _operator(node), "", "host" if node.source in on_host else "later")
         for node in rest.later
     ]
-    notes = (*plain.notes, *([told(len(on_host), constant)] if on_host else []))
-    return Report(title, tuple(rows), notes)
+    refused = [(node, why) for node, why in refusals(graph) if node.source not in on_host]
+    refused += [(node, rest.why) for node in rest.found]
+    notes = [*plain.notes, *([told(len(on_host), constant)] if on_host else [])]
+    notes += remedies(model, graph, refused) if refused else []
+    return Report(title, tuple(rows), tuple(notes))
 
 
 def told(count: int, constant: Iterable[str]) -> str:

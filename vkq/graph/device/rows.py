@@ -32,6 +32,9 @@ from .context import (
 )
 from .layouts import wanted, wanted_means
 
+KNOWN = (*DeviceOperator.types, "int64", "bool")  # the last two where other reasons are told
+WEIGHTED = "Conv", "ConvTranspose"
+
 
 def refusal(graph: Graph, node: Node) -> str | None:
     """Why a node cannot run on a device; None where it can."""
@@ -48,6 +51,11 @@ def refusal(graph: Graph, node: Node) -> str | None:
 def _why_float(graph: Graph, node: Node) -> str:
     if "why" in node.attributes:
         return str(node.attributes["why"])
+    types = [graph.specs[name].dtype for name in (*node.inputs, *node.outputs) if name]
+    if other := [dtype for dtype in types if dtype not in KNOWN]:
+        return f"works on {other[0]}; on a device it must be one of {', '.join(KNOWN)}"
+    if node.op in WEIGHTED and (weight := node.inputs[1]) not in graph.constants:
+        return f"its weight {weight!r} is {graph.specs[weight]} and no constant; on a device it must be one"
     dtypes = ", ".join(str(graph.specs[name]) for name in node.inputs if name and name not in graph.constants)
     return (
         f"works on {dtypes or 'constants'}: it does not stand between DequantizeLinear and"
