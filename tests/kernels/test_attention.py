@@ -1,0 +1,139 @@
+"""Attention in tiles: NumPy's steps are the device's, bit for bit, and near softmax of all scores at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from vkq.kernels.attention import AttentionSizes, Strides, attended
+from vkq.kernels.attention_tiles import Places
+from vkq.layout.extent import Spec
+from vkq.numerics.attention import Seen, Tile, attention
+from vkq.ops import operand
+
+SHARED_BYTES = 16384
+
+
+def operands(sizes: AttentionSizes, dtype: str = "float32", seed: int = 0) -> list[np.ndarray]:
+    s, r = sizes, np.random.default_rng(seed)
+    shapes = (s.batch, s.heads, s.queries, s.depth), (s.batch, s.groups, s.keys, s.depth)
+    shapes = (*shapes, (s.batch, s.groups, s.keys, s.width))  # type: ignore[assignment]
+    return [r.normal(0, 1.5, shape).astype(dtype) for shape in shapes]
+
+
+def run(
+    device: vkq.Device, sizes: AttentionSizes, given: list[np.ndarray], seen: Seen, bias: np.ndarray | None,
+    scale: float, tokens_first: bool = False,
+) -> Any:  # fmt: skip
+    """On a device. tokens_first: operands and the result lie as (batch, tokens, heads, numbers)."""
+    s = sizes
+    shapes = [x.shape for x in given] + [(s.batch, s.heads, s.queries, s.width)]
+    steps = [Strides.of(shape) for shape in shapes]
+    if tokens_first:
+        moved = [Strides.of((b, t, h, c)) for b, h, t, c in shapes]
+        steps = [Strides(one.batch, one.row, one.head, one.column) for one in moved]
+        given = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in given]
+    result = (s.batch, s.queries, s.heads, s.width) if tokens_first else shapes[3]
+
+    def build(b: Any, q: Any, k: Any, v: Any, more: Any = None) -> Any:
+        added = (more, Strides.of(bias.shape)) if bias is not None else None
+        return attended(b, (q, k, v), tuple(steps), s, Spec(result, "float32"), scale, seen, added)  # type: ignore[arg-type]
+
+    named = dict(zip("qkvb", [*given, *([bias] if bias is not None else [])], strict=False))
+    y = operand.apply("attention", build, named, (), device, None, ("float32", "float16"))
+    return y.transpose(0, 2, 1, 3) if tokens_first else y
+
+
+def same(got: np.ndarray, want: np.ndarray) -> None:
+    assert got.shape == want.shape
+    np.testing.assert_array_equal(np.ascontiguousarray(got).view(np.uint32), want.view(np.uint32))
+
+
+CASES = {
+    "one number": (AttentionSizes(1, 1, 1, 1, 1, 1, 1), Seen(), None),
+    "odd, less than a tile": (AttentionSizes(2, 3, 3, 5, 7, 5, 3), Seen(), (2, 1, 5, 7)),
+    "several tiles, ragged": (AttentionSizes(1, 2, 2, 35, 71, 33, 40), Seen(), None),
+    "causal": (AttentionSizes(2, 2, 1, 37, 37, 64, 64), Seen(True), None),
+    "causal, with a cache": (AttentionSizes(1, 4, 2, 9, 75, 32, 32), Seen(True, 66), (1, 4, 1, 75)),
+    "a window that skips tiles": (AttentionSizes(1, 2, 1, 40, 131, 32, 64), Seen(True, 91, 17), None),
+    "one query, shared keys": (AttentionSizes(2, 8, 2, 1, 150, 80, 96), Seen(), (1, 1, 1, 150)),
+    "one query": (AttentionSizes(1, 2, 2, 1, 260, 128, 128), Seen(), None),
+    "two rows": (AttentionSizes(1, 2, 1, 1, 130, 16, 20), Seen(), None),
+    "wide": (AttentionSizes(1, 1, 1, 19, 50, 96, 256), Seen(), None),
+    "widest": (AttentionSizes(1, 2, 2, 9, 40, 256, 512), Seen(), (1, 2, 1, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", CASES)
+def test_bits(device: vkq.Device, name: str, dtype: str) -> None:
+    sizes, seen, shape = CASES[name]
+    bias = None if shape is None else np.random.default_rng(1).normal(0, 3, shape).astype(np.float32)
+    given, scale = operands(sizes, dtype), float(np.float32(sizes.depth**-0.5))
+    want = attention(*(x.astype(np.float32) for x in given), scale, seen, bias)
+    same(run(device, sizes, given, seen, bias, scale, tokens_first=dtype == "float16"), want)
+
+
+def test_hidden_keys_infinities_and_nan(device: vkq.Device) -> None:
+    """Padding by -inf and by the least number, from the left and of whole rows; numbers that are none."""
+    sizes = AttentionSizes(1, 6, 6, 3, 70, 8, 12)
+    bias, given = np.zeros((1, 6, 1, 70), np.float32), operands(sizes)
+    bias[0, 0, 0, :66] = -np.inf
+    bias[0, 1, 0, 3:] = np.finfo(np.float32).min
+    bias[0, 2] = -np.inf
+    bias[0, 3] = np.finfo(np.float32).min
+    given[0][0, 4, 1, 2], given[2][0, 5, 40, 3] = np.nan, np.inf
+    want = attention(*given, 0.5, Seen(), bias)
+    same(run(device, sizes, given, Seen(), bias, 0.5), want)
+    assert np.isnan(want[0, 2]).all()
+    assert np.isnan(want[0, 4, 1]).all()
+    np.testing.assert_allclose(want[0, 3], np.broadcast_to(given[2][0, 3].mean(0), (3, 12)), atol=1e-5)
+    assert np.isposinf(want[0, 5, :, 3]).all()
+    assert np.isfinite(np.delete(want, (2, 4, 5), axis=1)).all()
+
+
+def test_software(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(any_device, "_soft_float", True)
+    sizes = AttentionSizes(1, 2, 1, 5, 37, 8, 6)
+    given = operands(sizes)
+    same(run(any_device, sizes, given, Seen(True, 32), None, 0.3), attention(*given, 0.3, Seen(True, 32)))
+
+
+def unfused(given: list[np.ndarray], scale: float, seen: Seen, heads: int) -> tuple[np.ndarray, ...]:
+    """In float64: the result, the terms' magnitudes added up, and how far scores lie apart."""
+    q, k, v = (x.astype(np.float64) for x in given)
+    k, v = (np.repeat(x, heads // x.shape[1], 1) for x in (k, v))
+    scores = q @ k.swapaxes(2, 3) * scale
+    scores = np.where(seen.flags(q.shape[2], k.shape[2]), scores, -np.inf)
+    apart = scores.max(-1, keepdims=True) - scores
+    weights = np.exp(-apart)
+    weights /= weights.sum(-1, keepdims=True)
+    return weights @ v, weights @ np.abs(v), np.where(np.isfinite(apart), apart, 0).max(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("seen", [Seen(), Seen(True, 200, 90)], ids=["all", "window"])
+def test_near_the_real_value(seen: Seen) -> None:
+    """Of exact scores (small whole numbers), so that the bound is that of what follows them."""
+    sizes, r = AttentionSizes(1, 4, 2, 31, 231, 16, 24), np.random.default_rng(5)
+    given = operands(sizes)
+    given[:2] = [r.integers(-3, 4, x.shape).astype(np.float32) for x in given[:2]]
+    want, terms, apart = unfused(given, 0.5, seen, sizes.heads)
+    tiles = -(-sizes.keys // Tile.of(2 * sizes.queries, sizes.width).keys)
+    bound = (sizes.keys + 4 * tiles + 2 * np.minimum(apart, 104) + 8) * 2.0**-24 * terms
+    got = attention(*given, 0.5, seen)
+    assert np.all(np.abs(got - want) <= bound)
+    assert np.abs(got - want).max() > 0
+
+
+def test_sizes_of_tiles() -> None:
+    """Every size fits the shared memory that every device has, and has rows for all lanes."""
+    for width in (1, 40, 64, 65, 128, 129, 256, 512):
+        for lines in (1, 2, 3, 5, 9, 17, 100):
+            tile = Tile.of(lines, width)
+            assert tile.rows * width <= 4096
+            assert tile.keys % tile.lanes == 0
+            shared = Places.of(tile).end * 4
+            assert shared <= SHARED_BYTES

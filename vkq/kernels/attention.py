@@ -1,0 +1,101 @@
+"""Attention (`vkq.numerics.attention`) on a device: one dispatch, without the matrix of scores."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+
+from ..layout.extent import Spec
+from ..numerics.attention import LANES, Seen, Tile
+from ..runtime.builder import Builder, Value
+from ..shader.expression import Expression
+from ..shader.spec import Binding, PushConstant, Written
+from .attention_tiles import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, module
+
+
+@dataclasses.dataclass(frozen=True)
+class Strides:
+    """An operand's numbers from one batch, head and row (query or key) to the next, and in a row."""
+
+    batch: int
+    head: int
+    row: int
+    column: int = 1
+
+    @classmethod
+    def of(cls, shape: tuple[int, ...]) -> Strides:
+        """Of a contiguous array (batch, heads, rows, columns); 0 where an axis has one element."""
+        steps = [math.prod(shape[i + 1 :]) if size > 1 else 0 for i, size in enumerate(shape)]
+        return cls(steps[0], steps[1], steps[2], steps[3])
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionSizes:
+    """batch, heads of queries, heads of keys, queries, keys, numbers of a key and of a value."""
+
+    batch: int
+    heads: int
+    groups: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+
+
+def attended(
+    b: Builder,
+    operands: tuple[Value, Value, Value],
+    strides: tuple[Strides, Strides, Strides, Strides],
+    sizes: AttentionSizes,
+    y: Spec,
+    scale: float,
+    seen: Seen,
+    bias: tuple[Value, Strides] | None = None,
+) -> Value:
+    """Adds attention to a plan: q, k and v of float32 or float16, which lie as *strides* say, as the result
+    does: q, k, v, y. *bias* is float32, and added to the scores."""
+    result = b.new(y)
+    if not y.size:
+        return result
+    lines = sizes.heads // sizes.groups * sizes.queries
+    q, k, v = operands
+    form = AttentionForm(
+        sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
+        seen.causal, bias is not None, b.device.soft_float,
+    )  # fmt: skip
+    push: dict[str, int | float] = {
+        "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": lines,
+        "queries": sizes.queries, "keys": sizes.keys, "scale": scale, "start": seen.start,
+        "window": seen.window, "k_column": strides[1].column, "b_column": bias[1].column if bias else 0,
+    }  # fmt: skip
+    for name, one in zip("qkvyb", (*strides, bias[1] if bias else Strides(0, 0, 0)), strict=True):
+        push |= {f"{name}_{stride}": getattr(one, stride) for stride in STRIDES}
+    slots = [*operands, *([bias[0]] if bias else []), result]
+    b.dispatch(b.device.program(written(form)), slots, push, macs=rounds(sizes))
+    return result
+
+
+def rounds(sizes: AttentionSizes) -> int:
+    """Multiply-adds."""
+    pairs = sizes.batch * sizes.heads * sizes.queries * sizes.keys
+    return pairs * (sizes.depth + sizes.width)
+
+
+@functools.lru_cache(256)
+def written(form: AttentionForm) -> Written:
+    """The shader of a form."""
+    tile = form.tile
+    names = ["q", "k", "v", *["bias"] * form.biased]
+    bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
+    bindings.append(Binding(len(names), "y", "write", "uint"))
+    push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
+    each = -(-form.depth // PART) * (PART // UNROLLED + 1) + tile.keys + 1
+    about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
+    about += ".causal" * form.causal + ".bias" * form.biased
+    return Written(
+        "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
+        LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
+        4 * Places.of(tile).end, lambda: module(form),
+        f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
+    )  # fmt: skip

@@ -1,0 +1,143 @@
+"""Attention without the matrix of scores: tiles of keys one after the other, each with the largest score so
+far (online softmax). NumPy and devices take the same steps in the same order.
+
+The order follows from the sizes alone (`Tile`): a score is a sum over the head's numbers from first to last;
+each of a row's lanes adds up the weights of every lanes-th key, and the lanes' sums are added as a tree; a
+result adds the values key by key. Where a tile has a larger score, what was added so far is multiplied by
+exp(old - new) first. Beside softmax with all scores at once, a result is within
+(keys + 4 tiles + 2 D + 8) 2^-24 of the sum of the terms' magnitudes, D the largest score minus the least
+(104 at most: smaller weights are zero). Subnormal numbers may count as zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from .elementary import maximum
+from .exponential import exp
+from .rational import add, divide, multiply, subtract
+from .steps import Array, Number, computed, is_nan
+
+LANES = 128  # invocations of a workgroup
+MOST_WIDTH = 512  # numbers of a value
+ROWS_OF_WIDTH = ((64, 32), (128, 16), (MOST_WIDTH, 8))  # most rows of a tile for values up to so wide
+HIDDEN = -np.inf
+
+
+@dataclasses.dataclass(frozen=True)
+class Tile:
+    """How many rows (queries of heads that share keys) and keys a workgroup takes at once."""
+
+    rows: int
+    keys: int
+
+    @classmethod
+    def of(cls, lines: int, width: int) -> Tile:
+        """The tile for so many rows in all, and values of so many numbers."""
+        rows = next(most for limit, most in ROWS_OF_WIDTH if width <= limit)
+        while rows > 1 and rows >= 2 * lines:
+            rows //= 2
+        return cls(rows, 32 if rows >= 16 else 64 if rows >= 4 else 128)
+
+    @property
+    def lanes(self) -> int:
+        """Invocations that share a row's weights."""
+        return LANES // self.rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Seen:
+    """Which keys a query sees: of a causal one, which lies at ``start`` + its number, those up to its place,
+    of the last *window* ones, where that is not 0."""
+
+    causal: bool = False
+    start: int = 0
+    window: int = 0
+
+    def flags(self, queries: int, keys: int) -> Array:
+        """(queries, keys)."""
+        place, key = self.start + np.arange(queries)[:, None], np.arange(keys)[None]
+        if not self.causal:
+            return np.ones((queries, keys), np.bool_)
+        found: Array = (key <= place) & ((key > place - self.window) | (self.window == 0))
+        return found
+
+
+def score(total: Number, scale: Number, bias: Number | None) -> Number:
+    """A score of the sum of a query's and a key's products."""
+    scaled = multiply(total, scale)
+    return scaled if bias is None else add(scaled, bias)
+
+
+def base(largest: Number) -> Number:
+    """What is subtracted from scores: 0 where none was seen yet."""
+    return largest.u.equals(0xFF800000).where(0.0, largest)
+
+
+def weight(score: Number, base: Number) -> Number:
+    return exp(subtract(score, base))
+
+
+def weighed(total: Number, inverse: Number) -> Number:
+    """A result; zeros are positive, so that keys which are not seen change nothing."""
+    y = multiply(total, inverse) + 0.0
+    return is_nan(y).where(np.nan, y)
+
+
+def attention(
+    q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None
+) -> Array:
+    """softmax(q k^T * scale + bias) v in the steps that devices take: q (B, H, S, d), k (B, G, T, d),
+    v (B, G, T, e) of float32, H a multiple of G, bias broadcast to (B, H, S, T); (B, H, S, e)."""
+    (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
+    lines, count = heads // groups * queries, batch * groups
+    flags = (seen or Seen()).flags(queries, keys)
+    shown = np.broadcast_to(flags, (heads // groups, queries, keys)).reshape(lines, keys)
+    own = None
+    if bias is not None:
+        own = np.broadcast_to(bias, (batch, heads, queries, keys)).reshape(count, lines, keys)
+    with np.errstate(all="ignore"):
+        y = _rows(
+            q.reshape(count, lines, d), k.reshape(count, keys, d), v.reshape(count, keys, -1),
+            np.float32(scale), shown, own,
+        )  # fmt: skip
+    return y.reshape(batch, heads, queries, -1)
+
+
+def _rows(q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: Array | None) -> Array:
+    (count, lines, _), (_, keys, width) = q.shape, v.shape
+    tile = Tile.of(lines, width)
+    largest = np.full((count, lines, 1), HIDDEN, np.float32)
+    sums, found = (np.zeros((count, lines, n), np.float32) for n in (tile.lanes, width))
+    for first in range(0, keys, tile.keys):
+        part = slice(first, min(first + tile.keys, keys))
+        scores = np.full((count, lines, tile.keys), HIDDEN, np.float32)
+        own = None if bias is None else bias[:, :, part]
+        scores[:, :, : part.stop - first] = np.where(
+            shown[:, part], _scores(q, k[:, part], scale, own), HIDDEN
+        )
+        before = largest
+        for key in range(tile.keys):
+            largest = computed(maximum, largest, scores[:, :, key, None])
+        subtracted = computed(base, largest)
+        weights, shrunk = computed(weight, scores, subtracted), computed(weight, before, subtracted)
+        sums, found = computed(multiply, sums, shrunk), computed(multiply, found, shrunk)
+        for key in range(0, tile.keys, tile.lanes):
+            sums = computed(add, sums, weights[:, :, key : key + tile.lanes])
+        for key in range(part.stop - first):
+            found = found + weights[:, :, key, None] * v[:, None, first + key]
+    while sums.shape[2] > 1:
+        half = sums.shape[2] // 2
+        sums = computed(add, sums[:, :, :half], sums[:, :, half:])
+    return computed(weighed, found, computed(divide, np.ones_like(sums), sums))
+
+
+def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None) -> Array:
+    total = np.zeros((*q.shape[:2], k.shape[1]), np.float32)
+    for c in range(q.shape[2]):
+        total = total + q[:, :, c, None] * k[:, None, :, c]
+    if bias is None:
+        return computed(lambda x: score(x, x.of(float(scale)), None), total)
+    return computed(lambda x, more: score(x, x.of(float(scale)), more), total, bias)
