@@ -43,12 +43,16 @@ def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def _program(device: vkq.Device, variant: Variant, values: dict[str, Value]) -> Program:
     source = text(variant).replace("#extension GL_EXT_shader_16bit_storage : require", "")
     before, found, after = source.replace("writeonly buffer Y", "buffer Y").partition("layout(local_size")
-    words = (shaders_folder() / "common" / "float16.glslh").read_text() + WORDS.read_text()
-    code = find_compiler().compile(before + words + found + after, variant.source.name)
+    code = find_compiler().compile(before + words() + found + after, variant.source.name)
     packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
     pushed = 4 * len(variant.push_constants)
     native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
     return Program(variant, values, native)
+
+
+def words() -> str:
+    """What a shader has in place of common/float_numbers.glslh."""
+    return (shaders_folder() / "common" / "float16.glslh").read_text() + WORDS.read_text()
 
 
 def check_rows(device: vkq.Device, layer: vkq.Linear, x: npt.NDArray[np.float32], variant: str) -> None:

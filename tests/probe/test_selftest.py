@@ -41,10 +41,10 @@ def test_kept_reports_are_of_these_tests(any_device: Device, monkeypatch: pytest
     FORMAT is raised with what is tested."""
     monkeypatch.setattr(any_device, "capabilities", reported("nvidia-h200"))
     monkeypatch.setattr(selftest, "lacking_half", lambda *_: None)  # with matrices of bfloat16, too
-    assert (FORMAT, list(selftest.stages(any_device))) == (18, [
+    assert (FORMAT, list(selftest.stages(any_device))) == (19, [
         "s8s8", "u8s8", "u8u8", "float", "matrices", "matrices_half", "matrix_pairs", "matrix_small",
-        "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "requantize", "requantize_soft",
-        "quantize", "loops", "rates",
+        "matrices_brain", "matrix_pairs_brain", "matrix_small_brain", "float16", "requantize",
+        "requantize_soft", "quantize", "loops", "rates",
     ])  # fmt: skip
 
 

@@ -139,11 +139,11 @@ def window(case: Case) -> dict[str, Any]:
     return {name: getattr(case.problem, name) for name in names if hasattr(case.problem, name)}
 
 
-def expected(case: Case, data: Weights, x: Array) -> Expected:
+def expected(case: Case, data: Weights, x: Array, sums: str = "float32") -> Expected:
     """The answer of `vkq.reference`, an image at a time so that its float64 copies stay small.
 
     Weight-only results are compared within (K + 4) units of roundoff of sum |x| |w| scale + |bias|: what any
-    order of float32 additions stays within.
+    order of float32 additions stays within, or what float16 does (sums: `vkq.select.path.float_sums`).
     """
     if isinstance(case.problem, Mover):
         return Expected(movers.expected(case.problem, x))
@@ -163,8 +163,9 @@ def expected(case: Case, data: Weights, x: Array) -> Expected:
         for part in (x, np.ones_like(x))
     )
     k = case.layer.gemm_k
-    half = CHANNELS.get(case.scheme) == "float16"
-    return Expected.of_half(y, size, ones, k) if half else Expected.of_sum(y, size, k)
+    if sums == "float32":
+        return Expected.of_sum(y, size, k)
+    return (Expected.of_half if sums == "float16" else Expected.of_half_sums)(y, size, ones, k)
 
 
 def _by_image(case: Case, x: Array, answer: Any) -> Array:

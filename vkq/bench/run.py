@@ -14,12 +14,12 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.bench.rows import VerifiedArm, row_of, warnings_of
-from vkq.check.cases import FLOAT, FLOAT_WEIGHTS, GROUPED, Case
+from vkq.check.cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
 from vkq.problem.linear import LinearProblem
 from vkq.runtime.device import Device
-from vkq.select.path import PATHS, refusal
+from vkq.select.path import PATHS, float_sums, refusal
 
 Progress = Callable[[str], None]
 FEW_ROWS = 32
@@ -112,11 +112,12 @@ class Runner:
     def _expected(self, case: Case, weights: data.Weights, x: data.Array, made: dict[Any, Any]) -> Expected:
         """The reference's answer. What it costs with few rows is the weights, so it is asked once for
         `FEW_ROWS` of them."""
+        sums = float_sums(self.device, CHANNELS.get(case.scheme, "float32"))
         if case.op != "linear" or case.layer.gemm_m > FEW_ROWS:
-            return data.expected(case, weights, x)
+            return data.expected(case, weights, x, sums)
         if "expected" not in made:
             more = replace(case, problem=LinearProblem(FEW_ROWS, case.layer.gemm_n, case.layer.gemm_k))
-            made["expected"] = data.expected(more, weights, data.activations(more))
+            made["expected"] = data.expected(more, weights, data.activations(more), sums)
         found: Expected = made["expected"].first(case.layer.gemm_m)
         return found
 

@@ -24,6 +24,8 @@ from ..numerics.quantize import dequantize, quantize
 from ..numerics.requantize import Activation
 from ..ops.linear import METHODS as LINEAR_METHODS
 from ..problem.names import MOST_LETTERS, Problem, check_work, parse
+from ..runtime.device import Device
+from ..select.path import float_sums
 from .cases import (
     CASES,
     CHANNELS,
@@ -115,10 +117,13 @@ class Check:
         given = dequantize(data.x, data.x_q) + noise
         return given.astype(np.float16 if self.scheme in GROUPED_HALF else np.float32)
 
-    def expected(self, data: Data, given: npt.NDArray[Any]) -> Expected:
-        """The reference's answer to *given*."""
+    def expected(self, data: Data, given: npt.NDArray[Any], device: Device | None = None) -> Expected:
+        """The reference's answer to *given*, within what a device's kernels stay (None: those of matrix
+        units)."""
         if self.scheme in CHANNELS:
-            return data.expected_sum(given, self.activation, CHANNELS[self.scheme])
+            compute = CHANNELS[self.scheme]
+            sums = float_sums(device, compute) if device else compute
+            return data.expected_sum(given, self.activation, sums)
         if self.scheme in FLOAT_WEIGHTS:
             return data.expected_floats(given, FLOAT_WEIGHTS[self.scheme], self.activation)
         if self.scheme in GROUPED:

@@ -74,7 +74,7 @@ def run_check(device: Device, check: Check, paths: Iterable[str]) -> Outcome:
     submission. Float activations have no path to choose: they are checked once."""
     data = check.data()
     given = check.input(data)
-    want = check.expected(data, given)
+    want = check.expected(data, given, device)
     found: list[Mismatch] = []
     refused: dict[str, str] = {}
     results: list[tuple[str, Tensor]] = []

@@ -96,7 +96,8 @@ class Data:
         )
 
     def expected_sum(self, x: Array, activation: Activation, compute: str = "float32") -> Expected:
-        """The reference's answer to float32 x in the scheme q8csw, with its bound."""
+        """The reference's answer to float32 x in the scheme q8csw, with its bound. compute: what products are
+        made of, and how they are added up (`vkq.select.path.float_sums`)."""
         op = OF_FLOATS[type(self.problem)]
         operands = x, self.w, self.w_scale, self.float_bias
         points = {"w_zero_point": self.w_zero_point, **self.options}
@@ -105,7 +106,8 @@ class Data:
         if compute == "float32":
             return Expected.of_sum(y, size, self.problem.gemm_k)
         ones = np.ones_like(x), *operands[1:]
-        return Expected.of_half(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
+        bounded = Expected.of_half if compute == "float16" else Expected.of_half_sums
+        return bounded(y, size, op(*ones, magnitude=True, **points), self.problem.gemm_k)
 
     def expected_floats(self, x: Array, dtype: str, activation: Activation) -> Expected:
         """The reference's answer to float32 x with a float weight, with its bound."""

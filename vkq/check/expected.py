@@ -13,6 +13,7 @@ Array = npt.NDArray[Any]
 UNIT_ROUNDOFF = 2.0**-24  # of float32
 HALF_ROUNDOFF = 2.0**-10  # of float16, whichever way a device rounds
 HALF_NORMAL = 2.0**-14  # the smallest normal float16: a device may flush what is smaller
+HALF_FLUSHED = 2.0**-8  # what a product and a sum of float16 arithmetic may lose so, for a weight of 1
 HALF_LARGEST = 65504.0
 
 
@@ -37,6 +38,15 @@ class Expected:
         every |x| is 1."""
         sums = (k + 4) * 4 * UNIT_ROUNDOFF
         return cls(y, (sums + HALF_ROUNDOFF) * (1 + sums) * size + HALF_NORMAL * ones)
+
+    @classmethod
+    def of_half_sums(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:
+        """The same where 16 products are added up in float16 (`vkq.reference.floats` says why)."""
+        rounded = (1 + HALF_ROUNDOFF) ** 18 - 1
+        bound = (rounded + (k + 4) * UNIT_ROUNDOFF) * size + (1 + rounded) * (
+            HALF_NORMAL + HALF_FLUSHED
+        ) * ones
+        return cls(y, bound)
 
     @classmethod
     def of_half_rows(cls, y: Array, size: Array, ones: Array, k: int) -> Expected:

@@ -107,7 +107,7 @@ class _Subject:
         self.device, self.check, self.path = device, check, path
         self.data = check.data()
         self.given = check.input(self.data)
-        self.expected = check.expected(self.data, self.given)
+        self.expected = check.expected(self.data, self.given, device)
         self.x = Tensor.from_numpy(self.given, device)
 
     def tried(self, says: Mapping[str, Any]) -> dict[str, Any]:

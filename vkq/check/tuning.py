@@ -104,7 +104,7 @@ def _candidates(device: Device, check: Check, path: str, most: int | None) -> It
     """Each choice's recorded call, or what is wrong with it."""
     data = check.data()
     given = check.input(data)
-    want, x = check.expected(data, given), Tensor.from_numpy(given, device)
+    want, x = check.expected(data, given, device), Tensor.from_numpy(given, device)
     subject = layer(device, check, data, path)
     seen: set[object] = set()
     right = 0

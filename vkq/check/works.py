@@ -117,7 +117,7 @@ def _single(device: Device, name: str, paths: Sequence[str]) -> Iterator[Work]:
     check = check_of(name)
     data = check.data()
     turns = _turns(check, data)
-    wants = tuple((check.expected(one, given),) for one, given in turns)
+    wants = tuple((check.expected(one, given, device),) for one, given in turns)
     for path in paths if check.scheme not in FLOAT else ("auto",):
         made = layer(device, check, data, path)
         yield Work(name, path, (name,), tuple(given for _, given in turns), wants, partial(_alone, made))

@@ -36,6 +36,7 @@ class Profile(costs.Costs):
     register_tile_percent: Mapping[str, int]
     register_width_percent: Mapping[int, int]
     tile_float: str
+    float16_k: int
     texels: bool
     gemv_texels: bool
     float_lanes: bool

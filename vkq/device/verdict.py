@@ -23,7 +23,7 @@ from . import measured, vulkan
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 18  # of the kept report: raised when a test or a rate changes
+FORMAT = 19  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from ..probe.float16 import FLOAT16
 from ..probe.matrices import BRAIN, HALF
 from ..problem.conv2d import Conv2dProblem
 from . import half, half_planes
+from .float16 import Float16Convolution, Float16Gemm
 from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
@@ -49,6 +51,17 @@ def _matrix_kernel(c: Convolution, p: Conv2dProblem) -> Kernel:
     return HalfConvolution(c.gemm, c.weight, c.zero_points, c.groups)
 
 
+def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
+    """Why float16 arithmetic cannot take it."""
+    if c.choice.form != FLOAT16:
+        return c.choice.reason
+    reason = _not_float_implicit(c, p)
+    fits = reason is None and Float16Gemm(c.gemm, c.weight.shape[1]).fits()
+    return (
+        reason if reason or fits else "its channels are few, or its weight too large for float16 arithmetic"
+    )
+
+
 def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
     if (p.kh, p.kw) != (1, 1) or any(p.padding):
         return f"the kernel is {p.kh}x{p.kw}, padding {p.padding}; it needs 1x1 and no padding"
@@ -83,6 +96,13 @@ FLOAT_METHODS = [
         _not_half_matrix,
         _matrices,
         _matrix_kernel,
+        floats=True,
+    ),
+    Method(
+        "implicit",
+        _not_float16,
+        lambda c, p: "in float16 arithmetic",
+        lambda c, p: Float16Convolution(Float16Gemm(c.gemm, c.weight.shape[1])),
         floats=True,
     ),
     Method(

@@ -12,11 +12,19 @@ X_PARTS = 3  # of a float32 as bfloat16
 
 
 def halves(
-    b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str = "images"
+    b: Builder,
+    x: Value,
+    images: int,
+    groups: int,
+    channels: int,
+    plane: int,
+    of: str = "images",
+    whole: int = RUN,
 ) -> Value:
-    """float32 or float16 x as the kernels read it: see shaders/gemm/halves_q8csw.comp."""
+    """float32 or float16 x as the kernels read it, a group's channels padded with zeros to a multiple of
+    *whole*: see shaders/gemm/halves_q8csw.comp."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
-    return _in_runs(b, x, variant, 1, images, groups, channels, plane)
+    return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 
 
 def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
@@ -26,9 +34,17 @@ def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plan
 
 
 def _in_runs(
-    b: Builder, x: Value, variant: Variant, parts: int, images: int, groups: int, channels: int, plane: int
+    b: Builder,
+    x: Value,
+    variant: Variant,
+    parts: int,
+    images: int,
+    groups: int,
+    channels: int,
+    plane: int,
+    whole: int = RUN,
 ) -> Value:
-    runs = -(-channels // RUN)
+    runs = -(-channels // whole) * whole // RUN
     y = b.new(Spec((4 * parts * images * groups * runs * plane,), "int32"))
     push: dict[str, int | float] = {
         "images": images, "groups": groups, "group_channels": channels, "runs": runs, "plane": plane,

@@ -56,8 +56,8 @@ class Linear(Layer[LinearProblem]):
             without matrix units.
         compute: what products of float activations with an int8 weight are made of: "float32", or "float16"
             (scheme q8csw_f16), with which x is rounded to float16 and matrix units sum in float32 where the
-            device has them and they pass its self-test; elsewhere, and for few rows, it is float32
-            (``explain`` says so).
+            device has them and they pass its self-test; a GPU without them adds up 16 products at a time in
+            float16, if that passes; elsewhere, and for few rows, it is float32 (``explain`` says so).
         overflow: "refuse" raises AccumulatorOverflowError where the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``
             names the channels where that can happen. For integer activations.
@@ -78,10 +78,10 @@ class Linear(Layer[LinearProblem]):
     int8; infinities saturate and NaN gives -128, and neither counts for the scale. ``x_scale * w_scale``
     below 2**-126 counts as 0. Float activations (q8csw), in float32, in an order that the method decides, the
     same every time: ``(sum_k x (w - w_zero_point)) * w_scale + bias``, within (K + 4) * 2**-24 of the sum of
-    the terms' magnitudes, with compute="float16" about 2**-10 of them (`vkq.reference.floats` has both
-    bounds); then quantized with y_qparams. Float x may be float32 or float16, and the result is alike; sums
-    are float32 in both. A GroupedWeight, in float32, of float16 x on matrix units where the
-    device has them (`vkq.reference.linear_grouped` states the bounds):
+    the terms' magnitudes, with compute="float16" about 2**-10 of them, or without matrix units 1.8 %
+    (`vkq.reference.floats` has the bounds); then quantized with y_qparams. Float x may be float32 or float16,
+    and the result is alike; sums are float32 in both. A GroupedWeight, in float32, of float16 x on matrix
+    units where the device has them (`vkq.reference.linear_grouped` states the bounds):
         ``sum over groups g of scale[n,g] * (sum of x[k] * (q[n,k] - zero_point[n,g]) in g)  [+ bias]``
 
     A float weight: ``sum_k x w + bias`` in float32, each product and sum rounded to nearest even, k from

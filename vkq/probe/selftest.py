@@ -29,7 +29,7 @@ from ..runtime import device as runtime_device
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from . import loops, rates
+from . import float16, loops, rates
 from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
@@ -97,6 +97,8 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
             if profile(device.capabilities).matrix_pairs:
                 tests[PAIRS[form]] = partial(_test_half_matrices, device, form, (PAIRED,))
             tests[SMALLS[form]] = partial(_test_half_matrices, device, form, (SMALL,))
+    if float16.lacking(device.capabilities) is None:
+        tests[float16.FLOAT16] = partial(float16.test, device)
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)

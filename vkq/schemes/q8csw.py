@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
+from ..kernels.float16 import Float16Gemm
 from ..kernels.float_direct import FloatDirect
 from ..kernels.floats import Affine, FloatGemm
 from ..kernels.half import HalfMatrices
@@ -17,10 +18,11 @@ from ..kernels.quantize import quantized
 from ..kernels.weights import Int8, Int32
 from ..layout.extent import Spec
 from ..numerics.requantize import activation_range
+from ..probe.float16 import FLOAT16
 from ..probe.matrices import BRAIN, HALF, advertised_half
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice, half_refusal
+from ..select.path import Choice, float16_refusal, half_refusal
 from .base import COMPUTE, ChannelScheme, Operands
 
 
@@ -47,7 +49,10 @@ class Q8csw(ChannelScheme):
         if self.operands.compute == COMPUTE[0]:
             return self._float32(device)
         if why := half_refusal(device):
-            return Choice("float", "float", f"compute='float16' takes float32 on this device: {why}")
+            if other := float16_refusal(device):
+                said = f"compute='float16' takes float32 on this device: {why}; {other}"
+                return Choice("float", "float", said)
+            return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
         shape = advertised_half(device.capabilities)[0]
         return Choice("float", HALF, f"compute='float16': matrices of float16, {shape}, sums in float32")
 
@@ -95,6 +100,8 @@ class Q8csw(ChannelScheme):
         gemm = FloatGemm(device, shape, weight, zero_point, self.affine, channels)
         if form == HALF:
             gemm.matrices = HalfMatrices(gemm, shape[2])
+        if form == FLOAT16:
+            gemm.matrices = Float16Gemm(gemm, shape[2])
         if form == BRAIN:
             gemm.matrices = HalfMatrices(gemm, shape[2], elements=PARTS_OF_FLOAT32)
         return gemm

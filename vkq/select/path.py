@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 from ..device.profiles import profile
 from ..errors import ArgumentError, PathError
-from ..probe import selftest
+from ..probe import float16, selftest
+from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, lacking, lacking_half
 from ..runtime.device import Device
 
@@ -84,6 +85,21 @@ def half_refusal(device: Device, form: str = HALF) -> str | None:
     self-test found. None: it can."""
     test = next(name for name, tested in selftest.HALVES.items() if tested == form)
     return lacking_half(device.capabilities, form) or _failed(device, selftest.OPENING, test)
+
+
+def float16_refusal(device: Device) -> str | None:
+    """Why products of float16 should not be made in float16 arithmetic: what the device lacks, that it is no
+    faster there, or what the self-test found. None: they should."""
+    missing = float16.lacking(device.capabilities)
+    return missing or _failed(device, selftest.OPENING, FLOAT16)
+
+
+def float_sums(device: Device, compute: str) -> str:
+    """What is added up in what where products of float activations may be made of *compute*: "float32",
+    "float16" products in float32, or "float16 sums" of 16."""
+    if compute == "float32" or half_refusal(device) is None:
+        return compute
+    return "float16 sums" if float16_refusal(device) is None else "float32"
 
 
 def pairs_refusal(device: Device, form: str = HALF) -> str | None:

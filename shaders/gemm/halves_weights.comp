@@ -1,0 +1,36 @@
+// int8 weights less their zero points as float16, as the products in float16 arithmetic read them
+// (gemm_f16_tiled.comp): 2^-5 of them, so that sums of 16 products are finite where numbers are at most 500.
+//
+// Memory    w: kPackedInt8_4N4K blocks [group][k4][n4], k = (tap, channel); y: [group][tap][k][n4] uvec2, k
+//           of a tap padded with zeros to whole 16; channels: float_output.glslh.
+// Threads   one for each uvec2; neighbours have neighbouring blocks of channels.
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x = 64) in;
+
+layout(set = 0, binding = 0) readonly buffer W { ivec4 w[]; };
+layout(set = 0, binding = 1) readonly buffer Channels { vec4 channels[]; };
+layout(set = 0, binding = 2) writeonly buffer Y { uvec2 y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint groups, taps;
+  uint group_channels, padded;  // of a tap
+  uint n4;
+} p;
+
+#include "workgroup.glslh"
+#include "float_weight.glslh"
+
+void main() {
+  uint index = workgroup_index() * 64u + gl_LocalInvocationID.x, row = index / p.n4, n4 = index - row * p.n4;
+  uint tap = row / p.padded, channel = row - tap * p.padded, group = tap / p.taps;
+  if (group >= p.groups) return;
+  uint k = (tap - group * p.taps) * p.group_channels + min(channel, p.group_channels - 1u);
+  uint k4 = (p.taps * p.group_channels + 3u) / 4u;
+  ivec4 words = w[(group * k4 + k / 4u) * p.n4 + n4];
+  vec4 zeros = channels[3u * (group * p.n4 + n4) + 2u];
+  vec4 values = channel < p.group_channels ? weights_of_lane(words, k % 4u, zeros) * 0.03125 : vec4(0.0);
+  y[index] = uvec2(packHalf2x16(values.xy), packHalf2x16(values.zw));
+}

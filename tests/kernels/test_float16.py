@@ -1,0 +1,250 @@
+"""Products and convolutions in float16 arithmetic, without matrix units: bit for bit what NumPy gives that
+takes the same steps. A device without float16 runs the shader with float32 instead, rounded after each
+step."""
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import vkq
+from tests.cases import random_data
+from tests.device.reported import reported
+from tests.ops import doctored
+from vkq.check.catalogue import check_of
+from vkq.check.compare import run_check
+from vkq.device.profiles import preferred
+from vkq.kernels.float16 import K_TOGETHER, UNIT
+from vkq.probe import float16, selftest
+from vkq.problem.names import parse
+from vkq.runtime.program import Program
+from vkq.select.path import float16_refusal
+from vkq.shader.compile import text
+from vkq.shader.glslang import find_compiler
+from vkq.shader.spec import Value, Variant
+
+from . import sixteen_bits
+
+# rows, columns and k beyond whole tiles, runs and blocks; strides, dilation, uneven padding, groups
+PROBLEMS = (
+    "linear[M=37,K=16,N=33]",
+    "linear[M=70,K=41,N=6]",
+    "conv2d[N=2,IC=9,H=7,W=11,OC=10,KH=3,KW=3,padding=1]",
+    "conv2d[N=1,IC=48,H=9,W=14,OC=24,KH=2,KW=3,stride=2,padding=1,dilation=2,groups=2]",
+    "conv2d[N=2,IC=40,H=5,W=9,OC=12,KH=1,KW=1]",
+)
+TILES = ("4x4", "4x8", "8x8", "2x4")
+ROUNDED = """
+float half_rounded(float v) {
+  uint bits = floatBitsToUint(v), size = bits & 0x7fffffffu, sign_ = bits & 0x80000000u;
+  uint cut = max(13u, 126u - min(size >> 23, 125u)), whole = (1u << cut) - 1u;
+  if (size < 0x38800000u) {  // below the smallest normal number: a multiple of 2^-24
+    precise float moved = abs(v) + 0.5;
+    precise float back = moved - 0.5;
+    return uintBitsToFloat(floatBitsToUint(back) | sign_);
+  }
+  size += 0xfffu + (size >> 13 & 1u);
+  return uintBitsToFloat((size & ~0x1fffu) | sign_);
+}
+vec4 half_rounded4(vec4 v) {
+  return vec4(half_rounded(v.x), half_rounded(v.y), half_rounded(v.z), half_rounded(v.w));
+}
+vec4 halves4(uvec2 words) { return vec4(unpackHalf2x16(words.x), unpackHalf2x16(words.y)); }
+"""
+
+
+def in_float32(source: str) -> str:
+    """The shader with float32 that is rounded to float16 after each step."""
+    source = re.sub(
+        r"#extension GL_EXT_shader_(16bit_storage|explicit_arithmetic_types_float16).*\n", "", source
+    )
+    source = re.sub(r"buffer (X|W) \{ f16vec4", r"buffer \1 { uvec2", source)
+    source = re.sub(r"f16vec4 (value|weights) = (.*);", r"vec4 \1 = halves4(\2);", source)
+    step = "parts[i][j] += values[i][k] * weights;"
+    assert step in source
+    source = source.replace(
+        step, "parts[i][j] = half_rounded4(parts[i][j] + half_rounded4(values[i][k] * weights));"
+    )
+    source = source.replace("f16vec4", "vec4").replace("writeonly buffer Y", "buffer Y")
+    before, found, after = source.partition("layout(local_size")
+    words = sixteen_bits.words() if "#define FLOAT16_IMAGES 1" in source else ""
+    return before + words + ROUNDED + found + after
+
+
+@pytest.fixture(params=[K_TOGETHER, 4])
+def arithmetic(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[vkq.Device]:
+    """The device with float16 arithmetic, of so many k at once."""
+    device = strict_device
+    if any(not device.capabilities.features[name] for name in float16.FEATURES):
+        provide(device, monkeypatch)
+    monkeypatch.setattr("vkq.schemes.q8csw.half_refusal", lambda device: "it has no matrix units here")
+    with preferred({"float16_k": request.param}):
+        yield device
+
+
+def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = device.program
+
+    def program(
+        variant: Variant, constants: Mapping[str, Value] | None = None, subgroup_size: int = 0
+    ) -> Program:
+        if variant.shader != "gemm_f16__tiled":
+            return make(variant, constants, subgroup_size)
+        values = variant.constants(constants or {})
+        code = find_compiler().compile(in_float32(text(variant)), variant.source.name)
+        packed = [(i, int.from_bytes(w, "little")) for i, w in variant.pack_specialization(values).items()]
+        pushed = 4 * len(variant.push_constants)
+        native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
+        return Program(variant, values, native)
+
+    features = dict.fromkeys(float16.FEATURES, True)
+    monkeypatch.setattr(device, "capabilities", doctored.capabilities(device, **features))
+    monkeypatch.setattr(device, "program", program)
+
+
+def layer_of(device: vkq.Device, data: Any, **options: Any) -> Any:
+    kind = vkq.Linear if data.problem.name.startswith("linear") else vkq.Conv2d
+    return kind(
+        data.w,
+        0.5,
+        w_zero_point=data.w_zero_point,
+        device=device,
+        compute="float16",
+        **data.options,
+        **options,
+    )
+
+
+def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt.NDArray[np.float32]:
+    """(pixel, tap, k) times (output, tap, k), as the shader adds them up."""
+    sums = np.zeros((rows.shape[0], w.shape[0]), np.float32)
+    for tap in range(rows.shape[1]):
+        for first in range(0, rows.shape[2], K_TOGETHER):
+            part = np.zeros(sums.shape, np.float16)
+            for k in range(first, min(first + K_TOGETHER, rows.shape[2])):
+                part = part + rows[:, tap, k, None] * w[None, :, tap, k]
+            sums += part.astype(np.float32)
+    return sums
+
+
+def oracle(data: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """The results, with a scale of 0.5 and no bias."""
+    points = 0 if data.w_zero_point is None else data.w_zero_point.reshape(-1, *(1,) * (data.w.ndim - 1))
+    w = ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
+    halves, p = x.astype(np.float16), data.problem
+    if data.w.ndim == 2:
+        return same_steps(halves[:, None], w[:, None]) * np.float32(0.5 / UNIT)
+    top, left, bottom, right = p.padding
+    padded = np.pad(halves, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    y, ic, oc = np.empty(p.y_shape, np.float32), p.ic // p.groups, p.oc // p.groups
+    for group in range(p.groups):
+        taps = [
+            padded[:, group * ic : (group + 1) * ic, h : h + (p.oh - 1) * p.stride[0] + 1 : p.stride[0],
+                   v : v + (p.ow - 1) * p.stride[1] + 1 : p.stride[1]]
+            for h in range(0, p.kh * p.dilation[0], p.dilation[0])
+            for v in range(0, p.kw * p.dilation[1], p.dilation[1])
+        ]  # fmt: skip
+        rows = np.stack(taps, 1).transpose(0, 3, 4, 1, 2).reshape(-1, len(taps), ic)
+        weights = w[group * oc : (group + 1) * oc].reshape(oc, ic, -1).swapaxes(1, 2)
+        found = same_steps(rows, weights).reshape(p.n, p.oh, p.ow, oc).transpose(0, 3, 1, 2)
+        y[:, group * oc : (group + 1) * oc] = found * np.float32(0.5 / UNIT)
+    return y
+
+
+def operands(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
+    problem, rng = parse(name), np.random.default_rng(len(name))
+    data = random_data(problem, rng, "int8", "int8", w_zero_points="channel")
+    x = rng.normal(size=problem.x_shape) * 2.0 ** rng.integers(-16, 6, problem.x_shape)
+    return data, x.astype(np.float16).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_bit(arithmetic: vkq.Device, name: str) -> None:
+    data, x = operands(name)
+    layer = layer_of(arithmetic, data)
+    assert layer.explain(x.shape).variants[1:] == ("halves_weights__rows", "gemm_f16__tiled:float32")
+    y = layer(x)
+    np.testing.assert_array_equal(y, oracle(data, x))
+    bound = dataclasses.replace(
+        data, w_scale=np.full(len(data.w), 0.5, np.float32), bias=np.zeros_like(data.bias)
+    )
+    assert bound.expected_sum(x, None, "float16 sums").mismatch(y) is None
+
+
+@pytest.mark.parametrize("tile", TILES)
+def test_every_tile(arithmetic: vkq.Device, tile: str) -> None:
+    for name in PROBLEMS[1:4]:
+        data, x = operands(name)
+        with preferred({"float16_k": 4, "tile_float": tile, "avoid_local": frozenset({(8, 8)})}):
+            np.testing.assert_array_equal(layer_of(arithmetic, data)(x), oracle(data, x))
+
+
+def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
+    for name in PROBLEMS[1:3]:
+        data, x = operands(name)
+        layer = layer_of(arithmetic, data, activation="relu6", bias=data.float_bias)
+        given = vkq.Tensor.from_numpy(x.astype(np.float16), arithmetic)
+        got = layer(given)
+        assert layer.plan(given.spec).variants[-1] == "gemm_f16__tiled:float16"
+        np.testing.assert_array_equal(got.numpy(), layer(x).astype(np.float16))
+
+
+def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows, few channels, depthwise convolutions, and what would not fit or end."""
+    few = vkq.Linear(np.ones((8, 64), np.int8), 1.0, compute="float16", device=arithmetic)
+    thin = vkq.Conv2d(np.ones((8, 4, 3, 3), np.int8), 1.0, compute="float16", device=arithmetic)
+    each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)
+    for layer, shape in ((few, (1, 64)), (thin, (1, 4, 9, 9)), (each, (1, 16, 9, 9))):
+        assert "gemm_f16" not in str(layer.explain(shape).variants)
+    assert "gemm_f16__tiled:float32" in few.explain((40, 64)).variants
+    product = few._gemm.matrices
+    assert product.fits()
+    monkeypatch.setattr("vkq.kernels.float16.lets_loop", lambda device, rounds: rounds < 64 // 4 * 6)
+    assert not product.fits()
+    monkeypatch.undo()
+    monkeypatch.setitem(arithmetic.capabilities.properties, "maxStorageBufferRange", 2 * 8 * 64 - 1)
+    assert not product.fits()
+
+
+def test_the_self_test_sees_wrong_sums(arithmetic: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert selftest.stages(arithmetic)["float16"]() is None
+    products = float16._products
+    monkeypatch.setattr(float16, "_products", lambda *given: products(*given) * (1 + 2.0**-5))
+    said = selftest.stages(arithmetic)["float16"]()
+    assert "sums of 16 products are wrong; row 0, column 0 gave" in said
+    found = dataclasses.replace(selftest.report(arithmetic), failures={"float16": said})
+    monkeypatch.setattr(selftest, "report", lambda _: found)
+    assert float16_refusal(arithmetic) == said
+    layer = vkq.Linear(np.ones((40, 64), np.int8), 1.0, compute="float16", device=arithmetic)
+    assert layer.explain((40, 64)).reason.endswith(said)
+
+
+def test_who_takes_it() -> None:
+    """Phones' GPUs with float16 in memory; no software driver, for which it is more work."""
+    found = {name: float16.lacking(reported(name)) for name in ("adreno-650", "adreno-740", "radv-gfx1030")}
+    assert set(found.values()) == {None}
+    assert float16.lacking(reported("adreno-640")) == "storageBuffer16BitAccess is false"
+    assert (
+        float16.lacking(reported("lavapipe"))
+        == "float16 arithmetic is no faster than float32 (Mesa's lavapipe)"
+    )
+    assert float16.lacking(reported("swiftshader")) == "shaderFloat16 is false"
+
+
+def test_vkq_check_knows_the_bound(arithmetic: vkq.Device) -> None:
+    """What float32 sums stay within, these do not."""
+    check = check_of("linear[M=40,K=300,N=20]/seed=1,scheme=q8csw_f16")
+    assert run_check(arithmetic, check, ["auto"]).mismatches == []
+    data = check.data()
+    given = check.input(data)
+    y = vkq.Linear(
+        data.w, data.w_scale, bias=data.float_bias, w_zero_point=data.w_zero_point, compute="float16",
+        device=arithmetic,
+    )(given)  # fmt: skip
+    assert data.expected_sum(given, None, "float32").mismatch(y) is not None

@@ -1,0 +1,127 @@
+"""Products and convolutions of float activations in float16 arithmetic (compute="float16"), where a device
+has no matrix units: sums of 16 products in float16, and their sums in float32; see gemm_f16_tiled.comp."""
+
+from __future__ import annotations
+
+from ..device.profiles import profile
+from ..layout.extent import Spec
+from ..problem.conv2d import Conv2dProblem
+from ..runtime.builder import Builder, Value, lets_loop
+from ..runtime.program import Program
+from ..shader.catalog import catalog
+from ..shader.spec import Value as Constant
+from .floats import FloatGemm
+from .gemm import INVOCATIONS
+from .gemv import max_rows
+from .half_operands import halves
+from .weights import ceil4
+
+K_TOGETHER = 16  # whose products are added up in float16
+UNIT = 2.0**-5  # what 1 is among the weights
+LEAST_CHANNELS = 8  # with fewer, most of what is multiplied is padding
+MOST_COLUMNS = 8  # blocks of channels of a workgroup
+
+
+class Float16Gemm:
+    """What *gemm* computes, in float16 arithmetic: a product, or the convolution whose im2col matrix it
+    multiplies, of so many *channels* a group (a product's k)."""
+
+    def __init__(self, gemm: FloatGemm, channels: int):
+        self.gemm, self.device, self.channels = gemm, gemm.device, channels
+        self.taps = gemm.k // max(channels, 1)
+        self.padded = -(-channels // K_TOGETHER) * K_TOGETHER
+
+    def fits(self) -> bool:
+        """Whether it is for such weights: not too large as float16, or too few channels, or loops that the
+        driver would end."""
+        words = 2 * self.gemm.groups * self.taps * self.padded * self.gemm.n4
+        most = int(self.device.capabilities.properties["maxStorageBufferRange"])
+        rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
+        return self.channels >= LEAST_CHANNELS and 4 * words <= most and lets_loop(self.device, rounds)
+
+    def worth(self, rows: int, n: int, dtype: str) -> bool:
+        """Whether a product with so many rows should be made so: with few, reading the weights is all the
+        work."""
+        return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
+
+    def writes(self, x: Value, rows: int = 0) -> str:
+        """The type of its results."""
+        return x.spec.dtype
+
+    def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
+        """The pipeline for results of that type, of an image's pixels or a matrix's rows; padded: whether
+        taps lie outside of images."""
+        known, n4 = profile(self.device.capabilities), self.gemm.n4
+        rows, columns = (int(size) for size in known.tile_float.split("x"))
+        tile_n4 = min(ceil4(columns), n4)
+        wide = 1
+        while wide < MOST_COLUMNS and wide * tile_n4 < n4:
+            wide *= 2
+        x = INVOCATIONS // wide if pixels else wide
+        x, down = known.local(x, INVOCATIONS, INVOCATIONS)
+        constants: dict[str, Constant] = {
+            "LOCAL_X": x, "LOCAL_Y": down, "TILE_M": rows, "TILE_N4": tile_n4, "PIXELS": pixels,
+            "PADDED": padded, "AT_ONCE": known.float16_k == K_TOGETHER,
+        }  # fmt: skip
+        variant = catalog().find("gemm_f16__tiled", y=y)
+        return self.device.program(variant, constants | self.gemm.affine.constants)
+
+    def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
+        """A product of so many rows."""
+        whole = "whole_" * (self.channels == self.padded)
+        operand = halves(b, x, 1, 1, self.channels, rows, whole + "rows", K_TOGETHER)
+        push: dict[str, int | float] = {
+            "lines": 1, "oh": 1, "ow": rows, "plane": 1, "x_plane": rows, "h": 1, "w": rows, "kh": 1, "kw": 1,
+            "stride_h": 1, "stride_w": 1, "pad_t": 0, "pad_l": 0, "dilation_h": 1, "dilation_w": 1,
+        }  # fmt: skip
+        program = self.program(y.spec.dtype, pixels=False, padded=False)
+        self._dispatch(b, program, operand, y, push, rows)
+
+    def convolve(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        """A convolution."""
+        operand = halves(b, x, p.n, p.groups, self.channels, p.h * p.w, "images", K_TOGETHER)
+        push: dict[str, int | float] = {
+            "lines": p.n * p.oh, "oh": p.oh, "ow": p.ow, "plane": p.oh * p.ow, "x_plane": p.h * p.w, "h": p.h,
+            "w": p.w, "kh": p.kh, "kw": p.kw, "stride_h": p.stride[0], "stride_w": p.stride[1],
+            "pad_t": p.padding[0], "pad_l": p.padding[1], "dilation_h": p.dilation[0],
+            "dilation_w": p.dilation[1],
+        }  # fmt: skip
+        program = self.program(y.spec.dtype, pixels=True, padded=any(p.padding))
+        self._dispatch(b, program, operand, y, push, p.gemm_m)
+
+    def _dispatch(
+        self, b: Builder, program: Program, x: Value, y: Value, push: dict[str, int | float], rows: int
+    ) -> None:
+        gemm = self.gemm
+        more: dict[str, int | float] = {
+            "n4": gemm.n4, "k4": self.padded // 4, "groups": gemm.groups, "channels": gemm.channels,
+            "unit": 1 / UNIT, **gemm.affine.push,
+        }  # fmt: skip
+        slots = [x, self._weights(b), b.constant(gemm.parameters), y]
+        b.dispatch(program, slots, push | more, gemm.macs(rows))
+
+    def _weights(self, b: Builder) -> Value:
+        """The weights as float16: scratch, so that a device keeps one byte of each."""
+        gemm = self.gemm
+        sizes: dict[str, int | float] = {
+            "groups": gemm.groups, "taps": self.taps, "group_channels": self.channels, "padded": self.padded,
+            "n4": gemm.n4,
+        }  # fmt: skip
+        y = b.new(Spec((2 * gemm.groups * self.taps * self.padded * gemm.n4,), "int32"))
+        slots = [b.constant(gemm.weights), b.constant(gemm.parameters), y]
+        b.dispatch(self.device.program(catalog().find("halves_weights__rows")), slots, sizes)
+        return y
+
+
+class Float16Convolution:
+    """A convolution in float16 arithmetic, as methods make it."""
+
+    def __init__(self, product: Float16Gemm):
+        self.product = product
+
+    def writes(self, x: Value) -> str:
+        """The type of its results."""
+        return self.product.writes(x)
+
+    def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
+        self.product.convolve(b, p, x, y)

@@ -1,0 +1,89 @@
+"""What a device computes in float16 arithmetic without matrix units (shaders/gemm/gemm_f16_tiled.comp)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
+from ..runtime.device import Device
+from ..runtime.tensor import Tensor
+from ..shader.catalog import catalog
+
+FLOAT16 = "float16"  # the form of such products, and the name of the test
+FEATURES = ("shaderFloat16", "storageBuffer16BitAccess")
+K, ROWS, COLUMNS = 16, 36, 20  # of which tiles of 8 x 8 are not whole
+ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14  # whichever way a device rounds; what is smaller may be zero
+
+
+def lacking(capabilities: Capabilities) -> str | None:
+    """Why products should not be made in float16 arithmetic: a feature, or that it is no faster. None:
+    nothing."""
+    missing = next((name for name in FEATURES if not capabilities.features.get(name)), None)
+    if missing:
+        return f"{missing} is false"
+    known = profile(capabilities)
+    return None if known.float16_k else f"float16 arithmetic is no faster than float32 ({known.names[-1]})"
+
+
+def test(device: Device) -> str | None:
+    """What is wrong with sums of 16 products; None where nothing is. Whole numbers must be right, others
+    within a roundoff of each product and sum."""
+    rng = np.random.default_rng(2028)
+    for whole in (True, False):
+        x, w = (_numbers(rng, (size, K), whole) for size in (ROWS, COLUMNS))
+        got = _products(device, x, w)
+        x64, w64 = x.astype(np.float64), w.astype(np.float64)
+        want, size = x64 @ w64.T, np.abs(x64) @ np.abs(w64).T
+        bound = 0.0 if whole else ((1 + ROUNDOFF) ** (K + 1) - 1) * size + 2 * K * NORMAL
+        wrong = ~(np.abs(got - want) <= bound)
+        if wrong.any():
+            m, n = (int(i) for i in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+            first = f"row {m}, column {n} gave {got[m, n]!r}, must be {want[m, n]!r}"
+            return f"{int(wrong.sum())} of {wrong.size} sums of {K} products are wrong; {first}"
+    return None
+
+
+def _numbers(rng: np.random.Generator, shape: tuple[int, int], whole: bool) -> npt.NDArray[np.float16]:
+    if whole:
+        return rng.integers(-8, 9, shape).astype(np.float16)
+    return (rng.normal(size=shape) * 2.0 ** rng.integers(-6, 6, shape)).astype(np.float16)
+
+
+def _products(
+    device: Device, x: npt.NDArray[np.float16], w: npt.NDArray[np.float16]
+) -> npt.NDArray[np.float64]:
+    """x @ w.T as the shader makes it."""
+    known, (rows, columns) = profile(device.capabilities), (len(x), len(w))
+    runs = np.ascontiguousarray(x.reshape(rows, K // 8, 8).swapaxes(0, 1))
+    affine = np.zeros((columns // 4, 3, 4), np.float32)
+    affine[:, 0] = 1
+    given = [runs.view(np.int32), np.ascontiguousarray(w.T).view(np.int32), affine]
+    push: dict[str, Any] = dict.fromkeys(
+        (
+            "lines",
+            "oh",
+            "groups",
+            "plane",
+            "h",
+            "kh",
+            "kw",
+            "stride_h",
+            "stride_w",
+            "dilation_h",
+            "dilation_w",
+        ),
+        1,
+    )
+    push |= {"ow": rows, "x_plane": rows, "w": rows, "n4": columns // 4, "k4": K // 4, "channels": columns}
+    push |= {"pad_t": 0, "pad_l": 0, "unit": 1.0, "y_low": -np.inf, "y_high": np.inf}
+    constants = {"LOCAL_X": 4, "LOCAL_Y": 2, "AT_ONCE": known.float16_k == K}
+    program = device.program(catalog().find("gemm_f16__tiled", y="float32"), constants)
+    tensors = [Tensor.from_numpy(v.reshape(-1), device) for v in given]
+    out = Tensor(device, (rows, columns), "float32")
+    with device.operation() as recording:
+        recording.dispatch(program, [t.buffer for t in (*tensors, out)], push)
+    return out.numpy().astype(np.float64)
