@@ -1,10 +1,10 @@
 """Installs the arm64 wheel beside the arm64 Debian of tests/mobile and runs it there, under qemu-user:
 ``python -m tests.wheels.arm64 FOLDER`` (make test-arm64).
 
-The demo's networks, `vkq doctor` and 100 cases of `vkq check` run on that tree's lavapipe: another
-processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal; the networks' results are
-compared with ONNX Runtime's on this machine (arm64's does not start under qemu-user 7.2). Nothing is emulated
-but the processor, and nothing needs binfmt or root.
+The demo's networks, `vkq doctor`, 100 cases of `vkq check` and the C++ example with libvkq run on that
+tree's lavapipe: another processor, vectors of 128 bits, and subgroups of 4 lanes. Everything must be equal;
+the networks' results are compared with ONNX Runtime's on this machine (arm64's does not start under qemu-user
+7.2). Nothing is emulated but the processor, and nothing needs binfmt or root.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from tests.onnx.networks import onnxruntime_results
 
-from .build import ROOT
+from .build import ROOT, WORK, compilers
 
 PYTHON = "3.11"  # of the tree, Debian's
 PLATFORMS = [f"{tag}_aarch64" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
@@ -61,20 +61,34 @@ class Tree:
         )  # fmt: skip
 
     def _qemu(self) -> list[str]:
-        return ["qemu-aarch64-static", "-L", str(self.root), str(self.root / "usr/bin" / f"python{PYTHON}")]
+        return [*self.qemu, str(self.root / "usr/bin" / f"python{PYTHON}")]
 
-    def run(self, code: str, *arguments: str) -> str:
-        """What Python said in the tree; it must end well."""
-        environment = {
+    @property
+    def qemu(self) -> list[str]:
+        """What runs a program of the tree's."""
+        return ["qemu-aarch64-static", "-L", str(self.root)]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """That of its programs."""
+        return {
             "PATH": os.environ["PATH"],
             "HOME": str(self.root.parent),
             "VK_DRIVER_FILES": "/usr/share/vulkan/icd.d/lvp_icd.json",
             "VKQ_CACHE_DIR": str(self.root.parent / "arm64-cache"),
             "PYTHONPATH": os.pathsep.join(str(self.root / name) for name in ("wheel", "demo", "site")),
         }
+
+    def run(self, code: str, *arguments: str) -> str:
+        """What Python said in the tree; it must end well."""
         command = [*self._qemu(), "-c", code, str(self.python), *arguments]
         done = subprocess.run(
-            command, env=environment, cwd=self.root.parent, stdout=subprocess.PIPE, text=True, check=False
+            command,
+            env=self.environment,
+            cwd=self.root.parent,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=False,
         )
         if done.returncode:
             sys.exit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stdout}")
@@ -103,10 +117,39 @@ def networks(tree: Tree) -> dict[str, str]:
     return found
 
 
+def application(tree: Tree) -> str:
+    """How many bytes of a photograph that the C++ example filtered are ONNX Runtime's."""
+    folder, model = tree.root.parent / "arm64-application", ROOT / "examples/models/denoise.onnx"
+    folder.mkdir(exist_ok=True)
+    compilers()
+    compiler = [str(WORK / "bin/aarch64-c++"), "-std=c++17", "-O2"]
+    sources = [*(ROOT / "vkq/player/native").glob("*.cpp"), ROOT / "examples/c/denoise.cpp"]
+    headers = ["-isystem", str(WORK / "include"), "-I", str(ROOT / "vkq/player/native")]
+    program, file = folder / "denoise", folder / "denoise.vkq"
+    subprocess.run(
+        [*compiler, *headers, *map(str, sources), "-o", str(program), "-ldl", "-pthread"], check=True
+    )
+    shape = (1, 3, 33, 50)
+    export = [sys.executable, "-m", "vkq", "export", str(model), "-o", str(file), "--for", "portable"]
+    subprocess.run([*export, "--shape", "x=" + "x".join(map(str, shape))], check=True)
+    pixels = np.random.default_rng(5).integers(0, 256, (*shape[2:], 3), np.uint8)
+    got = subprocess.run(
+        [*tree.qemu, str(program), str(file)], input=b"P6\n50 33\n255\n" + pixels.tobytes(),
+        stdout=subprocess.PIPE, check=True, env=tree.environment,
+    ).stdout  # fmt: skip
+    x = (pixels.transpose(2, 0, 1)[None] / np.float32(255)).astype(np.float32)
+    (y,) = onnxruntime_results(model.read_bytes(), {"x": x})
+    want = np.floor(255 * y[0].clip(0, 1) + np.float32(0.5)).astype(np.uint8).transpose(1, 2, 0)
+    found = np.frombuffer(got[-want.size :], np.uint8)
+    if not np.array_equal(found, want.ravel()):
+        sys.exit(f"denoise.cpp: {int((found != want.ravel()).sum())} of {want.size} bytes differ")
+    return f"{want.size} of {want.size} equal"
+
+
 def measured(tree: Tree, count: int) -> dict[str, Any]:
     """The networks' results, the check's and doctor's report."""
-    result: dict[str, Any] = {"networks": networks(tree)}
-    print(result["networks"], flush=True)
+    result: dict[str, Any] = {"application": application(tree), "networks": networks(tree)}
+    print(result["application"], result["networks"], flush=True)
     result["check"] = json.loads(tree.run(COMMAND, "check", "--count", str(count), "--seed", "1", "--json"))
     print(result["check"]["summary"], flush=True)
     result["doctor"] = json.loads(tree.run(COMMAND, "doctor", "--json"))

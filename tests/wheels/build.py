@@ -95,7 +95,7 @@ def compilers() -> None:
     """Programs under the names that CMake takes, and the headers in a folder of their own: /usr/include
     would bring this machine's C library along."""
     zig = Path(ziglang.__file__).parent / "zig"
-    (WORK / "bin").mkdir(exist_ok=True)
+    (WORK / "bin").mkdir(parents=True, exist_ok=True)
     commands = {name: name for name in ("ar", "ranlib")}
     for processor in PROCESSORS:
         commands |= {f"{processor}-{c}": f"{c} -target {processor}-linux-gnu.{GLIBC}" for c in ("cc", "c++")}
