@@ -1,5 +1,6 @@
 """What ONNX Runtime is given of a model: nodes as the model has them, with names that it takes."""
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -9,6 +10,7 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from vkq.graph.device.rows import ROWS
 from vkq.onnx.fallback import FallbackWarning
 
 from .networks import onnxruntime_results
@@ -133,3 +135,99 @@ def test_guards_of_attention(any_device: vkq.Device, between: str) -> None:
     np.testing.assert_array_equal(session.run(None, {"x": x})[0], onnxruntime_results(data, {"x": x})[0])
     (made,) = session._executables.kept.values()
     assert {node.op for node in made.graph.nodes} <= {"softmax", "Identity"}
+
+
+def elsewhere(session: vkq.onnx.InferenceSession) -> dict[str, str]:
+    """The operators that run on the CPU, each with its reason."""
+    rows = session.explain().rows
+    assert any(row.where == "device" for row in rows), rows
+    return {row.operator: row.why for row in rows if row.where == "CPU"}
+
+
+def between_bytes(op: str, **attributes: Any) -> list[Any]:
+    """An operator and a Relu, each between DequantizeLinear and QuantizeLinear."""
+    nodes = [helper.make_node("QuantizeLinear", ["x", "qs", "qz"], ["a"])]
+    for i, (kind, more) in enumerate(((op, attributes), ("Relu", {}))):
+        nodes += [
+            helper.make_node("DequantizeLinear", ["ab"[i], "qs", "qz"], [f"f{i}"]),
+            helper.make_node(kind, [f"f{i}"], [f"g{i}"], name=kind.lower(), **more),
+            helper.make_node("QuantizeLinear", [f"g{i}", "qs", "qz"], ["by"[i]]),
+        ]
+    return nodes
+
+
+@pytest.mark.parametrize("when", ["checked", "planned"])
+def test_what_a_device_refuses_runs_alone(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """An operator of vkq that ONNX has no word for is the model's again, with its neighbours on the device;
+    also where planning alone finds that the device cannot run it."""
+
+    def refused(*given: Any) -> Any:
+        if when == "planned":
+            raise vkq.ArgumentError("too long for this device")
+        return "too long for this device"
+
+    changed = {"record" if when == "planned" else "check": refused}
+    monkeypatch.setitem(ROWS, "softmax", dataclasses.replace(ROWS["softmax"], **changed))
+    x = np.random.default_rng(3).standard_normal((3, 7)).astype(np.float32)
+    data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 0.03, 5, "int8"), "int8")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with pytest.warns(FallbackWarning, match="1 of"):
+        (got,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(got, onnxruntime_results(data, {"x": x})[0])
+    assert elsewhere(session) == {"Softmax": "too long for this device"}
+    with pytest.raises(vkq.UnsupportedModelError, match="'softmax': too long for this device"):
+        vkq.onnx.InferenceSession(data, any_device).run(None, {"x": x})
+
+
+def test_loops_that_are_too_long_run_alone(device: vkq.Device) -> None:
+    """A softmax of 400,000 numbers, whose rounds a driver may end: the same bytes wherever it runs."""
+    x = np.random.default_rng(4).standard_normal((1, 400_000)).astype(np.float32)
+    x *= np.float32(5e-6)
+    data = model(between_bytes("Softmax", axis=-1), {"x": x}, q("q", 1e-7, 100, "int8"), "int8")
+    session = vkq.onnx.InferenceSession(data, device, fallback="onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        (got,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(got, onnxruntime_results(data, {"x": x})[0])
+    told = elsewhere(session)
+    assert told == {} if device.loop_limit is None else "rounds" in told["Softmax"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize("rank", [3, 4], ids=["lines", "images"])
+def test_a_form_of_resize_leaves_the_others_on_the_device(
+    any_device: vkq.Device, rank: int, dtype: str
+) -> None:
+    """Also of lines (N, C, L), which are images elsewhere."""
+    x = bytes_of((1, 2, 3, 5)[-rank:], "uint8").astype(dtype)
+    symmetric = {"mode": "linear", "coordinate_transformation_mode": "half_pixel_symmetric"}
+    nodes = [
+        helper.make_node("Concat", ["x", "x"], ["a"], axis=0),
+        helper.make_node("Resize", ["a", "", "scales"], ["y"], **symmetric),
+    ]
+    constants = {"scales": np.array([*[1] * (rank - 1), 2], np.float32)}
+    data = model(nodes, {"x": x}, constants, dtype, 19)
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        (got,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(got, onnxruntime_results(data, {"x": x})[0], atol=1e-4)
+    told = elsewhere(session)
+    assert told == {} if dtype == "float32" else "half_pixel_symmetric" in told["Resize"]
+
+
+def test_a_bias_of_int32_that_is_computed(any_device: vkq.Device) -> None:
+    """Its numbers are no 8-bit numbers, although their zero point is left out."""
+    x, bias = bytes_of((1, 3, 4, 5), "uint8"), np.array([700, -900], np.int32)
+    constants = q("x", 0.02, 100, "uint8") | q("w", 0.03, 90, "uint8") | q("y", 0.1, 120, "uint8")
+    constants["w"] = bytes_of((2, 3, 3, 3), "uint8")
+    given = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "bias"]
+    feed = {"x": x, "bias": bias}
+    data = model([helper.make_node("QLinearConv", given, ["y"])], feed, constants, "uint8")
+    session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        (got,) = session.run(None, feed)
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])

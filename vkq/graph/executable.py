@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import UnsupportedModelError
+from ..errors import AccumulatorOverflowError, ArgumentError, DTypeError, UnsupportedModelError
 from ..layout.extent import Spec
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
@@ -34,6 +34,15 @@ from .stream import Lane, results_of
 
 NAMED = 3  # nodes that are refused for the same reason, beside the first
 PACKING_THREADS = 4  # of weights: between copies they share the interpreter
+
+
+class RefusedNode(UnsupportedModelError):
+    """A node that a device cannot run, which planning alone finds: its loops would be too long, its sums too
+    large."""
+
+    def __init__(self, node: Node, why: str):
+        super().__init__(f"{node}: {why}", [f"{node}: {why}"])
+        self.node, self.why = node, why
 
 
 def refusals(graph: Graph) -> list[tuple[Node, str]]:
@@ -95,7 +104,10 @@ class Executable:
         context = Context(self.graph, builder, layers, values)
         for node in self.graph.nodes:
             first = builder.dispatches
-            context.made(node, ROWS[node.op].record(context, node))
+            try:
+                context.made(node, ROWS[node.op].record(context, node))
+            except (ArgumentError, DTypeError, AccumulatorOverflowError) as error:
+                raise RefusedNode(node, str(error)) from error
             self.steps.append((node, first, builder.dispatches))
         return values
 

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from ..graph.executable import Executable, refusals
+from ..graph.executable import Executable, RefusedNode, refusals
 from ..graph.graph import Array, Graph, Node, Spec
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
-from .part import CpuPart, opset_of
+from .foreign import unknown
+from .part import CpuPart, domain_of, in_words, opset_of
+from .reader import Model
 
 
 class FallbackWarning(UserWarning):
@@ -118,6 +120,21 @@ def _callers() -> int:
     while frame.f_back and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "vkq":
         level, frame = level + 1, frame.f_back
     return level
+
+
+def left_alone(model: Model, refused: RefusedNode) -> Model:
+    """The model with what became of a refused node as ONNX has it, for ONNX Runtime. Raises *refused* where
+    the node stands for no operator of ONNX."""
+
+    def alone(node: Node) -> Node:
+        if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
+            return node
+        return unknown(node, domain_of(node), None, refused.why)
+
+    nodes = tuple(map(alone, model.nodes))
+    if nodes == model.nodes:
+        raise refused
+    return dataclasses.replace(model, nodes=nodes)
 
 
 def partitions(graph: Graph, refused: Mapping[int, int]) -> list[tuple[int, Graph]]:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError
+from ..graph.device.rows import refusal
+from ..graph.executable import RefusedNode
 from ..graph.graph import Array, Graph, Node
 from .alone import OPSET, in_onnx, node_proto
 from .cpu import cpu_session
@@ -124,6 +126,16 @@ MICROSOFTS = ("QuickGelu", "MatMulNBits")  # of the graph's operators, those of 
 LOGIC = ("And", "Or", "Xor", "Not")
 
 
+def domain_of(node: Node) -> str:
+    """Where ONNX has an operator of the graph."""
+    return MICROSOFT if node.op in MICROSOFTS else ""
+
+
+def in_words(node: Node) -> bool:
+    """Whether ONNX has a node of the graph as it is."""
+    return node.op in MICROSOFTS or bool(_since(node.op))
+
+
 def _taken(part: Graph, node: Node) -> dict[str, str]:
     """The types in which ONNX takes inputs that the graph has in another one."""
     if node.op == "foreign":
@@ -156,7 +168,7 @@ def _nodes(node: Node, part: Graph, opset: int) -> list[Any]:
     if node.op == "foreign":
         made = node_proto(plain)
     else:
-        made = spelled(plain) if node.op in SPELLED else [_proto_of(plain, opset)]
+        made = spelled(plain) if node.op in SPELLED else [_proto_of(plain, part, opset)]
     before = [_cast(x, inputs[x], to) for x, to in taken.items()]
     return [*before, *made, *(_cast(outputs[x], x, to) for x, to in given.items())]
 
@@ -167,15 +179,13 @@ def _cast(x: str, y: str, to: str) -> Any:
     return helper.make_node("Cast", [x], [y], to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
 
 
-def _proto_of(node: Node, opset: int) -> Any:
+def _proto_of(node: Node, part: Graph, opset: int) -> Any:
     from onnx import defs, helper
 
-    op, domain, attributes = node.op, "", node.attributes
-    if op.islower():  # the whole model runs in ONNX Runtime then
-        raise ModelError(f"{node}: the device refuses it, and ONNX has no operator for it alone")
-    if op in MICROSOFTS:
-        domain = MICROSOFT
-    else:
+    op, domain, attributes = node.op, domain_of(node), node.attributes
+    if op.islower():  # ONNX has no operator for it alone: the model's node is left as it is
+        raise RefusedNode(node, str(refusal(part, node)))
+    if not domain:
         known = defs.get_schema(op, opset, domain).attributes
         attributes = {key: value for key, value in attributes.items() if key in known}
     given = in_onnx(attributes)

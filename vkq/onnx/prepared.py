@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ModelError, UnsupportedModelError
-from ..graph.executable import Executable, listed, refusals
+from ..graph.executable import Executable, RefusedNode, listed, refusals
 from ..graph.graph import Array, Graph, Node
 from ..graph.passes import lower
 from ..graph.passes.constants import Rest
@@ -18,7 +18,7 @@ from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
-from .fallback import Mixed, warn
+from .fallback import Mixed, left_alone, warn
 from .feed import held
 from .part import CpuPart, opset_of
 from .reader import Model, fixed
@@ -84,8 +84,7 @@ class Executables:
         """The least recently used shapes, where all take more than their share of memory."""
         newest = next(reversed(self.kept.values()))
         weights = {id(x) for x in _memory(newest)[1]}  # and whatever else it needs anyway
-        known, total = set(weights), 0
-        sizes = []
+        known, total, sizes = set(weights), 0, list[int]()
         for one in reversed(self.kept.values()):
             own, residents = _memory(one)
             new = {id(x): x.bytes for x in residents if id(x) not in known}
@@ -104,25 +103,30 @@ class Executables:
 
     def _made(self, arrays: Mapping[str, Array], lowered: Graph | None) -> Prepared | None:
         """None where inputs that were none before have to count as constants."""
-        given = {name: array for name, array in arrays.items() if name in self.constant}
+        model = as_constants(self.model, {x: v for x, v in arrays.items() if x in self.constant})
         try:
-            if lowered is not None:
-                return self.one(lowered)
-            model = as_constants(self.model, given)
-            shapes = {name: array.shape for name, array in arrays.items()}
-            graph, rest = known(model, shapes, True)
-            more = rest.needed & {argument.name for argument in model.inputs}
-            if not more and not self._fallback and (refusals(graph) or rest.found):
-                more = {argument.name for argument in model.inputs if argument.dtype in MAY_BE_CONSTANT}
-            if more:
-                self.constant |= more
-                return None
-            refuse(model, graph, rest, self._fallback)
-            return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
+            while True:
+                try:
+                    return self._planned(model, arrays) if lowered is None else self.one(lowered)
+                except RefusedNode as error:  # one node more in ONNX Runtime
+                    if not self._fallback:
+                        raise
+                    model, lowered = left_alone(model, error), None
         except ModelError as error:
             if self.whole is None:
                 raise
             return self.whole(error)
+
+    def _planned(self, model: Model, arrays: Mapping[str, Array]) -> Prepared | None:
+        graph, rest = known(model, {name: array.shape for name, array in arrays.items()}, True)
+        more = rest.needed & {argument.name for argument in model.inputs}
+        if not more and not self._fallback and (refusals(graph) or rest.found):
+            more = {argument.name for argument in model.inputs if argument.dtype in MAY_BE_CONSTANT}
+        if more:
+            self.constant |= more
+            return None
+        refuse(model, graph, rest, self._fallback)
+        return Staged(self, model, graph, rest) if rest.nodes else self.one(graph)
 
     def one(self, graph: Graph) -> Executable | Mixed:
         """A graph whose shapes are all known."""

@@ -88,11 +88,17 @@ def _visit(sweep: Sweep, node: Node, otherwise: Otherwise | None) -> bool:
     if node.op == "CastLike":
         to = sweep.specs[node.inputs[1]].dtype
         node = Node("Cast", node.inputs[:1], node.outputs, {"to": to}, node.source)
-    if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
-        return True
+    refused: UnsupportedForm | None = None
+    try:
+        if node.op != "DequantizeLinear" and (_fold(sweep, node) or as_image(sweep, node)):
+            return True
+    except UnsupportedForm as error:  # as an image: others may say the line
+        refused = error
     if _in_others(sweep, node, otherwise):
         return True
     try:
+        if refused:
+            raise refused
         sweep.keep(node)
     except UnsupportedForm as error:
         if otherwise is None:

@@ -86,7 +86,9 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
         sweep.emit("quantize", node.inputs[:1], node.outputs[0], node.source, y=q)
         return True
-    if node.op == "DequantizeLinear" and node.inputs[0] not in sweep.constants:
+    if node.op == "DequantizeLinear" and sweep.specs[node.inputs[0]].dtype == q.dtype:
+        if node.inputs[0] in sweep.constants:
+            return False
         sweep.emit("dequantize", node.inputs[:1], node.outputs[0], node.source, x=q)
         return True
     return False
