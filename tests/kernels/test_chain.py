@@ -162,9 +162,9 @@ def test_empty(any_device: vkq.Device) -> None:
 
 
 def test_axes_are_joined() -> None:
-    assert collapsed((2, 3, 4), [(2, 3, 4), (4,)]) == ((6, 4), [(4, 1), (0, 1)])
-    assert collapsed((2, 3, 4), [(2, 3, 4), ()]) == ((24,), [(1,), (0,)])
-    assert collapsed((1, 1), [(1, 1), (1,)]) == ((1,), [(0,), (0,)])
+    assert collapsed((2, 3, 4), ((2, 3, 4), (4,))) == ((6, 4), ((4, 1), (0, 1)))
+    assert collapsed((2, 3, 4), ((2, 3, 4), ())) == ((24,), ((1,), (0,)))
+    assert collapsed((1, 1), ((1, 1), (1,))) == ((1,), ((0,), (0,)))
     assert fits([(2, 3), (3,), ()], (2, 3))
     odd = [(1, 2) * 5, (2, 1) * 5, (2, 2) * 5]
     assert not fits(odd, (2,) * 10)

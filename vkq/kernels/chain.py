@@ -101,7 +101,7 @@ def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[i
     results = [b.new(Spec(shape, dtype)) for dtype in stored]
     size = math.prod(shape)
     if size:
-        sizes, strides = collapsed(shape, [value.spec.shape for value in inputs])
+        sizes, strides = collapsed(tuple(shape), tuple(value.spec.shape for value in inputs))
         whole = _contiguous(sizes)
         ways = tuple(
             "one" if value.spec.size == 1 else "own" if own == whole else "strided"
@@ -132,9 +132,10 @@ def _contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(math.prod(sizes[i + 1 :]) for i in range(len(sizes)))
 
 
+@functools.lru_cache(4096)
 def collapsed(
-    shape: Sequence[int], operands: Sequence[Sequence[int]]
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    shape: tuple[int, ...], operands: tuple[tuple[int, ...], ...]
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
     """The axes of a result, neighbours joined where every operand allows it, and each operand's strides."""
     rank = len(shape)
     all_strides = []
@@ -152,12 +153,12 @@ def collapsed(
         else:
             axes.append((d, here))
     axes = axes or [(1, [0] * len(operands))]
-    return tuple(d for d, _ in axes), [tuple(s[k] for _, s in axes) for k in range(len(operands))]
+    return tuple(d for d, _ in axes), tuple(tuple(s[k] for _, s in axes) for k in range(len(operands)))
 
 
 def fits(shapes: Sequence[Sequence[int]], shape: Sequence[int]) -> bool:
     """Whether the push constants of one kernel can hold how inputs broadcast."""
-    sizes, strides = collapsed(shape, shapes)
+    sizes, strides = collapsed(tuple(shape), tuple(map(tuple, shapes)))
     return 4 * (2 + len(sizes) + len(sizes) * len(strides)) <= MAX_BYTES
 
 

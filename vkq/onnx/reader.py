@@ -4,6 +4,7 @@ read."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
@@ -54,8 +55,13 @@ class Model:
         """The same of what can be planned before numbers are there, and the rest."""
         return fold_known(self._graph(shapes), _otherwise)
 
+    @functools.cached_property
+    def _specs(self) -> dict[str, Spec]:
+        """Of the constants."""
+        return {name: Spec.of(array) for name, array in self.constants.items()}
+
     def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
-        specs = {name: Spec.of(array) for name, array in self.constants.items()}
+        specs = dict(self._specs)
         for argument in self.inputs:
             specs[argument.name] = Spec(argument.dtype, tuple(int(d) for d in shapes[argument.name]))
         inputs, outputs = ([a.name for a in arguments] for arguments in (self.inputs, self.outputs))

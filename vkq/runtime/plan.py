@@ -83,7 +83,7 @@ def step_of(
                 f"{variant.name}: buffer {binding.name} has {used} {unit}, above this device's "
                 f"{limit} of {most}; use a smaller batch or split the tensor"
             )
-    total = variant.workgroups(push, program.constants)
+    total = program.workgroups(push)
     return Step(
         numbers,
         tuple(

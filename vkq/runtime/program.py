@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -38,7 +39,15 @@ class Program:
 
     def rounds(self, push: Mapping[str, int | float]) -> int:
         """Those of an invocation's loops in a dispatch with these push constants (`Variant.iterations`)."""
-        return self.variant.iterations(push, self.constants)
+        return self.variant.iterations_of(push, self._integers)
+
+    def workgroups(self, push: Mapping[str, int | float]) -> int:
+        """Those of a dispatch with these push constants."""
+        return self.variant.workgroups_of(push, self._integers)
+
+    @functools.cached_property
+    def _integers(self) -> dict[str, int]:
+        return self.variant.integers(self.constants)
 
     def if_not_made(self, then: Callable[[], Any]) -> None:
         """Calls *then* when it turns out that the pipeline could not be made."""

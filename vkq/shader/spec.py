@@ -156,7 +156,7 @@ class Variant:
 
     def local_size(self, specialization: Mapping[str, Value] = _NOTHING) -> tuple[int, int, int]:
         """The workgroup size (x, y, z) in invocations."""
-        values = self._integers(specialization)
+        values = self.integers(specialization)
         x, y, z = (expression.evaluate(values) for expression in self.local_size_text)
         if min(x, y, z) < 1:
             raise ArgumentError(f"{self.name}: the local size is ({x}, {y}, {z}); each must be at least 1.")
@@ -164,15 +164,19 @@ class Variant:
 
     def shared_bytes(self, specialization: Mapping[str, Value] = _NOTHING) -> int:
         """The shared memory of one workgroup in bytes."""
-        return self.shared_bytes_text.evaluate(self._integers(specialization))
+        return self.shared_bytes_text.evaluate(self.integers(specialization))
 
     def workgroups(
         self, push: Mapping[str, int | float], specialization: Mapping[str, Value] = _NOTHING
     ) -> int:
         """The number of workgroups of a dispatch with these push constants (more than needed may be
         given)."""
+        return self.workgroups_of(push, self.integers(specialization))
+
+    def workgroups_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
+        """The same where `integers` of the constants are there already."""
         needed = {name: int(push[name]) for name in self.workgroups_text.names if name in push}
-        count = self.workgroups_text.evaluate({**self._integers(specialization), **needed})
+        count = self.workgroups_text.evaluate({**integers, **needed})
         if count < 0:
             raise ArgumentError(
                 f"{self.name}: '{self.workgroups_text.text}' is {count} with {needed}; it must be >= 0."
@@ -184,8 +188,12 @@ class Variant:
     ) -> int:
         """At most so many times one invocation of a dispatch with these push constants comes to the condition
         of a loop, all of its loops together (a loop of n rounds counts n + 1)."""
+        return self.iterations_of(push, self.integers(specialization))
+
+    def iterations_of(self, push: Mapping[str, int | float], integers: Mapping[str, int]) -> int:
+        """The same where `integers` of the constants are there already."""
         needed = {name: int(push[name]) for name in self.iterations_text.names if name in push}
-        return self.iterations_text.evaluate({**self._integers(specialization), **needed})
+        return self.iterations_text.evaluate({**integers, **needed})
 
     def pack_push(self, **values: int | float) -> bytes:
         """The push constant block: 4 bytes each, little endian, in the order of the YAML.
@@ -225,7 +233,7 @@ class Variant:
                 reasons.append(f"{name} is {have}, needs {need}")
         return reasons
 
-    def _integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
+    def integers(self, specialization: Mapping[str, Value]) -> dict[str, int]:
         """The names that an expression may use, less the push constants."""
         constants = self.constants(specialization)
         return {

@@ -7,9 +7,11 @@ QuantizeLinear and DequantizeLinear with one constant scale become quantize and 
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 
-from ...numerics.qparams import QParams, are_scales
+from ...numerics.qparams import QDType, QParams, are_scales
 from ..graph import Graph, Node
 from ..operators.movement import parts
 from ..operators.operator import Inputs, axis_of
@@ -82,7 +84,7 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
         return False
     if not are_scales(scale):  # ONNX takes any number
         return False
-    q = QParams.of(scale, zero)
+    q = _parameters(float(scale), int(zero), zero.dtype.name)
     if node.op == "QuantizeLinear" and sweep.specs[node.inputs[0]].dtype == "float32":
         sweep.emit("quantize", node.inputs[:1], node.outputs[0], node.source, y=q)
         return True
@@ -92,6 +94,12 @@ def _quantization(sweep: Sweep, node: Node) -> bool:
         sweep.emit("dequantize", node.inputs[:1], node.outputs[0], node.source, x=q)
         return True
     return False
+
+
+@functools.lru_cache(4096)
+def _parameters(scale: float, zero: int, dtype: QDType) -> QParams:
+    """One for all sizes of a model."""
+    return QParams(scale, zero, dtype)
 
 
 def _split(sweep: Sweep, node: Node) -> bool:

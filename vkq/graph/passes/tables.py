@@ -15,7 +15,8 @@ import numpy as np
 
 from ...errors import ModelError
 from ..graph import Array, Graph, Node
-from ..operators.table import TABLE, compute
+from ..operators.table import TABLE
+from .cones import evaluated
 from .sweep import Sweep, swept
 
 BYTES = ("int8", "uint8")
@@ -79,9 +80,8 @@ class Tables:
         axis = _channel_axis(sweep, cone, len(spec.shape))
         if sweep.specs[name].shape != spec.shape or axis is None:
             return False
-        table = _evaluate(
-            sweep, cone, name, {root: _all_numbers(spec.dtype, len(spec.shape), axis, spec.shape)}
-        )
+        numbers = _all_numbers(spec.dtype, len(spec.shape), axis, spec.shape)
+        table = evaluated(cone, name, {root: numbers}, sweep.constants)
         if axis >= 0:
             count, other = spec.shape[axis], 0 if axis else 1
             whole = np.broadcast_to(table, _with(len(spec.shape), {axis: count, other: 256}))
@@ -112,7 +112,7 @@ class Tables:
             return False
         numbers = _all_numbers(specs[0].dtype, 1, -1, ())
         try:
-            table = _evaluate(sweep, cone, name, {a: numbers[:, None], b: numbers[None, :]})
+            table = evaluated(cone, name, {a: numbers[:, None], b: numbers[None, :]}, sweep.constants)
         except ModelError:  # no function of pairs of numbers: a bound, a zero point that is computed
             return False
         sweep.nodes.pop()
@@ -184,14 +184,3 @@ def _all_numbers(dtype: str, rank: int, axis: int, shape: tuple[int, ...]) -> Ar
     other = 0 if axis else 1
     along = numbers.reshape(_with(rank, {other: 256}))
     return np.broadcast_to(along, _with(rank, {axis: shape[axis], other: 256}))
-
-
-def _evaluate(sweep: Sweep, cone: list[Node], name: str, given: dict[str, Array]) -> Array:
-    values = dict(given)
-    for node in cone:
-        arrays = [None if not v else values[v] if v in values else sweep.constants[v] for v in node.inputs]
-        # one number for all would otherwise add axes to a row of numbers
-        arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
-                  for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
-        values.update(zip(node.outputs, compute(node, arrays), strict=True))
-    return values[name]

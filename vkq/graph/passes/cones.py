@@ -1,0 +1,78 @@
+"""What connected element-wise nodes compute of all numbers of a type. Results are kept: a model asks for the
+same ones for other sizes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+
+import numpy as np
+
+from ...numerics.qparams import QParams
+from ..graph import Array, Node
+from ..operators.table import compute
+
+MOST_BYTES, MOST_KEPT = 1 << 16, 256  # of a result and of each constant; results
+PLAIN = (bool, int, float, str, type(None), QParams)
+_kept: dict[Hashable, Array] = {}
+
+
+def evaluated(
+    cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
+) -> Array:
+    """The value *name* of nodes in order, which read *given* values and constants; it may not be written."""
+    key = _key(cone, name, given, constants)
+    found = None if key is None else _kept.get(key)
+    if found is None:
+        found = _computed(cone, name, given, constants)
+        if key is not None and found.nbytes <= MOST_BYTES:
+            found.setflags(write=False)
+            _kept[key] = found
+            while len(_kept) > MOST_KEPT:
+                _kept.pop(next(iter(_kept), None), None)
+    return found
+
+
+def _computed(
+    cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
+) -> Array:
+    values = dict(given)
+    for node in cone:
+        arrays = [None if not v else values[v] if v in values else constants[v] for v in node.inputs]
+        # one number for all would otherwise add axes to a row of numbers
+        arrays = [a.reshape(()) if a is not None and a.size == 1 and v not in values else a
+                  for a, v in zip(arrays, node.inputs, strict=True)]  # fmt: skip
+        values.update(zip(node.outputs, compute(node, arrays), strict=True))
+    return values[name]
+
+
+def _key(
+    cone: Sequence[Node], name: str, given: Mapping[str, Array], constants: Mapping[str, Array]
+) -> Hashable | None:
+    """What decides the result, whatever values are called; None where it is not plain, or large."""
+    known: dict[str, Hashable] = {
+        root: (i, array.dtype.str, array.shape, array.strides)
+        for i, (root, array) in enumerate(given.items())
+    }
+    steps: list[Hashable] = []
+    for node in cone:
+        for constant in node.inputs:
+            if constant and constant not in known:
+                array = constants[constant]
+                if array.nbytes > MOST_BYTES:
+                    return None
+                known[constant] = array.dtype.str, array.shape, array.tobytes()
+        attributes = [_plain(value) for value in node.attributes.values()]
+        if None in attributes:
+            return None
+        read = tuple(known[v] if v else "" for v in node.inputs)
+        steps.append((node.op, tuple(node.attributes), tuple(attributes), read))
+        known.update((v, ("step", len(steps), i)) for i, v in enumerate(node.outputs))
+    return tuple(steps), known[name]
+
+
+def _plain(value: object) -> Hashable | None:
+    """An attribute; numbers that are equal and not the same (0.0, -0.0, 0, False) stay apart."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype.str, value.shape, value.tobytes()) if value.nbytes <= MOST_BYTES else None
+    plain = all(isinstance(v, PLAIN) for v in (value if isinstance(value, tuple) else (value,)))
+    return repr(value) if plain else None
