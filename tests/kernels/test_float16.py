@@ -83,7 +83,7 @@ def arithmetic(
     device = strict_device
     if any(not device.capabilities.features[name] for name in float16.FEATURES):
         provide(device, monkeypatch)
-    monkeypatch.setattr("vkq.schemes.q8csw.half_refusal", lambda device: "it has no matrix units here")
+    monkeypatch.setattr("vkq.schemes.q8csw.half_refusal", lambda *_: "it has no matrix units here")
     with preferred({"float16_k": request.param}):
         yield device
 
@@ -133,13 +133,14 @@ def same_steps(rows: npt.NDArray[np.float16], w: npt.NDArray[np.float16]) -> npt
     return sums
 
 
-def oracle(data: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """The results, with a scale of 0.5 and no bias."""
+def oracle(data: Any, x: npt.NDArray[np.float32], scale: float = 0) -> npt.NDArray[np.float32]:
+    """The results, with a scale of 0.5 and no bias; or of float weights, with a *scale* of 1."""
     points = 0 if data.w_zero_point is None else data.w_zero_point.reshape(-1, *(1,) * (data.w.ndim - 1))
-    w = ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
+    w = data.w.astype(np.float16) if scale else ((data.w.astype(np.int32) - points) * UNIT).astype(np.float16)
+    factor = np.float32(scale or 0.5 / UNIT)
     halves, p = x.astype(np.float16), data.problem
     if data.w.ndim == 2:
-        return same_steps(halves[:, None], w[:, None]) * np.float32(0.5 / UNIT)
+        return same_steps(halves[:, None], w[:, None]) * factor
     top, left, bottom, right = p.padding
     padded = np.pad(halves, ((0, 0), (0, 0), (top, bottom), (left, right)))
     y, ic, oc = np.empty(p.y_shape, np.float32), p.ic // p.groups, p.oc // p.groups
@@ -153,7 +154,7 @@ def oracle(data: Any, x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         rows = np.stack(taps, 1).transpose(0, 3, 4, 1, 2).reshape(-1, len(taps), ic)
         weights = w[group * oc : (group + 1) * oc].reshape(oc, ic, -1).swapaxes(1, 2)
         found = same_steps(rows, weights).reshape(p.n, p.oh, p.ow, oc).transpose(0, 3, 1, 2)
-        y[:, group * oc : (group + 1) * oc] = found * np.float32(0.5 / UNIT)
+        y[:, group * oc : (group + 1) * oc] = found * factor
     return y
 
 
@@ -248,3 +249,58 @@ def test_vkq_check_knows_the_bound(arithmetic: vkq.Device) -> None:
         device=arithmetic,
     )(given)  # fmt: skip
     assert data.expected_sum(given, None, "float32").mismatch(y) is not None
+
+
+def in_floats(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.NDArray[np.float32]]:
+    data, x = operands(name)
+    w = (np.random.default_rng(5).normal(size=data.w.shape) * 0.3).astype(dtype)
+    kind = vkq.Linear if w.ndim == 2 else vkq.Conv2d
+    return kind(w, device=device, compute="float16", **data.options), dataclasses.replace(data, w=w), x
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_float_weights(arithmetic: vkq.Device, name: str, dtype: str) -> None:
+    layer, data, x = in_floats(arithmetic, name, dtype)
+    assert layer.scheme == ("f32_f16" if dtype == "float32" else "f16_f16")
+    assert layer.explain(x.shape).variants[-1] == "gemm_f16__tiled:float32"
+    want = oracle(data, x, 1)
+    np.testing.assert_array_equal(layer(x), want)
+    given = vkq.Tensor.from_numpy(x.astype(np.float16), arithmetic)
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(layer(given).numpy(), want.astype(np.float16))
+    rounded = vkq.Linear if data.w.ndim == 2 else vkq.Conv2d
+    exact = rounded(data.w, device=arithmetic, **data.options)(x)
+    size = rounded(np.abs(data.w), device=arithmetic, **data.options)(np.abs(x))
+    k, largest = data.problem.gemm_k, np.abs(data.w).max() + np.abs(x).max() + 2
+    assert (np.abs(want - exact) <= ((1 + 2.0**-10) ** 19 - 1) * size + k * largest * 2.0**-14).all()
+
+
+def test_float_weights_beyond_float16(arithmetic: vkq.Device) -> None:
+    w = np.full((8, 64), 7e4, np.float32)
+    with pytest.raises(vkq.ArgumentError, match=r"weight has .*70000.*below 65520; leave compute out"):
+        vkq.Linear(w, compute="float16", device=arithmetic)
+    layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=arithmetic)
+    assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)  # few rows
+    assert layer.explain((40, 64)).variants[-1] == "gemm_f16__tiled:float32"
+
+
+def test_float_weights_without_float16_arithmetic(any_device: vkq.Device) -> None:
+    layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=any_device)
+    assert layer.explain((40, 64)).variants == ("gemm_f32__tiled",)
+    assert "compute='float16' takes float32 on this device: " in layer.explain((40, 64)).reason
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+def test_transposed_convolutions_stay_float32(arithmetic: vkq.Device, dtype: str) -> None:
+    rng = np.random.default_rng(3)
+    w, x = rng.integers(-9, 9, (16, 8, 2, 2)).astype(dtype), rng.integers(-9, 9, (1, 16, 5, 6))
+    scale = None if dtype == "float32" else 1.0
+    layers = [
+        vkq.ConvTranspose2d(w, scale, stride=2, compute=compute, device=arithmetic)
+        for compute in ("float16", "float32")
+    ]
+    for floats in ("float32", "float16"):
+        given = vkq.Tensor.from_numpy(x.astype(floats), arithmetic)
+        found, want = (layer(given).numpy() for layer in layers)
+        np.testing.assert_array_equal(found, want, strict=True)

@@ -94,7 +94,6 @@ def test_a_tensor_of_float16_gives_float16(device: vkq.Device) -> None:
         ({"y_qparams": vkq.QParams(0.5)}, vkq.ArgumentError, "y_qparams is given with a float32 weight"),
         ({"bias": np.zeros(6, np.int32)}, vkq.DTypeError, "with a float weight it must be float32"),
         ({"path": "dot"}, vkq.ArgumentError, "path dot needs int8 activations and an int8 weight"),
-        ({"compute": "float16"}, vkq.ArgumentError, "with a float weight, whose products are float32"),
         ({"method": "gemv"}, vkq.ArgumentError, "method is 'gemv' with a float weight"),
         ({"x_qparams": vkq.QParams(0.5)}, vkq.DTypeError, "must be int8 or uint8"),
     ],

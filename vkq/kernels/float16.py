@@ -3,18 +3,28 @@ has no matrix units: sums of 16 products in float16, and their sums in float32; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
 from ..device.profiles import profile
 from ..layout.extent import Spec
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value, lets_loop
+from ..runtime.device import Device
+from ..runtime.plan import Resident
 from ..runtime.program import Program
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
-from .floats import FloatGemm
-from .gemm import INVOCATIONS
+from .float_product import FloatProduct
+from .floats import Affine, FloatGemm
+from .gemm import INVOCATIONS, Rows
 from .gemv import max_rows
 from .half_operands import halves
-from .weights import ceil4
+from .weights import Int8, ceil4
 
 K_TOGETHER = 16  # whose products are added up in float16
 UNIT = 2.0**-5  # what 1 is among the weights
@@ -24,20 +34,34 @@ MOST_COLUMNS = 8  # blocks of channels of a workgroup
 
 class Float16Gemm:
     """What *gemm* computes, in float16 arithmetic: a product, or the convolution whose im2col matrix it
-    multiplies, of so many *channels* a group (a product's k)."""
+    multiplies, of so many *channels* a group (a product's k). *floats*: a float weight (OC, channels, KH, KW)
+    in place of its int8 one."""
 
-    def __init__(self, gemm: FloatGemm, channels: int):
+    def __init__(self, gemm: FloatGemm, channels: int, floats: npt.NDArray[Any] | None = None):
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
         self.taps = gemm.k // max(channels, 1)
         self.padded = -(-channels // K_TOGETHER) * K_TOGETHER
+        self.words = 2 * gemm.groups * self.taps * self.padded * gemm.n4  # of the weights as float16
+        self.floats: Resident | None = None
+        if floats is not None:
+            self.floats = Resident(gemm.device, 4 * self.words, partial(packed, floats, gemm.groups))
+
+    @classmethod
+    def of_floats(
+        cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int
+    ) -> Float16Gemm:  # fmt: skip
+        """Of a float weight (OC, IC/groups, KH, KW), which float16 is made of."""
+        oc, channels, kh, kw = weight.shape
+        shape, zeros = (groups, oc // groups, kh * kw * channels), np.zeros((groups, oc // groups), np.int32)
+        gemm = FloatGemm(device, shape, _no_bytes, zeros, affine, oc)
+        return cls(gemm, channels, weight)
 
     def fits(self) -> bool:
         """Whether it is for such weights: not too large as float16, or too few channels, or loops that the
         driver would end."""
-        words = 2 * self.gemm.groups * self.taps * self.padded * self.gemm.n4
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
-        return self.channels >= LEAST_CHANNELS and 4 * words <= most and lets_loop(self.device, rounds)
+        return self.channels >= LEAST_CHANNELS and 4 * self.words <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows should be made so: with few, reading the weights is all the
@@ -95,19 +119,21 @@ class Float16Gemm:
         gemm = self.gemm
         more: dict[str, int | float] = {
             "n4": gemm.n4, "k4": self.padded // 4, "groups": gemm.groups, "channels": gemm.channels,
-            "unit": 1 / UNIT, **gemm.affine.push,
+            "unit": 1 if self.floats else 1 / UNIT, **gemm.affine.push,
         }  # fmt: skip
         slots = [x, self._weights(b), b.constant(gemm.parameters), y]
         b.dispatch(program, slots, push | more, gemm.macs(rows))
 
     def _weights(self, b: Builder) -> Value:
-        """The weights as float16: scratch, so that a device keeps one byte of each."""
+        """The weights as float16; of int8 scratch, so that a device keeps one byte of each."""
+        if self.floats:
+            return b.constant(self.floats)
         gemm = self.gemm
         sizes: dict[str, int | float] = {
             "groups": gemm.groups, "taps": self.taps, "group_channels": self.channels, "padded": self.padded,
             "n4": gemm.n4,
         }  # fmt: skip
-        y = b.new(Spec((2 * gemm.groups * self.taps * self.padded * gemm.n4,), "int32"))
+        y = b.new(Spec((self.words,), "int32"))
         slots = [b.constant(gemm.weights), b.constant(gemm.parameters), y]
         b.dispatch(self.device.program(catalog().find("halves_weights__rows")), slots, sizes)
         return y
@@ -125,3 +151,43 @@ class Float16Convolution:
 
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         self.product.convolve(b, p, x, y)
+
+
+class Float16Product(FloatProduct):
+    """The product of rows with a float weight, in float16 arithmetic but for few rows."""
+
+    def __init__(
+        self,
+        device: Device,
+        weight: npt.NDArray[Any],
+        bias: npt.NDArray[np.float32],
+        bounds: tuple[float, float],
+    ):
+        super().__init__(device, weight, bias, bounds)
+        affine = Affine(np.ones(self.n, np.float32), bias, bounds)
+        self.halves = Float16Gemm.of_floats(device, weight[:, :, None, None], affine, 1)
+
+    def _worth(self, m: int) -> bool:
+        return self.kernel == "auto" and self.halves.worth(m, self.n, "")
+
+    def writes(self, x: Value, m: int) -> str:
+        """The type of the results."""
+        return self.halves.writes(x) if self._worth(m) else super().writes(x, m)
+
+    def build(self, b: Builder, x: Value, y: Value, rows: Rows, extra: Sequence[Value] = ()) -> None:
+        if self._worth(rows.count):
+            self.halves.build(b, x, y, rows.count)
+        else:
+            super().build(b, x, y, rows, extra)
+
+
+def packed(weight: npt.NDArray[Any], groups: int) -> npt.NDArray[np.float16]:
+    """A float weight (OC, channels, KH, KW) as gemm_f16_tiled.comp reads it."""
+    oc, channels = weight.shape[:2]
+    w = weight.astype(np.float16).reshape(groups, oc // groups, channels, -1).transpose(0, 3, 2, 1)
+    more = ((0, 0), (0, 0), (0, -channels % K_TOGETHER), (0, -(oc // groups) % 4))
+    return np.ascontiguousarray(np.pad(w, more))
+
+
+def _no_bytes() -> Int8:
+    raise AssertionError("a float weight has no int8 form")

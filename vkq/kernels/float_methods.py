@@ -22,8 +22,10 @@ MATRICES = {HALF: "matrix units of float16", BRAIN: "matrix units of bfloat16, x
 
 
 def _not_float_implicit(c: Convolution, p: Conv2dProblem) -> str | None:
-    if reason := _has_floats(c):
-        return reason
+    return _has_floats(c) or _not_whole_groups(c, p)
+
+
+def _not_whole_groups(c: Convolution, p: Conv2dProblem) -> str | None:
     if p.groups > 1 and p.oc // p.groups % 4:
         return f"groups of {p.oc // p.groups} output channels are not whole words of 4"
     return "IC=0; it needs at least 1" if p.ic == 0 else None
@@ -55,11 +57,17 @@ def _not_float16(c: Convolution, p: Conv2dProblem) -> str | None:
     """Why float16 arithmetic cannot take it."""
     if c.choice.form != FLOAT16:
         return c.choice.reason
-    reason = _not_float_implicit(c, p)
-    fits = reason is None and Float16Gemm(c.gemm, c.weight.shape[1]).fits()
+    reason = _not_whole_groups(c, p)
+    fits = reason is None and _in_float16(c).fits()
     return (
         reason if reason or fits else "its channels are few, or its weight too large for float16 arithmetic"
     )
+
+
+def _in_float16(c: Convolution) -> Float16Gemm:
+    if c.weight.dtype.kind == "f":
+        return Float16Gemm.of_floats(c.device, c.weight, c.scheme.affine, c.groups)
+    return Float16Gemm(c.gemm, c.weight.shape[1])
 
 
 def _not_float_pointwise(c: Convolution, p: Conv2dProblem) -> str | None:
@@ -102,7 +110,7 @@ FLOAT_METHODS = [
         "implicit",
         _not_float16,
         lambda c, p: "in float16 arithmetic",
-        lambda c, p: Float16Convolution(Float16Gemm(c.gemm, c.weight.shape[1])),
+        lambda c, p: Float16Convolution(_in_float16(c)),
         floats=True,
     ),
     Method(

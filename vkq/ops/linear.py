@@ -54,9 +54,10 @@ class Linear(Layer[LinearProblem]):
         path: "auto", "dot", "dot_s8s8", "dot_u8s8", "dot_u8u8", "portable" or "coopmat" (matrix units). All
             give the same bits. With float activations "auto", or "portable", which makes float32 products
             without matrix units.
-        compute: what products of float activations with an int8 weight are made of: "float32", or "float16"
-            (scheme q8csw_f16), with which x is rounded to float16 and matrix units sum in float32 where the
-            device has them and they pass its self-test; a GPU without them adds up 16 products at a time in
+        compute: what products of float activations with an int8 or float weight are made of: "float32", or
+            "float16" (schemes q8csw_f16, f32_f16, f16_f16), with which x and a float weight are rounded to
+            float16. Where the device has matrix units and they pass its self-test, they multiply int8 weights
+            and sum in float32; a GPU without them, or with a float weight, adds up 16 products at a time in
             float16, if that passes; elsewhere, and for few rows, it is float32 (``explain`` says so).
         overflow: "refuse" raises AccumulatorOverflowError where the int32 accumulator could overflow with
             these weights; "wrap" sums modulo 2**32, as ONNX Runtime's integer kernels do, and ``explain``

@@ -16,7 +16,9 @@ products after one another, of 2**-5 of the weight's whole numbers, are added up
 adds their sums. A device rounds each product and sum by at most 2**-10 of it, and what is less than 2**-14
 may become 0, so that ((1 + 2**-10)**18 - 1 + (K + 4) u) of the magnitude, 1.8 % of it, and 2**-8 + 2**-14 of
 that of x = 1 bound the error; where it rounds to nearest, half of the first, and as errors rarely go one way,
-a tenth of that is seen. Nothing overflows where every |x| is at most 500.
+a tenth of that is seen. Nothing overflows where every |x| is at most 500. A float weight is rounded
+to float16, to nearest, and multiplied as it is: (1 + 2**-10)**19 - 1, and 2**-14 for each number of x and of
+the weight that a device may take for 0, times the other one, and twice that for each product.
 """
 
 from __future__ import annotations

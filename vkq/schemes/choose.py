@@ -60,14 +60,12 @@ def scheme_of(
 def _check_compute(op: str, kind: type[Scheme], compute: str, x_qparams: XParams) -> None:
     if compute not in COMPUTE:
         raise ArgumentError(f"{op}: compute is {compute!r}; it must be one of {', '.join(COMPUTE)}")
-    if compute != COMPUTE[0] and kind in (Q4gsw, F32):
-        given = "a GroupedWeight, whose products are what x is, float32 or float16"
+    if compute != COMPUTE[0] and kind is Q4gsw:
         raise ArgumentError(
-            f"{op}: compute is {compute!r} with"
-            f" {given if kind is Q4gsw else 'a float weight, whose products are float32'}; leave it out, or"
-            " give an int8 weight"
+            f"{op}: compute is {compute!r} with a GroupedWeight, whose products are what x is, float32 or"
+            " float16; leave it out, or give an int8 weight"
         )
-    if compute != COMPUTE[0] and kind is not Q8csw:
+    if compute != COMPUTE[0] and kind not in (Q8csw, F32):
         raise ArgumentError(
             f"{op}: compute is {compute!r} with x_qparams {x_qparams!r}; products of integers are exact:"
             " leave it out, or leave x_qparams out for float activations"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ArgumentError, DTypeError
 from ..kernels.cast import converted
+from ..kernels.float16 import Float16Product
 from ..kernels.float_direct import FloatDirect
 from ..kernels.float_product import FloatProduct
 from ..kernels.floats import Affine
@@ -16,17 +18,19 @@ from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.requantize import activation_range
 from ..numerics.stored import owned
+from ..probe.float16 import FLOAT16
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
-from ..select.path import Choice
-from .base import Checked, Operands, Product, Scheme, Weight
+from ..select.path import Choice, float16_refusal
+from .base import COMPUTE, Checked, Operands, Product, Scheme, Weight
 
 FLOATS = ("float32", "float16")
 
 
 class F32(Scheme):
     """y = sum_k x w + bias in float32: each product and sum rounded to nearest even, k in one order for each
-    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`)."""
+    size (`vkq.kernels.float_product`, `vkq.kernels.float_direct`); or, with compute="float16", of the weight
+    as float16, in float16 arithmetic (`vkq.kernels.float16`)."""
 
     integer = False
     inputs = FLOATS
@@ -35,6 +39,10 @@ class F32(Scheme):
         super().__init__(operands)
         op, bias = operands.op, operands.bias
         self.name = "f32" if operands.weight.dtype == np.float32 else "f16"
+        self.half = operands.compute != COMPUTE[0]
+        self.name += "_f16" * self.half
+        if self.half:
+            _check_range(op, operands.weight)
         if operands.x is not None or operands.y is not None:
             given = "x_qparams" if operands.x is not None else "y_qparams"
             raise ArgumentError(
@@ -76,7 +84,11 @@ class F32(Scheme):
         return w, np.ones(w.shape[0], np.float32), np.zeros(w.shape[0], np.int32)
 
     def choice(self, device: Device) -> Choice:
-        return Choice("float", "float", "float weights: products and sums in float32, in one order")
+        if not self.half:
+            return Choice("float", "float", "float weights: products and sums in float32, in one order")
+        if why := float16_refusal(device):
+            return Choice("float", "float", f"compute='float16' takes float32 on this device: {why}")
+        return Choice("float", FLOAT16, "compute='float16': float16 arithmetic, 16 products at a time")
 
     def take(self, b: Builder, x: Value, layout: str) -> tuple[Value, Sequence[Value]]:
         if x.spec.dtype not in self.inputs:
@@ -84,7 +96,7 @@ class F32(Scheme):
                 f"{self.operands.op}: x has dtype {x.spec.dtype}; with a float weight it must be float32 or"
                 " float16"
             )
-        return converted(b, x, "float32"), ()
+        return x if self.half else converted(b, x, "float32"), ()
 
     def result(self, shape: Sequence[int], layout: str) -> Spec:
         return Spec(shape, "float32")
@@ -105,7 +117,8 @@ class F32(Scheme):
 
     def linear(self, device: Device, form: str) -> Product:
         o = self.operands
-        return FloatProduct(device, o.weight, self._bias, activation_range(o.activation))
+        kind = Float16Product if form == FLOAT16 else FloatProduct
+        return kind(device, o.weight, self._bias, activation_range(o.activation))
 
     def product(
         self,
@@ -128,3 +141,14 @@ class F32(Scheme):
     ) -> FloatDirect:
         """A convolution straight from the image with a float weight (OC, IC/groups, KH, KW)."""
         return FloatDirect(device, weight, zero_point, self.affine, groups)
+
+
+def _check_range(op: str, weight: npt.NDArray[Any]) -> None:
+    """Refuses numbers that float16 has not."""
+    with np.errstate(over="ignore"):
+        beyond = np.isinf(weight.astype(np.float16)) & np.isfinite(weight)
+    if beyond.any():
+        raise ArgumentError(
+            f"{op}: weight has {weight[beyond][0]!r} and compute is 'float16', in which it would be infinite:"
+            " numbers must be below 65520; leave compute out"
+        )
