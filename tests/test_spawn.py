@@ -14,12 +14,12 @@ import pytest
 from vkq import spawn
 
 EVIL = "raise SystemExit(open({marker!r}, 'a').write(__name__ + ' '))"
-NAMES = ("platformdirs", "numpy", "yaml", "vulkan", "json", "signal", "sitecustomize", "usercustomize", "vkq")
+NAMES = ("platformdirs", "numpy", "yaml", "json", "signal", "sitecustomize", "usercustomize", "vkq")
 # A process that has the working directory on its path by three names, as a script or `python -m` has, and
 # whose own modules are loaded before it goes there.
 PARENT = """
 import os, sys
-import numpy, platformdirs, yaml, vulkan
+import numpy, platformdirs, yaml
 from vkq import spawn
 from vkq.device import trial
 from vkq.probe import child

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from vkq.device import vulkan
 from vkq.device.capabilities import Capabilities, CooperativeMatrix, MemoryType
 from vkq.device.costs import shipped
 from vkq.device.profiles import profile
+from vkq.device.structs import CORE, FEATURES
 
 FOLDER = Path(__file__).with_name("reported")
 NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
@@ -23,7 +23,7 @@ NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
 def reported(file: str, **changes: Any) -> Capabilities:
     """The capabilities that a file holds, with fields replaced."""
     found = json.loads((FOLDER / f"{file}.json").read_text())
-    known = {field for row in vulkan.FEATURES for field in row[3]} | set(vulkan.CORE_FEATURES)
+    known = {field for each in (CORE, *FEATURES) for field in each.fields}
     c = Capabilities(
         index=0,
         name=found["name"],

@@ -8,7 +8,15 @@ import pytest
 import vkq
 from vkq.device import vulkan
 from vkq.device.capabilities import DEVICE_TYPES, Capabilities
-from vkq.device.query import LIMITS, PROPERTIES, _present, devices
+from vkq.device.query import devices
+from vkq.device.structs import CORE, FEATURES, PROPERTIES
+
+LIMITS = {
+    "maxComputeSharedMemorySize", "maxComputeWorkGroupInvocations", "maxStorageBufferRange",
+    "minStorageBufferOffsetAlignment", "maxTexelBufferElements", "minTexelBufferOffsetAlignment",
+    "maxPushConstantsSize", "maxPerStageDescriptorStorageBuffers", "maxMemoryAllocationCount",
+    "timestampPeriod", *(f"maxComputeWorkGroup{what}_{axis}" for what in ("Count", "Size") for axis in "xyz"),
+}  # fmt: skip
 
 
 def test_every_field_is_read(device: vkq.Device) -> None:
@@ -22,12 +30,10 @@ def test_every_field_is_read(device: vkq.Device) -> None:
     assert len(bytes.fromhex(c.device_uuid)) == 16
     assert len(bytes.fromhex(c.pipeline_cache_uuid)) == 16
     assert all(e.startswith("VK_") for e in c.extensions)
-    assert set(c.features) == {f for row in vulkan.FEATURES for f in row[3]} | set(vulkan.CORE_FEATURES)
+    assert set(c.features) == {field for each in (CORE, *FEATURES) for field in each.fields}
     assert all(type(v) is bool for v in c.features.values())
     assert c.features["shaderIntegerDotProduct"], "both software drivers have it"
-    vectors = {"maxComputeWorkGroupCount", "maxComputeWorkGroupSize"}
-    expected = {f"{n}{axis}" for n in LIMITS for axis in (("_x", "_y", "_z") if n in vectors else ("",))}
-    assert set(c.properties) == expected | {f for row in PROPERTIES for f in row[3]}
+    assert set(c.properties) == LIMITS | {field for each in PROPERTIES for field in each.fields}
     assert all(type(v) is int for v in c.properties.values())
     assert min(c.max_workgroups) >= 65535
     assert c.properties["maxStorageBufferRange"] >= 1 << 27
@@ -66,10 +72,12 @@ def test_frozen_and_ready_for_json(device: vkq.Device) -> None:
 def test_features_of_old_versions_come_from_extensions_alone() -> None:
     """Asking a 1.1 device for a 1.3 struct without the extension would be an error; the drivers here are both
     newer."""
-    assert _present((1, 3, 0), (1, 3), "VK_KHR_maintenance4", frozenset())
-    assert not _present((1, 2, 200), (1, 3), "VK_KHR_maintenance4", frozenset())
-    assert _present((1, 1, 0), (1, 3), "VK_KHR_maintenance4", frozenset({"VK_KHR_maintenance4"}))
-    assert not _present((1, 3, 0), None, "VK_KHR_cooperative_matrix", frozenset())
+    known = {each.name: each for each in FEATURES}
+    maintenance, matrices = known["Maintenance4Features"], known["CooperativeMatrixFeaturesKHR"]
+    assert maintenance.present((1, 3, 0), frozenset())
+    assert not maintenance.present((1, 2, 200), frozenset())
+    assert maintenance.present((1, 1, 0), frozenset({"VK_KHR_maintenance4"}))
+    assert not matrices.present((1, 3, 0), frozenset())
 
 
 def test_refusals(any_device: vkq.Device) -> None:

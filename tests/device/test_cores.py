@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from vkq.device import costs, query, verdict
+from vkq.device import costs, verdict
 from vkq.device.capabilities import Capabilities
 from vkq.device.cores import INTEL, XE_CORES, told_cores
 from vkq.device.measured import wanted
 from vkq.device.profiles import profile
+from vkq.device.structs import PROPERTIES
 from vkq.kernels.matrix_tiles import tilings
 
 from .reported import NAMES, reported
@@ -28,7 +29,7 @@ def told(c: Capabilities, **properties: int) -> Capabilities:
 
 @pytest.mark.parametrize("name", ["shaderSMCount", "activeComputeUnitCount", "shaderCoreCount"])
 def test_what_a_driver_tells_is_taken(name: str) -> None:
-    assert name in {field for row in query.PROPERTIES for field in row[3]}
+    assert name in {field for each in PROPERTIES for field in each.fields}
     c = told(GEFORCE, **{name: 24})
     assert (told_cores(c), profile(c).multiprocessors) == (24, 24)
 

@@ -9,18 +9,33 @@ for tool in mmdebstrap qemu-aarch64-static; do
   command -v $tool >/dev/null || { echo "$tool is missing: apt-get install --no-install-recommends mmdebstrap qemu-user-static"; exit 1; }
 done
 
-if [ ! -e "$root/.complete" ]; then
+if [ ! -e "$root/.complete" ] || [ ! -e "$root/usr/include/python3.11" ]; then  # one of before had no headers
   rm -rf "$root"
   mkdir -p "$(dirname "$root")"
   # backports: its Mesa (25.0) has panvk, and newer compilers than bookworm's
   mmdebstrap --quiet --arch=arm64 --variant=extract --aptopt='APT::Default-Release "bookworm-backports"' \
-    --include=python3,mesa-vulkan-drivers,libvulkan1 bookworm "$root" \
+    --include=python3,libpython3.11-dev,mesa-vulkan-drivers,libvulkan1 bookworm "$root" \
     "deb $mirror bookworm main" "deb $mirror bookworm-backports main"
   wheels=(--quiet --target "$root/site" --python-version 3.11 --only-binary=:all:)
   for tag in manylinux_2_28 manylinux_2_17 manylinux2014; do wheels+=(--platform "${tag}_aarch64"); done
-  "$python" -m pip install "${wheels[@]}" numpy pyyaml cffi platformdirs
-  "$python" -m pip install --quiet --no-deps --target "$root/site" vulkan
+  "$python" -m pip install "${wheels[@]}" numpy pyyaml platformdirs
   touch "$root/.complete"
+fi
+
+# The part of the extension that asks Vulkan; what computes (Kompute) is not run here.
+native=$here/../../vkq/runtime/native built=$root/site/native/_kompute.so
+if [ ! -e "$built" ] || [ -n "$(find "$native" "$here/native.cpp" -newer "$built")" ]; then
+  nanobind=$("$python" -c "import nanobind; print(nanobind.source_dir())")
+  sources=("$here/native.cpp" "$nanobind/nb_combined.cpp")
+  for name in bind_instance compiled gil instance restore; do sources+=("$native/$name.cpp"); done
+  hash=$(PYTHONPATH=$here/../.. "$python" -c "from vkq.device import extension; print(extension._sources())")
+  headers=$root/headers  # /usr/include itself would bring another C library along
+  mkdir -p "$root/site/native" "$headers/aarch64-linux-gnu"
+  for name in vulkan vk_video; do ln -sfn /usr/include/$name "$headers/$name"; done
+  ln -sfn "$root/usr/include/aarch64-linux-gnu/python3.11" "$headers/aarch64-linux-gnu/python3.11"
+  "$python" -m ziglang c++ -target aarch64-linux-gnu.2.36 -shared -fPIC -O1 -std=c++17 -fno-strict-aliasing -include cstdio \
+    -DVKQ_BINDINGS_SHA256="\"$hash\"" -I "$native" -I "$headers" -I "$nanobind/../include" \
+    -I "$nanobind/../ext/robin_map/include" -I "$root/usr/include/python3.11" "${sources[@]}" -o "$built"
 fi
 
 # What libdrm looks at: two nodes in /dev/dri, and what sysfs says of them. v3dv wants a display beside its renderer.

@@ -1,11 +1,17 @@
-"""`vkq shaders stats` in the emulated tree. v3dv crashes when such a device is destroyed, so none is."""
+"""`vkq shaders stats` in the emulated tree, with the part of the extension that setup.sh compiled. v3dv
+crashes when such a device is destroyed, so none is."""
 
 import os
 import sys
+from pathlib import Path
 
+import numpy
+
+import vkq
 from vkq.cli import main
 from vkq.runtime.statistics import Compiler
 
+vkq.__path__.append(str(Path(numpy.__file__).parents[1] / "native"))
 Compiler.__exit__ = lambda self, *reason: None
 status = main(["shaders", "stats", *sys.argv[1:]])
 sys.stdout.flush()

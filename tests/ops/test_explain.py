@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import vkq
+from vkq.device.extension import native_module
 from vkq.device.profiles import profile
-from vkq.runtime.extension import native_module
 
 Q = vkq.QParams(0.5)
 

@@ -54,7 +54,7 @@ def test_any_packed_layout_is_taken(device: vkq.Device) -> None:
 
 
 def test_a_chain_is_one_submission(any_device: vkq.Device) -> None:
-    from vkq.runtime.extension import native_module
+    from vkq.device.extension import native_module
 
     native = native_module()
     chain = [

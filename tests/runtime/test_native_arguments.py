@@ -122,7 +122,17 @@ CASES = {
     "buffer made of nothing": ("k.Buffer.__new__(k.Buffer).bytes", "TypeError"),
     "queue made of nothing": ("k.Queue.__new__(k.Queue).flush()", "TypeError"),
     "context of no handles": (
-        "k.Context(0, 0, 0, 0, 0, 0, False, 0, 0, 'x')", "ValueError",
+        "k.Context(instance, 0, 0, 0, 0, False, 0, 0, 'x')", "ValueError",
+    ),
+    "physical device 0": ("instance.properties(0)", "ValueError"),
+    "extensions of physical device 0": ("instance.extensions(0)", "ValueError"),
+    "core features of another size": (
+        "instance.create_device(instance.physical_devices()[0], 0, [], b'', [])", "DeviceError",
+    ),
+    "compile on device 0": ("instance.compile(0, spirv, [], 0, [], 0, False)", "ValueError"),
+    "destroy device 0": ("instance.destroy_device(0)", ""),
+    "an extension that there is not": (
+        "k.Instance([], ['VK_NO_such'], 0, [], 0)", "DeviceError",
     ),
     "plan after the device is closed": (
         f"p, b = {FILL.format(inputs=1)}, dev.allocate(64); dev.close(); q.add(p, [b], [])", "DeviceError",
@@ -154,12 +164,13 @@ CHILD = """
 import sys, faulthandler
 import numpy as np
 import vkq
-from vkq.runtime.extension import native_module
+from vkq.device.extension import native_module
 from vkq.shader.catalog import catalog
 faulthandler.enable()
 k, u32, four = native_module(), lambda values: np.array(values, np.uint32), np.zeros(4, np.uint8)
 word = k.Packing((1, 1, 1, 4), (u32([0]),) * 4, 3, 1)
 name, spirv = sys.argv[1], b'\3\2\x23\7' * 5
+instance = vkq.device.vulkan.instance().native
 other, staged = vkq.Device(name), vkq.Device(name, staging=True)
 hidden = staged.allocate(16)
 variant = catalog().find("pack_q8__word")

@@ -14,8 +14,8 @@ import pytest
 import vkq
 from tests.cases import random_data
 from vkq.device.capabilities import Capabilities
+from vkq.device.extension import native_module
 from vkq.problem.names import parse
-from vkq.runtime.extension import native_module
 
 OUT_OF_DEVICE_MEMORY, DEVICE_LOST = -2, -4
 Y = vkq.QParams(0.5, 3)

@@ -9,7 +9,6 @@ import json
 import platform
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -32,10 +31,10 @@ from vkq.cli.common import (
 from vkq.cli.devices import measured_on, show_capabilities, show_measured
 from vkq.device import vulkan
 from vkq.device.choose import choose_device
+from vkq.device.extension import native_module
 from vkq.errors import CompileError, PathError, VkqError
 from vkq.probe import selftest
 from vkq.runtime.device import Device
-from vkq.runtime.extension import native_module
 from vkq.select.path import choose_path
 from vkq.shader.catalog import PACKAGED
 from vkq.shader.glslang import find_compiler
@@ -130,7 +129,6 @@ def versions() -> dict[str, str]:
         "system": platform.platform,
         "numpy": lambda: np.__version__,
         "kompute": lambda: str(native_module().kompute_version),
-        "vulkan binding": lambda: metadata.version("vulkan"),
         "vulkan loader": vulkan.loader_version,
         "shader compiler": lambda: find_compiler().name,
     }

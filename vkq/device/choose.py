@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from ..errors import DTypeError, NoDeviceError
 from . import remedy, verdict, vulkan
@@ -15,7 +14,7 @@ from .query import read
 PREFERENCE = ("discrete", "integrated", "virtual", "cpu", "other")
 
 
-def choose_device(which: int | str | None, probed: bool = True) -> tuple[Any, Capabilities]:
+def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Capabilities]:
     """The physical device and its capabilities.
 
     *which* is an index in the loader's order, or a part of a name in any case; None stands for VKQ_DEVICE,

@@ -24,10 +24,7 @@ TEGRA = Path("/etc/nv_tegra_release")  # a Jetson
 def loader() -> str:
     """What brings libvulkan here, as a command to type where it is known."""
     if _termux():
-        return (
-            "pkg install vulkan-loader-android (the phone's driver) or vulkan-loader-generic, and"
-            " ln -s libvulkan.so $PREFIX/lib/libvulkan.so.1 where only the first name is there"
-        )
+        return "pkg install vulkan-loader-android (the phone's driver) or vulkan-loader-generic"
     if sys.platform == "darwin":
         return "brew install vulkan-loader molten-vk (vkq was not tested on macOS)"
     if sys.platform == "win32":

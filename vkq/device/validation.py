@@ -5,11 +5,10 @@ within their buffers (GPU-assisted validation)."""
 from __future__ import annotations
 
 import os
-from typing import Any
 
 LAYER = "VK_LAYER_KHRONOS_validation"
 EXTENSIONS = ("VK_EXT_debug_utils", "VK_EXT_validation_features")
-_callbacks: list[Any] = []  # the loader calls them as long as the process lives
+INFO, WARNING, ERROR = 0x10, 0x100, 0x1000
 
 
 def wanted() -> bool:
@@ -27,41 +26,15 @@ def bounds() -> bool:
     return os.environ.get("VKQ_VALIDATION") == "bounds"
 
 
-def chain(vk: Any) -> Any:
-    """What a VkInstanceCreateInfo's pNext takes: the layer does one of the three."""
-    enable = (
-        vk.VK_VALIDATION_FEATURE_ENABLE_DEBUG_PRINTF_EXT
-        if _printing()
-        else vk.VK_VALIDATION_FEATURE_ENABLE_GPU_ASSISTED_EXT
-        if bounds()
-        else vk.VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT
+def enabled() -> list[int]:
+    """VkValidationFeatureEnableEXT: the layer does one of the three."""
+    return [3 if _printing() else 0 if bounds() else 4]
+
+
+def severities() -> int:
+    """VkDebugUtilsMessageSeverityFlagBitsEXT of the messages that are kept."""
+    return (
+        ERROR
+        | (0 if bounds() else WARNING)  # bounds() warns that it leaves out buffers without descriptors
+        | (INFO if _printing() else 0)
     )
-    return vk.VkValidationFeaturesEXT(pEnabledValidationFeatures=[enable])
-
-
-def messenger(vk: Any, messages: list[str]) -> Any:
-    """The VkDebugUtilsMessengerCreateInfoEXT of a messenger that appends what the layer says to
-    *messages*."""
-
-    def on_message(severity: Any, kind: Any, data: Any, user: Any) -> int:
-        messages.append(vk.ffi.string(data.pMessage).decode(errors="replace"))
-        return 0
-
-    callback = vk.ffi.callback(
-        "VkBool32(VkDebugUtilsMessageSeverityFlagBitsEXT, VkDebugUtilsMessageTypeFlagsEXT, "
-        "const VkDebugUtilsMessengerCallbackDataEXT*, void*)",
-        on_message,
-    )
-    _callbacks.append(callback)
-    info = vk.ffi.new("VkDebugUtilsMessengerCreateInfoEXT*")
-    info.sType = vk.VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT
-    info.messageSeverity = vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT
-    if not bounds():  # of which the layer warns that it leaves out buffers without descriptors
-        info.messageSeverity |= vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT
-    if _printing():
-        info.messageSeverity |= vk.VK_DEBUG_UTILS_MESSAGE_SEVERITY_INFO_BIT_EXT
-    info.messageType = (
-        vk.VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT | vk.VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT
-    )
-    info.pfnUserCallback = vk.ffi.cast("PFN_vkDebugUtilsMessengerCallbackEXT", callback)
-    return info

@@ -1,97 +1,56 @@
 """The process's one VkInstance, its physical devices, and opening a VkDevice with the features that vkq uses.
 
-The PyPI package ``vulkan`` (a cffi binding) loads libvulkan when it is imported, so it is imported on first
-use: ``import vkq`` works on a machine with no Vulkan at all.
+The extension opens libvulkan on first use: ``import vkq`` works on a machine with no Vulkan at all.
 """
 
 from __future__ import annotations
 
 import functools
-import itertools
 import os
 from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
 from ..turns import FORKED, Turns
-from . import drivers, newer, remedy, validation
+from . import drivers, remedy, validation
+from .extension import native_module
 from .meanwhile import long
+from .structs import CORE, FEATURES
 
-# (struct, minimum core version, extension that brings it before that, fields): asked for where present,
-# enabled at opening. The single-feature structs are used rather than VkPhysicalDeviceVulkan1xFeatures, so
-# that Vulkan 1.1 and 1.2 devices with the extension are served by the same table.
-FEATURES: tuple[tuple[str, tuple[int, int] | None, str | None, tuple[str, ...]], ...] = (
-    (
-        "ShaderIntegerDotProductFeatures",
-        (1, 3),
-        "VK_KHR_shader_integer_dot_product",
-        ("shaderIntegerDotProduct",),
-    ),
-    ("Maintenance4Features", (1, 3), "VK_KHR_maintenance4", ("maintenance4",)),
-    (
-        "SubgroupSizeControlFeatures",
-        (1, 3),
-        "VK_EXT_subgroup_size_control",
-        ("subgroupSizeControl", "computeFullSubgroups"),
-    ),
-    ("8BitStorageFeatures", (1, 2), "VK_KHR_8bit_storage", ("storageBuffer8BitAccess",)),
-    ("16BitStorageFeatures", (1, 1), None, ("storageBuffer16BitAccess",)),
-    ("ShaderFloat16Int8Features", (1, 2), "VK_KHR_shader_float16_int8", ("shaderFloat16", "shaderInt8")),
-    (
-        "VulkanMemoryModelFeatures",
-        (1, 2),
-        "VK_KHR_vulkan_memory_model",
-        ("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"),
-    ),
-    ("CooperativeMatrixFeaturesKHR", None, "VK_KHR_cooperative_matrix", ("cooperativeMatrix",)),
-    (
-        "ShaderBfloat16FeaturesKHR",
-        None,
-        "VK_KHR_shader_bfloat16",
-        ("shaderBFloat16Type", "shaderBFloat16CooperativeMatrix"),
-    ),
-    (
-        "PipelineExecutablePropertiesFeaturesKHR",
-        None,
-        "VK_KHR_pipeline_executable_properties",
-        ("pipelineExecutableInfo",),
-    ),
-)
-CORE_FEATURES = ("shaderInt64", "shaderInt16")
-
+# The names of libvulkan, in the order in which they are tried: Android and Termux have the second alone.
+LIBRARIES = ("libvulkan.so.1", "libvulkan.so", "libvulkan.1.dylib", "libMoltenVK.dylib")
 VK_ERROR_OUT_OF_HOST_MEMORY, VK_ERROR_OUT_OF_DEVICE_MEMORY, VK_ERROR_DEVICE_LOST = -1, -2, -4
+VK_ERROR_LAYER_NOT_PRESENT, VK_ERROR_EXTENSION_NOT_PRESENT = -6, -7
+RESULTS = {
+    0: "VK_SUCCESS", 1: "VK_NOT_READY", 2: "VK_TIMEOUT", -1: "VK_ERROR_OUT_OF_HOST_MEMORY",
+    -2: "VK_ERROR_OUT_OF_DEVICE_MEMORY", -3: "VK_ERROR_INITIALIZATION_FAILED", -4: "VK_ERROR_DEVICE_LOST",
+    -5: "VK_ERROR_MEMORY_MAP_FAILED", -6: "VK_ERROR_LAYER_NOT_PRESENT", -7: "VK_ERROR_EXTENSION_NOT_PRESENT",
+    -8: "VK_ERROR_FEATURE_NOT_PRESENT", -9: "VK_ERROR_INCOMPATIBLE_DRIVER", -10: "VK_ERROR_TOO_MANY_OBJECTS",
+    -11: "VK_ERROR_FORMAT_NOT_SUPPORTED", -12: "VK_ERROR_FRAGMENTED_POOL", -13: "VK_ERROR_UNKNOWN",
+    -1000012000: "VK_ERROR_INVALID_SHADER_NV", -1000069000: "VK_ERROR_OUT_OF_POOL_MEMORY",
+    -1000072003: "VK_ERROR_INVALID_EXTERNAL_HANDLE", -1000161000: "VK_ERROR_FRAGMENTATION",
+    -1000174001: "VK_ERROR_NOT_PERMITTED",
+}  # fmt: skip
+PORTABILITY = 1  # VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR
 _NO_LAYER = "VKQ_VALIDATION=1 asks for the validation layer: install vulkan-validationlayers, or unset it"
 _lock = Turns("opening Vulkan")
 _instance: Instance | None = None
 
 
 @functools.cache
-def binding() -> Any:
-    """The ``vulkan`` package, imported late. Raises NoDeviceError where libvulkan is missing."""
-    try:
-        import vulkan
-    except ModuleNotFoundError as error:
+def loaded() -> Any:
+    """The extension, with libvulkan open. Raises NoDeviceError where libvulkan is missing."""
+    native = native_module()
+    if why := native.load_vulkan(LIBRARIES):
         raise NoDeviceError(
-            f"the Python package vulkan is missing ({error}); install it with pip install vulkan"
-        ) from error
-    except (ImportError, OSError) as error:
-        why = "" if isinstance(error, OSError) else f" ({error})"  # whose text asks for an SDK
-        raise NoDeviceError(
-            f"the Vulkan loader, libvulkan, could not be loaded{why}; install it: {remedy.loader()}; and a"
+            f"the Vulkan loader, libvulkan, could not be loaded ({why}); install it: {remedy.loader()}; and a"
             f" driver: {remedy.driver()}"
-        ) from error
-    return vulkan
+        )
+    return native
 
 
 def result_name(result: int) -> str:
     """The name of a VkResult, such as ``VK_ERROR_DEVICE_LOST``."""
-    vk = binding()
-    for name in dir(vk):
-        if (
-            name.startswith(("VK_ERROR_", "VK_SUCCESS", "VK_TIMEOUT", "VK_NOT_READY"))
-            and getattr(vk, name) == result
-        ):
-            return name
-    return f"VkResult {result}"
+    return RESULTS.get(result, f"VkResult {result}")
 
 
 def error_for(result: int, call: str) -> VkqError:
@@ -123,74 +82,46 @@ def check(result: int, call: str) -> None:
 
 
 class Instance:
-    """The VkInstance, with the Khronos validation layer where VKQ_VALIDATION=1 asks for it."""
+    """The VkInstance, with the Khronos validation layer where VKQ_VALIDATION=1 asks for it. ``native``: the
+    extension's, which asks Vulkan."""
 
     def __init__(self) -> None:
-        vk = binding()
-        self.messages: list[str] = []  # what the validation layer said
+        loaded()
         self.pid = os.getpid()
         self.drivers = drivers.tried()
         with drivers.told(self.drivers.environment):
-            self._create(vk)
+            self.native = self._created()
 
-    def _create(self, vk: Any) -> None:
-        ffi, lib = vk.ffi, vk.lib
-        validate = validation.wanted()
-        app = vk.VkApplicationInfo(
-            pApplicationName="vkq", pEngineName="vkq", apiVersion=vk.VK_MAKE_VERSION(1, 3, 0)
-        )
-        layers, extensions, chain = [], [], None
-        if validate:
-            layers, extensions, chain = [validation.LAYER], list(validation.EXTENSIONS), validation.chain(vk)
-        out = ffi.new("VkInstance*")
+    def _created(self) -> Any:
+        layers, extensions, checks, severities = [], [], [], 0
+        if validation.wanted():
+            layers, extensions = [validation.LAYER], list(validation.EXTENSIONS)
+            checks, severities = validation.enabled(), validation.severities()
         # Without portability the loader hides devices such as MoltenVK's. An old loader has it not; to ask it
         # before would load every driver once more.
-        for portability in (["VK_KHR_portability_enumeration"], []):
-            info = vk.VkInstanceCreateInfo(
-                flags=vk.VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR if portability else 0,
-                pNext=chain,
-                pApplicationInfo=app,
-                ppEnabledLayerNames=layers,
-                ppEnabledExtensionNames=extensions + portability,
+        result, portability = VK_ERROR_EXTENSION_NOT_PRESENT, ["VK_KHR_portability_enumeration"]
+        for more, flags in ((portability, PORTABILITY), ([], 0)):
+            create = functools.partial(
+                loaded().Instance, layers, extensions + more, flags, checks, severities
             )
-            create = functools.partial(lib.vkCreateInstance, ffi.addressof(info), ffi.NULL, out)
-            result = long(create)
-            if result != vk.VK_ERROR_EXTENSION_NOT_PRESENT:
-                break
-        if result < 0:
-            raise NoDeviceError(
-                f"vkCreateInstance failed with {result_name(result)} ({result}): "
-                + (_NO_LAYER if result == vk.VK_ERROR_LAYER_NOT_PRESENT else remedy.no_driver())
-                + "".join(f"; {one}" for one in self.drivers.refused),
-                result,
-                "vkCreateInstance",
-            )
-        self.handle = out[0]
-        if validate:
-            create = self.function("vkCreateDebugUtilsMessengerEXT")
-            info, messenger = validation.messenger(vk, self.messages), ffi.new("VkDebugUtilsMessengerEXT*")
-            check(create(self.handle, info, ffi.NULL, messenger), "vkCreateDebugUtilsMessengerEXT")
-
-    def function(self, name: str) -> Any:
-        """An instance-level or device-level function that the cffi library does not export."""
-        vk = binding()
-        address = vk.lib.vkGetInstanceProcAddr(self.handle, name.encode())
-        if address == vk.ffi.NULL:
-            raise DeviceError(f"the Vulkan loader has no {name}")
-        return vk.ffi.cast(f"PFN_{name}", address)
-
-    def physical_devices(self) -> list[Any]:
-        """Handles of the physical devices, in the loader's order; none is no error."""
-        vk = binding()
-        count = vk.ffi.new("uint32_t*")
-        check(
-            vk.lib.vkEnumeratePhysicalDevices(self.handle, count, vk.ffi.NULL), "vkEnumeratePhysicalDevices"
+            try:
+                return long(create)
+            except VkqError as error:
+                result = getattr(error, "result", None) or 0
+                if result != VK_ERROR_EXTENSION_NOT_PRESENT:
+                    break
+        raise NoDeviceError(
+            f"vkCreateInstance failed with {result_name(result)} ({result}): "
+            + (_NO_LAYER if result == VK_ERROR_LAYER_NOT_PRESENT else remedy.no_driver())
+            + "".join(f"; {one}" for one in self.drivers.refused),
+            result,
+            "vkCreateInstance",
         )
-        if count[0] == 0:
-            return []
-        out = vk.ffi.new("VkPhysicalDevice[]", count[0])
-        check(vk.lib.vkEnumeratePhysicalDevices(self.handle, count, out), "vkEnumeratePhysicalDevices")
-        return list(out)[: count[0]]
+
+    def physical_devices(self) -> list[int]:
+        """Handles of the physical devices, in the loader's order; none is no error."""
+        found: list[int] = self.native.physical_devices()
+        return found
 
 
 def instance() -> Instance:
@@ -207,10 +138,8 @@ def instance() -> Instance:
 
 def loader_version() -> str:
     """The Vulkan version that the loader offers, such as 1.3.239."""
-    vk = binding()
-    out = vk.ffi.new("uint32_t*")
-    check(vk.lib.vkEnumerateInstanceVersion(out), "vkEnumerateInstanceVersion")
-    return f"{out[0] >> 22 & 0x7F}.{out[0] >> 12 & 0x3FF}.{out[0] & 0xFFF}"
+    packed = loaded().loader_version()
+    return f"{packed >> 22 & 0x7F}.{packed >> 12 & 0x3FF}.{packed & 0xFFF}"
 
 
 def refused_drivers() -> tuple[drivers.Refused, ...]:
@@ -220,70 +149,21 @@ def refused_drivers() -> tuple[drivers.Refused, ...]:
 
 def validation_messages() -> list[str]:
     """What the Khronos validation layer has said so far (with VKQ_VALIDATION=1)."""
-    return list(_instance.messages) if _instance else []
-
-
-def handle_int(handle: Any) -> int:
-    """A Vulkan handle as an integer, for the extension."""
-    return int(binding().ffi.cast("uintptr_t", handle))
-
-
-@functools.cache
-def _structure_types() -> dict[str, int]:
-    """sType by the struct's name without underscores and case: physicaldevicemaintenance4features."""
-    vk, prefix = binding(), "VK_STRUCTURE_TYPE_"
-    return {
-        n[len(prefix) :].replace("_", "").lower(): getattr(vk, n) for n in dir(vk) if n.startswith(prefix)
-    }
-
-
-def struct(name: str) -> Any:
-    """A zeroed ``Vk<name>`` with its sType set."""
-    if name in newer.STRUCTS:
-        return newer.struct(name)
-    out = binding().ffi.new(f"Vk{name}*")
-    out.sType = _structure_types()[name.lower()]
-    return out
-
-
-def chain(structs: list[Any]) -> Any:
-    """Links structs by pNext in order and returns the first (NULL for none)."""
-    ffi = binding().ffi
-    for one, following in itertools.pairwise(structs):
-        one.pNext = ffi.cast("void*", following)
-    return ffi.cast("void*", structs[0]) if structs else ffi.NULL
+    return [text.decode(errors="replace") for text in native_module().messages()] if _instance else []
 
 
 def open_device(
-    physical: Any, family: int, features: dict[str, bool], extensions: set[str]
-) -> tuple[Any, Any]:
+    physical: int, family: int, features: dict[str, bool], extensions: set[str]
+) -> tuple[int, int]:
     """A VkDevice with one compute queue and every feature of the table that ``features`` says is there:
     (device, queue)."""
-    vk = binding()
-    ffi, lib = vk.ffi, vk.lib
-    structs, wanted = [], []
-    for name, _core, extension, fields in FEATURES:
-        have = [f for f in fields if features.get(f)]
-        if not have:
-            continue
-        one = struct(f"PhysicalDevice{name}")
-        for field in have:
-            setattr(one, field, 1)
-        structs.append(one)
-        if extension in extensions:
-            wanted.append(extension)
+    table = [each for each in FEATURES if any(features.get(field) for field in each.fields)]
+    wanted = [each.extension for each in table if each.extension in extensions]
     # The first for properties that shaders rely on; the second must be enabled where a device has it.
     wanted += [e for e in ("VK_KHR_shader_float_controls", "VK_KHR_portability_subset") if e in extensions]
-    core = vk.VkPhysicalDeviceFeatures(**{f: 1 for f in CORE_FEATURES if features.get(f)})
-    queue_info = vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, queueCount=1, pQueuePriorities=[1.0])
-    info = vk.VkDeviceCreateInfo(
-        pNext=chain(structs),
-        pQueueCreateInfos=[queue_info],
-        pEnabledFeatures=core,
-        ppEnabledExtensionNames=wanted,
-    )
-    out = ffi.new("VkDevice*")
-    check(long(lambda: lib.vkCreateDevice(physical, ffi.addressof(info), ffi.NULL, out)), "vkCreateDevice")
-    queue = ffi.new("VkQueue*")
-    lib.vkGetDeviceQueue(out[0], family, 0, queue)
-    return out[0], queue[0]
+    create = functools.partial(
+        instance().native.create_device, physical, family, wanted, CORE.enabling(features)[1],
+        [each.enabling(features) for each in table],
+    )  # fmt: skip
+    made: tuple[int, int] = long(create)
+    return made

@@ -10,9 +10,9 @@ from typing import Any, NoReturn, Protocol
 from ..device import verdict, vulkan
 from ..device.capabilities import Capabilities
 from ..device.choose import choose_device
+from ..device.extension import native_module
 from ..device.profiles import profile
 from ..errors import ArgumentError, DTypeError, NoDeviceError
-from .extension import native_module
 
 OPERATIONS_BEFORE_SUBMIT = 256
 SUBMISSIONS_IN_FLIGHT = 4  # more are waited for: what is in flight keeps its memory
@@ -50,10 +50,8 @@ def open_context(
     if refusal or family is None:
         raise NoDeviceError(f"{c.name} cannot run vkq: {refusal}")
     handle, queue = vulkan.open_device(physical, family, dict(c.features), set(c.extensions))
-    loader = vulkan.binding().lib.vkGetInstanceProcAddr
     context = extension.Context(
-        *(vulkan.handle_int(h) for h in (loader, vulkan.instance().handle, physical, handle, queue)),
-        family, profile(c).wide_barriers,
+        vulkan.instance().native, physical, handle, queue, family, profile(c).wide_barriers,
         c.properties["maxStorageBufferRange"], c.properties["maxTexelBufferElements"], c.name,
     )  # fmt: skip
     context.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..device.extension import native_module
 from ..layout.pack import Layout
-from .extension import native_module
 
 UINT8 = 0x80  # exclusive-or'ed into uint8, which is stored as int8 moved by 128
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
+from ..device.extension import native_module
 from ..errors import ArgumentError
 from ..layout.extent import Spec
 from ..shader.spec import TEXEL_BYTES
 from .buffer import Buffer
-from .extension import native_module
 from .program import Program
 
 

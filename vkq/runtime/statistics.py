@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -24,8 +24,6 @@ from ..shader.compile import spirv
 from ..shader.spec import Value, Variant
 from .program import code, require
 
-# VK_PIPELINE_CREATE_CAPTURE_{STATISTICS,INTERNAL_REPRESENTATIONS}_BIT_KHR
-CAPTURE_STATISTICS, CAPTURE_TEXT = 0x40, 0x80
 # "MESA_SHADER_COMPUTE shader: 994 inst, 17.4 cycles, ..., 1 threads, 2 loops, 37:119 spills:fills"
 PRINTED = re.compile(r"([\d.]+) (\w+(?: \w+)*)(?:,|$)")
 PRINTED_SPILLS = re.compile(r"(\d+):(\d+) spills:fills")
@@ -78,7 +76,7 @@ class Compiler:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        vulkan.binding().lib.vkDestroyDevice(self.handle, vulkan.binding().ffi.NULL)
+        vulkan.instance().native.destroy_device(self.handle)
 
     @property
     def tells(self) -> bool:
@@ -103,98 +101,27 @@ class Compiler:
                 f"{self.capabilities.name} has no VK_KHR_pipeline_executable_properties"
                 " (pipelineExecutableInfo is false)"
             )
+        binary, others = code(variant, spirv(variant), values, self.capabilities)
         began = time.monotonic()
-        with _stderr() as printed, self._pipeline(variant, values, subgroup_size) as pipeline:
+        with _stderr() as printed:  # the pipeline is made as `vkq.Device.program` makes it
+            made = vulkan.instance().native.compile(
+                self.handle, binary, [binding.texels for binding in variant.bindings],
+                4 * len(variant.push_constants), others, subgroup_size, capture=not self._prints,
+            )  # fmt: skip
             seconds = time.monotonic() - began
             if self._prints:
                 return _printed(printed(), seconds)
-            return list(self._captured(pipeline, seconds))
-
-    @contextlib.contextmanager
-    def _pipeline(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Iterator[Any]:
-        """The VkPipeline, as `vkq.Device.program` makes it."""
-        vk = vulkan.binding()
-        ffi, lib, none = vk.ffi, vk.lib, vk.ffi.NULL
-        with contextlib.ExitStack() as made:
-
-            def make(kind: str, info: Any) -> Any:
-                out = ffi.new(f"Vk{kind}*")
-                vulkan.check(
-                    getattr(lib, f"vkCreate{kind}")(self.handle, ffi.addressof(info), none, out), kind
-                )
-                made.callback(getattr(lib, f"vkDestroy{kind}"), self.handle, out[0], none)
-                return out[0]
-
-            binary, constants = code(variant, spirv(variant), values, self.capabilities)
-            module = make("ShaderModule", vk.VkShaderModuleCreateInfo(codeSize=len(binary), pCode=binary))
-            layout = _layout(vk, make, variant)
-            stage = vk.VkPipelineShaderStageCreateInfo(
-                pNext=_subgroup(subgroup_size), stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=module,
-                flags=vk.VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT if subgroup_size else 0,
-                pName="main", pSpecializationInfo=_specialization(vk, constants),
-            )  # fmt: skip
-            flags = 0 if self._prints else CAPTURE_STATISTICS | CAPTURE_TEXT
-            info = vk.VkComputePipelineCreateInfo(flags=flags, stage=stage, layout=layout)
-            out = ffi.new("VkPipeline*")
-            call = "vkCreateComputePipelines"
-            vulkan.check(getattr(lib, call)(self.handle, none, 1, ffi.addressof(info), none, out), call)
-            made.callback(lib.vkDestroyPipeline, self.handle, out[0], none)
-            yield out[0]
-
-    def _captured(self, pipeline: Any, seconds: float) -> Iterator[PipelineExecutable]:
-        ffi = vulkan.binding().ffi
-        info = vulkan.struct("PipelineInfoKHR")
-        info.pipeline = pipeline
-        programs = self._all("vkGetPipelineExecutablePropertiesKHR", "PipelineExecutableProperties", info)
-        for number, one in enumerate(programs):
-            of = vulkan.struct("PipelineExecutableInfoKHR")
-            of.pipeline, of.executableIndex = pipeline, number
-            statistics = self._all("vkGetPipelineExecutableStatisticsKHR", "PipelineExecutableStatistic", of)
-            values = {ffi.string(s.name).decode(): _value(s) for s in statistics}
-            name = ffi.string(one.name).decode()
-            yield PipelineExecutable(name, int(one.subgroupSize), values, self._texts(of), seconds)
-
-    def _all(self, call: str, kind: str, info: Any) -> Any:
-        """The two-call idiom: how many there are, then an array of all of them (which owns its elements)."""
-        ffi = vulkan.binding().ffi
-        query, count = vulkan.instance().function(call), ffi.new("uint32_t*")
-        vulkan.check(query(self.handle, info, count, ffi.NULL), call)
-        out = ffi.new(f"Vk{kind}KHR[]", count[0])
-        for one in out:
-            one.sType = vulkan.struct(f"{kind}KHR").sType
-        vulkan.check(query(self.handle, info, count, out), call)
-        return out
-
-    def _texts(self, info: Any) -> dict[str, str]:
-        ffi, call = vulkan.binding().ffi, "vkGetPipelineExecutableInternalRepresentationsKHR"
-        out = self._all(call, "PipelineExecutableInternalRepresentation", info)
-        query, count = vulkan.instance().function(call), ffi.new("uint32_t*", len(out))
-        texts = [ffi.new("char[]", int(one.dataSize) + 1) for one in out]
-        for one, text in zip(out, texts, strict=True):
-            one.pData = text
-        vulkan.check(query(self.handle, info, count, out), call)
-        pairs = zip(out, texts, strict=True)
-        return {
-            ffi.string(one.name).decode(): ffi.string(text).decode(errors="replace")
-            for one, text in pairs
-            if one.isText
-        }
+        return [
+            PipelineExecutable(
+                _text(name), size, {_text(n): value for n, value in statistics},
+                {_text(n): _text(text) for n, text in texts}, seconds,
+            )
+            for name, size, statistics, texts in made
+        ]  # fmt: skip
 
 
-def _subgroup(size: int) -> Any:
-    """What asks for this size of the subgroups; nothing where the driver may choose."""
-    if not size:
-        return None
-    asked = vulkan.struct("PipelineShaderStageRequiredSubgroupSizeCreateInfo")
-    asked.requiredSubgroupSize = size
-    return asked
-
-
-def _value(statistic: Any) -> int | float | bool:
-    kinds = {0: ("b32", bool), 1: ("i64", int), 2: ("u64", int), 3: ("f64", float)}
-    field, kind = kinds[int(statistic.format)]
-    result: int | float | bool = kind(getattr(statistic.value, field))
-    return result
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
 
 
 @contextlib.contextmanager
@@ -231,30 +158,3 @@ def _printed(text: str, seconds: float) -> list[PipelineExecutable]:
             values |= {"spills": int(spilled[1]), "fills": int(spilled[2])}
         found.append(PipelineExecutable(name, 0, values, {}, seconds))
     return found
-
-
-def _specialization(vk: Any, constants: Sequence[tuple[int, int]]) -> Any:
-    words = b"".join(bits.to_bytes(4, "little") for _, bits in constants)
-    entries = [
-        vk.VkSpecializationMapEntry(constantID=number, offset=4 * i, size=4)
-        for i, (number, _) in enumerate(constants)
-    ]
-    return vk.VkSpecializationInfo(pMapEntries=entries, dataSize=len(words), pData=vk.ffi.from_buffer(words))
-
-
-def _layout(vk: Any, make: Callable[[str, Any], Any], variant: Variant) -> Any:
-    """The VkPipelineLayout of a variant; *make* creates what an info describes."""
-    storage, texels = vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, vk.VK_DESCRIPTOR_TYPE_UNIFORM_TEXEL_BUFFER
-    slots = [
-        vk.VkDescriptorSetLayoutBinding(
-            binding=i, descriptorType=texels if binding.texels else storage, descriptorCount=1,
-            stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT,
-        )
-        for i, binding in enumerate(variant.bindings)
-    ]  # fmt: skip
-    slots_of = make("DescriptorSetLayout", vk.VkDescriptorSetLayoutCreateInfo(pBindings=slots))
-    push = vk.VkPushConstantRange(
-        stageFlags=vk.VK_SHADER_STAGE_COMPUTE_BIT, offset=0, size=4 * len(variant.push_constants)
-    )
-    info = vk.VkPipelineLayoutCreateInfo(pSetLayouts=[slots_of], pPushConstantRanges=[push])
-    return make("PipelineLayout", info)

@@ -1,5 +1,6 @@
 // An open device.
 #include "bindings.hpp"
+#include "instance.hpp"
 
 namespace vkq {
 
@@ -8,12 +9,10 @@ struct Context {
   std::shared_ptr<Core> core = std::make_shared<Core>();
   std::shared_ptr<Queue> queue = std::make_shared<Queue>(core);
 
-  Context(uint64_t getInstanceProcAddr, uint64_t instance, uint64_t physical, uint64_t device,
-          uint64_t vkQueue, uint32_t family, bool wideBarriers, uint64_t maxBinding, uint64_t maxTexels,
-          std::string name) {
-    if (!getInstanceProcAddr || !instance || !physical || !device || !vkQueue)
-      throw std::invalid_argument("Context: a handle is 0");
-    fillTable(getInstanceProcAddr, instance);
+  Context(const Instance &instance, uint64_t physical, uint64_t device, uint64_t vkQueue, uint32_t family,
+          bool wideBarriers, uint64_t maxBinding, uint64_t maxTexels, std::string name) {
+    if (!physical || !device || !vkQueue) throw std::invalid_argument("Context: a handle is 0");
+    fillTable(loaderEntry(), instance.handle);
     core->physical = std::make_shared<vk::PhysicalDevice>(reinterpret_cast<VkPhysicalDevice>(physical));
     core->device = std::make_shared<vk::Device>(reinterpret_cast<VkDevice>(device));
     core->queue = std::make_shared<vk::Queue>(reinterpret_cast<VkQueue>(vkQueue));
@@ -63,7 +62,7 @@ struct Context {
 void bindContext(nb::module_ &m) {
   nb::class_<Context>(m, "Context")
       .def(
-          nb::init<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint32_t, bool, uint64_t, uint64_t,
+          nb::init<const Instance &, uint64_t, uint64_t, uint64_t, uint32_t, bool, uint64_t, uint64_t,
                    std::string>())
       .def(
           "arena",

@@ -7,6 +7,8 @@
 // can make the n-th call fail).
 #include "bindings.hpp"
 
+#include "bind_instance.hpp"
+
 namespace vkq {
 
 static std::atomic<bool> ending{false};  // the process ends: Python code may not be run by other threads
@@ -56,6 +58,7 @@ NB_MODULE(_kompute, m) {
   // Objects alive at interpreter exit are closed by the device's exit handler.
   nanobind::set_leak_warnings(false);
   nanobind::register_exception_translator(vkq::translate, nullptr);
+  vkq::bindInstance(m);
   vkq::bindMemory(m);
   vkq::bindPacking(m);
   vkq::bindRecording(m);

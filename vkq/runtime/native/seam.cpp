@@ -128,14 +128,14 @@ static void VKAPI_CALL freeCommandBuffers(VkDevice d, VkCommandPool pool, uint32
 
 // The table is one for the process. Entries come from the instance (the loader's trampolines), so it serves
 // every device of it.
-void fillTable(uint64_t getInstanceProcAddr, uint64_t instance) {
+void fillTable(PFN_vkGetInstanceProcAddr entry, VkInstance instance) {
   static std::mutex mutex;
-  static uint64_t filled = 0;
+  static VkInstance filled = VK_NULL_HANDLE;
   std::lock_guard<std::mutex> lock(mutex);
   if (filled == instance) return;
   filled = instance;
-  vkTable.init(reinterpret_cast<PFN_vkGetInstanceProcAddr>(getInstanceProcAddr));
-  vkTable.init(vk::Instance(reinterpret_cast<VkInstance>(instance)));
+  vkTable.init(entry);
+  vkTable.init(vk::Instance(instance));
 #define HOOK(f)         \
   real_##f = vkTable.f; \
   vkTable.f = [](auto... a) -> VkResult { return checked(#f, real_##f, a...); };

@@ -5,24 +5,14 @@
 #include <kompute/Sequence.hpp>
 
 #include <mutex>
-#include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "errors.hpp"
 
 #define vkTable VULKAN_HPP_DEFAULT_DISPATCHER
 
 namespace vkq {
-
-struct VulkanError : std::exception {
-  VkResult result;
-  const char *call;
-  VulkanError(VkResult r, const char *c) : result(r), call(c) {}
-};
-
-// What the caller may not do now; becomes vkq.errors.DeviceError.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // The first failure of this thread since it was cleared.
 struct Pending {
@@ -64,7 +54,7 @@ struct Evaluation {
 };
 
 // Fills Vulkan-Hpp's dispatch table and hooks the calls above into it.
-void fillTable(uint64_t getInstanceProcAddr, uint64_t instance);
+void fillTable(PFN_vkGetInstanceProcAddr entry, VkInstance instance);
 VkResult waitIdleUnchecked(VkDevice device);  // it must wait whatever failed before
 void destroyFence(VkDevice device, VkFence fence);
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import vkq
-from vkq.runtime import extension
+from vkq.device import extension
 
 
 def test_it_was_built_from_the_bindings_that_lie_here() -> None:

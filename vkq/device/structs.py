@@ -1,0 +1,149 @@
+"""The structs of Vulkan that say what a device can do, as the extension asks for them: by their number
+(VkStructureType) and by where their fields lie, so that vkq compiles with headers that do not know them yet.
+
+A struct is named without its prefix, ``VkPhysicalDevice``. Places are in words of 32 bits after sType and
+pNext.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from .capabilities import DOT_ACCELERATED
+
+
+@dataclasses.dataclass(frozen=True)
+class Struct:
+    """``core``: the Vulkan version that has it; ``extension``: what brings it before that. ``wide`` fields
+    have 64 bits."""
+
+    name: str
+    number: int
+    words: int
+    fields: Mapping[str, int]
+    core: tuple[int, int] | None = None
+    extension: str | None = None
+    wide: bool = False
+
+    def present(self, version: tuple[int, ...], extensions: frozenset[str]) -> bool:
+        """Whether a device of this version, with these extensions, knows the struct."""
+        return (self.core is not None and version[:2] >= self.core) or self.extension in extensions
+
+    @property
+    def asked(self) -> tuple[int, bytes]:
+        """The struct zeroed, for the extension to fill."""
+        return self.number, bytes(4 * self.words)
+
+    def enabling(self, fields: Mapping[str, bool]) -> tuple[int, bytes]:
+        """The struct with these fields set."""
+        words = [0] * self.words
+        for name, place in self.fields.items():
+            words[place] = int(fields.get(name, False))
+        return self.number, b"".join(word.to_bytes(4, "little") for word in words)
+
+    def read(self, content: bytes) -> dict[str, int]:
+        """The fields of what the extension returned."""
+        size = 8 if self.wide else 4
+        return {
+            name: int.from_bytes(content[4 * place : 4 * place + size], "little")
+            for name, place in self.fields.items()
+        }
+
+
+def _flags(*names: str) -> dict[str, int]:
+    """The fields of a struct of VkBool32, all of them in order."""
+    return {name: place for place, name in enumerate(names)}
+
+
+# VkPhysicalDeviceFeatures, without a head.
+CORE = Struct("Features", 0, 55, {"shaderInt64": 40, "shaderInt16": 41})
+
+# Asked for where present, enabled at opening. The single-feature structs are used rather than
+# VkPhysicalDeviceVulkan1xFeatures, so that Vulkan 1.1 and 1.2 devices with the extension are served by the
+# same table.
+FEATURES = (
+    Struct(
+        "ShaderIntegerDotProductFeatures", 1000280000, 1, _flags("shaderIntegerDotProduct"), (1, 3),
+        "VK_KHR_shader_integer_dot_product",
+    ),
+    Struct("Maintenance4Features", 1000413000, 1, _flags("maintenance4"), (1, 3), "VK_KHR_maintenance4"),
+    Struct(
+        "SubgroupSizeControlFeatures", 1000225002, 2, _flags("subgroupSizeControl", "computeFullSubgroups"),
+        (1, 3), "VK_EXT_subgroup_size_control",
+    ),
+    Struct(
+        "8BitStorageFeatures", 1000177000, 3, {"storageBuffer8BitAccess": 0}, (1, 2), "VK_KHR_8bit_storage"
+    ),
+    Struct("16BitStorageFeatures", 1000083000, 4, {"storageBuffer16BitAccess": 0}, (1, 1)),
+    Struct(
+        "ShaderFloat16Int8Features", 1000082000, 2, _flags("shaderFloat16", "shaderInt8"), (1, 2),
+        "VK_KHR_shader_float16_int8",
+    ),
+    Struct(
+        "VulkanMemoryModelFeatures", 1000211000, 3,
+        _flags("vulkanMemoryModel", "vulkanMemoryModelDeviceScope"), (1, 2), "VK_KHR_vulkan_memory_model",
+    ),
+    Struct(
+        "CooperativeMatrixFeaturesKHR", 1000506000, 2, {"cooperativeMatrix": 0}, None,
+        "VK_KHR_cooperative_matrix",
+    ),
+    Struct(
+        "ShaderBfloat16FeaturesKHR", 1000141000, 3,
+        {"shaderBFloat16Type": 0, "shaderBFloat16CooperativeMatrix": 2}, None, "VK_KHR_shader_bfloat16",
+    ),
+    Struct(
+        "PipelineExecutablePropertiesFeaturesKHR", 1000269000, 1, _flags("pipelineExecutableInfo"), None,
+        "VK_KHR_pipeline_executable_properties",
+    ),
+)  # fmt: skip
+
+PROPERTIES = (
+    Struct(
+        "ShaderIntegerDotProductProperties", 1000280001, 30,
+        dict(zip(DOT_ACCELERATED, (3, 4, 5, 18, 19, 20), strict=True)), (1, 3),
+        "VK_KHR_shader_integer_dot_product",
+    ),
+    Struct(
+        "FloatControlsProperties", 1000197000, 17,
+        {
+            "shaderRoundingModeRTEFloat32": 12,
+            "shaderDenormPreserveFloat32": 6,
+            "shaderSignedZeroInfNanPreserveFloat32": 3,
+        },
+        (1, 2), "VK_KHR_shader_float_controls",
+    ),
+    Struct("SubgroupProperties", 1000094000, 4, {"subgroupSize": 0, "supportedOperations": 2}, (1, 1)),
+    Struct(
+        "SubgroupSizeControlProperties", 1000225000, 4,
+        {"minSubgroupSize": 0, "maxSubgroupSize": 1, "requiredSubgroupSizeStages": 3}, (1, 3),
+        "VK_EXT_subgroup_size_control",
+    ),
+    Struct("Maintenance3Properties", 1000168000, 4, {"maxMemoryAllocationSize": 2}, (1, 1), wide=True),
+    Struct(
+        "Maintenance4Properties", 1000413001, 2, {"maxBufferSize": 0}, (1, 3), "VK_KHR_maintenance4",
+        wide=True,
+    ),
+    Struct(
+        "ShaderSMBuiltinsPropertiesNV", 1000154001, 2, {"shaderSMCount": 0}, None, "VK_NV_shader_sm_builtins"
+    ),
+    Struct(
+        "ShaderCoreProperties2AMD", 1000227000, 2, {"activeComputeUnitCount": 1}, None,
+        "VK_AMD_shader_core_properties2",
+    ),
+    Struct(
+        "ShaderCoreBuiltinsPropertiesARM", 1000497001, 4, {"shaderCoreCount": 2}, None,
+        "VK_ARM_shader_core_builtins",
+    ),
+)  # fmt: skip
+
+# Texts and bytes: where they lie, in words.
+IDENTITY = Struct("IDProperties", 1000071004, 12, {"deviceUUID": 0}, (1, 1))
+DRIVER = Struct(
+    "DriverProperties",
+    1000196000,
+    130,
+    {"driverName": 1, "driverInfo": 65},
+    (1, 2),
+    "VK_KHR_driver_properties",
+)
