@@ -14,7 +14,7 @@ pytestmark = pytest.mark.smoke
 PACKAGE = Path(__file__).resolve().parents[1] / "vkq"
 # Modules and packages by layer: each may import its own layer and those before it.
 LAYERS = [
-    {"errors", "_version"},
+    {"errors", "_version", "log"},
     {"files", "spawn", "arguments", "turns"},
     {"yamlfile", "cache"},
     {"numerics"},

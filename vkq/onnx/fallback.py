@@ -13,6 +13,7 @@ import numpy as np
 
 from ..graph.executable import Executable, RefusedNode, refusals
 from ..graph.graph import Array, Graph, Node, Spec
+from ..log import LOG
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
@@ -110,7 +111,8 @@ def warn(message: str) -> None:
 
 
 def caller_warned(message: str, kind: type[Warning]) -> None:
-    """Warn at the line that called vkq."""
+    """Warn at the line that called vkq, and in the log."""
+    LOG.warning("%s", message)
     warnings.warn(message, kind, stacklevel=_callers())
 
 

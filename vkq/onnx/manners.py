@@ -105,6 +105,14 @@ class Manners:
         asked_of(None, None, None, providers, provider_options)
         caller_warned(f"vkq ignores set_providers: the session stays on {self.device.name}", IgnoredWarning)
 
+    @property
+    def counters(self) -> dict[str, int]:
+        """Since the session was opened: ``runs`` (a batch of `map` is one), ``shapes_prepared`` and
+        ``cache_hits`` (how often a set of shapes was prepared, or found prepared), ``bytes_uploaded`` and
+        ``bytes_downloaded`` (inputs and results that were arrays; weights, and what crosses between nodes
+        with a fallback, aside)."""
+        return self._executables.counters.as_dict()
+
     def __repr__(self) -> str:
         def of(arguments: Sequence[NodeArg]) -> str:
             return ", ".join(f"{a.name} {a.type[7:-1]}{a.shape}".replace("'", "") for a in arguments)

@@ -11,6 +11,7 @@ import numpy as np
 from ..graph.executable import Executable
 from ..graph.graph import Array
 from .batch import BatchCheck
+from .counters import Counters, host_bytes
 from .feed import alike, columns, groups
 from .prepared import Prepared
 from .reader import Model
@@ -27,6 +28,7 @@ class Mapped:
         checked: returns arrays as a device holds them, or raises.
         executable: returns what is prepared for arrays like these.
         declared: returns a result, of this name, in the model's type.
+        counters: of the session; a batch counts as a run.
     """
 
     def __init__(
@@ -37,9 +39,11 @@ class Mapped:
         checked: Callable[[Mapping[str, Any]], dict[str, Array]],
         executable: Callable[[Mapping[str, Array]], Prepared],
         declared: Callable[[str, Array], Array],
+        counters: Counters,
     ):
         self.model, self.names, self._constant = model, tuple(names), constant
         self._checked, self._executable, self._declared = checked, executable, declared
+        self._counters = counters
         self._checks = [BatchCheck(model, name, constant) for name in self.names]
 
     def __call__(self, inputs: Iterable[Any], batch: int) -> Iterator[list[Array]]:
@@ -49,7 +53,7 @@ class Mapped:
             rows = columns(group, self.model.inputs)
             for check in self._checks:
                 check(rows)
-            waiting.append(self._begun(rows))
+            waiting.append(self._counted(self._begun(rows), rows))
             if len(waiting) > AHEAD:
                 yield from self._rows(waiting.popleft())
         for finish in waiting:
@@ -58,6 +62,16 @@ class Mapped:
     def _rows(self, finish: Finish) -> Iterator[list[Array]]:
         results = [self._declared(name, x) for name, x in zip(self.names, finish(), strict=True)]
         return map(list, zip(*results, strict=True))
+
+    def _counted(self, finish: Finish, rows: Mapping[str, list[Array]]) -> Finish:
+        uploaded = sum(host_bytes(arrays) for arrays in rows.values())
+
+        def counted() -> Sequence[Array]:
+            results = finish()
+            self._counters.ran(uploaded, host_bytes(results))
+            return results
+
+        return counted
 
     def _begun(self, rows: Mapping[str, list[Array]]) -> Finish:
         """A batch: what waits for the results, which are there already where it cannot run beside others."""

@@ -13,6 +13,7 @@ from ..errors import ModelError
 from ..graph.device.rows import refusal
 from ..graph.executable import RefusedNode
 from ..graph.graph import Array, Graph, Node
+from ..graph.passes.constants import Rest
 from .alone import OPSET, in_onnx, node_proto
 from .cpu import cpu_session
 from .operators import MICROSOFT
@@ -190,3 +191,21 @@ def _proto_of(node: Node, part: Graph, opset: int) -> Any:
         attributes = {key: value for key, value in attributes.items() if key in known}
     given = in_onnx(attributes)
     return helper.make_node(op, node.inputs, node.outputs, name=node.source, domain=domain, **given)
+
+
+def split(rest: Rest) -> tuple[list[Node], list[Node]]:
+    """What runs on the CPU at once: nodes of one opset whose results have the shapes that they find, and
+    foreign ones that read nothing else; and the rest."""
+    if not rest.found:
+        return [], rest.later
+    opset, found, later = opset_of(rest.found[0]), [], []
+    waiting = {name for node in rest.later for name in node.outputs}
+    for i, node in enumerate((*rest.found, *rest.later)):
+        blocked = i >= len(rest.found) and not waiting.isdisjoint(node.inputs)
+        if node.op == "foreign" and opset_of(node) == opset and not blocked:
+            found.append(node)
+            waiting.difference_update(node.outputs)
+        else:
+            later.append(node)
+            waiting.update(node.outputs)
+    return found, later

@@ -3,6 +3,7 @@ where a shape is known only when a part has run."""
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from typing import Any
@@ -14,13 +15,15 @@ from ..graph.executable import Executable, RefusedNode, listed, refusals
 from ..graph.graph import Array, Graph, Node
 from ..graph.passes import lower
 from ..graph.passes.constants import Rest
+from ..log import LOG
 from ..runtime.device import Device
 from ..runtime.plan import Resident
 from ..runtime.programs import Progress
 from ..turns import Turns
+from .counters import Counters
 from .fallback import Mixed, left_alone, warn
 from .feed import held
-from .part import CpuPart, opset_of
+from .part import CpuPart, split
 from .reader import Model, fixed
 from .remedies import remedies
 from .shared import Layers
@@ -57,6 +60,7 @@ class Executables:
         self.layers = Layers() if layers is None else layers
         self.layers.users.add(self)
         self.kept: OrderedDict[Hashable, Prepared] = OrderedDict()
+        self.counters = Counters()
         self.constant = constant  # inputs whose values count as constants
         self._fallback, self._progress = fallback, progress
         heap = max(kind.heap_bytes for kind in device.capabilities.memory_types)
@@ -70,15 +74,24 @@ class Executables:
             while True:
                 key = self._key(arrays)
                 found = self.kept.get(key)
-                if found is None:
+                if found is not None:
+                    self.counters.prepared(hit=True)
+                else:
+                    began = time.monotonic()
                     with self.layers.lock:
                         found = self._made(arrays, lowered)
                     if found is None:  # more inputs count as constants than before
                         continue
+                    self._count(arrays, time.monotonic() - began)
                     self.kept[key] = found
                     self._forget()
                 self.kept.move_to_end(key)
                 return found
+
+    def _count(self, arrays: Mapping[str, Array], seconds: float) -> None:
+        self.counters.prepared(hit=False)
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in arrays.items())
+        LOG.info("%s prepared for %s in %.3f s", self.model.name or "model", shapes, seconds)
 
     def _forget(self) -> None:
         """The least recently used shapes, where all take more than their share of memory."""
@@ -190,7 +203,7 @@ class Staged:
     def __init__(self, executables: Executables, model: Model, graph: Graph, rest: Rest):
         self.graph, self.rest = graph, rest
         self.first = executables.one(graph) if graph.outputs else None
-        self.found, self.later = _split(rest)
+        self.found, self.later = split(rest)
         self.part = self._on_cpu(executables.layers, model) if self.found else None
         self._executables, self._model = executables, model
         self._results = [argument.name for argument in model.outputs]
@@ -278,21 +291,3 @@ def _memory(made: Prepared) -> tuple[int, list[Resident]]:
     if isinstance(made, Staged):
         return _memory(made.first) if made.first else (0, [])
     return (0, []) if isinstance(made, Whole) else made.memory_of_its_own()
-
-
-def _split(rest: Rest) -> tuple[list[Node], list[Node]]:
-    """What runs on the CPU at once: nodes of one opset whose results have the shapes that they find, and
-    foreign ones that read nothing else; and the rest."""
-    if not rest.found:
-        return [], rest.later
-    opset, found, later = opset_of(rest.found[0]), [], []
-    waiting = {name for node in rest.later for name in node.outputs}
-    for i, node in enumerate((*rest.found, *rest.later)):
-        blocked = i >= len(rest.found) and not waiting.isdisjoint(node.inputs)
-        if node.op == "foreign" and opset_of(node) == opset and not blocked:
-            found.append(node)
-            waiting.difference_update(node.outputs)
-        else:
-            later.append(node)
-            waiting.update(node.outputs)
-    return found, later

@@ -24,6 +24,7 @@ from ..runtime.programs import Progress
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 from . import crossing
+from .counters import host_bytes
 from .feed import array_of, checked_feed, checked_shapes, trial_shapes
 from .initial import Initials
 from .manners import Manners, resized
@@ -156,6 +157,7 @@ class InferenceSession(Manners):
         other, sizes = object.__new__(type(self)), self._sizes
         other._parse = lambda model: resized(parse(model), sizes)
         InferenceSession.__init__(other, self._source, self.device, self._fallback, [*self._given, *names])
+        other._executables.counters = self._executables.counters
         return other
 
     def trial_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -210,8 +212,6 @@ class InferenceSession(Manners):
             (node.source, node.label, us) for (node, _, _), us in zip(executable.steps, times, strict=True)
         ]
 
-    # --------------------------------------------------------------------------------------------------- runs
-
     @checked
     def run(
         self,
@@ -250,10 +250,12 @@ class InferenceSession(Manners):
         there = chosen if stay is None else stay
         crossing.check_can_stay(self.model.outputs, there)
         self._run_options(options)
+        counters = self._executables.counters
 
         def call() -> list[Any]:
             made = self._executable(values)
             results = crossing.run(made, self.device, values, chosen, there, targets or {})
+            counters.ran(host_bytes(values.values()), host_bytes(results[name] for name in chosen))
             return [self._declared(name, results[name]) for name in chosen]
 
         return call if self._profiled is None else lambda: self._timed(call)
@@ -276,7 +278,7 @@ class InferenceSession(Manners):
         if not self.model.inputs:
             raise ArgumentError("the model has no inputs; map needs one")
         names = self._names(output_names) if output_names is not None else [self.model.outputs[0].name]
-        own = self._checked, self._executable, self._declared
+        own = self._checked, self._executable, self._declared, self._executables.counters
         lists = Mapped(self.model, names, self._constant, *own)(inputs, batch)
         return lists if output_names is not None else (one for (one,) in lists)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -12,6 +13,7 @@ from typing import Any
 
 from ..device.capabilities import Capabilities
 from ..errors import DeviceError
+from ..log import LOG
 from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
 from ..turns import FORKED, Turns, begun
@@ -37,6 +39,11 @@ class Together:
         future = begun(self._pool, make)
         self._futures.append(future)
         return future
+
+    @property
+    def count(self) -> int:
+        """How many were begun."""
+        return len(self._futures)
 
     def __enter__(self) -> Together:
         return self
@@ -88,12 +95,15 @@ class Programs:
         """Pipelines that this thread asks for in the block are made side by side, while it goes on; at its
         end all are there, and the first that could not be made raises. *progress* is then told after each how
         many there are, of how many."""
+        began = time.monotonic()
         with Together(progress) as block:
             previous, self._local.block = getattr(self._local, "block", None), block
             try:
                 yield
             finally:
                 self._local.block = previous
+        if block.count:
+            LOG.info("%d pipelines compiled in %.3f s", block.count, time.monotonic() - began)
 
     def save(self) -> None:
         """Writes the driver's cache, where something was made."""
@@ -108,12 +118,15 @@ class Programs:
         ready = compiled(variant)  # here: threads would take turns with this one at each file
 
         def make() -> Any:
+            began = time.monotonic()
             binary = spirv(variant) if ready is None else ready
             module, constants = code(variant, binary, values, self._capabilities)
-            return self._context.program(
+            made = self._context.program(
                 variant.name, module, len(variant.bindings),
                 4 * len(variant.push_constants), constants, subgroup_size, variant.texels,
             )  # fmt: skip
+            LOG.debug("pipeline %s compiled in %.3f s", variant.name, time.monotonic() - began)
+            return made
 
         block: Together | None = getattr(self._local, "block", None)
         pipeline = block.submit(make) if block else make()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from logging import INFO
 
 from ..device.profiles import profile
 from ..errors import ArgumentError, PathError
+from ..log import LOG
 from ..probe import float16, selftest
 from ..probe.float16 import FLOAT16
 from ..probe.matrices import HALF, advertised, lacking, lacking_half
@@ -51,6 +53,7 @@ TABLE = (
 )
 FORMS = {path.name: path.form for path in TABLE}
 COOPMAT = "coopmat"  # matrix units for large products; the form is for everything that they do not take
+_logged: set[str] = set()  # devices whose refused paths the log has
 PATHS = ("auto", "dot", *FORMS, COOPMAT)
 
 
@@ -134,6 +137,8 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
     """
     if path not in PATHS:
         raise ArgumentError(f"path is {path!r}; it must be one of {', '.join(PATHS)}")
+    if LOG.isEnabledFor(INFO) and device.capabilities.key not in _logged:
+        _log(device)
     if path in FORMS or path == COOPMAT:
         reason = refusal(device, path)
         if reason:
@@ -145,6 +150,14 @@ def choose_path(device: Device, path: str = "auto") -> Choice:
         matrices = advertised(device.capabilities)[0]
         return Choice(COOPMAT, without_matrices(device).form, f"cooperative matrices of {matrices}")
     return without_matrices(device, path)
+
+
+def _log(device: Device) -> None:
+    """Tell once which paths a device cannot take, and why."""
+    _logged.add(device.capabilities.key)
+    for path in (*FORMS, COOPMAT):
+        if reason := refusal(device, path):
+            LOG.info("%s: path %s is refused: %s", device.name, path, reason)
 
 
 def without_matrices(device: Device, path: str = "auto") -> Choice:

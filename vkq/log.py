@@ -1,0 +1,8 @@
+"""The logger ``vkq`` of the standard library's `logging`: silent unless the program gives it a handler."""
+
+from __future__ import annotations
+
+import logging
+
+LOG = logging.getLogger("vkq")
+LOG.addHandler(logging.NullHandler())  # else Python prints warnings by itself

@@ -1,0 +1,50 @@
+"""Counters of a session, for metrics of a service."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+
+@dataclasses.dataclass
+class Counters:
+    """Whole numbers that only grow; threads may count at the same time.
+
+    runs: of `run` and its kin, and batches of `map`, that returned results.
+    shapes_prepared, cache_hits: how often a set of shapes was prepared, and was found prepared.
+    bytes_uploaded, bytes_downloaded: of inputs and results that were arrays of the host.
+    """
+
+    runs: int = 0
+    shapes_prepared: int = 0
+    cache_hits: int = 0
+    bytes_uploaded: int = 0
+    bytes_downloaded: int = 0
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+
+    def prepared(self, hit: bool) -> None:
+        """Count a set of shapes that was asked for; *hit*: it was prepared before."""
+        with self._lock:
+            self.cache_hits += hit
+            self.shapes_prepared += not hit
+
+    def ran(self, uploaded: int, downloaded: int) -> None:
+        """Count a run with so many bytes of inputs and results."""
+        with self._lock:
+            self.runs += 1
+            self.bytes_uploaded += uploaded
+            self.bytes_downloaded += downloaded
+
+    def as_dict(self) -> dict[str, int]:
+        """All of them at one moment."""
+        with self._lock:
+            return dataclasses.asdict(self)
+
+
+def host_bytes(values: Iterable[Any]) -> int:
+    """The bytes of those that are arrays of the host: tensors of a device do not move."""
+    return sum(int(x.nbytes) for x in values if hasattr(x, "__array_interface__"))
