@@ -84,7 +84,7 @@ mobile: $(VENV)/.test  ## what Mesa's compilers for Adreno, Mali and VideoCore m
 	VKQ_CACHE_DIR=$(MOBILE)-cache tests/mobile/all.sh $(MOBILE)
 
 wheel: $(VENV)/.demo  ## dist/vkq-*.whl, with the compiled shaders
-	@echo "== a wheel with some 460 compiled shaders: 3 minutes on two cores"
+	@echo "== a wheel with some 430 compiled shaders: 3 minutes on two cores"
 	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
 	@ls dist/vkq-*.whl
 

@@ -15,6 +15,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 1;
 layout(constant_id = 1) const uint LOCAL_Y = 64;
@@ -29,6 +30,7 @@ layout(set = 0, binding = 2) readonly buffer Groups { uint w_groups[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define PART vec4
+#define MOST_ROWS 4
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "activation.glslh"
@@ -37,19 +39,22 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 // Adds the products of a word of each of four columns, by row and column, in units of the columns' scales.
 // `word`: its number in a row of w.
-void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[ROWS]) {
+void multiply_word(uint m, uint word, uvec4 words, vec4 zeros, inout vec4 dots[MOST_ROWS]) {
   vec4 weights[4][VECTORS];
   [[unroll]] for (uint c = 0u; c < 4u; c++) centred_weights(words[c], zeros[c], weights[c]);
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+  [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) {
     uint at = min(m + r, p.m - 1u) * (p.k / 4u) + word * VECTORS;
     [[unroll]] for (uint v = 0u; v < VECTORS; v++) {
-      vec4 values = floats_of(x[at + v]);
-      [[unroll]] for (uint c = 0u; c < 4u; c++) dots[r][c] += dot(values, weights[c][v]);
+      vec4 values = vec4(0.0);
+      if (r < ROWS) values = floats_of(x[at + v]);
+      [[unroll]] for (uint c = 0u; c < 4u; c++)
+        if (r < ROWS) dots[r][c] += dot(values, weights[c][v]);
     }
   }
 }
 
-void multiply_words(uint m, uint chunk, const uint g, uint rows_of_w[4], vec4 zeros, inout vec4 dots[ROWS]) {
+void multiply_words(
+    uint m, uint chunk, const uint g, uint rows_of_w[4], vec4 zeros, inout vec4 dots[MOST_ROWS]) {
   const uint WORDS = 4u / GROUPS;
   uint chunks = p.k * BITS / 128u;
   if (IN_TURN) {
@@ -70,17 +75,17 @@ void multiply_words(uint m, uint chunk, const uint g, uint rows_of_w[4], vec4 ze
 
 // Adds the products of a chunk's words of its group `g`, which is `group` of a column's.
 void add_group(
-    uint m, uint chunk, uint g, uint rows_of_w[4], uint groups, uint group, inout vec4 sums[ROWS]) {
+    uint m, uint chunk, uint g, uint rows_of_w[4], uint groups, uint group, inout vec4 sums[MOST_ROWS]) {
   vec4 scales, zeros;
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     vec2 both = scale_and_zero(rows_of_w[c] * groups + group);
     scales[c] = both.x;
     zeros[c] = both.y;
   }
-  vec4 dots[ROWS];
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) dots[r] = vec4(0.0);
+  vec4 dots[MOST_ROWS];
+  [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) dots[r] = vec4(0.0);
   multiply_words(m, chunk, g, rows_of_w, zeros, dots);
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] += dots[r] * scales;
+  [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) sums[r] += dots[r] * scales;
 }
 
 void main() {
@@ -90,7 +95,7 @@ void main() {
   uint rows_of_w[4];
   [[unroll]] for (uint c = 0u; c < 4u; c++) rows_of_w[c] = min(n + c, p.n - 1u);
 
-  vec4 sums[ROWS] = {};
+  vec4 sums[MOST_ROWS] = {};
   for (uint chunk = gl_LocalInvocationID.y; chunk < chunks; chunk += LOCAL_Y) {
     uint group = chunk / chunks_per_group * GROUPS;
     add_group(m, chunk, 0u, rows_of_w, groups, group, sums);
@@ -98,9 +103,9 @@ void main() {
   }
   sum_parts(sums);
   if (gl_LocalInvocationID.y == 0u) {
-    [[unroll]] for (uint r = 0u; r < ROWS; r++) {
+    [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) {
       [[unroll]] for (uint c = 0u; c < 4u; c++) {
-        if (m + r < p.m && n + c < p.n)
+        if (r < ROWS && m + r < p.m && n + c < p.n)
           store_number(y, (m + r) * p.n + n + c, bounded(sums[r][c] + bias_of(n + c, p.n * groups)));
       }
     }

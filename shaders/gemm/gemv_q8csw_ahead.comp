@@ -15,6 +15,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 8;
 layout(constant_id = 1) const uint LOCAL_Y = 32;
@@ -30,6 +31,8 @@ layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define NO_STORE_ROW
+#define MOST_ROWS 8
+#define MOST_UNROLL 4
 #include "push.glslh"
 #include "workgroup.glslh"
 #define UNKNOWN_ZERO gl_WorkGroupID.z
@@ -44,13 +47,13 @@ const uint X_SIZE = ROWS * SLICE, SUMS_SIZE = SUMMED * ALL;
 shared vec4 tile[X_SIZE > SUMS_SIZE ? X_SIZE : SUMS_SIZE];  // x [row][block], then sums [row][part][column]
 
 uint k4, m, row, weights;  // blocks of k; the first row, in its group and in x; the first block of weights
-ivec4 next[UNROLL];
-vec4 sums[ROWS];
+ivec4 next[MOST_UNROLL];
+vec4 sums[MOST_ROWS];
 StoredRow taken[X_SIZE / TAKERS];
 
 void load(uint first) {
-  [[unroll]] for (uint i = 0u; i < UNROLL; i++)
-    next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
+  [[unroll]] for (uint i = 0u; i < MOST_UNROLL; i++)
+    if (i < UNROLL) next[i] = w[weights + min(first + i * LOCAL_Y + part, k4 - 1u) * p.n4];
 }
 
 // Of a slice of x, which TAKERS invocations bring: nobody waits for it before it is stored, and only there
@@ -76,12 +79,14 @@ void bring(uint slice) {
 }
 
 void multiply(ivec4 block, vec4 zeros, uint at) {
-  vec4 values[ROWS];
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) values[r] = tile[r * SLICE + at];
+  vec4 values[MOST_ROWS];
+  [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++)
+    if (r < ROWS) values[r] = tile[r * SLICE + at];
   [[unroll]] for (uint c = 0u; c < 4u; c++) {
     vec4 column = weights_of_channel(block[c], zeros[c]);
     [[unroll]] for (uint k = 0u; k < 4u; k++)
-      [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r][c] += values[r][k] * column[k];
+      [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++)
+        if (r < ROWS) sums[r][c] += values[r][k] * column[k];
   }
 }
 
@@ -131,22 +136,18 @@ void main() {
   uint block = first + me % WIDE / 4u, c = 4u * (group * p.n4 + block) + me % 4u;
   uint c4 = group * p.n4 + min(block, p.n4 - 1u);
   float scale = channel_block(c4, SCALE)[me % 4u], bias = channel_block(c4, BIAS)[me % 4u];
-  [[unroll]] for (uint r = 0u; r < ROWS; r++) sums[r] = vec4(0.0);
+  [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++) sums[r] = vec4(0.0);
   for (uint slice = 0u; slice < k4; slice += SLICE) {
     if (slice > 0u) {
       barrier();  // nobody reads the slice before any more
-#if TAKEN_BY == 1
-      store(slice);
-#else
-      bring(slice);
-#endif
+      if (TAKEN_BY == 1) store(slice);
+      else bring(slice);
     }
     barrier();
-#if TAKEN_BY == 1  // all wait for all of it, so it is asked for a slice ahead
-    if (slice + SLICE < k4) take(slice + SLICE);
-#endif
+    // where all wait for all of it, it is asked for a slice ahead
+    if (TAKEN_BY == 1 && slice + SLICE < k4) take(slice + SLICE);
     [[dont_unroll]] for (uint at = 0u; at < min(SLICE, k4 - slice); at += STEP) {
-      ivec4 blocks[UNROLL] = next;
+      ivec4 blocks[MOST_UNROLL] = next;
       load(slice + at + STEP);
       [[unroll]] for (uint i = 0u; i < UNROLL; i++) multiply(blocks[i], zeros, at + i * LOCAL_Y + part);
     }

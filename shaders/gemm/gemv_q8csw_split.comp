@@ -13,6 +13,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #endif
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
 layout(constant_id = 0) const uint LOCAL_X = 4;
 layout(constant_id = 1) const uint LOCAL_Y = 16;
@@ -29,6 +30,7 @@ layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
 #define PART vec4
+#define MOST_ROWS 8
 #include "push.glslh"
 #include "workgroup.glslh"
 #include "float_weight.glslh"
@@ -42,7 +44,7 @@ void main() {
   uint column = tile % tiles_n * LOCAL_X + gl_LocalInvocationID.x;
   uint c4 = group * p.n4 + min(column, p.n4 - 1u), w_base = group * k4 * p.n4 + min(column, p.n4 - 1u);
 
-  vec4 sums[ROWS] = {}, zeros = channel_block(c4, ZERO);
+  vec4 sums[MOST_ROWS] = {}, zeros = channel_block(c4, ZERO);
   for (uint first = gl_LocalInvocationID.y; first < k4; first += UNROLL * LOCAL_Y) {
     ivec4 words[UNROLL];
     [[unroll]] for (uint i = 0u; i < UNROLL; i++)
@@ -53,14 +55,14 @@ void main() {
         ivec4 block = words[i];
         mat4 columns = mat4(weights_of_channel(block.x, zeros.x), weights_of_channel(block.y, zeros.y),
             weights_of_channel(block.z, zeros.z), weights_of_channel(block.w, zeros.w));
-        [[unroll]] for (uint r = 0u; r < ROWS; r++)
-          sums[r] += load_row(group * p.m + min(m + r, p.m - 1u), k) * columns;
+        [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++)
+          if (r < ROWS) sums[r] += load_row(group * p.m + min(m + r, p.m - 1u), k) * columns;
       }
     }
   }
   sum_parts(sums);
   if (gl_LocalInvocationID.y == 0u && column < p.n4) {
-    [[unroll]] for (uint r = 0u; r < ROWS; r++)
-      if (m + r < p.m) store_row(m + r, c4, output_values(sums[r], c4));
+    [[unroll]] for (uint r = 0u; r < MOST_ROWS; r++)
+      if (r < ROWS && m + r < p.m) store_row(m + r, c4, output_values(sums[r], c4));
   }
 }
