@@ -9,6 +9,7 @@ Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import v
 from ..errors import ModelError, UnsupportedModelError
 from .binding import IOBinding
 from .feed import NodeArg
+from .language import LanguageModel
 from .options import (
     ExecutionMode,
     ExecutionOrder,
@@ -34,6 +35,7 @@ __all__ = [
     "IOBinding",
     "IgnoredWarning",
     "InferenceSession",
+    "LanguageModel",
     "Model",
     "ModelError",
     "ModelMetadata",

@@ -1,0 +1,165 @@
+"""A language model's folder, and the loop over its tokens: ONNX Runtime's tokens, text as it is known."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import vkq
+import vkq.onnx
+from tests.conftest import ROOT
+from tests.onnx.language import Sizes, config, folder
+
+PROMPT = [5, 9, 100, 0, 7, 7, 1]
+SIZES = Sizes()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder(tmp_path_factory.mktemp("llama"), SIZES)
+
+
+def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[np.ndarray]]:
+    """The likeliest tokens, with caches that grow, and all scores."""
+    session = onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
+    names = [f"past_key_values.{i}.{part}" for i in range(SIZES.layers) for part in ("key", "value")]
+    past, ids, seen = [np.zeros((1, SIZES.kv_heads, 0, SIZES.width), np.float32)] * len(names), prompt, 0
+    tokens: list[int] = []
+    scores: list[np.ndarray] = []
+    for _ in range(count):
+        seen += len(ids)
+        fed = {"input_ids": np.array([ids]), "attention_mask": np.ones((1, seen), np.int64)}
+        made, *past = session.run(None, fed | dict(zip(names, past, strict=True)))
+        scores.append(made[0, -1])
+        ids = [int(scores[-1].argmax())]
+        tokens += ids
+    return tokens, scores
+
+
+def test_tokens_of_64_steps(device: vkq.Device, path: Path) -> None:
+    """Weights of 4 bits, sums of float32; nothing is prepared for a token but the first."""
+    want, scores = by_onnx_runtime(path, PROMPT, 64)
+    gaps = [float(np.diff(np.sort(one)[-2:])[0]) for one in scores]
+    assert min(gaps) > 1e-3  # far more than what the order of sums changes
+    with vkq.onnx.LanguageModel(path, device) as model:
+        found = []
+        for token in model.generate(PROMPT, 64, stop=[]):
+            found.append(token)
+            if len(found) == 1:
+                prepared = len(model.session._executables.kept)
+        assert found == want
+        assert len(model.session._executables.kept) == prepared
+        assert list(model.generate(PROMPT, 64, stop=[])) == want  # with a cache of its own
+
+
+def test_caches_that_grow(any_device: vkq.Device, path: Path, tmp_path: Path) -> None:
+    """Where past and present are no buffer of one length; a text ends at tokens that the model names."""
+    for name in ("model.onnx", "model.onnx.data"):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    want, _ = by_onnx_runtime(path, PROMPT, 6)
+    told = config(SIZES)
+    told["search"]["past_present_share_buffer"] = False
+    told["model"]["eos_token_id"] = want[5]
+    (tmp_path / "genai_config.json").write_text(json.dumps(told))
+    model = vkq.onnx.LanguageModel(tmp_path, any_device)
+    assert list(model.generate(PROMPT, 20)) == want[:5]
+
+
+def test_drawn_tokens(any_device: vkq.Device, path: Path) -> None:
+    """A seed decides them; each is among the likeliest."""
+    model = vkq.onnx.LanguageModel(path, any_device)
+
+    def drawn(seed: int, **a: Any) -> list[int]:
+        return list(model.generate(PROMPT, 12, seed=seed, stop=[], **a))
+
+    assert drawn(1, top_k=20) == drawn(1, top_k=20) != drawn(2, top_k=20)
+    assert drawn(1, top_k=500, temperature=1e-4) == list(model.generate(PROMPT, 12, stop=[]))
+    first = {
+        next(model.generate(PROMPT, 1, top_k=3, temperature=5.0, seed=seed, stop=[])) for seed in range(30)
+    }
+    _, (scores,) = by_onnx_runtime(path, PROMPT, 1)
+    assert first == set(np.argsort(-scores)[:3])
+
+
+def test_text(
+    any_device: vkq.Device, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the package tokenizers: a token may be a part of a character, which is told when it is whole."""
+
+    class Bytes:
+        """A token is a byte of UTF-8; those of the model are made to be of one that has two."""
+
+        def encode(self, text: str) -> Any:
+            return SimpleNamespace(ids=[ord(letter) for letter in text])
+
+        def decode(self, tokens: list[int]) -> str:
+            return b"".join(b"\xc3" if i % 2 == 0 else b"\xa9" for i in range(len(tokens))).decode(
+                errors="replace"
+            )
+
+    model = vkq.onnx.LanguageModel(path, any_device)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(ImportError, match="pip install tokenizers"):
+        model.write("A")
+    fake = ModuleType("tokenizers")
+    fake.Tokenizer = SimpleNamespace(from_file=lambda name: Bytes())  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tokenizers", fake)
+    with pytest.raises(vkq.ModelError, match=r"tokenizer\.json: there is no such file"):
+        model.write("A")
+    (path / "tokenizer.json").write_text("{}")
+    assert list(model.write("AB", 5)) == ["é", "é", "\ufffd"]
+    monkeypatch.setattr("vkq.runtime.opened._default", any_device)
+    monkeypatch.setattr(sys, "argv", ["07_generate.py", str(path), "AB", "--count", "5", "--top-k", "3"])
+    runpy.run_path(str(ROOT / "examples" / "07_generate.py"), run_name="__main__")
+    assert capsys.readouterr().out.startswith("ABéé\ufffd\n3 pieces of text in ")
+
+
+@pytest.mark.parametrize(
+    ("change", "match"),
+    [
+        (lambda c: c["model"].pop("decoder"), "'decoder' is missing"),
+        (lambda c: c["model"]["decoder"].update(filename="../model.onnx"), "must be a file of the folder"),
+        (lambda c: c["model"].update(context_length="long"), "cannot be read: invalid literal"),
+        (lambda c: c["model"]["decoder"].update(num_hidden_layers=1), r"its inputs are .*past_key_values\.1"),
+        (lambda c: c["model"]["decoder"]["inputs"].update(attention_mask="mask"), "a decoder takes .*'mask'"),
+    ],
+)
+def test_wrong_folders_are_refused(
+    any_device: vkq.Device, path: Path, tmp_path: Path, change: Any, match: str
+) -> None:
+    told = config(SIZES)
+    change(told)
+    for name in ("model.onnx", "model.onnx.data"):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    with pytest.raises(vkq.ModelError, match="a language model is a folder"):
+        vkq.onnx.LanguageModel(tmp_path, any_device)
+    (tmp_path / "genai_config.json").write_text(json.dumps(told))
+    with pytest.raises(vkq.ModelError, match=match):
+        vkq.onnx.LanguageModel(tmp_path, any_device)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "more", "match"),
+    [
+        ([], {}, "the prompt has 0 tokens"),
+        ([1] * 100, {"count": 29}, "both together at most 128"),
+        ([1], {"top_k": 0}, "top_k is 0"),
+        ([1], {"temperature": 0.0}, r"temperature 0\.0"),
+        ([101], {}, "'input_ids' holds 101"),
+        ([1, 2, -102], {}, "'input_ids' holds -102"),
+    ],
+)
+def test_wrong_prompts_are_refused(
+    any_device: vkq.Device, path: Path, prompt: list[int], more: dict[str, Any], match: str
+) -> None:
+    model = vkq.onnx.LanguageModel(path, any_device)
+    with pytest.raises(vkq.ArgumentError, match=match):
+        list(model.generate(prompt, **more))

@@ -1,0 +1,69 @@
+"""What a model folder of onnxruntime-genai says of its language model (genai_config.json)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from .. import files
+from ..errors import ModelError
+
+MOST_BYTES = 1 << 24  # of a configuration
+
+
+@dataclasses.dataclass(frozen=True)
+class Genai:
+    """Names of files, inputs and outputs, and the numbers that a loop over tokens needs."""
+
+    model: Path
+    context: int  # tokens at most, with those that are made
+    ends: frozenset[int]  # tokens that end a text
+    shares: bool  # whether past and present are one buffer of a greatest length
+    layers: int
+    ids: str
+    mask: str
+    places: str
+    logits: str
+    past: tuple[str, ...]  # keys and values of a layer after the other
+    present: tuple[str, ...]
+
+
+def read_genai(folder: Path) -> Genai:
+    """Raises ModelError, with the name of what is missing, for a folder that has no such configuration."""
+    path = folder / "genai_config.json"
+    try:
+        found = files.parse_json(files.read(path, MOST_BYTES))
+        return _read(folder, found)
+    except OSError as error:
+        raise ModelError(
+            f"{path} cannot be read: {error.strerror}; a language model is a folder as onnxruntime-genai's"
+            " model builder writes it: genai_config.json, the .onnx file that it names, tokenizer.json"
+        ) from error
+    except KeyError as error:
+        raise ModelError(f"{path}: {error.args[0]!r} is missing") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def _read(folder: Path, found: Any) -> Genai:
+    model = found["model"]
+    decoder = model["decoder"]
+    given, made, layers = decoder["inputs"], decoder["outputs"], int(decoder["num_hidden_layers"])
+    ends = model.get("eos_token_id", [])
+    name = Path(str(decoder["filename"]))
+    if name.is_absolute() or ".." in name.parts:
+        raise ValueError(f"model.decoder.filename is {str(name)!r}; it must be a file of the folder")
+
+    def numbered(first: str, second: str) -> tuple[str, ...]:
+        return tuple(pattern % i for i in range(layers) for pattern in (first, second))
+
+    return Genai(
+        folder / name, int(model["context_length"]),
+        frozenset(map(int, ends if isinstance(ends, list) else [ends])),
+        bool(found.get("search", {}).get("past_present_share_buffer", False)), layers,
+        given.get("input_ids", "input_ids"), given.get("attention_mask", "attention_mask"),
+        given.get("position_ids", "position_ids"), made.get("logits", "logits"),
+        numbered(given["past_key_names"], given["past_value_names"]),
+        numbered(made["present_key_names"], made["present_value_names"]),
+    )  # fmt: skip

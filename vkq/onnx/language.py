@@ -1,0 +1,196 @@
+"""Text from a language model: a loop over its tokens, whose key-value cache stays on the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arguments import checked
+from ..errors import ArgumentError, ModelError
+from ..runtime.device import Device
+from .genai import read_genai
+from .session import InferenceSession
+
+LONGEST = 256  # tokens of a prompt that run at once
+LEAST = 64  # places of a cache; it has a power of two of them, so few lengths are prepared
+
+
+class LanguageModel:
+    """A decoder in a folder as onnxruntime-genai's model builder writes it: ``genai_config.json``, the model
+    that it names, and ``tokenizer.json``, which the package ``tokenizers`` reads when text is asked for.
+
+    device, fallback: as `InferenceSession`'s. Raises ModelError for another folder, or a model with inputs
+    that a loop over tokens does not know.
+    """
+
+    @checked
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        device: Device | int | str | None = None,
+        fallback: str | None = None,
+    ):
+        self.folder = Path(folder)
+        self.config = read_genai(self.folder)
+        self.session = InferenceSession(self.config.model, device, fallback)
+        c, self._inputs = self.config, {a.name: a for a in self.session.model.inputs}
+        needed = {c.ids, c.mask, *c.past}
+        if not needed <= set(self._inputs) or set(self._inputs) - needed - {c.places}:
+            raise ModelError(
+                f"{c.model}: its inputs are {sorted(self._inputs)}; a decoder takes {sorted(needed)} and may"
+                f" take {c.places!r}"
+            )
+        self._words: Any = None
+
+    @checked
+    def generate(
+        self,
+        prompt: Sequence[int],
+        count: int = 64,
+        top_k: int = 1,
+        temperature: float = 1.0,
+        seed: int | None = None,
+        stop: Sequence[int] | None = None,
+    ) -> Iterator[int]:
+        """Up to *count* tokens behind those of *prompt*, each as soon as it is known.
+
+        top_k: from how many of the likeliest tokens one is drawn, by the softmax of score / *temperature*,
+        with numbers that *seed* decides; 1 takes the likeliest. stop: tokens that end the text, which are
+        not given; those of the model where None.
+        """
+        most = self.config.context
+        if not len(prompt) or count < 0 or len(prompt) + count > most:
+            raise ArgumentError(
+                f"generate: the prompt has {len(prompt)} tokens and count is {count}; it must have 1 at"
+                f" least, and both together at most {most}, the model's context_length"
+            )
+        if top_k < 1 or not temperature > 0:
+            raise ArgumentError(
+                f"generate: top_k is {top_k} and temperature {temperature}; they must be 1 or more, and above"
+                " 0"
+            )
+        ends = self.config.ends if stop is None else frozenset(stop)
+        draw = _Draw(top_k, temperature, np.random.default_rng(seed))
+        return self._tokens([int(token) for token in prompt], count, draw, ends)
+
+    def _tokens(self, prompt: list[int], count: int, draw: _Draw, ends: frozenset[int]) -> Iterator[int]:
+        cache = _Cache(self, len(prompt) + count)
+        for piece in _pieces(prompt[:-1]):
+            cache.read(piece)
+        token = prompt[-1]
+        for _ in range(count):
+            token = draw(cache.read([token]).numpy()[0, -1].astype(np.float32))
+            if token in ends:
+                return
+            yield token
+
+    @checked
+    def write(
+        self,
+        prompt: str,
+        count: int = 64,
+        top_k: int = 1,
+        temperature: float = 1.0,
+        seed: int | None = None,
+    ) -> Iterator[str]:
+        """Pieces of text behind *prompt*, as soon as they are known: `generate` by its tokenizer."""
+        words = self.tokenizer
+        tokens = self.generate(words.encode(prompt).ids, count, top_k, temperature, seed)
+        return _texts(words, tokens)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The folder's, of the package ``tokenizers``."""
+        if self._words is None:
+            try:
+                from tokenizers import Tokenizer
+            except ImportError as error:
+                raise ImportError("text needs the package tokenizers: pip install tokenizers") from error
+            path = self.folder / "tokenizer.json"
+            if not path.is_file():
+                raise ModelError(
+                    f"{path}: there is no such file; `generate` takes and gives tokens without it"
+                )
+            self._words = Tokenizer.from_file(str(path))
+        return self._words
+
+    def close(self) -> None:
+        """Frees the memory on the device."""
+        self.session.close()
+
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Cache:
+    """Keys and values of the tokens so far, for a text of *length* tokens at most. Where past and present are
+    one buffer, it has its whole length from the start, so that a token changes no shape."""
+
+    def __init__(self, model: LanguageModel, length: int):
+        self.model, self.config, self.done = model, model.config, 0
+        room = max(LEAST, 1 << (length - 1).bit_length())
+        self.room = min(room, self.config.context) if self.config.shares else 0
+        self.past: list[Any] = []
+        for name in self.config.past:
+            spec = model._inputs[name]
+            (_, heads, _, width), dtype = spec.shape, spec.dtype
+            self.past.append(np.zeros((1, heads, self.room, width), dtype))
+
+    def read(self, tokens: Sequence[int]) -> Any:
+        """The scores behind each of some more tokens, a Tensor (1, tokens, words)."""
+        c, start = self.config, self.done
+        self.done += len(tokens)
+        mask = np.zeros((1, self.room or self.done), np.int64)
+        mask[:, : self.done] = 1
+        feed: dict[str, Any] = {c.ids: np.array([tokens], np.int64), c.mask: mask}
+        feed |= dict(zip(c.past, self.past, strict=True))
+        if c.places in self.model._inputs:
+            feed[c.places] = np.arange(start, self.done)[None]
+        scores, *self.past = self.model.session.run([c.logits, *c.present], feed, outputs="device")
+        return scores
+
+
+class _Draw:
+    """A token by its score."""
+
+    def __init__(self, top_k: int, temperature: float, random: np.random.Generator):
+        self.top_k, self.temperature, self.random = top_k, temperature, random
+
+    def __call__(self, scores: npt.NDArray[np.float32]) -> int:
+        if self.top_k == 1:
+            return int(scores.argmax())
+        likeliest = np.argsort(-scores, kind="stable")[: self.top_k]
+        wide = scores[likeliest].astype(np.float64) / self.temperature
+        weights = np.exp(wide - wide.max())
+        return int(self.random.choice(likeliest, p=weights / weights.sum()))
+
+
+def _pieces(prompt: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Powers of two of tokens: of all prompts together few lengths are prepared."""
+    at = 0
+    while left := len(prompt) - at:
+        size = min(LONGEST, 1 << left.bit_length() - 1)
+        yield prompt[at : at + size]
+        at += size
+
+
+def _texts(words: Any, tokens: Iterator[int]) -> Iterator[str]:
+    """What each token adds to the text; a character that is not whole waits for the next."""
+    known: list[int] = []
+    told = ""
+    for token in tokens:
+        known.append(token)
+        text = words.decode(known)
+        if not text.endswith("\ufffd"):
+            yield text[len(told) :]
+            told = text
+    if len(rest := words.decode(known)) > len(told):
+        yield rest[len(told) :]
