@@ -30,8 +30,8 @@ def node(op: str, inputs: str, outputs: str = "y", **attributes: Any) -> Any:
     return helper.make_node(op, inputs.split(), outputs.split(), **attributes)
 
 
-def branch(op: str, result: str) -> Any:
-    return helper.make_graph([node(op, "r", result)], op, [], [info(result, FLOAT, X.shape)])
+def branch(op: str, result: str, shape: Any = X.shape) -> Any:
+    return helper.make_graph([node(op, "r", result)], op, [], [info(result, FLOAT, shape)])
 
 
 def check(device: vkq.Device, data: bytes, *feeds: dict[str, np.ndarray]) -> Any:
@@ -68,10 +68,12 @@ def test_a_loop_whose_results_grow(any_device: vkq.Device) -> None:
     )  # fmt: skip
     nodes = [
         node("Relu", "x", "r"),
+        node("ReduceMax", "r", "m", keepdims=0),
+        node("Cast", "m", "n", to=INT),
         helper.make_node("Loop", ["n", "", "r"], ["last", "sums"], body=body),
         node("Neg", "sums"),
     ]
-    made = check(any_device, model(nodes, {"x": X}, {"n": np.array(3)}, "float32"), {"x": X}, {"x": -X})
+    made = check(any_device, model(nodes, {"x": X}, {}, "float32"), {"x": X}, {"x": -X})
     assert isinstance(made, Staged)
     assert [one.op for one in made.later] == ["Neg"]
 

@@ -17,6 +17,7 @@ from ..graph.graph import Array, Graph, Node, Spec, in_order
 from ..graph.passes.constants import Rest, fold_constants, fold_known
 from ..numerics.stored import owned
 from .alone import is_graph
+from .branches import branch
 from .foreign import unknown
 from .formed import written
 from .functions import Body, body
@@ -164,8 +165,9 @@ def _metadata(proto: Any) -> ModelMetadata:
 
 
 def _expanded(node: Node, specs: Sequence[Spec | None], arrays: Sequence[Array | None]) -> Body | None:
-    """An operator in those that define it."""
-    return written(node, specs, arrays) or body(node, specs, read)
+    """An operator in those that define it, or that it runs."""
+    found = written(node, specs, arrays) or branch(node, specs, arrays, read)
+    return found or body(node, specs, read)
 
 
 def needed(nodes: Sequence[Node], outputs: Sequence[Argument]) -> list[Node]:

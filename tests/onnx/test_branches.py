@@ -1,0 +1,142 @@
+"""Branches and loops that constants and shapes decide run written out, on the device alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+import vkq
+import vkq.onnx
+from vkq.onnx import branches
+from vkq.onnx.fallback import FallbackWarning
+from vkq.onnx.prepared import Executable
+
+from .networks import onnxruntime_results
+from .test_stages import BOOL, FLOAT, INT, X, branch, info, node
+
+
+def model(nodes: Any, constants: dict[str, Any], sizes: Any = X.shape, outputs: str = "y") -> bytes:
+    """Of x, with open sizes."""
+    given = [numpy_helper.from_array(np.asarray(v), name) for name, v in constants.items()]
+    results = [info(name, FLOAT, None) for name in outputs.split()]
+    graph = helper.make_graph(nodes, "g", [info("x", FLOAT, sizes)], results, given)
+    made: bytes = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    ).SerializeToString()
+    return made
+
+
+def compared(device: vkq.Device, data: bytes, *arrays: np.ndarray) -> list[str]:
+    """The operators that ran, all of them on the device."""
+    session = vkq.onnx.InferenceSession(data, device)
+    for x in arrays:
+        for got, want in zip(session.run(None, {"x": x}), onnxruntime_results(data, {"x": x}), strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    made = session._executables.of({"x": arrays[-1]})
+    assert isinstance(made, Executable)
+    return [name for one in made.graph.nodes for name in one.attributes.get("ops", (one.op,))]
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_a_constant_decides(device: vkq.Device, flag: bool) -> None:
+    """The branch reads a value from outside; the other branch's operators are gone."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("If", "c", "b", then_branch=branch("Sinh", "t"), else_branch=branch("Cosh", "e")),
+        node("Add", "b r"),
+    ]
+    ran = compared(device, model(nodes, {"c": np.array([flag])}), X)
+    assert ran == ["Relu", "Sinh" if flag else "Cosh", "Add"]
+
+
+def test_a_shape_decides(device: vkq.Device) -> None:
+    """As PyTorch exports squeeze(1): without the axis where it has one element. Results of several names, one
+    of which is a value from outside, an initializer inside, and a choice in a choice."""
+    squeezed = helper.make_graph(
+        [node("Squeeze", "r axis", "s"), node("Identity", "r", "q")], "then", [],
+        [info("s", FLOAT, None), info("q", FLOAT, None)],
+        [numpy_helper.from_array(np.array([1]), "axis")],
+    )  # fmt: skip
+    choice = {"then_branch": branch("Neg", "m", None), "else_branch": branch("Abs", "p", None)}
+    inner = [node("If", "long", "b", **choice)]
+    inner.append(node("Identity", "b", "again"))
+    kept = helper.make_graph(inner, "else", [], [info("b", FLOAT, None), info("again", FLOAT, None)])
+    nodes = [
+        node("Relu", "x", "r"), node("Shape", "x", "shape"), node("Gather", "shape one", "size"),
+        node("Equal", "size one", "alone"), node("Less", "three size", "long"),
+        node("If", "alone", "y z", then_branch=squeezed, else_branch=kept),
+    ]  # fmt: skip
+    data = model(nodes, {"one": 1, "three": 3}, ["n", "c", "l"], "y z")
+    assert compared(device, data, X, np.repeat(X, 2, 1)) == ["Relu", "Neg"]
+    assert compared(device, data, X[:, :1])[0] == "Relu"
+
+
+@pytest.mark.parametrize("condition", ["none", "given", "constant"])
+def test_rounds(device: vkq.Device, condition: str) -> None:
+    """A value that grows, a sum of every round, a choice by the round's number, a value from outside."""
+    add = helper.make_graph([node("Add", "a0 r", "t")], "then", [], [info("t", FLOAT)])
+    keep = helper.make_graph([node("Mul", "a0 r", "e")], "else", [], [info("e", FLOAT)])
+    on = [node("Identity", "k0", "k")]
+    if condition == "constant":
+        on = [node("Constant", "", "k", value=numpy_helper.from_array(np.array(True)))]
+    body = helper.make_graph(
+        [
+            *on, node("Equal", "i two", "last"), node("If", "last", "b", then_branch=add, else_branch=keep),
+            node("Concat", "g0 b", "g", axis=2), node("ReduceSum", "b", "s", keepdims=0),
+        ],
+        "body", [info("i", INT), info("k0", BOOL), info("a0", FLOAT, X.shape), info("g0", FLOAT, None)],
+        [info("k", BOOL), info("b", FLOAT, X.shape), info("g", FLOAT, None), info("s", FLOAT)],
+        [numpy_helper.from_array(np.array(2), "two")],
+    )  # fmt: skip
+    given = "on" if condition == "given" else ""
+    nodes = [
+        node("Relu", "x", "r"),
+        helper.make_node("Loop", ["count", given, "r", "x"], ["a", "y", "z"], body=body),
+    ]
+    data = model(nodes, {"count": np.array(3), "on": np.array(True)}, X.shape, "y z a")
+    ran = compared(device, data, X)
+    assert (ran.count("Mul"), ran.count("Add")) == (2, 1)
+    assert "foreign" not in ran
+
+
+@pytest.mark.parametrize("form", ["data", "stops", "none", "many", "large"])
+def test_what_numbers_decide_is_the_fallbacks(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """A choice by numbers of the run, a loop that may stop, one of no rounds or of too many."""
+    if form == "data":
+        choice = {"then_branch": branch("Neg", "t"), "else_branch": branch("Abs", "e")}
+        nodes = [node("ReduceSum", "x", "s", keepdims=0), node("Less", "zero s", "c"), node("Relu", "x", "r")]
+        nodes.append(node("If", "c", "y", **choice))
+    else:
+        on = node("Less", "i zero64", "k") if form == "stops" else node("Identity", "k0", "k")
+        given = [info("i", INT), info("k0", BOOL), info("a0", FLOAT, X.shape)]
+        made = [info("k", BOOL), info("a", FLOAT, X.shape)]
+        body = helper.make_graph([on, node("Neg", "a0", "a")], "body", given, made)
+        nodes = [helper.make_node("Loop", ["count", "", "x"], ["y"], body=body)]
+    count = {"none": 0, "large": 1 << 40}.get(form, 3)
+    if form == "many":
+        monkeypatch.setattr(branches, "MOST_NODES", 2)
+    if form == "large":  # nobody runs it: it is refused by name
+        data = model(nodes, {"count": np.array(count)})
+        with pytest.raises(vkq.onnx.ModelError, match="Loop"):
+            vkq.onnx.InferenceSession(data, any_device)
+        return
+    data = model(nodes, {"zero": np.float32(0), "zero64": np.array(0), "count": np.array(count)})
+    with pytest.warns(FallbackWarning):
+        (got,) = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime").run(None, {"x": X})
+    np.testing.assert_array_equal(got, onnxruntime_results(data, {"x": X})[0])
+
+
+def test_a_broken_branch_is_told(any_device: vkq.Device) -> None:
+    """An operator in it that vkq does not know is refused by its name, not by the branch's."""
+    nodes = [
+        node("Relu", "x", "r"),
+        node("If", "c", "y", then_branch=branch("Det", "t"), else_branch=branch("Abs", "e")),
+    ]
+    with pytest.raises(vkq.onnx.ModelError, match="Det"):
+        vkq.onnx.InferenceSession(model(nodes, {"c": np.array(True)}), any_device)
