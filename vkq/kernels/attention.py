@@ -52,6 +52,7 @@ def attended(
     scale: float,
     seen: Seen,
     bias: tuple[Value, Strides] | None = None,
+    guarded: bool = False,
 ) -> Value:
     """Adds attention to a plan: q, k and v of float32 or float16, which lie as *strides* say, as the result
     does: q, k, v, y. *bias* is float32, and added to the scores."""
@@ -62,7 +63,7 @@ def attended(
     q, k, v = operands
     form = AttentionForm(
         sizes.depth, sizes.width, Tile.of(lines, sizes.width), (q.spec.dtype, k.spec.dtype, v.spec.dtype),
-        seen.causal, bias is not None, b.device.soft_float,
+        seen.causal, bias is not None, guarded, b.device.soft_float,
     )  # fmt: skip
     push: dict[str, int | float] = {
         "matrices": sizes.batch * sizes.groups, "groups": sizes.groups, "lines": lines,
@@ -90,12 +91,24 @@ def written(form: AttentionForm) -> Written:
     bindings = [Binding(i, name, "read", "uint") for i, name in enumerate(names)]
     bindings.append(Binding(len(names), "y", "write", "uint"))
     push = tuple(PushConstant(n, "float" if n == "scale" else "uint", 4 * i) for i, n in enumerate(WORDS))
-    each = -(-form.depth // PART) * (PART // UNROLLED + 1) + tile.keys + 1
+    each = _each(form.depth, tile)
     about = f"{form.depth}.{form.width}.{tile.rows}x{tile.keys}.{'-'.join(form.types)}"
-    about += ".causal" * form.causal + ".bias" * form.biased
+    about += ".causal" * form.causal + ".bias" * form.biased + ".guarded" * form.guarded
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
         4 * Places.of(tile).end, lambda: module(form),
         f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
+
+
+def turns(sizes: AttentionSizes) -> int:
+    """The rounds of an invocation's loops."""
+    lines = sizes.heads // sizes.groups * sizes.queries
+    tile = Tile.of(lines, sizes.width)
+    return _each(sizes.depth, tile) * -(-sizes.keys // tile.keys)
+
+
+def _each(depth: int, tile: Tile) -> int:
+    """The rounds for a tile of keys."""
+    return -(-depth // PART) * (PART // UNROLLED + 1) + tile.keys + 1

@@ -37,6 +37,7 @@ class AttentionForm:
     types: tuple[str, str, str]  # of q, k and v
     causal: bool
     biased: bool
+    guarded: bool
     soft: bool
 
 
@@ -133,7 +134,7 @@ class _Attention:
             inverse, first = k.exchange(row + self.at.rows), self.start("y", row)
             for j, column in enumerate(columns):
                 with k.when((self.first + row < self.lines) & (column < f.width)):
-                    value = weighed(state[2 + i * len(columns) + j], inverse)
+                    value = weighed(state[2 + i * len(columns) + j], inverse, f.guarded)
                     k.store(3 + f.biased, first + column, value)
         return k.finish()
 

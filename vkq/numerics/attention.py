@@ -18,7 +18,7 @@ import numpy as np
 from .elementary import maximum
 from .exponential import exp
 from .rational import add, divide, multiply, subtract
-from .steps import Array, Number, computed, is_nan
+from .steps import INFINITY, Array, Number, computed, is_nan, magnitude
 
 LANES = 128  # invocations of a workgroup
 MOST_WIDTH = 512  # numbers of a value
@@ -80,17 +80,21 @@ def weight(score: Number, base: Number) -> Number:
     return exp(subtract(score, base))
 
 
-def weighed(total: Number, inverse: Number) -> Number:
-    """A result; zeros are positive, so that keys which are not seen change nothing."""
+def weighed(total: Number, inverse: Number, guarded: bool) -> Number:
+    """A result; zeros are positive, so that keys which are not seen change nothing. guarded: 0 where weights
+    are NaN."""
     y = multiply(total, inverse) + 0.0
+    y = (magnitude(inverse).u >= INFINITY).where(0.0, y) if guarded else y
     return is_nan(y).where(np.nan, y)
 
 
 def attention(
-    q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None
-) -> Array:
+    q: Array, k: Array, v: Array, scale: float, seen: Seen | None = None, bias: Array | None = None,
+    guarded: bool = False,
+) -> Array:  # fmt: skip
     """softmax(q k^T * scale + bias) v in the steps that devices take: q (B, H, S, d), k (B, G, T, d),
-    v (B, G, T, e) of float32, H a multiple of G, bias broadcast to (B, H, S, T); (B, H, S, e)."""
+    v (B, G, T, e) of float32, H a multiple of G, bias broadcast to (B, H, S, T); (B, H, S, e). guarded: NaN
+    weights, as of queries that see no key, are 0."""
     (batch, heads, queries, d), (groups, keys) = q.shape, k.shape[1:3]
     lines, count = heads // groups * queries, batch * groups
     flags = (seen or Seen()).flags(queries, keys)
@@ -101,12 +105,14 @@ def attention(
     with np.errstate(all="ignore"):
         y = _rows(
             q.reshape(count, lines, d), k.reshape(count, keys, d), v.reshape(count, keys, -1),
-            np.float32(scale), shown, own,
+            np.float32(scale), shown, own, guarded,
         )  # fmt: skip
     return y.reshape(batch, heads, queries, -1)
 
 
-def _rows(q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: Array | None) -> Array:
+def _rows(
+    q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: Array | None, guarded: bool
+) -> Array:
     (count, lines, _), (_, keys, width) = q.shape, v.shape
     tile = Tile.of(lines, width)
     largest = np.full((count, lines, 1), HIDDEN, np.float32)
@@ -131,7 +137,8 @@ def _rows(q: Array, k: Array, v: Array, scale: np.float32, shown: Array, bias: A
     while sums.shape[2] > 1:
         half = sums.shape[2] // 2
         sums = computed(add, sums[:, :, :half], sums[:, :, half:])
-    return computed(weighed, found, computed(divide, np.ones_like(sums), sums))
+    inverse = computed(divide, np.ones_like(sums), sums)
+    return computed(lambda x, other: weighed(x, other, guarded), found, inverse)
 
 
 def _scores(q: Array, k: Array, scale: np.float32, bias: Array | None) -> Array:

@@ -18,7 +18,19 @@ from ...runtime.builder import Value
 from ..graph import Graph, Node
 from ..operators.images import window
 from ..operators.operator import axis_of
-from . import chains, gates, groups, layers, lines, movement, products, quantization, real, reductions
+from . import (
+    attention,
+    chains,
+    gates,
+    groups,
+    layers,
+    lines,
+    movement,
+    products,
+    quantization,
+    real,
+    reductions,
+)
 from .context import (
     BYTES,
     OF_LAYERS,
@@ -216,6 +228,7 @@ PLAIN: dict[str, DeviceOperator] = {
     **products.ROWS,
     **real.ROWS,
     **chains.ROWS,
+    **attention.ROWS,
     **reductions.ROWS,
     **lines.ROWS,
 }

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from ...errors import ModelError, VkqError
 from ..graph import Array, Node, Spec
-from . import chains, elementwise, groups, movement, number, quantized, rows, scatter
+from . import attention, chains, elementwise, groups, movement, number, quantized, rows, scatter
 from .operator import Inputs, Operator
 
 TABLE: dict[str, Operator] = {
+    **attention.OPERATORS,
     **elementwise.OPERATORS,
     **movement.OPERATORS,
     **number.OPERATORS,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..graph import Graph
 from .after import into_convolutions
+from .attention import fuse_attention
 from .branches import side_by_side
 from .chains import chain_elements
 from .constants import fold_weights
@@ -31,6 +32,7 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     find_normalizations,
     simplify,
     without_guards,
+    fuse_attention,
     plain_products,
     move_in_8_bits,
     to_integers,

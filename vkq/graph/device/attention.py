@@ -1,0 +1,44 @@
+"""Attention on a device: one dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...kernels.attention import AttentionSizes, Strides, attended
+from ...kernels.strided import contiguous
+from ...layout.extent import Spec
+from ...runtime.builder import Value
+from ..graph import Node
+from ..operators.attention import Axes, moved
+from .context import Context, DeviceOperator, anything
+
+
+def _strides(shape: Sequence[int], axes: Axes) -> Strides:
+    """Of an array whose axes are put in the order (batch, heads, tokens, numbers)."""
+    return Strides(*moved(contiguous(tuple(shape)), axes))
+
+
+def _broadcast(shape: Sequence[int]) -> Strides:
+    """Of a bias: an axis that has one element, or is left out, is repeated."""
+    own = [step if size > 1 else 0 for step, size in zip(contiguous(tuple(shape)), shape, strict=True)]
+    return Strides(*[0] * (4 - len(own)), *own)
+
+
+def _attention(context: Context, node: Node) -> Value:
+    a, b = node.attributes, context.builder
+    operands = [context.value(name) for name in node.inputs[:3]]
+    (batch, heads, queries, depth), (_, groups, keys, _), (*_, width) = (
+        moved(x.spec.shape, axes) for x, axes in zip(operands, a["axes"], strict=False)
+    )
+    shapes = [*(x.spec.shape for x in operands), context.graph.specs[node.outputs[0]].shape]
+    strides = [_strides(shape, axes) for shape, axes in zip(shapes, a["axes"], strict=True)]
+    sizes = AttentionSizes(batch, heads, groups, queries, keys, depth, width)
+    bias = context.value(node.inputs[3]) if len(node.inputs) > 3 else None
+    return attended(
+        b, (operands[0], operands[1], operands[2]), (strides[0], strides[1], strides[2], strides[3]),
+        sizes, Spec(shapes[3], "float32"), a["scale"], a["seen"],
+        None if bias is None else (bias, _broadcast(bias.spec.shape)), a["guarded"],
+    )  # fmt: skip
+
+
+ROWS = {"attention": DeviceOperator(anything, _attention, ("float32", "float16"))}

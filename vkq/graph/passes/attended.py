@@ -1,0 +1,155 @@
+"""What attention reads: queries, keys and values as they lie in memory, and what hides keys."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...numerics.attention import Seen
+from ..graph import Array
+from ..operators.attention import Axes
+from ..operators.movement import permutation
+from .sweep import Sweep
+
+LEAST = -1e30  # what hides a key: with a score it is itself, and its weight is zero
+ONE_BY_ONE: Axes = (0, 1, 2, 3)
+FLOATS = ("float32", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mask:
+    """What is done to scores: a value is added, or, where flags are set (not set, if *inverted*), scores stay
+    and others become ``low``."""
+
+    name: str
+    low: float | None = None
+    inverted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Laid:
+    """A value as it lies in memory: ``name`` with its axes in the order ``axes`` is the value."""
+
+    name: str
+    axes: Axes
+
+
+def laid_rows(sweep: Sweep, name: str, shape: tuple[int, ...]) -> Laid:
+    """Queries of *shape* (batch, heads, queries), whose heads that share keys may be rows of one matrix."""
+    own = sweep.specs[name].shape
+    return _followed(sweep, name if own[:-1] == shape[:3] else _shaped(sweep, name, (*shape[:3], own[-1])))
+
+
+def laid(sweep: Sweep, name: str, batch: int, last: int | None = 3) -> Laid:
+    """A value of three or four axes as four, as it lies: its Transposes need not be made. last: the axis that
+    stays the last one in memory, if any."""
+    own = sweep.specs[name].shape
+    if len(own) == 3:
+        parts = (batch, own[0] // batch) if batch and own[0] % batch == 0 else (1, own[0])
+        name = _shaped(sweep, name, (*parts, *own[1:]))
+    return _followed(sweep, name, last)
+
+
+def laid_keys(sweep: Sweep, name: str, batch: int) -> Laid:
+    """The keys of their transposed form (batch, heads, numbers, keys)."""
+    found = laid(sweep, name, batch, None)
+    b, h, d, t = found.axes
+    return Laid(found.name, (b, h, t, d))
+
+
+def _followed(sweep: Sweep, name: str, last: int | None = 3) -> Laid:
+    found = Laid(name, ONE_BY_ONE)
+    while (before := _before(sweep, found)) is not None:
+        if last is not None and before.axes[last] != last:
+            break
+        found = before
+    return found
+
+
+def _before(sweep: Sweep, laid: Laid) -> Laid | None:
+    """The value that a movement of axes, a repetition of heads or a Cast from float16 was made of."""
+    made = sweep.producer(laid.name, "Transpose", "Reshape", "Cast", "Identity")
+    if made is None:
+        return None
+    x, shape = made.inputs[0], sweep.specs[laid.name].shape
+    if made.op == "Transpose":
+        perm = permutation(made, 4)
+        return Laid(x, tuple(perm[a] for a in laid.axes))
+    if made.op == "Reshape":
+        return Laid(single, laid.axes) if (single := _single_heads(sweep, x, shape, laid)) else None
+    return Laid(x, laid.axes) if sweep.specs[x].dtype in FLOATS else None
+
+
+def _single_heads(sweep: Sweep, name: str, shape: Sequence[int], laid: Laid) -> str:
+    """The heads before each was repeated (batch, heads, 1, tokens, numbers); or the same shape."""
+    if sweep.specs[name].shape == shape:
+        return name
+    repeated = sweep.producer(name, "Expand")
+    if repeated is None or laid.axes[:2] != (0, 1) or laid.axes[2] + laid.axes[3] != 5:
+        return ""
+    one, many = sweep.specs[repeated.inputs[0]].shape, sweep.specs[name].shape
+    if len(one) != 5 or one[2] != 1 or many != (*one[:2], many[2], *one[3:]):
+        return ""
+    if (many[0], many[1] * many[2], *many[3:]) != tuple(shape):
+        return ""
+    return _shaped(sweep, repeated.inputs[0], (*one[:2], *one[3:]))
+
+
+def _shaped(sweep: Sweep, name: str, shape: Sequence[int]) -> str:
+    """A value with another shape; the one that it was reshaped from, where that is it."""
+    made = sweep.producer(name, "Reshape")
+    if made is not None and sweep.specs[made.inputs[0]].shape == tuple(shape):
+        return made.inputs[0]
+    size = sweep.constant(np.array(shape, np.int64), "shape")
+    return sweep.emit("Reshape", [name, size], allowzero=1)
+
+
+# ---------------------------------------------------------------------------------------------------- masks
+
+
+def masks(sweep: Sweep, added: Sequence[Mask], shape: tuple[int, ...]) -> tuple[Seen, str]:
+    """Which keys queries see by their places, and what is added to the scores beside that ("": nothing)."""
+    seen, bias = Seen(), ""
+    for one in added:
+        name, array = one.name, sweep.array(one.name)
+        shown = None if array is None else _shown(array, one)
+        found = None if shown is None or seen.causal else causal(shown, *shape[2:])
+        if found is not None:
+            seen = found
+        elif one.low is None:
+            wide = name if sweep.specs[name].dtype == "float32" else sweep.emit("Cast", [name], to="float32")
+            bias = sweep.emit("Add", [bias, wide]) if bias else wide
+        else:
+            low, zero = (sweep.constant(np.asarray(x, np.float32), "number") for x in (one.low, 0.0))
+            parts = [bias or zero, low]
+            bias = sweep.emit("Where", [name, *(parts[::-1] if one.inverted else parts)])
+    return seen, bias
+
+
+def _shown(array: Array, mask: Mask) -> Array | None:
+    """Flags of a constant that only hides keys; None of another one."""
+    if mask.low is not None:
+        return array.astype(np.bool_) ^ mask.inverted
+    hidden = array <= LEAST
+    return ~hidden if np.all(hidden | (array == 0)) else None
+
+
+def causal(shown: Array, queries: int, keys: int) -> Seen | None:
+    """The rule of flags by which queries see keys up to their own place, if there is one."""
+    if shown.ndim < 2 or shown.shape[-2:] != (queries, keys) or math.prod(shown.shape[:-2]) != 1:
+        return None
+    flags = shown.reshape(queries, keys)
+    if not flags.any(1).all():
+        return None
+    if flags.all():
+        return Seen()
+    last = keys - 1 - int(np.argmax(flags[0, ::-1]))  # that the first query sees
+    wide = keys - int(np.argmax(flags[-1])) - int(np.argmax(flags[-1, ::-1]))  # how many the last one sees
+    for window in (0, wide):
+        found = Seen(True, last, window)
+        if np.array_equal(found.flags(queries, keys), flags):
+            return found
+    return None

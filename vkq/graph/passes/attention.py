@@ -1,0 +1,204 @@
+"""Attention that is written out (MatMul, scale, masks, Softmax, MatMul) as one node, where there are many
+scores.
+
+Which attention becomes one node follows from its sizes alone, so that results have the same bits on every
+device: scores of SCORES_BYTES or more for ROWS rows or more, and all scores that no device should have to
+hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ...kernels.attention import AttentionSizes, turns
+from ...numerics.attention import MOST_WIDTH
+from ..graph import Graph, Node
+from ..operators.attention import moved
+from ..operators.movement import moves, permutation
+from ..operators.operator import axis_of
+from .attended import FLOATS, LEAST, ONE_BY_ONE, Mask, laid, laid_keys, laid_rows, masks
+from .sweep import Sweep, scalar, swept
+
+SCORES_BYTES, ROWS, MOST_BYTES = 1 << 24, 16, 1 << 26
+MOST_TURNS = 65_000  # a driver may let loops have so many rounds
+BETWEEN = ("Add", "Where", "Mul", "Div", "MatMul")
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmaxed:
+    """What Softmax was taken of: a MatMul's result, ``scale`` times it, and what was added then, in order.
+    guarded: NaN became 0."""
+
+    product: Node
+    scale: float
+    added: tuple[Mask, ...]
+    guarded: bool
+
+
+def fuse_attention(graph: Graph) -> Graph:
+    """The graph with large attention as one node each."""
+    return swept(graph, _visit, "MatMul", "Transpose") if "Softmax" in graph.kinds else graph
+
+
+def _visit(sweep: Sweep, node: Node) -> bool:
+    if node.op == "Transpose":
+        return _result_as_read(sweep, node)
+    if node.op != "MatMul" or sweep.specs[node.inputs[0]].dtype not in FLOATS:
+        return False
+    softmax, guarded = _softmax(sweep, node.inputs[0])
+    shape = sweep.specs[softmax.inputs[0]].shape if softmax is not None else ()
+    if softmax is None or len(shape) not in (3, 4) or axis_of(softmax, len(shape), -1) != len(shape) - 1:
+        return False
+    weights = _weights(sweep, softmax, guarded)
+    return weights is not None and _fused(sweep, node, weights, shape)
+
+
+def _softmax(sweep: Sweep, name: str) -> tuple[Node | None, bool]:
+    """The Softmax that makes weights, and whether NaN of it is made 0, as PyTorch exports attention."""
+    guard = _alone(sweep, name, "Softmax", "Where")
+    if guard is None or guard.op == "Softmax":
+        return guard, False
+    flags, zero, p = guard.inputs
+    made, asked = sweep.producer(p, "Softmax"), sweep.producer(flags, "IsNaN", "foreign")
+    if made is None or asked is None or asked.inputs[0] != p or scalar(sweep.array(zero)) != 0:
+        return None, False
+    nan = asked.attributes.get("op", asked.op) == "IsNaN" and sweep.uses.get(p) == 2
+    return (made if nan and sweep.uses.get(flags) == 1 else None), True
+
+
+def _alone(sweep: Sweep, name: str, *ops: str) -> Node | None:
+    """The node of these operators that makes a value, which nothing else reads, or its reshaped form."""
+    while sweep.uses.get(name, 1) == 1:
+        made = sweep.producer(name)
+        if made is None or made.op in ops or made.op != "Reshape":
+            return made if made is not None and made.op in ops else None
+        name = made.inputs[0]
+    return None
+
+
+def _weights(sweep: Sweep, softmax: Node, guarded: bool) -> Softmaxed | None:
+    added: list[Mask] = []
+    name, scale, shape = softmax.inputs[0], 1.0, sweep.specs[softmax.inputs[0]].shape
+    while (made := _alone(sweep, name, *BETWEEN)) is not None:
+        if made.op == "MatMul":
+            return Softmaxed(made, scale, tuple(added[::-1]), guarded)
+        if scale != 1.0 or sweep.specs[made.outputs[0]].shape != shape:
+            return None  # sums below the factor, or a broadcast
+        if made.op in ("Mul", "Div"):
+            name, factor = _apart(sweep, made)
+            if factor is None or not np.isfinite(factor) or factor == 0:
+                return None
+            scale = float(np.float32(factor if made.op == "Mul" else 1 / np.float64(factor)))
+            continue
+        found = _sum(sweep, made, shape) if made.op == "Add" else _choice(sweep, made)
+        if found is None:
+            return None
+        name = found[0]
+        added.append(found[1])
+    return None
+
+
+def _sum(sweep: Sweep, node: Node, shape: tuple[int, ...]) -> tuple[str, Mask] | None:
+    """The scores and what is added to them."""
+    own = [x for x in node.inputs if sweep.specs[x].shape == shape and sweep.array(x) is None]
+    own.sort(key=lambda x: _alone(sweep, x, *BETWEEN) is None)
+    if not own:
+        return None
+    return own[0], Mask(node.inputs[1] if own[0] == node.inputs[0] else node.inputs[0])
+
+
+def _choice(sweep: Sweep, node: Node) -> tuple[str, Mask] | None:
+    """The scores and what hides some of them."""
+    flags, *both = node.inputs
+    for inverted, (name, other) in enumerate((both, both[::-1])):
+        low = scalar(sweep.array(other))
+        if low is not None and low <= LEAST:
+            return name, Mask(flags, float(low), bool(inverted))
+    return None
+
+
+def _apart(sweep: Sweep, node: Node) -> tuple[str, float | None]:
+    """The operand of a product or quotient that is no constant, and the number that is one."""
+    first, second = node.inputs
+    factor = scalar(sweep.array(second))
+    if factor is None and node.op == "Mul":
+        first, factor = second, scalar(sweep.array(first))
+    return first, None if factor is None else float(factor)
+
+
+def _fused(sweep: Sweep, node: Node, weights: Softmaxed, shape: Sequence[int]) -> bool:
+    given = (*weights.product.inputs, node.inputs[1])
+    ranks = {len(sweep.specs[x].shape) for x in given}
+    batch, heads, queries, keys = whole = (1, *shape)[-4:]
+    rows = math.prod(sweep.specs[given[0]].shape[:-1])
+    if not ranks <= {3, 4} or any(_quantized(sweep, x) for x in given) or rows != batch * heads * queries:
+        return False
+    q, k = laid_rows(sweep, given[0], whole), laid_keys(sweep, given[1], batch)
+    v = laid(sweep, given[2], batch)
+    shapes = [moved(sweep.specs[x.name].shape, x.axes) for x in (q, k, v)]
+    sizes = AttentionSizes(batch, heads, shapes[1][1], queries, keys, shapes[0][3], shapes[2][3])
+    like = (batch, sizes.groups, keys)
+    if shapes[1] != (*like, sizes.depth) or shapes[2] != (*like, sizes.width) or not gains(sizes):
+        return False
+    seen, bias = masks(sweep, weights.added, whole)
+    inputs = [q.name, k.name, v.name, *([bias] if bias else [])]
+    old = sweep.old.specs[node.outputs[0]]
+    direct = old.dtype == "float32" and old.shape == (batch, heads, queries, sizes.width)
+    y = sweep.emit(
+        "attention", inputs, node.outputs[0] if direct else "", node.source or weights.product.source,
+        axes=(q.axes, k.axes, v.axes, ONE_BY_ONE), scale=weights.scale, seen=seen, guarded=weights.guarded,
+        fused=f"one kernel in place of two MatMul and Softmax: {4 * math.prod(shape)} bytes of scores",
+    )  # fmt: skip
+    if not direct:
+        _as(sweep, y, node)
+    return True
+
+
+def gains(sizes: AttentionSizes) -> bool:
+    """Whether attention of these sizes becomes one node."""
+    held = 4 * sizes.batch * sizes.heads * sizes.queries * sizes.keys
+    if not held or not sizes.depth * sizes.groups or sizes.heads % sizes.groups:
+        return False
+    if not 0 < sizes.width <= MOST_WIDTH or turns(sizes) > MOST_TURNS:
+        return False
+    rows = sizes.heads // sizes.groups * sizes.queries
+    return held > MOST_BYTES or (held >= SCORES_BYTES and rows >= ROWS)
+
+
+def _as(sweep: Sweep, y: str, node: Node) -> None:
+    """The value of the old node's shape and type."""
+    old = sweep.old.specs[node.outputs[0]]
+    if old.dtype != "float32":
+        y = sweep.emit("Cast", [y], "", node.source, to=old.dtype)
+    size = sweep.constant(np.array(old.shape, np.int64), "shape")
+    sweep.emit("Reshape", [y, size], node.outputs[0], node.source, allowzero=1)
+
+
+def _quantized(sweep: Sweep, name: str) -> bool:
+    """Whether a value had 8 bits: integers compute with those."""
+    made = sweep.producer(name)
+    while made is not None and moves(made):
+        made = sweep.producer(made.inputs[0])
+    return made is not None and made.op == "dequantize"
+
+
+# --------------------------------------------------------------------------------------------------- result
+
+
+def _result_as_read(sweep: Sweep, node: Node) -> bool:
+    """A Transpose of a result that nothing else reads: it is made so."""
+    made = _alone(sweep, node.inputs[0], "attention")
+    rank = len(sweep.specs[node.inputs[0]].shape)
+    if made is None or rank != 4 or sweep.specs[made.outputs[0]].shape != sweep.specs[node.inputs[0]].shape:
+        return False
+    perm = tuple(permutation(node, rank))
+    if perm[3] != 3 or made.attributes["axes"][3] != ONE_BY_ONE:
+        return False
+    inverse = tuple(perm.index(a) for a in range(4))
+    attributes = {**made.attributes, "axes": (*made.attributes["axes"][:3], inverse)}
+    sweep.keep(Node("attention", made.inputs, node.outputs, attributes, made.source))
+    return True
