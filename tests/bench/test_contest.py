@@ -174,4 +174,4 @@ def test_refused(software_device: vkq.Device, convolution: str, capsys: pytest.C
     assert bench(convolution, "--peer", "torch") == 2
     assert "--peer torch does not run models; ort, ncnn do" in capsys.readouterr().err
     assert bench(convolution, "--vs", "portable") == 2
-    assert "leave --path and --vs out" in capsys.readouterr().err
+    assert "leave --path, --vs and --variant out" in capsys.readouterr().err

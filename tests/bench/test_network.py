@@ -116,7 +116,7 @@ def test_refusals(
     model: Path, tmp_path: Path, software_device: vkq.Device, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(model, tmp_path / "run.json", "--path", "portable") == 2
-    assert "leave --path and --vs out" in capsys.readouterr().err
+    assert "leave --path, --vs and --variant out" in capsys.readouterr().err
     proto = onnx.load(model)
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     broken = tmp_path / "half.onnx"

@@ -14,6 +14,7 @@ from vkq.bench.ceilings import Sentinel, of_path
 from vkq.bench.peers import Peer
 from vkq.bench.result import Comparison, Failure, Result, Row
 from vkq.bench.rows import VerifiedArm, row_of, warnings_of
+from vkq.bench.variants import with_variant
 from vkq.check.cases import CHANNELS, FLOAT, FLOAT_WEIGHTS, GROUPED, Case
 from vkq.check.expected import Expected
 from vkq.errors import ArgumentError, VkqError
@@ -36,6 +37,7 @@ class Request:
     peers: tuple[Peer, ...] = ()
     settings: timer.Settings = field(default_factory=timer.Settings)
     device_option: str | None = None
+    variant: str | None = None  # of a shader that every layer must run
 
 
 def paths_of(words: Sequence[str], device: Device) -> tuple[str, ...]:
@@ -135,6 +137,8 @@ class Runner:
             if (path, case.method) not in made:
                 made[path, case.method] = data.layer(case, weights, path, self.device)
             layer = made[path, case.method]
+            if self.request.variant:
+                layer = with_variant(layer, data.tensor(case, layer, x), self.request.variant)
             taken = "auto" if case.scheme in FLOAT else layer.choice().path
             if taken in self._taken.values():  # auto, and the path that auto takes
                 return None
@@ -240,5 +244,6 @@ class Runner:
         words = ["vkq", "bench", case.name, *case.options]
         words += ["--path", path] if path else []
         words += ["--peer", peer] if peer else []
+        words += ["--variant", self.request.variant] if self.request.variant and not peer else []
         words += ["--device", self.request.device_option or str(self.device.capabilities.index)]
         return shlex.join(words)

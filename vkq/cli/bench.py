@@ -14,7 +14,7 @@ from pathlib import Path
 
 from vkq import files
 from vkq._version import __version__
-from vkq.bench import cases, ceilings, contest, data, network, nodes, plot, report, selftest
+from vkq.bench import cases, ceilings, contest, data, network, nodes, plot, report, selftest, variants
 from vkq.bench.environment import describe, host
 from vkq.bench.peers import PEERS, find_peer, installed_peers
 from vkq.bench.result import INTERRUPTED, MOST_SAMPLES, Result
@@ -85,6 +85,7 @@ def _what(add: Callable[..., object]) -> None:
         help="the range of a model's whole numbers (default: the rows that it has, or 0 and 1)",
     )  # fmt: skip
     add("--method", help="a way of the layer, by name (see vkq.Conv2d)")
+    add("--variant", metavar="SHADER", help="run this shader, by its name or a part (see `vkq shaders list`)")
 
 
 def _how(add: Callable[..., object]) -> None:
@@ -135,8 +136,10 @@ def run(options: argparse.Namespace) -> int:
     if len({file.absolute() for file in targets}) < len(targets):
         raise ArgumentError("--json, --csv, --md and --plot name the same file; each needs one of its own")
     models = [word for word in options.cases if word.endswith(SUFFIXES)]
-    if models and (options.vs or options.path != "auto"):
-        raise ArgumentError("a model is measured on its own path: leave --path and --vs out")
+    if models and (options.vs or options.variant or options.path != "auto"):
+        raise ArgumentError("a model is measured on its own path: leave --path, --vs and --variant out")
+    if options.variant:
+        variants.names(options.variant)
     if models:
         contest.sides_of(options.peer)  # refused before anything is measured
     words = [word for word in options.cases if word not in models]
@@ -189,6 +192,7 @@ def _request(options: argparse.Namespace, device: Device) -> Request:
         peers,
         settings,
         options.device,
+        options.variant,
     )
 
 
