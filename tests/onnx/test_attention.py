@@ -106,6 +106,29 @@ def test_a_cache_of_multi_head_attention(device: vkq.Device, names: str) -> None
         np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("op", ["Attention", "MultiHeadAttention"])
+def test_float16(device: vkq.Device, op: str) -> None:
+    """ONNX Runtime has it on other devices alone: as its float32 for the same numbers. q, k and v of size 4
+    are rounded to 2^-9, which their scores of 13 terms add up; results are rounded once."""
+    fed = (
+        {"x": normal(2, 5, 19)}
+        if op == "Attention"
+        else {n: normal(2, 5, 26, seed=i) for i, n in enumerate("qkv")}
+    )
+    constants = {"w": normal(19, 78, seed=1) / 5, "b": normal(78, seed=2)} if op == "Attention" else {}
+    half, wide = (
+        [{name: x.astype(np.float16).astype(dtype) for name, x in of.items()} for of in (fed, constants)]
+        for dtype in (np.float16, np.float32)
+    )
+    names = ["x", "w", "b"] if op == "Attention" else ["q", "k", "v"]
+    node = helper.make_node(op, names, ["y"], domain=MICROSOFT, num_heads=2)
+    (want,) = cpu_session(model([node], *wide, "float32"), "comparing").run(None, wide[0])
+    (got,) = vkq.onnx.InferenceSession(model([node], *half, "float16"), device).run(None, half[0])
+    assert got.dtype == np.float16
+    bound = 2.0**-9 if op == "MultiHeadAttention" else 13**0.5 * 4 * 2.0**-9
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=0, atol=bound)
+
+
 @pytest.mark.parametrize("form", ["all in q", "k and v in k", "by head"])
 def test_packed_multi_head_attention(device: vkq.Device, form: str) -> None:
     """One value has q, k and v of each head, which ONNX Runtime has on other devices alone; keys and values
