@@ -295,3 +295,22 @@ def test_a_float_bias_is_told(any_device: vkq.Device) -> None:
         assert ("its float bias is rounded" in str(session.explain())) == told
         (got,), (want,) = session.run(None, {"x": x}), onnxruntime_results(data, {"x": x})
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("size", [(5, 4), (9,)], ids=["image", "line"])
+@pytest.mark.parametrize("strides", [1, 3])
+def test_averages_of_the_image(any_device: vkq.Device, size: tuple[int, ...], strides: int) -> None:
+    """A kernel that is the image has another formula in ONNX Runtime than other kernels: bytes at ties."""
+    x = bytes_of((2, 300, *size), "uint8")
+    how = {"kernel_shape": size, "strides": [strides] * len(size)}
+    constants = q("x", 1 / 16, 128, "uint8") | q("y", 1 / 60, 83, "uint8")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "xs", "xz"], ["a"]),
+        helper.make_node("AveragePool", ["a"], ["b"], **how),
+        helper.make_node("QuantizeLinear", ["b", "ys", "yz"], ["y"]),
+    ]
+    data = model(nodes, {"x": x}, constants, "uint8")
+    session = vkq.onnx.InferenceSession(data, any_device)
+    (got,) = session.run(None, {"x": x})
+    np.testing.assert_array_equal(got, onnxruntime_results(data, {"x": x})[0])
+    assert "global_avg_pool2d" in {row.operator for row in session.explain().rows}

@@ -90,6 +90,26 @@ def test_average_pool_equals_onnxruntime(dtype: QDType, include: bool) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 5), (5, 4)], ids="{0[0]}x{0[1]}".format)
+def test_average_pool_of_the_image_equals_onnxruntime(dtype: QDType, size: tuple[int, int]) -> None:
+    """A kernel that is the image, whatever its stride: another formula, which differs at ties; not with
+    padding."""
+    rng = np.random.default_rng(8)
+    for i in range(24):
+        pads = (0, 0, i % 3 // 2, i % 3 // 2)
+        kernel = size[0] + pads[2], size[1] + pads[3]
+        window = Window.of("x", (1, 40, *size), kernel, 1 + i % 2, pads, 1, False)
+        assert window.whole == (i % 3 < 2)
+        x = rng.integers(0, 256, window.x_shape).astype(np.uint8).view(dtype)
+        scales = rng.choice([1 / 16, 1 / 60, 1 / 30, 0.05], 2, replace=False)
+        xq, yq = (QParams(float(np.float32(v)), _point(rng, dtype), dtype) for v in scales)
+        inputs = [x, *ort_ops.parameters(xq), *ort_ops.parameters(yq)]
+        want = ort_ops.run("QLinearAveragePool", inputs, dtype, count_include_pad=0, **_attributes(window))
+        got = reference.avg_pool2d(x, window, xq, yq, False)
+        np.testing.assert_array_equal(got, want, err_msg=f"{window} {xq} {yq}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_global_average_pool_equals_onnxruntime(dtype: QDType) -> None:
     rng = np.random.default_rng(7)
     for _ in range(60):

@@ -112,8 +112,9 @@ def avg_pool2d(
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32; sum
     adds ``x_scale * (x_q - x_zp)`` in row-major order; count is the kernel's size (count_include_pad, the
-    default as in PyTorch and not in ONNX), or the number of elements inside the image. x, kernel, stride,
-    padding and ceil_mode as `max_pool2d`; y_qparams by default those of x.
+    default as in PyTorch and not in ONNX), or the number of elements inside the image. A kernel that is the
+    image has the formula of `global_avg_pool2d`, as there. x, kernel, stride, padding and ceil_mode as
+    `max_pool2d`; y_qparams by default those of x.
 
     Raises ArgumentError for sizes that do not fit, for missing qparams and for scales outside [2**-100,
     2**100].
@@ -148,6 +149,8 @@ def averaged(
             raise ArgumentError(
                 f"{op}: the scale of {name} is {q.scale}; it must be in [2**-100, 2**100] for an average"
             )
+    if window.whole:
+        return globally_averaged(b, x, yq, xq)
     x = repacked(b, x, x.spec.image_layout)
     y = b.new(Spec(window.y_shape, yq.dtype, x.spec.layout, yq))
     if y.spec.size:

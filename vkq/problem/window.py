@@ -65,6 +65,11 @@ class Window:
         return self.kernel[0] * self.kernel[1]
 
     @property
+    def whole(self) -> bool:
+        """Whether the kernel is the image: then ONNX Runtime's 8-bit average is that of the whole image."""
+        return self.kernel == self.x_shape[2:] and not any(self.padding)
+
+    @property
     def y_shape(self) -> Quad:
         n, c, _, _ = self.x_shape
         return (n, c, self._out(0), self._out(1))

@@ -56,8 +56,10 @@ def avg_pool2d(x: Array, window: Window, xq: QParams, yq: QParams, count_include
 
     ``y_q = saturate(round_half_even((sum / count) / y_scale + y_zp))``, each step rounded to float32, where
     sum adds ``x_scale * (x_q - x_zp)`` in row-major order and count is the number of elements inside the
-    image, or the kernel's.
+    image, or the kernel's. A kernel that is the image has the formula of `global_avg_pool`.
     """
+    if window.whole:
+        return global_avg_pool(x, xq, yq)
     real = padded(dequantize(x, xq), window, np.float32(0))
     total = np.zeros(window.y_shape, np.float32)
     for tap in taps(window):

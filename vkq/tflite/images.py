@@ -16,7 +16,6 @@ from .arithmetic import bounds_of, clamped, every, stored
 from .file import FileOperator
 from .layers import BYTES, activated, real_range, strides, window_padding
 from .lowering import Lowering, Unsupported
-from .schema import VALID
 
 LARGEST_SIZE = 1 << 16  # rows or columns that an image is resized to
 MOST_TRIED = 16  # scales of a sum
@@ -81,7 +80,7 @@ def average_pool(low: Lowering, operator: FileOperator, activation: str) -> None
     shape, taps = low.shape(operator.inputs[0]), kernel[0] * kernel[1]
     unit = QParams(1.0, 0, q.dtype)
     x = low.first_of(operator.inputs[0])
-    if kernel == shape[1:3] and operator.options["padding"] == VALID:
+    if kernel == shape[1:3] and not any(padding):
         slope = QParams(1.0 + 2.0**-18 if taps > MOST_TAPS else 1.0 + 2.0**-12, 0, q.dtype)
         name = low.emit("global_avg_pool2d", [x], x=slope, y=unit)
     elif taps <= MOST_TAPS:

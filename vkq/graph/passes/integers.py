@@ -152,6 +152,8 @@ def _average(sweep: Sweep, node: Node, made: Node, q: QParams, output: str) -> b
     if x is None or x[1].dtype != q.dtype:
         return False
     how = window(made, sweep.specs[x[0]].shape)
+    if how.whole:
+        return _global_average(sweep, node, made, q, output)
     if how.dilation != (1, 1):  # avg_pool2d has none
         return False
     sweep.emit(
