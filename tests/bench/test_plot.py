@@ -2,6 +2,8 @@
 
 import dataclasses
 import importlib
+import itertools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +53,56 @@ def test_other_cases_draw_a_roofline(figures: list[Any], tmp_path: Path) -> None
     plot.draw(found, cases, tmp_path / "roof.svg")
     (axes,) = figures[0].axes
     assert [line.get_label() for line in axes.lines] == ["ceiling dot_s8s8, copy"]
-    # three points lie upon each other, and one is named
-    assert sorted(text.get_text() for text in axes.texts) == ["8x4x4", "8x8x8", "dot_s8s8 5 GOP/s"]
+    # three points lie upon each other, and are named around it
+    names = ["8x4x4", "8x4x8", "8x8x4", "8x8x8", "dot_s8s8 5 GOP/s"]
+    assert sorted(text.get_text() for text in axes.texts) == names
     assert max(axes.lines[0].get_ydata()) == 5.0
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert "<svg" in (tmp_path / "roof.svg").read_text()
+
+
+def test_labels_do_not_cover_each_other(figures: list[Any], tmp_path: Path) -> None:
+    """Of 40 points close together, under ceilings 5 % apart, and one that no point can reach."""
+    cases = [Case(p) for p in expand("linear[M=8:47,K=64,N=64]")]
+    rows = [
+        dataclasses.replace(row(c.name, 10 + i % 7), operations=20_000 * (i + 1)) for i, c in enumerate(cases)
+    ]
+    found = run(*rows)
+    found.ceilings = {"dot_s8s8": 95.0, "u8s8": 100.0, "coopmat": 1e9, "copy": 1.0}
+    plot.draw(found, cases[:1] + [Case(p) for p in expand("linear[M=1,K=4,N=9]")], tmp_path / "roof.png")
+    (figure,) = figures
+    (axes,) = figure.axes
+    figure.draw_without_rendering()
+    boxes = {text.get_text(): text.get_window_extent() for text in axes.texts}
+    boxes["legend"] = axes.get_legend().get_window_extent()
+    pairs = itertools.combinations(boxes, 2)
+    assert [pair for pair in pairs if boxes[pair[0]].overlaps(boxes[pair[1]])] == []
+    inside = axes.get_window_extent()
+    assert [name for name, box in boxes.items() if box.x0 < inside.x0 or box.x1 > inside.x1] == []
+    assert len(boxes) > 6
+    assert not any("coopmat" in name for name in boxes), "its height is not in the picture"
+    for text in axes.texts:
+        name, height = text.get_text().split()[0], text.xy[1]
+        assert height == found.ceilings.get(name, height)
+
+
+def test_memory_alone_is_a_roof(figures: list[Any], tmp_path: Path) -> None:
+    found = run(row(CASES[0].name, 10))
+    found.ceilings = {"dot_s8s8": 1e9, "copy": 1.0}
+    plot.draw(found, (), tmp_path / "roof.png")
+    (line,) = figures[0].axes[0].lines
+    assert line.get_label() == "ceiling copy"
+    assert list(line.get_ydata()) == list(line.get_xdata())
+
+
+def test_sizes_are_told_as_powers_of_two(figures: list[Any], tmp_path: Path) -> None:
+    cases = [Case(p) for p in expand("linear[M=1,2,4,8,16,64,K=4,N=4]")]
+    plot.draw(run(*(row(c.name, 10) for c in cases)), cases, tmp_path / "m.png")
+    axes = figures[0].axes[1]
+    figures[0].draw_without_rendering()
+    shown = [text.get_text() for text in axes.get_xticklabels() if text.get_text()]
+    assert {"1", "2", "4", "8", "16", "32", "64"} <= set(shown)
+    assert all(float(text) == 2 ** round(math.log2(float(text))) for text in shown)
 
 
 def test_no_rows_and_no_matplotlib_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

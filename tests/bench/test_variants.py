@@ -57,7 +57,7 @@ def test_names() -> None:
     assert variants.names("gemm_q8ta_q8csw__texels:float.q8to.8x8") == {
         "gemm_q8ta_q8csw__texels:float.q8to.8x8"
     }
-    with pytest.raises(vkq.ArgumentError, match=r"--variant is 'nothing', which names no shader; see"):
+    with pytest.raises(vkq.ArgumentError, match=r"--variant is 'nothing', which names no shader; `vkq sh"):
         variants.names("nothing")
 
 

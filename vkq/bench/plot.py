@@ -3,6 +3,7 @@ other libraries. Needs matplotlib."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -164,8 +165,9 @@ def _sweep(figure: Any, rows: Sequence[Row], size: str) -> None:
     lower.set_xlabel(size)
     positive = all(float(_sizes(row.case).get(size, "0").split("x")[0]) > 0 for row in rows)
     for axes in (upper, lower):
-        axes.set(xscale="log" if positive else "linear", yscale="log")
+        axes.set_yscale("log")
         if positive:
+            axes.set_xscale("log", base=2)
             axes.xaxis.set_major_formatter("{x:g}")
         axes.grid(alpha=0.5, which="both")
         axes.legend(fontsize=8)
@@ -176,22 +178,27 @@ def _roofline(figure: Any, rows: Sequence[Row], ceilings: Mapping[str, float | N
     intensities = [row.operations / row.bytes for row in rows]
     left, right = min(intensities) / 4, max(intensities) * 4
     copy = ceilings.get("copy")
-    for name, rate in _distinct(ceilings).items():
-        knee = [rate / copy] if copy and left < rate / copy < right else []
-        xs = [left, *knee, right]
-        ys = [min(rate, x * copy) if copy else rate for x in xs]
-        axes.plot(xs, ys, linewidth=1, label=f"ceiling {name}, copy", color=colour, alpha=0.5)
-        axes.annotate(
-            f"{name} {_tops(rate)}", (right, ys[-1]), (0, 3), textcoords="offset points", ha="right",
-            fontsize=8,
+    labels: list[Label] = []
+    roofs = {name: rate for name, rate in _distinct(ceilings).items() if not copy or rate <= right * copy}
+    # Where no rate is met before the right edge, memory is the only ceiling of the picture.
+    for name, rate in (roofs or ({"copy": copy * right} if copy else {})).items():
+        knee = rate / copy if copy else left
+        xs = [left, knee, right] if left < knee < right else [left, right]
+        axes.plot(
+            xs, [min(rate, x * copy) if copy else rate for x in xs], linewidth=1, color=colour, alpha=0.5,
+            label=f"ceiling {name}, copy" if roofs else "ceiling copy",
         )  # fmt: skip
+        if roofs:
+            middle = math.sqrt(max(knee, left) * right)
+            text = f"{name} {_tops(rate)}"
+            labels.append(Label(text, 8, [(right, rate, 0, 3, "right"), (middle, rate, 0, 3, "center")]))
     for label, series in _series(rows).items():
         xs = [row.operations / row.bytes for row in series]
         axes.scatter(xs, [row.gops for row in series], s=24, label=label, zorder=3)
-    _label(axes, rows)
     axes.set(xscale="log", yscale="log", xlabel="operations per byte of x, weight and y", ylabel="GOP/s")
     axes.grid(alpha=0.5, which="major")
-    axes.legend(fontsize=8, loc="lower right", handles=axes.collections)
+    legend = axes.legend(fontsize=8, loc="lower right", handles=axes.collections)
+    _place(figure, axes, [*labels, *_names(rows)], [legend])
 
 
 def _tops(gops: float) -> str:
@@ -213,22 +220,51 @@ def _distinct(ceilings: Mapping[str, float | None]) -> dict[str, float]:
     return found
 
 
-def _label(axes: Any, rows: Sequence[Row]) -> None:
-    """Names the points, the fastest of each case, from the top on; one whose name would cover another's is
-    left out."""
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """A text of so many points, with the places where it may stand, the best first: x and y in the axes'
+    numbers, how far from there in points, and which end of the text is there."""
+
+    text: str
+    size: int
+    places: Sequence[tuple[float, float, int, int, str]]
+
+
+def _names(rows: Sequence[Row]) -> list[Label]:
+    """Names of the points, the fastest of each case, from the top on."""
     best: dict[str, Row] = {}
     for row in sorted(rows, key=lambda row: row.gops):
         best[row.case] = row
-    at = {case: (math.log10(row.operations / row.bytes), math.log10(row.gops)) for case, row in best.items()}
-    wide, high = (max(v) - min(v) + 0.6 for v in zip(*at.values(), strict=True))
-    named: list[tuple[float, float]] = []
-    for case in sorted(best, key=lambda case: -best[case].gops):
-        x, y = at[case]
-        if len(named) < MOST_LABELS and all(
-            abs(x - u) > 0.2 * wide or abs(y - v) > 0.045 * high for u, v in named
-        ):
-            named.append((x, y))
-            axes.annotate(_short(case), (10**x, 10**y), (5, 3), textcoords="offset points", fontsize=7)
+    sides = ((5, 3, "left"), (-5, 3, "right"), (5, -9, "left"), (-5, -9, "right"))
+    return [
+        Label(_short(case), 7, [(row.operations / row.bytes, row.gops, *side) for side in sides])
+        for case, row in sorted(best.items(), key=lambda item: -item[1].gops)
+    ]
+
+
+def _place(figure: Any, axes: Any, labels: Sequence[Label], others: Sequence[Any]) -> None:
+    """Write each label where it covers neither another one nor *others*, and is inside; else leave it out."""
+    figure.draw_without_rendering()  # only then is known where things are
+    taken = [one.get_window_extent() for one in others]
+    inside = axes.get_window_extent()
+    named = 0
+    for label in labels:
+        for x, y, right, up, end in label.places:
+            text = axes.annotate(
+                label.text, (x, y), (right, up), textcoords="offset points", fontsize=label.size, ha=end
+            )
+            text.set_in_layout(False)
+            box = text.get_window_extent()
+            corners = [(box.x0, box.y0), (box.x1, box.y1)]
+            if all(inside.contains(*one) for one in corners) and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            text.remove()
+        else:
+            continue
+        named += label.size < 8
+        if named == MOST_LABELS:
+            return
 
 
 def _short(case: str) -> str:
