@@ -10,6 +10,10 @@
 // Threads   an invocation computes ROWS x COLUMNS pixels x 4 channels; four neighbours are 16 channels, and
 //           then come the neighbours along the line.
 // Needs     no shared memory and no barrier.
+//
+//   y: ROWS lines x COLUMNS pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels
+//                                    | 0 0 0 0 | 1 1 1 1 | ..
+//   x: a column of LINES words, transposed: four taps of a channel in a word, for all 0 that see them
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require

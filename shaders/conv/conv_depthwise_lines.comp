@@ -10,6 +10,9 @@
 //           channels x four taps; channels: gemm_output.glslh.
 // Threads   an invocation computes ROWS x 4 pixels x 4 channels; its neighbours are what lies beside.
 // Needs     no shared memory and no barrier.
+//
+//   y: ROWS lines x 4 pixels   | 0 0 0 0 | 1 1 1 1 | ..    which invocation, each with 4 channels
+//                              | 0 0 0 0 | 1 1 1 1 | ..    x: LINES lines of WORDS words of four taps
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_integer_dot_product : require

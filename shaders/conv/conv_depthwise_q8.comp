@@ -10,6 +10,10 @@
 // Threads   a workgroup is LOCAL_X channel blocks x LOCAL_Y pixel blocks; an invocation computes 4 pixels x 4
 //           channels.
 // Needs     no shared memory and no barrier.
+//
+//   a line of y   | 0 0 0 0 | 1 1 1 1 | 2 2 2 2 | ..   LOCAL_Y blocks of pixels x LOCAL_X blocks of four
+//                                                      channels: a workgroup; an invocation: one of each,
+//   x under 1, three taps: 4 5 6 7 8 9                  16 sums in registers
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

@@ -7,6 +7,10 @@
 // Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; its neighbours are what lies
 //           beside.
 // Needs     no shared memory and no barrier.
+//
+//   y: ROWS lines x PIXELS pixels   | 0 .. 0 | 1 .. 1 | ..    which invocation, of one channel
+//                                   | 0 .. 0 | 1 .. 1 | ..
+//   x: LINES lines of COLUMNS numbers, each read once for all 0 that see it
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if FLOAT16_IMAGES

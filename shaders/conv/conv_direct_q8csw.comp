@@ -12,6 +12,8 @@
 //           dispatch goes to (line * out_stride_h + out_first_h, column * out_stride_w + out_first_w), so
 //           that a transposed convolution is stride_h * stride_w ordinary ones; padding may be negative then.
 // Needs     no shared memory and no barrier.
+//   a line of y   | 0 .. 0 | 1 .. 1 | ..    PIXELS pixels x CHANNELS channels of an invocation, in registers
+//   x under 1     PIXELS columns a tap; SLIDE: PIXELS + KW - 1 in all, each read once
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #if FLOAT16_IMAGES

@@ -7,6 +7,11 @@
 // Threads   a workgroup is a subgroup of LANES invocations, for ROWS pixels of a line x LANES blocks of
 //           channels of one group; of as many channels in each lane reads one.
 // Needs     shuffles; no shared memory and no barrier.
+//
+//   c -->   0 | 1 | 2 | .. LANES-1 |      channels in: which lane reads them, of all ROWS pixels
+//   ROWS  +---+---+---+------------+      a subgroup: shuffles give each to all lanes
+//         +---+---+---+------------+
+//   y     | 0 | 1 | 2 | .. LANES-1 |      blocks of four channels: which lane has their ROWS x 4 sums
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require

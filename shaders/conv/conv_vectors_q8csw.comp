@@ -6,6 +6,10 @@
 //           weights less their zero point as float32, then scale and bias, padded to whole vectors.
 // Threads   a workgroup is LOCAL_X runs of PIXELS pixels of a line x LOCAL_Y lines of one channel of one
 //           image.
+//
+//   y of a channel   | 0 .. 0 | 1 .. 1 | ..  LOCAL_X    runs of PIXELS pixels, and which invocation has them
+//                    |   ..   |   ..   |     LOCAL_Y
+//   x under one      KH lines of VECTORS vectors, in registers before the first is multiplied
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

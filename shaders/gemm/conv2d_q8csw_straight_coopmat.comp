@@ -17,6 +17,14 @@
 //           shared memory is multiplied by all of them.
 // Needs     the matrix shape 16 x MN x 16 in the device's list, with sums of float32 and of float16, a
 //           required subgroup size of SUBGROUP, and shared memory for the input pixels of a tile.
+//
+//   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
+//   +---------------------+     (MN pixels of a line)  +------------+------------+
+//   |  +---------------+ .|                            | subgroup 0 | subgroup 1 |  each FRAGMENTS_M x
+//   |  | TH x TW, as a | .|  -------------------->     +------------+------------+  FRAGMENTS_N matrices,
+//   |  | tap shifts it | .|     channels: CH at once,  | subgroup 2 | subgroup 3 |  MN pixels x MM
+//   |  +---------------+ .|     BK of them a step      +------------+------------+  channels
+//   +---------------------+                              WGM x WGN = 2 x 2
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require
@@ -74,24 +82,7 @@ MatrixX right[2][RUNS_N];
 uint w_first[FRAGMENTS_N];  // where the weights of the outputs of a matrix begin, in uvec4
 uint last_step;
 
-#if WORDS
-#include "half_words.glslh"
-MatrixW low;  // for WORDS_W
-uvec4 words[LINES][FRAGMENTS_N][MOST_WORDS_W / 4u];
-uint biased;
-void load_pairs(uint t, uint i, uint at) { load_words(words[t][i], at); }
-#define become_halves(t, i, nth) words_become_halves(words[t][i], nth, biased, zeros[i], halves[t][i])
-#else
-#define MATRIX_LINES (2u * MM)
-#define own_words 0u
-MatrixW pairs[LINES][FRAGMENTS_N], others;
-void load_pairs(uint t, uint i, uint at) {
-  coopMatLoad(pairs[t][i], w, at, 2, gl_CooperativeMatrixLayoutRowMajor);
-}
-#define become_halves(t, i, nth)                                                    \
-  if (nth == 0u) { halves_of_pairs(pairs[t][i], zeros[i], halves[t][i], others); }  \
-  else { halves_of_pairs(pairs[t][i], zeros[i], others, halves[t][i]); }
-#endif
+#include "half_step.glslh"
 
 void begin_w(uint chunks) {
   uint blocks_n = ceil_div(4u * p.n4, MM), matrices = chunks * p.taps * BLOCKS;

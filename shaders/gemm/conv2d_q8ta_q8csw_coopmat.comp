@@ -11,6 +11,14 @@
 // Threads   a workgroup of WGM x WGN subgroups computes TH x TW pixels x BN channels.
 // Needs     the matrix shape MM x MN x MK in the device's list, a required subgroup size of SUBGROUP, and
 //           shared memory for the input pixels of a tile.
+//
+//   input, HALO_H x HALO_W      rows of x for a tap    y: TH x TW pixels x BN channels
+//   +---------------------+     (MN pixels of a line)  +------------+------------+
+//   |  +---------------+ .|                            | subgroup 0 | subgroup 1 |  each FRAGMENTS_M x
+//   |  | TH x TW, as a | .|  -------------------->     +------------+------------+  FRAGMENTS_N matrices,
+//   |  | tap shifts it | .|     channels: CH at once,  | subgroup 2 | subgroup 3 |  MN pixels x MM
+//   |  +---------------+ .|     BK of them a step      +------------+------------+  channels
+//   +---------------------+                              WGM x WGN = 2 x 2
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

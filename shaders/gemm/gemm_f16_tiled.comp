@@ -8,6 +8,13 @@
 //           (rows of a matrix, which is one line) x TILE_N4 blocks of four channels, LOCAL_X or LOCAL_Y
 //           apart. Neighbours (along x) have neighbouring blocks of channels, or (PIXELS) of pixels.
 // Needs     float16 in memory and in arithmetic.
+//
+//   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is a row (a pixel) x four channels, its number that of
+//   its invocation, whose sums are in registers
+//       LOCAL_X       LOCAL_X
+//     +---+---+-   +---+---+-
+//     | 0 | 1 |..  | 0 | 1 |..    LOCAL_Y pairs of rows; PIXELS: LOCAL_X pairs, and LOCAL_Y blocks of
+//     | 0 | 1 |..  | 0 | 1 |..    channels twice
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require

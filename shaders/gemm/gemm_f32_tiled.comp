@@ -7,6 +7,14 @@
 //           bias: one for each column, or (BIAS 2) row. y: [matrix][m][n] float32.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations for each of SLICES parts of k; each computes TILE_M
 //           rows x TILE_N4 blocks of four columns, which lie LOCAL_Y (LOCAL_X) apart.
+//
+//   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is 1 x 4 results, its number
+//   that of their invocation
+//       LOCAL_X       LOCAL_X
+//     +---+---+-   +---+---+-
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y     an invocation: sums of all its cells in registers, k after k;
+//     +---+---+-   +---+---+-                  operands straight from memory
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 

@@ -8,6 +8,13 @@
 //           LX * TILE_N columns; an invocation TILE_M x TILE_N results that lie LY (LX) apart. The slices'
 //           sums are added in order at the end.
 // Needs     128 bytes of shared memory for each row and column of the tile and slice.
+//
+//                       w tile: STEP k x LX * TILE_N
+//   x tile:        +---------------+---------------+    y of a workgroup, TILE_M = TILE_N = 2: a cell is a
+//   LY * TILE_M    | 0 1 .. (LX)   | 0 1 .. (LX)   |    result, its number that of its invocation
+//   x STEP k       | .. (LY)       |               |
+//                  +---------------+---------------+    shared memory: a step of each slice of k
+//                  | 0 1 .. (LX)   | 0 1 .. (LX)   |    registers: sums, and the next step
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

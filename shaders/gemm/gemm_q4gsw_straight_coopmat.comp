@@ -9,6 +9,15 @@
 //           SPLIT: of one part of k. x of the next two steps and codes of the next TURNS are on their way
 //           while a step is multiplied.
 // Needs     matrices of 16 outputs and 16 k, and a required subgroup size of SUBGROUP.
+//
+//           <---------- BN outputs --------->
+//         ^ +-------+-------+-------+-------+      a subgroup: FRAGMENTS_M x FRAGMENTS_N matrices
+//    BM   | | sub-  | sub-  | sub-  | sub-  |      +---------+---------+  weights: memory to registers,
+//   rows  | | group | group | group | group | -->  | MN rows | MN x MM |  as no other subgroup needs them;
+//         | |   0   |   1   |   2   |   3   |      |  x MM   |         |  x: shared memory, for all
+//         v +-------+-------+-------+-------+      +---------+---------+
+//              WGN, each with all rows             | MN x MM | MN x MM |
+//                                                  +---------+---------+
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

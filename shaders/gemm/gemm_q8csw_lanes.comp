@@ -6,6 +6,11 @@
 // Threads   a workgroup is a subgroup of LANES invocations, for ROWS rows x LANES blocks of channels; of as
 //           many blocks of k each lane reads one of every row.
 // Needs     shuffles; no shared memory and no barrier.
+//
+//   k -->   0 | 1 | 2 | .. LANES-1 |      blocks of four k: which lane reads them, of all ROWS rows
+//   ROWS  +---+---+---+------------+      a subgroup: shuffles give each to all lanes
+//         +---+---+---+------------+
+//   y     | 0 | 1 | 2 | .. LANES-1 |      blocks of four channels: which lane has their ROWS x 4 sums
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_KHR_shader_subgroup_shuffle : require

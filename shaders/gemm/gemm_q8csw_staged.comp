@@ -9,6 +9,13 @@
 //           blocks of 4 x 4 results, an invocation TILE_M4 x TILE_N4 of them that lie LM (LN) apart. The
 //           slices' sums are added in order at the end. Neighbours (along x) have neighbouring results.
 // Needs     4 bytes of shared memory for each of KT k of each row, column and slice.
+//
+//                       w tile: KT k x LN * TILE_N4 blocks
+//   x tile:        +---------------+---------------+    y of a workgroup, TILE_M4 = TILE_N4 = 2: a cell is
+//   LM * TILE_M4   | 0 1 .. (LN)   | 0 1 .. (LN)   |    4 x 4 results, its number that of their invocation
+//   blocks x KT k  | .. (LM)       |               |
+//                  +---------------+---------------+    shared memory: a step of each slice of k
+//                  | 0 1 .. (LN)   | 0 1 .. (LN)   |    registers: sums, and the next step
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

@@ -10,6 +10,15 @@
 // Threads   a workgroup of WGN subgroups computes BM x BN results, SPLIT: of one part of k. x of the next
 //           step and weights of the next TURNS steps (LATE: of AHEAD x 32 k) are on their way meanwhile.
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
+//
+//           <---------- BN outputs --------->
+//         ^ +-------+-------+-------+-------+      a subgroup: FRAGMENTS_M x FRAGMENTS_N matrices
+//    BM   | | sub-  | sub-  | sub-  | sub-  |      +---------+---------+  weights: memory to registers,
+//   rows  | | group | group | group | group | -->  | MN rows | MN x MM |  as no other subgroup needs them;
+//         | |   0   |   1   |   2   |   3   |      |  x MM   |         |  x: shared memory, for all
+//         v +-------+-------+-------+-------+      +---------+---------+
+//              WGN, each with all rows             | MN x MM | MN x MM |
+//                                                  +---------+---------+
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -12,6 +12,15 @@
 //           step hide its barrier, and the reads after it, which takes twice the matrices of x; else 0.
 // Needs     the matrix shape MM x MN x MK in the device's list, of 16 outputs x 16 k, of which an invocation
 //           has elements in pairs, k after k; a required subgroup size of SUBGROUP.
+//
+//           <------ BN outputs ------>
+//         ^ +------------+------------+          subgroup 1: FRAGMENTS_M x FRAGMENTS_N matrices of
+//         | | subgroup 0 | subgroup 1 | ------>  MN rows x MM outputs, in registers
+//    BM   | +------------+------------+          +---------+---------+---------+
+//   rows  | | subgroup 2 | subgroup 3 |          | MN x MM | MN x MM | MN x MM |
+//         v +------------+------------+          +---------+---------+---------+
+//             WGM x WGN = 2 x 2                  | MN x MM | MN x MM | MN x MM |
+//                                                +---------+---------+---------+
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -8,6 +8,13 @@
 // Threads   a workgroup of LX x LY invocations computes LY * TILE_M4 x LX * TILE_N4 blocks of 4 x 4 results,
 //           an invocation TILE_M4 x TILE_N4 of them that lie LY (LX) apart.
 // Needs     16 KiB of shared memory at most, 256 invocations for the large tile.
+//
+//                       w tile: KT blocks of k x LX * TILE_N4
+//   x tile:        +---------------+---------------+    y of a workgroup, TILE_M4 = TILE_N4 = 2: a cell is
+//   LY * TILE_M4   | 0 1 .. (LX)   | 0 1 .. (LX)   |    4 x 4 results, its number that of their invocation
+//   x KT blocks    | .. (LY)       |               |
+//   of k           +---------------+---------------+    shared memory: this K tile and the next
+//                  | 0 1 .. (LX)   | 0 1 .. (LX)   |    registers: sums, and the K tile after it
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

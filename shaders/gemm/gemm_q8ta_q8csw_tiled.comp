@@ -7,6 +7,14 @@
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M4 x TILE_N4 blocks of 4 x 4
 //           results. Its blocks lie LOCAL_X (LOCAL_Y) apart, so that neighbours load neighbouring blocks.
 // Needs     no barrier, and shared memory for a long k of the float form alone: what every device runs.
+//
+//   y of a workgroup, TILE_M4 = TILE_N4 = 2: a cell is 4 x 4 results, its number
+//   that of their invocation
+//       LOCAL_X       LOCAL_X
+//     +---+---+-   +---+---+-
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y     an invocation: sums of all its cells in registers, k after k;
+//     +---+---+-   +---+---+-                  operands straight from memory
+//     | 0 | 1 |..  | 0 | 1 |..     LOCAL_Y
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

@@ -8,6 +8,14 @@
 //           The parts take neighbouring chunks.
 // Needs     16 bytes of shared memory for each 4 codes (and one for each chunk) of 128 chunks, and 4 for
 //           each part and column.
+//
+//     k -->    0   1   2  ..  LOCAL_X-1   0   1  ..     chunks of k: which part takes them
+//            +---+---+---+---+-----------+---+---+---
+//   LOCAL_Y  |   |   |   |   |           |   |   |      w: an invocation is a part of k of one block of
+//   blocks   +---+---+---+---+-----------+---+---+---   COLUMNS columns, with as many sums in registers
+//   one row  | a slice, 128 chunks                |     x: in shared memory, brought by all
+//            +------------------------------------+
+//              the sums of LOCAL_X parts: shared memory, in fours --> y, LOCAL_Y x COLUMNS
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

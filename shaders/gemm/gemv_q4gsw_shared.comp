@@ -6,6 +6,14 @@
 // Threads   a workgroup is LOCAL_Y parts of k, a power of two from 8 on, and computes TILE_M rows of eight
 //           columns. The parts take neighbouring chunks.
 // Needs     16 bytes of shared memory an invocation and row for each 4 codes of a chunk, and 48 besides.
+//
+//     k -->    0   1   2  ..  LOCAL_Y-1   0   1  ..     chunks of k: which part takes them
+//            +---+---+---+---+-----------+---+---+---
+//   eight    |   |   |   |   |           |   |   |      w: an invocation is a part of k of all eight columns,
+//   columns  +---+---+---+---+-----------+---+---+---   with TILE_M x 8 sums in registers
+//   TILE_M   |                           |              x: LOCAL_Y chunks in shared memory, brought by all
+//   rows     +---------------------------+---
+//              the sums of LOCAL_Y parts: shared memory, a tree --> y, TILE_M x 8
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

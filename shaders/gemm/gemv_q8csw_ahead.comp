@@ -8,6 +8,13 @@
 //           SLICE blocks of k a part takes every LOCAL_Y-th, UNROLL at a time.
 // Needs     16 bytes of shared memory for each block and row of a slice, or for each invocation and SUMMED
 //           rows, whatever is more.
+//
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
+//             +---+---+---+---+-----------+---+---+---
+//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation is a part of k of one block of
+//   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
+//             +---+---+---+---+-----------+---+---+---
+//               the sums of LOCAL_Y parts: shared memory, in fours --> y, ROWS x 4 LOCAL_X
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

@@ -8,6 +8,12 @@
 //           subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and 8 rows, of which an invocation has elements in pairs, k after
 //           k; LOCAL_X is whole subgroups.
+//
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w: a matrix of MM outputs x 16 k after the
+//   MM outputs  |            |            |            |       other, into one matrix of sums a subgroup;
+//               +------------+------------+------------+       x: all rows of a matrix, of which the first
+//   x, one row  |            |            |            |       counts
+//                 sums: shared memory, added from subgroup 0 on --> y, MM outputs
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -10,6 +10,12 @@
 //           own. The parts' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most 16 rows, of which an invocation has elements in pairs,
 //           k after k, and of x with each pair the one 8 k further on; LOCAL_X is WGN subgroups at least.
+//
+//     k -->     | 0, 1 | 2, 3 | 4, 5 | ...   the subgroups of a part of k, where WGN = 2: 0, 2, 4 have the
+//   BN outputs  |      |      |      |       first half of the outputs, the others the second; matrices of
+//               +------+------+------+       MN rows x MM outputs, FRAGMENTS_M x FRAGMENTS_N of them
+//   BM rows     |      |      |      |
+//                 sums: shared memory, added from the first part on --> y, BM rows x BN outputs
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -6,6 +6,13 @@
 // Threads   a workgroup is LOCAL_X column blocks x LOCAL_Y parts of k and computes ROWS rows. The parts' sums
 //           are added in the same order every time.
 // Needs     16 bytes of shared memory an invocation and row.
+//
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
+//             +---+---+---+---+-----------+---+---+---
+//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation is a part of k of one block of
+//   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
+//             +---+---+---+---+-----------+---+---+---
+//               the sums of LOCAL_Y parts: shared memory, a tree --> y, ROWS x 4 LOCAL_X
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

@@ -9,6 +9,12 @@
 //           in the same order every time.
 // Needs     matrices of 16 outputs x 16 k and at most BM rows, of which an invocation has elements in pairs,
 //           k after k; LOCAL_X is whole subgroups.
+//
+//     k -->     | subgroup 0 | subgroup 1 | subgroup 2 | ...   w, and x beneath it: a subgroup has matrices
+//   BN outputs  |            |            |            |       of MN rows x MM outputs, FRAGMENTS_M x
+//               +------------+------------+------------+       FRAGMENTS_N of them, with the sums of its k
+//   BM rows     |            |            |            |
+//                 sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -8,6 +8,9 @@
 //           tiles of rows, with the same outputs. The subgroups' sums are added in the same order every time.
 // Needs     matrices of 16 outputs x 16 k x 16 rows, of which an invocation has elements in pairs, k after k,
 //           (BM 8) as many of a row as of that 8 further on; LOCAL_X is whole subgroups.
+//     k -->     | subgroup 0 | subgroup 1 | ..   each: FRAGMENTS_N matrices of 16 rows x MM outputs, with the
+//   BN outputs  |            |            |      sums of its part of k, by all parts of x
+//     sums: shared memory, added from subgroup 0 on --> y, BM rows x BN outputs
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

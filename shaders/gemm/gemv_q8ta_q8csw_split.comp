@@ -8,6 +8,13 @@
 //           apart, UNROLL of them in flight. Then a tree adds the parts. Of one row only its own words are
 //           read, but with TEXELS, where a block of x and of w is one texel.
 // Needs     16 bytes of shared memory an invocation and row.
+//
+//     k -->      0   1   2  ..  LOCAL_Y-1   0   1  ..     blocks of k: which part takes them
+//             +---+---+---+---+-----------+---+---+---
+//   LOCAL_X   |   |   |   |   |           |   |   |       w: an invocation is a part of k of one block of
+//   blocks    |   |   |   |   |           |   |   |       four columns, with ROWS x 4 sums in registers
+//             +---+---+---+---+-----------+---+---+---
+//               the sums of LOCAL_Y parts: shared memory, a tree --> y, ROWS x 4 LOCAL_X
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require
