@@ -13,6 +13,7 @@ from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
 from vkq.device.choose import choose_device
 from vkq.device.profiles import profile
 from vkq.device.query import devices
+from vkq.device.refused import refused
 from vkq.device.verdict import Verdict, with_choices
 from vkq.errors import NoDeviceError, VkqError
 from vkq.probe import selftest
@@ -82,11 +83,11 @@ def _default() -> str:
 def _report(c: Capabilities) -> dict[str, Any]:
     report: dict[str, Any] = {
         "capabilities": c.as_dict(), "path": None, "reason": c.refusal(), "paths": {}, "rates": {},
-        "kernels": profile(c).reason, "measured": {},
+        "kernels": profile(c).reason, "measured": {}, "refused": {},
     }  # fmt: skip
     if report["reason"] is None:
         probe = selftest.report_of(c)  # in a child process: a driver that crashes there is not opened here
-        report |= {"rates": dict(probe.rates), "reason": probe.refusal}
+        report |= {"rates": dict(probe.rates), "reason": probe.refusal, "refused": refused(probe.failures)}
         report |= {"kernels": profile(with_choices(c)).reason, "measured": measured_on(probe)}
     if report["reason"] is None:
         try:
@@ -105,6 +106,8 @@ def _show(report: dict[str, Any], why: bool) -> None:
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
     print(folded(f"   kernels        {kernels}{f'; {reasons}' if why else ' (--why tells more)'}", 18))
     show_measured(report["measured"])
+    for feature, why in report["refused"].items():
+        print(folded(f"     without {feature}, which failed the self-test: {why}", 16))
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""

@@ -23,7 +23,7 @@ from . import measured, vulkan
 from .capabilities import Capabilities
 from .cores import told_cores
 
-FORMAT = 19  # of the kept report: raised when a test or a rate changes
+FORMAT = 20  # of the kept report: raised when a test or a rate changes
 TIMEOUT_S = 60.0
 RESTARTS = 4
 OPENING = "open"  # the stage before the first: loading the driver, opening the device, compiling
@@ -144,9 +144,14 @@ def believe(c: Capabilities, report: Verdict) -> None:
         _reports[c.key] = report
 
 
+def known(c: Capabilities) -> Verdict | None:
+    """The device's report, where this process has it; in a child nothing is known."""
+    return None if spawn.in_child() else _reports.get(c.key)
+
+
 def with_choices(c: Capabilities) -> Capabilities:
     """The capabilities with what was measured on the device, where that is known and asked for."""
-    found = None if spawn.in_child() else _reports.get(c.key)
+    found = known(c)
     choices = measured.choices(found.tuning if found else None)
     if found and found.cores and told_cores(c) is None:
         choices = (*choices, ("multiprocessors", found.cores))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.profiles import profile
+from ..device.refused import SHUFFLE
 from ..layout.pack import layout
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value, lets_loop
@@ -33,7 +34,6 @@ from .weights import WEIGHT_LAYOUT, Int8, Int32, block_weights, by_group, ceil4
 GEMM_STAGED, CONV_STAGED = "gemm_q8csw__staged", "conv2d_q8csw__staged"
 GEMM_LANES, GEMV_AHEAD = "gemm_q8csw__lanes", "gemv_q8csw__ahead"
 GEMV_ROWS = (1, 2, 4, 8)  # that one workgroup of gemv computes
-SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
 PARAMETERS = 3  # vec4 of a block of four channels: shaders/common/float_output.glslh
 # Tiles through shared memory in order of preference: of a tile's rows at least half must be there, and of
 # workgroups so many, that a device's multiprocessors have one each, or enough of the small ones.

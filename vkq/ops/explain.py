@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..device.refused import without
 from ..runtime.device import Device
 from ..runtime.opened import opened
 from ..runtime.tensor import Tensor
@@ -21,10 +22,12 @@ class Steps:
     device: str
     variants: tuple[str, ...]
     macs: int
+    refused: tuple[str, ...] = ()  # features of the device that failed its self-test, with what was wrong
 
     def __str__(self) -> str:
         lines = [f"{self.device}: {self.macs} multiply-adds, dispatches: {len(self.variants)}"]
-        return "\n".join([*lines, *(f"  {name}" for name in self.variants)])
+        lines += [f"  {name}" for name in self.variants]
+        return "\n".join([*lines, *(f"  without {feature}" for feature in self.refused)])
 
 
 def explain(
@@ -48,4 +51,5 @@ def explain(
         chosen.name,
         tuple(step.program.variant.name for step in steps if step.program is not None),
         sum(step.macs for step in steps),
+        without(chosen.capabilities),
     )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..device.profiles import preference
+from ..device.refused import without
 from ..errors import ArgumentError, DTypeError
 from ..layout.extent import BYTES, Spec
 from ..numerics.qparams import QParams
@@ -74,6 +75,7 @@ class Explanation:
     method_reason: str = ""
     weight_bytes: int = 0
     overflowing: tuple[int, ...] = ()  # output channels whose int32 sums may wrap
+    refused: tuple[str, ...] = ()  # features of the device that failed its self-test, with what was wrong
 
     @property
     def wrapping(self) -> str:
@@ -87,6 +89,7 @@ class Explanation:
             lines.append(f"  method   {self.method} ({self.method_reason})")
         lines += [f"  sums     {self.wrapping}"] * bool(self.overflowing)
         lines += [f"  shader   {name}" for name in self.variants]
+        lines += [f"  without  {feature}" for feature in self.refused]
         work = f"{self.macs} multiply-adds, {self.weight_bytes} bytes of weights and tables"
         return "\n".join([*lines, f"  work     {work}, {self.scratch_bytes} bytes of scratch"])
 
@@ -190,7 +193,7 @@ class Layer(OfOneProcess, Generic[P]):
         return Explanation(
             problem.name, self.scheme, choice.path, choice.reason, plan.variants, problem.macs,
             sum(size for _, size in plan.scratch.values()), method, method_reason, plan.constant_bytes,
-            tuple(self._scheme.overflowing),
+            tuple(self._scheme.overflowing), without(self.device.capabilities),
         )  # fmt: skip
 
     @property

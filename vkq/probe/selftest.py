@@ -29,7 +29,7 @@ from ..runtime import device as runtime_device
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
-from . import float16, loops, rates
+from . import features, float16, loops, rates
 from .matrices import BRAIN, HALF, Matrices, advertised, advertised_half, lacking, lacking_half
 
 __all__ = ["OPENING", "Verdict", "probe_again", "report", "report_of", "run", "stages"]
@@ -102,6 +102,7 @@ def stages(device: Device) -> dict[str, Callable[[], Any]]:
     tests["requantize"] = partial(_test_requantize, device, soft_float=False)
     tests["requantize_soft"] = partial(_test_requantize, device, soft_float=True)
     tests["quantize"] = partial(_test_quantize, device)
+    tests |= features.stages(device)
     tests["loops"] = partial(loops.measure, device)
     tests["rates"] = lambda: dataclasses.asdict(rates.measure(device))
     return tests
@@ -130,8 +131,7 @@ def _test_dot(device: Device, form: str) -> str | None:
 
 
 def _test_matrices(device: Device) -> str | None:
-    wrong = (_test_shape(device, matrices) for matrices in advertised(device.capabilities))
-    return next((said for said in wrong if said), None)
+    return next((said for m in advertised(device.capabilities) if (said := _test_shape(device, m))), None)
 
 
 def _test_shape(device: Device, matrices: Matrices) -> str | None:

@@ -12,6 +12,7 @@ from ..device.capabilities import Capabilities
 from ..device.choose import choose_device
 from ..device.extension import native_module
 from ..device.profiles import profile
+from ..device.refused import believed
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
@@ -45,7 +46,7 @@ def open_context(
     physical, found = choose_device(given.index if which is None and given else which)
     if tune not in ("auto", "off"):
         raise ArgumentError(f"Device: tune is {tune!r}; it must be 'auto' or 'off'")
-    c = given or (verdict.with_choices(found) if tune == "auto" else found)
+    c = given or believed(verdict.with_choices(found) if tune == "auto" else found)
     family, refusal = c.compute_family, c.refusal()
     if refusal or family is None:
         raise NoDeviceError(f"{c.name} cannot run vkq: {refusal}")

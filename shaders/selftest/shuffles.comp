@@ -1,0 +1,30 @@
+// What the lanes of a subgroup read of each other: from one lane for all of them, and from the lane so many
+// ahead.
+//
+// Memory    x: a vector for each lane; y: for each lane and step the vector of lane `step`, and of the lane
+//           `step` ahead.
+// Threads   a workgroup is a subgroup of LANES invocations.
+#version 450
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LANES = 8;
+
+layout(set = 0, binding = 0) readonly buffer X { vec4 x[]; };
+layout(set = 0, binding = 1) writeonly buffer Y { vec4 y[]; };
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint count;
+} p;
+
+#include "workgroup.glslh"
+
+void main() {
+  uint lane = gl_LocalInvocationIndex, group = workgroup_index(), i = group * LANES + lane;
+  vec4 mine = x[i];
+  for (uint step_ = 0u; step_ < LANES; step_++) {
+    y[2u * (i * LANES + step_)] = subgroupShuffle(mine, step_);
+    y[2u * (i * LANES + step_) + 1u] = subgroupShuffle(mine, (lane + step_) % LANES);
+  }
+}

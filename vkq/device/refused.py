@@ -1,0 +1,41 @@
+"""Features that the probe of a device found wrong, which kernels do without there: they take other ways,
+which compute the same. Paths and forms that failed are refused by `vkq.select.path`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from . import verdict
+from .capabilities import Capabilities
+
+TEXELS, SHUFFLES, MATRICES = "texels", "shuffles", "matrices"  # tests of the probe
+FEATURES = {TEXELS: "texel buffers", SHUFFLES: "subgroup shuffles", MATRICES: "matrix units"}
+SHUFFLE = 16  # VK_SUBGROUP_FEATURE_SHUFFLE_BIT
+
+
+def refused(failures: Mapping[str, str]) -> dict[str, str]:
+    """The features among the tests that failed, and what was wrong.
+
+    >>> refused({"texels": "1 of 2 words wrong", "u8s8": "2 of 2 wrong"})
+    {'texel buffers': '1 of 2 words wrong'}
+    """
+    return {name: failures[test] for test, name in FEATURES.items() if test in failures}
+
+
+def without(c: Capabilities) -> tuple[str, ...]:
+    """The features that failed on a device whose probe is known, each with what was wrong."""
+    found = verdict.known(c)
+    return tuple(f"{name} ({why})" for name, why in refused(found.failures if found else {}).items())
+
+
+def believed(c: Capabilities) -> Capabilities:
+    """The capabilities without texel buffers or shuffles that failed. Matrix units are asked for by their
+    test (`vkq.select.path.refusal`)."""
+    found = verdict.known(c)
+    failures, properties = found.failures if found else {}, dict(c.properties)
+    if TEXELS in failures:
+        properties["maxTexelBufferElements"] = 0
+    if SHUFFLES in failures:
+        properties["supportedOperations"] &= ~SHUFFLE
+    return dataclasses.replace(c, properties=properties) if properties != c.properties else c
