@@ -2,6 +2,7 @@
 // from the first to the last, y = saturate(round_half_even((e * steps) / sum) + y_zero), each step rounded to
 // nearest even. The order of the sum decides its bits, so one invocation sums one row.
 //
+//   NORMAL     no number of the table is subnormal: the device's own sums round rightly
 //   LITERT     LiteRT's steps behind the same sum: y = round_half_even(e * (1 / (sum * steps))) + y_zero,
 //              where steps is y_scale
 //
@@ -17,6 +18,7 @@ layout(constant_id = 1) const int LAYOUT = 0;
 layout(constant_id = 2) const uint THREADS = 1;
 layout(constant_id = 3) const uint AXIS = 3;
 layout(constant_id = 4) const bool LITERT = false;
+layout(constant_id = 5) const bool NORMAL = false;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) readonly buffer Table { uint table[]; };
@@ -32,7 +34,7 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "int8x4.glslh"
 #include "row_major.glslh"
-#include "exact_float.glslh"
+#include "exact_sum.glslh"
 #include "layout/any.glslh"
 
 uvec4 extent() { return uvec4(p.n, p.c, p.h, p.w); }
@@ -56,6 +58,11 @@ int top_of(uint row, uint t, uint size) {
   return top;
 }
 
+uint added(uint total, uint e) {
+  if (NORMAL) return floatBitsToUint(sum(uintBitsToFloat(total), uintBitsToFloat(e)));
+  return add_magnitudes(total, e);
+}
+
 uint total_of(uint row, uint size, int top) {
   uint total = 0u;
   for (uint sixteen = 0u; sixteen < size; sixteen += 16u)
@@ -63,7 +70,7 @@ uint total_of(uint row, uint size, int top) {
       uint i = sixteen + 4u * four;
       ivec4 q = int8x4_unpack(x[any_layout_word(LAYOUT, at(row, min(i, size - 1u)), extent())]);
       [[unroll]] for (uint lane = 0u; lane < 4u; lane++)
-        if (i + lane < size) total = add_magnitudes(total, table[255 - top + q[lane]]);
+        if (i + lane < size) total = added(total, table[255 - top + q[lane]]);
     }
   return total;
 }

@@ -8,7 +8,8 @@ from onnx import helper, numpy_helper
 import vkq
 from vkq.numerics.requantize import multipliers, requantize
 from vkq.ops import operand
-from vkq.ops.matmul import multiplied
+from vkq.ops.matmul import _kernel, multiplied
+from vkq.select.path import Choice
 
 CASES = [
     ((5, 9), (9, 6)),
@@ -36,6 +37,54 @@ def test_exact(device: vkq.Device, shapes: tuple[tuple[int, ...], ...], dtype: s
     np.testing.assert_array_equal(got, requantize(acc, multipliers(aq.scale, bq.scale, yq.scale)[0], yq))
     real = vkq.matmul(a, b, a_qparams=aq, b_qparams=bq, device=device)
     np.testing.assert_array_equal(real, acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0])
+
+
+TILES = {  # blocks of four rows and columns that are of one matrix: shapes, and why
+    ((7, 1), (1, 3)): "one k, rows and columns beyond the last block",
+    ((3, 8, 21), (3, 21, 4)): "matrices side by side; k ends in a block",
+    ((2, 1, 4, 64), (1, 2, 64, 12)): "operands that are repeated",
+    ((1, 33024), (33024, 5)): "sums near 2**31, rounds that a loop has many of",
+}
+
+
+@pytest.mark.parametrize("zeros", [(-128, 127), (127, -128), (3, -4)])
+@pytest.mark.parametrize("form", ["s8s8", "u8s8", "u8u8", "float"])
+def test_every_form_of_a_dot_product(
+    device: vkq.Device, form: str, zeros: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", form, "asked for"))
+    taken: list[str] = []
+    program = vkq.Device.program
+    monkeypatch.setattr(
+        vkq.Device,
+        "program",
+        lambda self, variant, *a: taken.append(variant.name) or program(self, variant, *a),
+    )
+    scale = 0.01 * (5 + ["s8s8", "u8s8", "u8u8", "float"].index(form))  # no kept plan of another form runs
+    aq, bq = vkq.QParams(scale, zeros[0]), vkq.QParams(0.02, zeros[1])
+    for shapes, reason in TILES.items():
+        a, b = operands(shapes, "int8", 7)
+        acc = np.matmul(a.astype(np.int64) - zeros[0], b.astype(np.int64) - zeros[1])
+        yq = vkq.QParams(float(np.abs(acc).max()) * 0.001 / 100, 5)
+        got = vkq.matmul(a, b, yq, a_qparams=aq, b_qparams=bq, device=device)
+        want = requantize(acc, multipliers(aq.scale, bq.scale, yq.scale)[0], yq)
+        np.testing.assert_array_equal(got, want, err_msg=reason)
+        real = vkq.matmul(a, b, a_qparams=aq, b_qparams=bq, device=device)
+        want = acc.astype(np.float32) * multipliers(aq.scale, bq.scale)[0]
+        np.testing.assert_array_equal(real, want, err_msg=reason)
+    ran = {name for name in taken if name.startswith("matmul")}
+    kernels = {f"matmul_q8__row:{out}" for out in ("q8", "f32")}
+    if form != "float":
+        kernels = {f"matmul_q8__tile:{form}.{out}" for out in ("q8", "f32")}
+    assert ran == kernels
+
+
+def test_blocks_of_two_matrices_are_computed_by_rows(
+    device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vkq.ops.matmul.without_matrices", lambda device: Choice("", "s8s8", "asked for"))
+    for batch, m, n, kernel in ((1, 5, 7, "tile"), (2, 4, 8, "tile"), (2, 5, 8, "row"), (2, 4, 7, "row")):
+        assert _kernel(device, "q8", batch, m, n)[0].shader == f"matmul_q8__{kernel}"
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

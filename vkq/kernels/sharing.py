@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from ..device.capabilities import Capabilities
+from ..device.profiles import profile
+
 SHARERS, LONG = 64, 256
 
 
@@ -10,3 +13,12 @@ def sharers(numbers: int, long: int = LONG) -> int:
     `SHARERS` where they are many. Drivers may end loops that run for long, and few results of many numbers
     leave a device idle."""
     return SHARERS if numbers >= long else 1
+
+
+def sharers_of_rows(capabilities: Capabilities, rows: int, words: int) -> int:
+    """The invocations that share each of some short rows: more of them, up to one for two words, until the
+    device is busy."""
+    busy, shares = profile(capabilities).busy_workgroups * SHARERS, 1
+    while rows * shares < busy and 4 * shares <= words:
+        shares *= 2
+    return shares

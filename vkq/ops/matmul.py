@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..numerics.stored import signed_zero_point
 from ..runtime.builder import Builder, Value
 from ..runtime.device import Device
 from ..runtime.tensor import Tensor
+from ..select.path import without_matrices
 from ..shader.catalog import catalog
 from ..shader.spec import Variant
 from . import operand
@@ -25,6 +26,8 @@ from .operand import Operand
 from .shape import transposed
 from .take import numbers, taken
 
+Kernel = tuple[Variant, Mapping[str, int | float]]  # and its push constants beside the sizes
+SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # of a and b in the forms of a dot product
 MOST_K = (2**31 - 1) // (255 * 255)  # of an accumulator that int32 holds whatever the numbers
 
 
@@ -75,12 +78,16 @@ def multiplied(
     if yq is not None and yq.dtype != x.spec.dtype:
         raise DTypeError(f"matmul: a is {x.spec.dtype} and y_qparams are for {yq.dtype}; make them the same")
     push: dict[str, int | float] = {
-        "a_zero": signed_zero_point(xq), "b_zero": signed_zero_point(zq),
         "y_zero": signed_zero_point(yq) if yq else 0,
         "multiplier": float(multipliers(xq.scale, zq.scale, yq.scale if yq else None)[0]),
-    }  # fmt: skip
-    variant = catalog().find("matmul_q8__row", out="q8" if yq else "f32")
-    return _product(b, x, z, variant, yq or "float32", [], push)
+    }
+    zeros = signed_zero_point(xq), signed_zero_point(zq)
+
+    def kernel(batch: int, m: int, n: int) -> Kernel:
+        variant, shifts = _kernel(b.device, "q8" if yq else "f32", batch, m, n)
+        return variant, {**push, "a_zero": zeros[0] + shifts[0], "b_zero": zeros[1] + shifts[1]}
+
+    return _product(b, x, z, kernel, yq or "float32", [])
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
@@ -91,19 +98,28 @@ def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Valu
     """
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
-    return _product(b, x, z, catalog().find("matmul_q8_int32__row"), "int32", zeros, push)
+    kernel = catalog().find("matmul_q8_int32__row"), push
+    return _product(b, x, z, lambda *sizes: kernel, "int32", zeros)
+
+
+def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
+    """The shader, and by how much its form of a product shifts the operands."""
+    form = without_matrices(device).form
+    if form == "float" or (batch > 1 and (m % 4 or n % 4)):
+        return catalog().find("matmul_q8__row", out=out), (0, 0)
+    return catalog().find("matmul_q8__tile", dot=form, out=out), SHIFTS[form]
 
 
 def _product(
     b: Builder,
     x: Value,
     z: Value,
-    variant: Variant,
+    kernel: Callable[[int, int, int], Kernel],
     to: QParams | Literal["float32", "int32"],
     more: Sequence[Value],
-    push: Mapping[str, int | float],
 ) -> Value:
-    """A product in the layout of matrices; *more* stands behind its operands and its result."""
+    """A product in the layout of matrices. kernel: of a batch of so many products of m x n; *more* stands
+    behind its operands and its result."""
     leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
     shape = (*leading, m, n)
     if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows are those of one
@@ -116,8 +132,9 @@ def _product(
     rows = (batch * m, n)
     y = b.new(Spec(rows, to.dtype, MATRIX, to) if isinstance(to, QParams) else Spec(rows, to))
     if y.spec.size:
-        sizes = {"batch": batch, "m": m, "n": n, "k": k}
-        b.dispatch(b.device.program(variant), [x, z, y, *more], {**sizes, **push}, y.spec.size * k)
+        variant, push = kernel(batch, m, n)
+        push = {"batch": batch, "m": m, "n": n, "k": k, **push}
+        b.dispatch(b.device.program(variant), [x, z, y, *more], push, y.spec.size * k)
     return reshaped(b, y, shape)
 
 

@@ -10,7 +10,7 @@ from ..arguments import checked
 from ..errors import ArgumentError
 from ..kernels.quantize import steps
 from ..kernels.repack import repacked
-from ..kernels.sharing import SHARERS, sharers
+from ..kernels.sharing import SHARERS, sharers, sharers_of_rows
 from ..kernels.weights import ceil4
 from ..layout.extent import BLOCKED, IMAGE, MATRIX, Spec, layout_number
 from ..layout.pack import layout
@@ -169,15 +169,20 @@ def _rows_of(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams, steps_of
         "rows": s.size // length, "n": n, "c": c, "h": h, "w": w,
         "steps": float(np.floor(np.float32(1) / np.float32(yq.scale))), "y_zero": signed_zero_point(yq),
     }  # fmt: skip
-    key, make = ("softmax_onnxruntime", xq.scale, length), lambda: exponentials_onnxruntime(xq.scale, length)
     if litert := steps_of == "litert":
         push["steps"] = yq.scale
-        key, make = ("softmax_litert", xq.scale, 0), lambda: exponentials_litert(xq.scale)
-    table = b.device.constant(key, 1024, make)
+        found = exponentials_litert(xq.scale)
+    else:
+        found = exponentials_onnxruntime(xq.scale, length)
+    key = (f"softmax_{steps_of}", xq.scale, 0 if litert else length)
+    table = b.device.constant(key, 1024, lambda: found)
     threads = sharers(length) * (2 if length >= LONGEST else 1)
+    if threads == 1:
+        threads = sharers_of_rows(b.device.capabilities, s.size // length, ceil4(length))
     constants: dict[str, Constant] = {
         "LAYOUT": layout_number(s.layout), "AXIS": axis, "THREADS": threads,
         "LOCAL_X": max(SHARERS, threads), "LITERT": litert,
+        "NORMAL": bool(found.min() >= np.finfo(np.float32).tiny),
     }  # fmt: skip
     program = b.device.program(catalog().find("softmax_onnxruntime_q8__row"), constants)
     b.dispatch(program, [x, b.constant(table), y], push, 64 * s.size)

@@ -1,0 +1,99 @@
+// y = (a - a_zero) (b - b_zero)^T for each matrix of a batch of two int8 activations, by packed dot products:
+// what matmul_q8.comp computes, where blocks of four rows and of four columns belong to one matrix.
+//   OUT_F32   float(acc) * multiplier, row-major        OUT_Q8   saturate(round_half_even(float(acc) *
+//             multiplier) + y_zero)
+//
+// Memory    a: rows (batch * m, k), b: rows (batch * n, k), y: rows (batch * m, n): ivec4 blocks
+//           [row/4][k/4] of 4 rows x 4 k in kPackedInt8_4H4W. Padding may hold anything: bytes beyond k are
+//           masked.
+// Threads   one invocation computes four rows x four columns; neighbours share the rows:
+//
+//             b:  columns 4c .. 4c+3      an ivec4 of b is 4 columns x 4 k
+//           a: +--+
+//     rows  |  |  |  16 dots for two loads: acc[row][column] = sum a' b' - b_zero sum a' - a_zero sum b'
+//     4r .. +--+                            + k a_zero b_zero, where ' is the shift by 128 of the dot form
+#version 450
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_integer_dot_product : require
+
+#define OUT_F32 0
+#define OUT_Q8 1
+
+#include "sizes.glslh"
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint LOCAL_X = 64;
+
+layout(set = 0, binding = 0) readonly buffer A { ivec4 a[]; };
+layout(set = 0, binding = 1) readonly buffer B { ivec4 b[]; };
+#if OUT == OUT_F32
+layout(set = 0, binding = 2) writeonly buffer Y { float y[]; };
+#else
+layout(set = 0, binding = 2) writeonly buffer Y { ivec4 y[]; };
+#endif
+
+layout(push_constant) uniform Push {
+  uint first_group;
+  uint batch, m, n, k;
+  int a_zero, b_zero, y_zero;  // a_zero, b_zero: of the operands as the form takes them
+  float multiplier;
+} p;
+
+#include "workgroup.glslh"
+#include "dot4x8.glslh"
+#include "requantize.glslh"
+
+const uint TURNS = 4u;  // blocks of k in flight: drivers may end loops of many rounds
+ivec4 sums[4] = {ivec4(0), ivec4(0), ivec4(0), ivec4(0)}, a_sums = ivec4(0), b_sums = ivec4(0);
+
+void add_block(ivec4 xs, ivec4 ws, int mask) {
+  [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    xs[i] = x_operand(xs[i]) & mask;
+    ws[i] = w_operand(ws[i]) & mask;
+    a_sums[i] += lane_sum(xs[i]);
+    int signed_sum = dotPacked4x8EXT(ws[i], 0x01010101);
+    b_sums[i] += W_UNSIGNED ? int(dotPacked4x8EXT(uint(ws[i]), 0x01010101u)) : signed_sum;
+  }
+  [[unroll]] for (uint i = 0u; i < 4u; i++)
+    [[unroll]] for (uint j = 0u; j < 4u; j++) sums[i][j] += dot4x8(xs[i], ws[j]);
+}
+
+void add_up(uint a_at, uint b_at) {
+  uint blocks = ceil_div(p.k, 4u);
+  int last = p.k % 4u == 0u ? -1 : (1 << (8u * (p.k % 4u))) - 1;
+  for (uint first = 0u; first < blocks; first += TURNS) {
+    ivec4 xs[TURNS], ws[TURNS];
+    [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
+      uint block = min(first + turn, blocks - 1u);
+      xs[turn] = a[a_at + block];
+      ws[turn] = b[b_at + block];
+    }
+    [[unroll]] for (uint turn = 0u; turn < TURNS; turn++) {
+      uint block = first + turn;
+      add_block(xs[turn], ws[turn], block + 1u < blocks ? -1 : block < blocks ? last : 0);
+    }
+  }
+}
+
+void main() {
+  uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
+  uint m4 = ceil_div(p.m, 4u), n4 = ceil_div(p.n, 4u), k4 = ceil_div(p.k, 4u);
+  uint four = i / n4, column = i % n4;
+  if (four >= p.batch * m4) return;
+  add_up(four * k4, (four / m4 * n4 + column) * k4);
+  int both = int(p.k) * p.a_zero * p.b_zero;
+  ivec4 words;
+  [[unroll]] for (uint r = 0u; r < 4u; r++) {
+    ivec4 acc = sums[r] - p.b_zero * a_sums[r] - p.a_zero * b_sums + both;
+#if OUT == OUT_F32
+    uint row = four * 4u + r;
+    [[unroll]] for (uint j = 0u; j < 4u; j++)
+      if (row < p.batch * p.m && column * 4u + j < p.n)
+        y[row * p.n + column * 4u + j] = multiply(int_to_float(acc[j]), p.multiplier);
+#else
+    words[r] = requantize4(acc, vec4(p.multiplier), p.y_zero, -128, 127);
+#endif
+  }
+#if OUT == OUT_Q8
+  y[four * n4 + column] = words;
+#endif
+}
