@@ -9,17 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..graph import Node
-from . import einsum, grids, indices, norms, orders, recurrent, sizes
+from . import einsum, grids, indices, norms, orders, recurrent, sizes, volumes
 from .sweep import Sweep
 from .words import Words
 
 RULES: dict[str, Callable[[Words], bool]] = {
     "ArgMax": orders.arg_max,
     "ArgMin": orders.arg_max,
+    "AveragePool": volumes.pool,
+    "Conv": volumes.convolution,
+    "ConvTranspose": volumes.transposed_convolution,
     "Dropout": norms.dropout,
     "Einsum": einsum.einsum,
     "GatherElements": indices.gather_elements,
     "GatherND": indices.gather_nd,
+    "GlobalAveragePool": volumes.whole,
+    "GlobalMaxPool": volumes.whole,
     "GRU": recurrent.recurrent,
     "LSTM": recurrent.recurrent,
     "RNN": recurrent.recurrent,
@@ -28,6 +33,7 @@ RULES: dict[str, Callable[[Words], bool]] = {
     "LRN": norms.local_response,
     "LayerNormalization": norms.layer_normalization,
     "LpNormalization": norms.lp_normalization,
+    "MaxPool": volumes.pool,
     "OneHot": indices.one_hot,
     "Resize": sizes.other_resize,
     "ReverseSequence": indices.reverse_sequence,
