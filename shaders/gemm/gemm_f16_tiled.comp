@@ -7,7 +7,7 @@
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M neighbouring pixels of a line
 //           (rows of a matrix, which is one line) x TILE_N4 blocks of four channels, LOCAL_X or LOCAL_Y
 //           apart. Neighbours (along x) have neighbouring blocks of channels, or (PIXELS) of pixels.
-// Needs     float16 in memory and in arithmetic.
+// Needs     float16 in arithmetic, and unless it reads two in a word (WORDS) in memory.
 //
 //   y of a workgroup, TILE_M = TILE_N4 = 2: a cell is a row (a pixel) x four channels, its number that of
 //   its invocation, whose sums are in registers
@@ -17,7 +17,9 @@
 //     | 0 | 1 |..  | 0 | 1 |..    channels twice
 #version 450
 #extension GL_EXT_control_flow_attributes : require
+#if !WORDS
 #extension GL_EXT_shader_16bit_storage : require
+#endif
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
 layout(local_size_x_id = 0, local_size_y_id = 1) in;
@@ -30,8 +32,15 @@ layout(constant_id = 7) const bool PADDED = false;   // taps may lie outside of 
 layout(constant_id = 8) const bool AT_ONCE = false;  // 16 k are read at once, in more registers
 
 #include "float_numbers.glslh"
-layout(set = 0, binding = 0) readonly buffer X { f16vec4 x[]; };
-layout(set = 0, binding = 1) readonly buffer W { f16vec4 w[]; };
+#if WORDS
+#define Four uvec2
+f16vec4 four_of(uvec2 words) { return f16vec4(unpackFloat2x16(words.x), unpackFloat2x16(words.y)); }
+#else
+#define Four f16vec4
+#define four_of(numbers) numbers
+#endif
+layout(set = 0, binding = 0) readonly buffer X { Four x[]; };
+layout(set = 0, binding = 1) readonly buffer W { Four w[]; };
 layout(set = 0, binding = 2) readonly buffer Channels { vec4 channels[]; };
 layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 
@@ -49,12 +58,12 @@ bool inside[TILE_M];
 void multiply(uint half_) {
   f16vec4 values[TILE_M];
   [[unroll]] for (uint i = 0u; i < TILE_M; i++) {
-    f16vec4 value = x[x_at + x_places[i]];
+    f16vec4 value = four_of(x[x_at + x_places[i]]);
     values[i] = !PADDED || inside[i] ? value : f16vec4(0.0);
   }
   [[unroll]] for (uint k = 0u; k < 4u; k++) {
     [[unroll]] for (uint j = 0u; j < TILE_N4; j++) {
-      f16vec4 weights = w[w_at + k * p.n4 + w_places[j]];
+      f16vec4 weights = four_of(w[w_at + k * p.n4 + w_places[j]]);
       [[unroll]] for (uint i = 0u; i < TILE_M; i++) parts[i][j] += values[i][k] * weights;
     }
   }

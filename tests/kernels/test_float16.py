@@ -17,7 +17,7 @@ from tests.device.reported import reported
 from tests.ops import doctored
 from vkq.check.catalogue import check_of
 from vkq.check.compare import run_check
-from vkq.device.profiles import preferred
+from vkq.device.profiles import preferred, profile
 from vkq.kernels.float16 import K_TOGETHER, UNIT
 from vkq.probe import float16, selftest
 from vkq.problem.names import parse
@@ -62,8 +62,10 @@ def in_float32(source: str) -> str:
     source = re.sub(
         r"#extension GL_EXT_shader_(16bit_storage|explicit_arithmetic_types_float16).*\n", "", source
     )
-    source = re.sub(r"buffer (X|W) \{ f16vec4", r"buffer \1 { uvec2", source)
-    source = re.sub(r"f16vec4 (value|weights) = (.*);", r"vec4 \1 = halves4(\2);", source)
+    source = re.sub(r"#(define|undef) (Four|four_of).*|f16vec4 four_of.*", "", source).replace(
+        "Four ", "uvec2 "
+    )
+    source = re.sub(r"four_of\((.*)\);", r"halves4(\1);", source)
     step = "parts[i][j] += values[i][k] * weights;"
     assert step in source
     source = source.replace(
@@ -75,17 +77,34 @@ def in_float32(source: str) -> str:
     return before + words + ROUNDED + found + after
 
 
-@pytest.fixture(params=[K_TOGETHER, 4])
+WAYS: dict[str, dict[str, Any]] = {
+    "16 at once": {"float16_k": K_TOGETHER},
+    "4 at once": {"float16_k": 4},
+    "words": {"float16_k": 4, "float16_words": True},
+}
+FEATURES = ("shaderFloat16", "storageBuffer16BitAccess")
+
+
+@pytest.fixture(params=WAYS)
 def arithmetic(
     strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[vkq.Device]:
-    """The device with float16 arithmetic, of so many k at once."""
+    """The device with float16 arithmetic."""
     device = strict_device
-    if any(not device.capabilities.features[name] for name in float16.FEATURES):
+    if any(not device.capabilities.features[name] for name in FEATURES):
         provide(device, monkeypatch)
     monkeypatch.setattr("vkq.schemes.q8csw.half_refusal", lambda *_: "it has no matrix units here")
-    with preferred({"float16_k": request.param}):
+    with preferred(WAYS[request.param]):
         yield device
+
+
+def variant_of(device: vkq.Device, y: str = "float32") -> str:
+    """That of a product in float16 arithmetic."""
+    return (
+        f"gemm_f16__tiled:words.{y}"
+        if profile(device.capabilities).float16_words
+        else f"gemm_f16__tiled:halves.{y}"
+    )
 
 
 def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +122,7 @@ def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
         return Program(variant, values, native)
 
-    features = dict.fromkeys(float16.FEATURES, True)
+    features = dict.fromkeys(FEATURES, True)
     monkeypatch.setattr(device, "capabilities", doctored.capabilities(device, **features))
     monkeypatch.setattr(device, "program", program)
 
@@ -169,7 +188,7 @@ def operands(name: str) -> tuple[Any, npt.NDArray[np.float32]]:
 def test_every_bit(arithmetic: vkq.Device, name: str) -> None:
     data, x = operands(name)
     layer = layer_of(arithmetic, data)
-    assert layer.explain(x.shape).variants[1:] == ("halves_weights__rows", "gemm_f16__tiled:float32")
+    assert layer.explain(x.shape).variants[1:] == ("halves_weights__rows", variant_of(arithmetic))
     y = layer(x)
     np.testing.assert_array_equal(y, oracle(data, x))
     bound = dataclasses.replace(
@@ -182,7 +201,8 @@ def test_every_bit(arithmetic: vkq.Device, name: str) -> None:
 def test_every_tile(arithmetic: vkq.Device, tile: str) -> None:
     for name in PROBLEMS[1:4]:
         data, x = operands(name)
-        with preferred({"float16_k": 4, "tile_float": tile, "avoid_local": frozenset({(8, 8)})}):
+        told = {"float16_k": 4, "float16_words": profile(arithmetic.capabilities).float16_words}
+        with preferred(told | {"tile_float": tile, "avoid_local": frozenset({(8, 8)})}):
             np.testing.assert_array_equal(layer_of(arithmetic, data)(x), oracle(data, x))
 
 
@@ -192,7 +212,9 @@ def test_float16_tensors_and_an_epilogue(arithmetic: vkq.Device) -> None:
         layer = layer_of(arithmetic, data, activation="relu6", bias=data.float_bias)
         given = vkq.Tensor.from_numpy(x.astype(np.float16), arithmetic)
         got = layer(given)
-        assert layer.plan(given.spec).variants[-1] == "gemm_f16__tiled:float16"
+        last = layer.plan(given.spec).variants[-1]
+        words = profile(arithmetic.capabilities).float16_words
+        assert last == ("cast_float16__words:float16" if words else variant_of(arithmetic, "float16"))
         np.testing.assert_array_equal(got.numpy(), layer(x).astype(np.float16))
 
 
@@ -203,7 +225,7 @@ def test_where_it_is_not_taken(arithmetic: vkq.Device, monkeypatch: pytest.Monke
     each = vkq.Conv2d(np.ones((16, 1, 3, 3), np.int8), 1.0, groups=16, compute="float16", device=arithmetic)
     for layer, shape in ((few, (1, 64)), (thin, (1, 4, 9, 9)), (each, (1, 16, 9, 9))):
         assert "gemm_f16" not in str(layer.explain(shape).variants)
-    assert "gemm_f16__tiled:float32" in few.explain((40, 64)).variants
+    assert variant_of(arithmetic) in few.explain((40, 64)).variants
     product = few._gemm.matrices
     assert product.fits()
     monkeypatch.setattr("vkq.kernels.float16.lets_loop", lambda device, rounds: rounds < 64 // 4 * 6)
@@ -227,10 +249,10 @@ def test_the_self_test_sees_wrong_sums(arithmetic: vkq.Device, monkeypatch: pyte
 
 
 def test_who_takes_it() -> None:
-    """Phones' GPUs with float16 in memory; no software driver, for which it is more work."""
-    found = {name: float16.lacking(reported(name)) for name in ("adreno-650", "adreno-740", "radv-gfx1030")}
-    assert set(found.values()) == {None}
-    assert float16.lacking(reported("adreno-640")) == "storageBuffer16BitAccess is false"
+    """Phones' GPUs; no software driver, for which it is more work."""
+    names = ("adreno-640", "adreno-650", "adreno-740", "radv-gfx1030")
+    assert {float16.lacking(reported(name)) for name in names} == {None}
+    assert [profile(reported(name)).float16_words for name in names[1:3]] == [True, False]
     assert (
         float16.lacking(reported("lavapipe"))
         == "float16 arithmetic is no faster than float32 (Mesa's lavapipe)"
@@ -263,7 +285,7 @@ def in_floats(device: vkq.Device, name: str, dtype: str) -> tuple[Any, Any, npt.
 def test_float_weights(arithmetic: vkq.Device, name: str, dtype: str) -> None:
     layer, data, x = in_floats(arithmetic, name, dtype)
     assert layer.scheme == ("f32_f16" if dtype == "float32" else "f16_f16")
-    assert layer.explain(x.shape).variants[-1] == "gemm_f16__tiled:float32"
+    assert layer.explain(x.shape).variants[-1] == variant_of(arithmetic)
     want = oracle(data, x, 1)
     np.testing.assert_array_equal(layer(x), want)
     given = vkq.Tensor.from_numpy(x.astype(np.float16), arithmetic)
@@ -282,7 +304,7 @@ def test_float_weights_beyond_float16(arithmetic: vkq.Device) -> None:
         vkq.Linear(w, compute="float16", device=arithmetic)
     layer = vkq.Linear(np.ones((8, 64), np.float32), compute="float16", device=arithmetic)
     assert layer.explain((1, 64)).variants == ("gemm_f32__tiled",)  # few rows
-    assert layer.explain((40, 64)).variants[-1] == "gemm_f16__tiled:float32"
+    assert layer.explain((40, 64)).variants[-1] == variant_of(arithmetic)
 
 
 def test_float_weights_without_float16_arithmetic(any_device: vkq.Device) -> None:

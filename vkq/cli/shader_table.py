@@ -22,7 +22,8 @@ RUNNING = ("Subgroups per SIMD", "Max Waves Per Core", "Thread Count", "threads"
 MULTIPLY_ADDS = (
     (r"v_dot4\w*|dp4acc", 4),
     (r"dp2acc", 2),
-    (r"v_fmac?_f32\w*|v_mac_f32\w*|v_mad_f32\w*|mad\.f32", 1),
+    (r"v_pk_fma_f16", 2),
+    (r"v_fmac?_f(?:32|16)\w*|v_mac_f32\w*|v_mad_f32\w*|mad\.f(?:32|16)", 1),
 )
 DOTS = re.compile(r"\b(?:v_dot4\w*|dp[24]acc)")
 LABEL = re.compile(r"^\s*(BB\d+|l\d+):")

@@ -37,6 +37,7 @@ class Profile(costs.Costs):
     register_width_percent: Mapping[int, int]
     tile_float: str
     float16_k: int
+    float16_words: bool
     texels: bool
     gemv_texels: bool
     float_lanes: bool

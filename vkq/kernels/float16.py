@@ -41,10 +41,10 @@ class Float16Gemm:
         self.gemm, self.device, self.channels = gemm, gemm.device, channels
         self.taps = gemm.k // max(channels, 1)
         self.padded = -(-channels // K_TOGETHER) * K_TOGETHER
-        self.words = 2 * gemm.groups * self.taps * self.padded * gemm.n4  # of the weights as float16
+        self.bytes = 8 * gemm.groups * self.taps * self.padded * gemm.n4  # of the weights as float16
         self.floats: Resident | None = None
         if floats is not None:
-            self.floats = Resident(gemm.device, 4 * self.words, partial(packed, floats, gemm.groups))
+            self.floats = Resident(gemm.device, self.bytes, partial(packed, floats, gemm.groups))
 
     @classmethod
     def of_floats(
@@ -61,16 +61,22 @@ class Float16Gemm:
         driver would end."""
         most = int(self.device.capabilities.properties["maxStorageBufferRange"])
         rounds = self.taps * (self.padded // 4 * 6 + 4) + 4
-        return self.channels >= LEAST_CHANNELS and 4 * self.words <= most and lets_loop(self.device, rounds)
+        return self.channels >= LEAST_CHANNELS and self.bytes <= most and lets_loop(self.device, rounds)
 
     def worth(self, rows: int, n: int, dtype: str) -> bool:
         """Whether a product with so many rows should be made so: with few, reading the weights is all the
         work."""
         return rows > max_rows(self.device.capabilities, int8=False) and self.fits()
 
+    @property
+    def words(self) -> bool:
+        """Whether the kernel reads two numbers in a word."""
+        facts = self.device.capabilities
+        return profile(facts).float16_words or not facts.features["storageBuffer16BitAccess"]
+
     def writes(self, x: Value, rows: int = 0) -> str:
         """The type of its results."""
-        return x.spec.dtype
+        return "float32" if self.words else x.spec.dtype
 
     def program(self, y: str, *, pixels: bool, padded: bool) -> Program:
         """The pipeline for results of that type, of an image's pixels or a matrix's rows; padded: whether
@@ -87,7 +93,7 @@ class Float16Gemm:
             "LOCAL_X": x, "LOCAL_Y": down, "TILE_M": rows, "TILE_N4": tile_n4, "PIXELS": pixels,
             "PADDED": padded, "AT_ONCE": known.float16_k == K_TOGETHER,
         }  # fmt: skip
-        variant = catalog().find("gemm_f16__tiled", y=y)
+        variant = catalog().find("gemm_f16__tiled", x="words" if self.words else "halves", y=y)
         return self.device.program(variant, constants | self.gemm.affine.constants)
 
     def build(self, b: Builder, x: Value, y: Value, rows: int) -> None:
@@ -133,7 +139,7 @@ class Float16Gemm:
             "groups": gemm.groups, "taps": self.taps, "group_channels": self.channels, "padded": self.padded,
             "n4": gemm.n4,
         }  # fmt: skip
-        y = b.new(Spec((self.words,), "int32"))
+        y = b.new(Spec((self.bytes // 4,), "int32"))
         slots = [b.constant(gemm.weights), b.constant(gemm.parameters), y]
         b.dispatch(self.device.program(catalog().find("halves_weights__rows")), slots, sizes)
         return y

@@ -19,6 +19,7 @@ from ..device.capabilities import Capabilities
 from ..layout.extent import Spec
 from ..numerics.grouped import GroupedWeight
 from ..numerics.qparams import QParams
+from ..probe.float16 import lacking
 from ..problem.conv2d import Conv2dProblem
 from ..problem.window import Window
 from ..runtime.builder import Builder
@@ -30,6 +31,7 @@ from .after import NOTHING
 from .binary import arithmetic
 from .depthwise import Depthwise
 from .direct import Direct, Sweep
+from .float16 import Float16Gemm
 from .floats import Affine, FloatGemm
 from .gemm import Int8Gemm, Rows
 from .grouped import GroupedGemm
@@ -146,7 +148,7 @@ def _moved(device: Any) -> Iterator[tuple[str, Program]]:
 
 
 def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
-    """Of float32 activations, with weights of 8 bits, and of 4 in groups of 32."""
+    """Of float activations, with weights of 8 bits, and of 4 in groups of 32."""
     for m, n, k in ((1, 4096, 4096), (49, 2048, 512)):
         yield f"float32 linear {m}x{n}x{k}", _float_gemm(device, n, k).program(m)
         codes, scale = np.zeros((n, k // 32, 16), np.uint8), np.ones((n, k // 32), np.float16)
@@ -154,6 +156,11 @@ def _weight_only(device: Any) -> Iterator[tuple[str, Program]]:
         yield f"float32 linear {m}x{n}x{k}, 4 bits", grouped.program(m)
     p = Conv2dProblem.of((1, 64, 56, 56), (64, 64, 3, 3), padding=1)
     yield "float32 conv 3x3 C64 56x56", _float_convolution(device, p)
+    if lacking(device.capabilities) is None:
+        product = Float16Gemm(_float_gemm(device, 2048, 512), 512)
+        yield "float16 arithmetic linear 49x2048x512", product.program("float32", pixels=False, padded=False)
+        product = Float16Gemm(_float_gemm(device, 64, 9 * 64), 64)
+        yield "float16 arithmetic conv 3x3 C64 56x56", product.program("float32", pixels=True, padded=True)
     p = Conv2dProblem.of((1, 32, 112, 112), (32, 1, 3, 3), padding=1, groups=32)
     yield "float32 depthwise 3x3 C32 112x112", _float_convolution(device, p)
 

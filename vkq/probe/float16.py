@@ -14,7 +14,6 @@ from ..runtime.tensor import Tensor
 from ..shader.catalog import catalog
 
 FLOAT16 = "float16"  # the form of such products, and the name of the test
-FEATURES = ("shaderFloat16", "storageBuffer16BitAccess")
 K, ROWS, COLUMNS = 16, 36, 20  # of which tiles of 8 x 8 are not whole
 ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14  # whichever way a device rounds; what is smaller may be zero
 
@@ -22,9 +21,8 @@ ROUNDOFF, NORMAL = 2.0**-10, 2.0**-14  # whichever way a device rounds; what is 
 def lacking(capabilities: Capabilities) -> str | None:
     """Why products should not be made in float16 arithmetic: a feature, or that it is no faster. None:
     nothing."""
-    missing = next((name for name in FEATURES if not capabilities.features.get(name)), None)
-    if missing:
-        return f"{missing} is false"
+    if not capabilities.features.get("shaderFloat16"):
+        return "shaderFloat16 is false"
     known = profile(capabilities)
     return None if known.float16_k else f"float16 arithmetic is no faster than float32 ({known.names[-1]})"
 
@@ -81,7 +79,9 @@ def _products(
     push |= {"ow": rows, "x_plane": rows, "w": rows, "n4": columns // 4, "k4": K // 4, "channels": columns}
     push |= {"pad_t": 0, "pad_l": 0, "unit": 1.0, "y_low": -np.inf, "y_high": np.inf}
     constants = {"LOCAL_X": 4, "LOCAL_Y": 2, "AT_ONCE": known.float16_k == K}
-    program = device.program(catalog().find("gemm_f16__tiled", y="float32"), constants)
+    whole = known.float16_words or not device.capabilities.features["storageBuffer16BitAccess"]
+    variant = catalog().find("gemm_f16__tiled", x="words" if whole else "halves", y="float32")
+    program = device.program(variant, constants)
     tensors = [Tensor.from_numpy(v.reshape(-1), device) for v in given]
     out = Tensor(device, (rows, columns), "float32")
     with device.operation() as recording:
