@@ -23,6 +23,7 @@
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "lane.glslh"
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint INVOCATIONS = 256;
@@ -59,7 +60,7 @@ const uint SCALES_AT = W_TILE + ROWS * X_ROW, ZEROS_AT = SCALES_AT + SCALES, STA
 const uint SUMS = BM * SUM_ROW;
 shared uvec4 tile[SUBGROUPS * (STAGE > SUMS ? STAGE : SUMS)];
 #define mine (gl_SubgroupID * STAGE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 
 #define X_ITEMS ((ROWS * RUNS + LANES - 1) / LANES)
 const uint SPAN_ITEMS = SPANS * BN / LANES;

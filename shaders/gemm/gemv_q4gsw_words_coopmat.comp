@@ -31,6 +31,7 @@ layout(constant_id = 0) const uint INVOCATIONS = 256;
 layout(constant_id = 3) const bool HALF_SCALES = false;
 layout(constant_id = 17) const uint LATE = 0;  // in some 20 cycles for each subgroup before
 
+#include "lane.glslh"
 #include "float16.glslh"
 #include "float_numbers.glslh"
 layout(set = 0, binding = 0) readonly buffer X { uvec4 x[]; };
@@ -62,7 +63,7 @@ const uint SUMS = MN * SUM_ROW, NEEDED = SCALES_AT + UNITS * MM / 4u;
 const uint PIECE = SUMS > NEEDED ? SUMS : NEEDED;  // of a subgroup: x and scales, then sums
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 
 uvec4 next_x, next_w[UNITS][MOST_WORDS_W];  // of each two words' first
 MatrixW low, halves, zeros;

@@ -22,6 +22,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "lane.glslh"
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
@@ -50,7 +51,7 @@ const uint SUMS_ROW = BN / 4u + 1u, SUMS = ADDED * SUMS_ROW;
 const uint LARGER = STAGE > SUMS ? STAGE : SUMS, NEEDED = SUBGROUPS * LARGER;
 shared uvec4 tile[NEEDED > 2u * BN ? NEEDED : 2u * BN];  // x, then sums; the zero points are there first
 #define mine (gl_SubgroupID * STAGE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 #define me gl_LocalInvocationIndex
 
 const uint X_ITEMS = (BM * RUNS + SUBGROUP - 1u) / SUBGROUP;

@@ -22,6 +22,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "lane.glslh"
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
@@ -53,7 +54,7 @@ const uint SUBGROUPS = LOCAL_X / SUBGROUP, SUM_ROW = BLOCKS + 1u;
 const uint PIECE = POINTS_AT > 38u ? POINTS_AT + 2u : 40u;
 shared uvec4 tile[SUBGROUPS * PIECE];
 #define mine (gl_SubgroupID * PIECE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 #define me gl_LocalInvocationIndex
 
 uvec4 next_x[OWN_X], next_w[CHUNKS][MOST_WORDS_W];

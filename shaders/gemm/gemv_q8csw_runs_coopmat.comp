@@ -24,6 +24,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "lane.glslh"
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
@@ -48,7 +49,7 @@ const uint PIECE = ROUND * SUM_ROW;                      // of a subgroup: place
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 #define me gl_LocalInvocationIndex
 
 uvec4 next_x[2][FRAGMENTS_M][MOST_LOADS_X], next_w[2][FRAGMENTS_N][MOST_WORDS_W / 4u];

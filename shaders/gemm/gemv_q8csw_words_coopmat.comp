@@ -23,6 +23,7 @@
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_control_flow_attributes : require
 
+#include "lane.glslh"
 #include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 128;
@@ -54,7 +55,7 @@ const uint PIECE = SUMS > ZEROS ? SUMS : ZEROS;  // of a subgroup: places, zero 
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
-#define lane gl_SubgroupInvocationID
+#define lane own_lane
 #define me gl_LocalInvocationIndex
 
 uvec4 next_x[FRAGMENTS_M][2][MOST_WORDS_X], next_w[FRAGMENTS_N][MOST_WORDS_W];

@@ -191,7 +191,6 @@ def _compiled(
     for extension in EXTENSIONS:
         source = source.replace(f"#extension {extension} : require", "")
     source = source.replace("#pragma use_vulkan_memory_model", "").replace("writeonly buffer Y", "buffer Y")
-    source = source.replace("gl_SubgroupInvocationID", "(gl_LocalInvocationIndex % SUBGROUP)")
     source = source.replace("gl_SubgroupID", "(gl_LocalInvocationIndex / SUBGROUP)").replace(
         "subgroupBarrier()", "barrier()"
     )

@@ -14,7 +14,25 @@ ALLOWED = """
 #extension GL_EXT_integer_dot_product : require
 void f() { if (a) return; }
 void main() { for (;;) { barrier(); } x = roundEven(y); if (x) { return; } }
+void g() {
+  if (first) { x = 1; } else x = 2;
+#if STORES
+  [[unroll]] for (uint i = 0u; i < 2u; i++) {
+    coopMatLoad(m[i], tile, min(i, 1u), 2, gl_CooperativeMatrixLayoutRowMajor);
+    coopMatStore(m[i], tile, at(i, 2u), ROWS == 1 ? 0u : 2u,
+        gl_CooperativeMatrixLayoutColumnMajor);
+  }
+#endif
+}
+#define LOAD(m)   \\
+  if (a)          \\
+    coopMatLoad(m, tile, 0, 2, \\
+      gl_CooperativeMatrixLayoutRowMajor);
 """
+STORED = """void f() {{
+  {head}
+    coopMatStore(m, tile, 0, 2, gl_CooperativeMatrixLayoutRowMajor);
+}}"""
 
 
 def test_allowed() -> None:
@@ -30,6 +48,12 @@ def test_allowed() -> None:
         ("subgroupMemoryBarrierShared();", 1, "narrow barriers"),
         ("#extension GL_KHR_shader_subgroup_basic : require", 1, "no variant requires computeFullSubgroups"),
         ("void main() {\n if (a) { return; }\n barrier();\n}", 2, "return above a barrier()"),
+        ("void f() {\n uint lane = gl_SubgroupInvocationID;\n}", 2, "own_lane"),
+        ("coopMatLoad(m, tile, 0, 2, p.layout_);", 1, "the layout of a matrix must be a literal"),
+        ("coopMatStore(m, tile, 0, 2, COLUMNS ? 1 : 0);", 1, "the layout of a matrix must be a literal"),
+        (STORED.format(head="if (row < p.m)"), 3, "a store of a matrix under a condition"),
+        (STORED.format(head="if (row < p.m) { y = 1; } else"), 3, "a store of a matrix under a condition"),
+        (STORED.format(head="if (p.split) for (uint i = 0u; i < 2u; i++) {")[:-1] + "}}", 3, "a condition"),
         ("#extension GL_EXT_shader_8bit_storage : require", 1, "no variant requires storageBuffer8BitAccess"),
         (
             "\n  # extension GL_EXT_shader_explicit_arithmetic_types_int8: enable",

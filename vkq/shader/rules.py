@@ -13,6 +13,11 @@ FORBIDDEN = (  # pattern, why
     (r"\bround\s*\(", "round() leaves ties to the driver; use roundEven()"),
     (r"\w*AccSat\w*", "saturating dot products change the result; use the plain ones"),
     (
+        r"\bgl_SubgroupInvocationID\b",
+        "an Adreno 840's driver gives another lane's in shaders with matrices (Tencent/ncnn PR 6720, 6972);"
+        " use own_lane of lane.glslh",
+    ),
+    (
         r"\b(memoryBarrier|groupMemoryBarrier|subgroupMemoryBarrier)\w*\s*\((?!\); barrier\(\);)",
         "narrow barriers are fragile; use barrier(), behind memoryBarrierBuffer() between workgroups",
     ),
@@ -32,6 +37,9 @@ GLSL_SUFFIXES = (".comp", ".glslh", ".glsl")
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _EXTENSION = re.compile(r"^\s*#\s*extension\s+(\w+)\s*:\s*(?:require|enable)", re.MULTILINE)
+_MATRIX_ACCESS = re.compile(r"\bcoopMat(Load|Store)\s*\(")
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(?!define)\w+[^\n]*", re.MULTILINE)
+_CONDITION = re.compile(r"\b(if|else|switch|while)\b")
 _TOKEN = re.compile(r"[{}]|\breturn\b|\bbarrier\s*\(")
 
 
@@ -57,6 +65,7 @@ def check_text(text: str, required: set[str] | None = None) -> list[tuple[int, s
     code = _COMMENT.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
     found = [(match.start(), why) for pattern, why in FORBIDDEN for match in re.finditer(pattern, code)]
     found += _returns_above_barriers(code)
+    found += _fragile_matrices(code)
     for match in _EXTENSION.finditer(code):
         features = EXTENSIONS.get(match[1], ())
         if required is not None and features and not required & set(features):
@@ -84,3 +93,50 @@ def _returns_above_barriers(code: str) -> Iterator[tuple[int, str]]:
         else:
             yield from ((at, why) for at in returns)
             returns = []
+
+
+def _fragile_matrices(code: str) -> Iterator[tuple[int, str]]:
+    """Matrices of matrix units in a layout that is no literal, and stores of them under a condition."""
+    layout = (
+        "the layout of a matrix must be a literal, gl_CooperativeMatrixLayout...: one from a push constant"
+        " makes the pipeline fail on an Adreno 840 (Tencent/ncnn PR 6720)"
+    )
+    condition = (
+        "a store of a matrix under a condition crashes Xclipse's compiler (pytorch/executorch,"
+        " linear_dq8ca_qw_coopmat.glsl); store always, and leave out what is too much when reading it"
+    )
+    plain = _DIRECTIVE.sub(lambda match: " " * len(match[0]), code)
+    for match in _MATRIX_ACCESS.finditer(plain):
+        arguments = _arguments(plain, match.end())
+        if not arguments[-1].strip(" \\\n\t").startswith("gl_CooperativeMatrixLayout"):
+            yield match.start(), layout
+        if match[1] == "Store" and any(map(_CONDITION.search, _heads(plain, match.start()))):
+            yield match.start(), condition
+
+
+def _arguments(code: str, at: int) -> list[str]:
+    """The arguments of a call whose parenthesis opens before *at*."""
+    depth, found = 0, [""]
+    for c in code[at:]:
+        if c == ")" and depth == 0:
+            break
+        depth += {"(": 1, "[": 1, ")": -1, "]": -1}.get(c, 0)
+        if c == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += c
+    return found
+
+
+def _heads(code: str, at: int) -> list[str]:
+    """What stands before a statement, and before each block that is open around it."""
+    heads, start, depth = list[str](), 0, 0
+    for i, c in enumerate(code[:at]):
+        depth += {"(": 1, ")": -1}.get(c, 0)
+        if c == "{":
+            heads.append(code[start:i])
+        elif c == "}" and heads:
+            heads.pop()
+        if c in "{}" or (c == ";" and not depth):  # not those of a for
+            start = i + 1
+    return [*heads, code[start:at]]
