@@ -48,7 +48,7 @@ const uint PIECE = max(SUMS, 32u);                        // of a subgroup: plac
 shared uvec4 tile[SUBGROUPS * PIECE];
 shared vec4 parameters[PARAMETERS / 4u];
 #define mine (gl_SubgroupID * PIECE)
-#define lane own_lane
+#define lane (gl_LocalInvocationIndex % SUBGROUP)  // lane.glslh
 #define me gl_LocalInvocationIndex
 
 #if BM == 8  // `first` has the second parts, too
