@@ -13,6 +13,7 @@ from vkq.runtime.device import Device
 from vkq.select import registers
 from vkq.select.registers import ProductShape, Setting
 
+from ..device.reported import reported
 from ..ops.doctored import SMALLEST_LIMITS, capabilities
 
 ADRENO, MALI, VIDEOCORE = 0x5143, 0x13B5, 0x14E4
@@ -38,6 +39,20 @@ GEMM = (
 def test_the_default_wastes_little(m4: int, n4: int, setting: Setting, software_device: Device) -> None:
     """Wide tiles where they are full, and workgroups that the product fills."""
     assert registers.default(software_device.capabilities, ProductShape("s8s8", "q8to", m4, n4, 9)) == setting
+
+
+@pytest.mark.parametrize(
+    ("m4", "n4", "setting"),
+    [
+        (196, 32, Setting("8x8", 16, 4)),  # 784 rows, 800 in tiles: 4x8 takes 784, and 1.15 times as long
+        (13, 128, Setting("8x8", 64, 1)),  # 49 rows: 4x8 takes 1.11 times as long
+        (1, 100, Setting("4x8", 64, 1)),  # four rows alone
+    ],
+)
+def test_lavapipe_pads_a_little_for_the_widest_tile(m4: int, n4: int, setting: Setting) -> None:
+    """What was the fastest of all settings in `vkq tune --regret`."""
+    shape = ProductShape("s8s8", "q8to", m4, n4, 512)
+    assert registers.default(reported("lavapipe"), shape) == setting
 
 
 @pytest.mark.parametrize("m4", [1, 2, 3, 4, 5, 8, 9, 1000])
