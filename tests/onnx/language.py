@@ -138,12 +138,14 @@ def llama(s: Sizes = Sizes()) -> onnx.ModelProto:
     inputs = [info("input_ids", TensorProto.INT64, ["batch_size", "sequence_length"])]
     inputs.append(info("attention_mask", TensorProto.INT64, ["batch_size", "total_sequence_length"]))
     outputs = [info("logits", kind, ["batch_size", "sequence_length", s.words])]
-    for i in range(s.layers):
-        for part in ("key", "value"):
-            shape = ["batch_size", s.kv_heads, "past_sequence_length", s.width]
-            inputs.append(info(f"past_key_values.{i}.{part}", kind, shape))
-            shape = ["batch_size", s.kv_heads, "total_sequence_length", s.width]
-            outputs.append(info(f"present.{i}.{part}", kind, shape))
+    for part in ("key", "value"):
+        for i in range(s.layers):
+            shapes = (
+                ["batch_size", s.kv_heads, f"{n}_sequence_length", "kv_cache_dim"] for n in ("past", "total")
+            )
+            past, present = shapes
+            inputs.append(info(f"past_key_values.{i}.{part}", kind, past))
+            outputs.append(info(f"present.{i}.{part}", kind, present))
     graph = helper.make_graph(net.nodes, "main_graph", inputs, outputs, net.constants)
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -30,7 +30,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def by_onnx_runtime(path: Path, prompt: list[int], count: int) -> tuple[list[int], list[np.ndarray]]:
     """The likeliest tokens, with caches that grow, and all scores."""
     session = onnxruntime.InferenceSession(str(path / "model.onnx"), providers=["CPUExecutionProvider"])
-    names = [f"past_key_values.{i}.{part}" for i in range(SIZES.layers) for part in ("key", "value")]
+    names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(SIZES.layers)]
     past, ids, seen = [np.zeros((1, SIZES.kv_heads, 0, SIZES.width), np.float32)] * len(names), prompt, 0
     tokens: list[int] = []
     scores: list[np.ndarray] = []

@@ -27,7 +27,7 @@ BOUND = {"float32": 2 * 16 * 100 * 2.0**-24, "float16": 16 * 8 * 2.0**-11}
 
 def fed(sizes: Sizes, ids: list[int], past: list[np.ndarray], total: int) -> dict[str, Any]:
     """*ids* behind what *past* holds, under a mask of that length."""
-    names = [f"past_key_values.{i}.{part}" for i in range(sizes.layers) for part in ("key", "value")]
+    names = [f"past_key_values.{i}.{part}" for part in ("key", "value") for i in range(sizes.layers)]
     mask = np.ones((1, total), np.int64)
     return {"input_ids": np.int64([ids]), "attention_mask": mask, **dict(zip(names, past, strict=True))}
 

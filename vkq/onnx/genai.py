@@ -20,7 +20,8 @@ class Genai:
     context: int  # tokens at most, with those that are made
     ends: frozenset[int]  # tokens that end a text
     shares: bool  # whether past and present are one buffer of a greatest length
-    layers: int
+    heads: int  # of keys and values
+    width: int  # of a head
     ids: str
     mask: str
     places: str
@@ -61,7 +62,8 @@ def _read(folder: Path, found: Any) -> Genai:
     return Genai(
         folder / name, int(model["context_length"]),
         frozenset(map(int, ends if isinstance(ends, list) else [ends])),
-        bool(found.get("search", {}).get("past_present_share_buffer", False)), layers,
+        bool(found.get("search", {}).get("past_present_share_buffer", False)),
+        int(decoder["num_key_value_heads"]), int(decoder["head_size"]),
         given.get("input_ids", "input_ids"), given.get("attention_mask", "attention_mask"),
         given.get("position_ids", "position_ids"), made.get("logits", "logits"),
         numbered(given["past_key_names"], given["past_value_names"]),

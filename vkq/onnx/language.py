@@ -138,11 +138,8 @@ class _Cache:
         self.model, self.config, self.done = model, model.config, 0
         room = max(LEAST, 1 << (length - 1).bit_length())
         self.room = min(room, self.config.context) if self.config.shares else 0
-        self.past: list[Any] = []
-        for name in self.config.past:
-            spec = model._inputs[name]
-            (_, heads, _, width), dtype = spec.shape, spec.dtype
-            self.past.append(np.zeros((1, heads, self.room, width), dtype))
+        shape, inputs = (1, self.config.heads, self.room, self.config.width), model._inputs
+        self.past: list[Any] = [np.zeros(shape, inputs[name].dtype) for name in self.config.past]
 
     def read(self, tokens: Sequence[int]) -> Any:
         """The scores behind each of some more tokens, a Tensor (1, tokens, words)."""
