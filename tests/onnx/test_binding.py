@@ -142,7 +142,7 @@ def test_wrong_tensors_are_refused(device: vkq.Device) -> None:
     refused(vkq.ArgumentError, "'ids' holds 2147483647", ids=tensor(np.array([2**31 - 1], np.int32), device))
     with vkq.Device(device.capabilities.index) as other:
         refused(vkq.ArgumentError, "'past' is on .* opened once", past=tensor(given["past"], other))
-    with pytest.raises(vkq.ArgumentError, match="outputs is 'gpu'; it must be 'host' or 'device'"):
+    with pytest.raises(vkq.ArgumentError, match="outputs is 'gpu'; it must be 'host', 'device' or 'torch'"):
         session.run(None, given, outputs="gpu")
     session.close()
     with pytest.raises(vkq.DeviceError, match="closed"):

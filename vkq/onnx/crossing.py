@@ -21,10 +21,10 @@ Value = Array | Tensor
 
 
 def staying(outputs: str) -> Collection[str] | None:
-    """Which outputs of `run` stay on the device: none for "host", all (None) for "device"."""
-    if outputs not in ("host", "device"):
-        raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host' or 'device'")
-    return () if outputs == "host" else None
+    """Which outputs of `run` stay on the device: all (None) for "device", else none."""
+    if outputs not in ("host", "device", "torch"):
+        raise ArgumentError(f"run: outputs is {outputs!r}; it must be 'host', 'device' or 'torch'")
+    return None if outputs == "device" else ()
 
 
 def check_can_stay(outputs: Sequence[Argument], names: Collection[str]) -> None:

@@ -7,19 +7,15 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ..errors import ArgumentError, ModelError
+from ..ops.torch_modules import is_torch, plain_array, tensor_of
 
-
-def _is(value: Any, *names: str) -> bool:
-    """Whether a value is of a class of PyTorch with one of these names."""
-    return any(c.__module__.split(".")[0] == "torch" and c.__name__ in names for c in type(value).__mro__)
+__all__ = ["as_torch", "given_as", "model_of", "plain_array"]
 
 
 def model_of(model: Any) -> Any:
     """An ONNX model of a `torch.onnx.ONNXProgram` or a `torch.export.ExportedProgram`; others as they are."""
-    if _is(model, "ExportedProgram"):
+    if is_torch(model, "ExportedProgram"):
         import torch
 
         try:
@@ -29,9 +25,9 @@ def model_of(model: Any) -> Any:
                 f"PyTorch cannot make an ONNX model of this program: {str(error)[:300]}; `pip install"
                 " onnxscript`, or give what torch.onnx.export(..., dynamo=True) returns"
             ) from error
-    if _is(model, "ONNXProgram"):
+    if is_torch(model, "ONNXProgram"):
         return model.model_proto
-    if _is(model, "Module"):
+    if is_torch(model, "Module"):
         raise ModelError(
             f"the model is a torch {type(model).__name__}; give"
             " torch.export.export(module.eval(), (example,))"
@@ -39,9 +35,9 @@ def model_of(model: Any) -> Any:
     return model
 
 
-def plain_array(value: Any) -> Any:
-    """A tensor of PyTorch as an array that shares its memory where it can; others as they are."""
-    return value.detach().cpu().numpy() if _is(value, "Tensor") else value
+def given_as(outputs: str, call: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
+    """A call of `run` that returns torch tensors where *outputs* is "torch"."""
+    return (lambda: [tensor_of(result) for result in call()]) if outputs == "torch" else call
 
 
 def as_torch(session: Any) -> Callable[..., Any]:
@@ -56,12 +52,10 @@ def as_torch(session: Any) -> Callable[..., Any]:
 
     @functools.wraps(session.run)
     def call(*inputs: Any, **named: Any) -> Any:
-        import torch
-
         if len(inputs) > len(names):
             raise ArgumentError(f"{len(inputs)} inputs are given; the model takes {names}")
-        results = session.run(None, {**dict(zip(names, inputs, strict=False)), **named})
-        tensors = tuple(torch.from_numpy(np.ascontiguousarray(result)) for result in results)
+        feed = {**dict(zip(names, inputs, strict=False)), **named}
+        tensors = tuple(session.run(None, feed, outputs="torch"))
         return tensors[0] if len(tensors) == 1 else tensors
 
     return call

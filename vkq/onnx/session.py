@@ -32,7 +32,7 @@ from .mapped import Mapped
 from .options import SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
-from .pytorch import model_of
+from .pytorch import given_as, model_of
 from .reader import Model, read
 from .report import Report, explain, told
 from .shared import shared
@@ -229,9 +229,9 @@ class InferenceSession(Manners):
 
         timeout: seconds after which TimedOutError is raised; the device finishes what it has begun, and later
         runs of the session wait for it.
-        outputs: "device" returns Tensors, each in memory of its own, and does not wait; "host" arrays.
+        outputs: "host" arrays; "device" Tensors, each in memory of its own, not waited for; "torch" tensors.
         """
-        call = self._call(output_names, input_feed, run_options, crossing.staying(outputs))
+        call = given_as(outputs, self._call(output_names, input_feed, run_options, crossing.staying(outputs)))
         return call() if timeout is None else self._worker.within(call, timeout, "run")
 
     def _call(

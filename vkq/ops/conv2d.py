@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..device.profiles import preference
+from ..errors import ArgumentError
 from ..kernels import methods
 from ..kernels.after import After
 from ..kernels.gemm import Int8Gemm
@@ -27,6 +28,7 @@ from ..runtime.kept import keep
 from ..select import tuner
 from .applied import applied
 from .layer import Layer, as_tuned
+from .torch_modules import operands
 
 
 class Conv2d(Layer[Conv2dProblem]):
@@ -96,6 +98,24 @@ class Conv2d(Layer[Conv2dProblem]):
         self._methods: dict[Hashable, tuple[Method, str]] = {}
         if method != "auto":  # refused now, not at the first call: what it needs does not depend on the image
             self._method(Conv2dProblem.smallest(self.weight_shape, self._options))
+
+    @classmethod
+    def from_torch(
+        cls, module: Any, *, x_qparams: QParams | None = None, quantized: bool | None = None, **options: Any
+    ) -> Conv2d:
+        """The layer of a `torch.nn.Conv2d`, with copies of its weight and bias: in floats as they are; with
+        *x_qparams* (of the input), or ``quantized=True`` (the weight alone), an int8 weight with a scale for
+        each output channel (`vkq.quantize_weight`). Its padding_mode
+        must be "zeros".
+
+        options: further arguments of the layer, such as y_qparams and device. The layer takes tensors of
+        PyTorch in host memory; ``layer(x, output="torch")`` gives them.
+        """
+        given = operands(module, "Conv2d", x_qparams, quantized)
+        if module.padding_mode != "zeros":
+            raise ArgumentError(f"from_torch: padding_mode is {module.padding_mode!r}; it must be 'zeros'")
+        window = {name: getattr(module, name) for name in ("stride", "padding", "dilation", "groups")}
+        return cls(**given, **window, **options)
 
     def _problem(self, x_shape: Sequence[int]) -> Conv2dProblem:
         return Conv2dProblem.with_options(x_shape, self.weight_shape, self._options)

@@ -29,6 +29,7 @@ from ..schemes.base import COMPUTE, Weight, XParams
 from ..schemes.choose import scheme_of
 from ..select import tuner
 from ..select.path import PATHS, Choice
+from .torch_modules import OUTPUTS, tensor_of
 
 
 class Problem(Protocol):
@@ -147,18 +148,23 @@ class Layer(OfOneProcess, Generic[P]):
         sizes = "x".join(map(str, self.weight_shape))
         return f"<vkq.{type(self).__name__} {sizes} {self.scheme} on {self.device.short_name}>"
 
-    def __call__(self, x: npt.ArrayLike | Tensor, *, out: Tensor | None = None) -> Any:
+    def __call__(self, x: npt.ArrayLike | Tensor, *, out: Tensor | None = None, output: str = "numpy") -> Any:
         """Applies the layer: a NumPy array in gives a NumPy array out, a Tensor in gives a Tensor with no
         copy to the host.
 
         With ``x_qparams`` x is of their dtype, or float32, which is quantized on the device first; without, x
         is float32 or float16. *out* is a Tensor of the result's shape, dtype, layout and qparams to write
-        into; it is returned then. It may not be x.
+        into; it is returned then. It may not be x. output: "torch" gives a tensor of PyTorch in place of a
+        NumPy array.
         """
+        if output not in OUTPUTS:
+            raise ArgumentError(f"{self._op}: output is {output!r}; it must be 'numpy' or 'torch'")
         if isinstance(x, Tensor):
             return self._apply(x, out)
         y = self._apply(self._from_numpy(as_array(x, f"{self._op}: x")), out)
-        return y if out is not None else y.numpy()
+        if out is not None:
+            return y
+        return tensor_of(y.numpy()) if output == "torch" else y.numpy()
 
     def _apply(self, x: Tensor, out: Tensor | None) -> Tensor:
         if x.device is not self.device:

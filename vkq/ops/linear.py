@@ -28,6 +28,7 @@ from ..runtime.device import Device
 from ..select.path import COOPMAT
 from .applied import applied
 from .layer import Layer, as_tuned
+from .torch_modules import operands
 
 METHODS = ("auto", "gemv", "tiled", "staged")
 
@@ -127,6 +128,24 @@ class Linear(Layer[LinearProblem]):
             raise ArgumentError(f"linear: method is {method!r}; it must be one of {', '.join(METHODS)}")
         self._matrix: MatrixGemm | None = None
         self._make(method)
+
+    @classmethod
+    def from_torch(
+        cls,
+        module: Any,
+        *,
+        x_qparams: QParams | Literal["dynamic"] | None = None,
+        quantized: bool | None = None,
+        **options: Any,
+    ) -> Linear:
+        """The layer of a `torch.nn.Linear`, with copies of its weight and bias: in floats as they are; with
+        *x_qparams* (of the input), or ``quantized=True`` (the weight alone), an int8 weight with a scale for
+        each output channel (`vkq.quantize_weight`).
+
+        options: further arguments of the layer, such as y_qparams and device. The layer takes tensors of
+        PyTorch in host memory; ``layer(x, output="torch")`` gives them.
+        """
+        return cls(**operands(module, "Linear", x_qparams, quantized), **options)
 
     def _make(self, method: str) -> None:
         """Its products."""

@@ -36,6 +36,8 @@ def as_array(x: Any, what: str) -> npt.NDArray[Any]:
     if isinstance(x, np.ndarray):
         return x
     try:
+        if getattr(x, "requires_grad", False):  # a Parameter of PyTorch, which gives no array as it is
+            x = x.detach()
         kind = int(x.__dlpack_device__()[0]) if hasattr(x, "__dlpack_device__") else None
         if kind in (None, CPU):
             return np.asarray(x) if kind is None or hasattr(x, "__array__") else np.from_dlpack(x)

@@ -1,0 +1,56 @@
+"""Layers from PyTorch's modules, and results as its tensors. PyTorch is never imported before it is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import ArgumentError
+from ..numerics.calibration import quantize_weight
+
+OUTPUTS = ("numpy", "torch")
+
+
+def is_torch(value: Any, *names: str) -> bool:
+    """Whether a value is of a class of PyTorch with one of these names."""
+    return any(c.__module__.split(".")[0] == "torch" and c.__name__ in names for c in type(value).__mro__)
+
+
+def plain_array(value: Any) -> Any:
+    """A tensor of PyTorch as an array that shares its memory where it can; others as they are."""
+    return value.detach().cpu().numpy() if is_torch(value, "Tensor") else value
+
+
+def tensor_of(array: npt.NDArray[Any]) -> Any:
+    """An array as a tensor of PyTorch that shares its memory."""
+    import torch
+
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> dict[str, Any]:
+    """The weight, scales and bias of a module as a layer's arguments: copies of what the module holds now.
+
+    quantized: whether the weight becomes int8 with a scale for each output channel; None: where x is.
+    Raises ArgumentError for a module of another class.
+    """
+    if not is_torch(module, kind):
+        raise ArgumentError(f"from_torch: the module is a {type(module).__name__}, not a torch.nn.{kind}")
+    weight = _floats(module.weight)
+    bias = None if module.bias is None else _floats(module.bias).astype(np.float32)
+    if quantized is None:
+        quantized = x_qparams is not None
+    if not quantized:
+        if x_qparams is not None:
+            raise ArgumentError("from_torch: with x_qparams the weight is quantized; leave quantized out")
+        return {"weight": weight, "bias": bias}
+    stored, scale = quantize_weight(weight)
+    return {"weight": stored, "w_scale": scale, "bias": bias, "x_qparams": x_qparams}
+
+
+def _floats(parameter: Any) -> npt.NDArray[Any]:
+    """float16 as it is, every other float as float32 (NumPy has no bfloat16)."""
+    value = parameter.detach().cpu()
+    return np.array((value if str(value.dtype) == "torch.float16" else value.float()).numpy())
