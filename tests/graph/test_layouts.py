@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import vkq
+import vkq.onnx
 from tests.device.reported import reported
 from tests.kernels import emulated
-from tests.onnx.networks import KINDS, Net, quantized
+from tests.onnx.networks import KINDS, Net, onnxruntime_results, quantized
 from vkq import QParams, Tensor
 from vkq.check import graph as oracle
 from vkq.device.profiles import preferred
@@ -242,3 +243,32 @@ def test_copies_are_shared_until_something_is_written(any_device: vkq.Device) ->
     assert repacked(b, x, BLOCKED) is again
     b.fill(x, 3)
     assert repacked(b, x, BLOCKED).slot not in (x.slot, copy.slot, again.slot)
+
+
+def heads(net: Net) -> list[str]:
+    """Two heads of 12 over 20 tokens, as exporters write them."""
+    tokens, width = net.shape[1:]
+    split, joined = (net.constant(np.array(s, np.int64)) for s in ((1, tokens, 2, 12), (1, tokens, width)))
+
+    def head(perm: list[int]) -> str:
+        made = net.op("Reshape", net.op("MatMul", "x", net.weight(width, width)), split)
+        return str(net.op("Transpose", made, perm=perm))
+
+    q, k, v = head([0, 2, 1, 3]), head([0, 2, 3, 1]), head([0, 2, 1, 3])
+    mixed = net.op("MatMul", net.op("Softmax", net.op("MatMul", q, k), axis=-1), v)
+    back = net.op("Reshape", net.op("Transpose", mixed, perm=[0, 2, 1, 3]), joined)
+    return [str(net.op("MatMul", back, net.weight(width, 5)))]
+
+
+def test_heads_of_attention_move_as_rows_of_matrices(device: vkq.Device, tmp_path: Path) -> None:
+    """Each of q, k, v is laid out as heads and turned once, the result is turned back: nothing else moves."""
+    net = Net(4, (1, 20, 24))
+    model = quantized(net.model(*heads(net)), "qdq_uint8", tmp_path, net.shape)
+    graph = lower(read(model).at({"x": net.shape}))
+    moved = [name.split("__")[0] for name in plan_of(graph, device).variants]
+    assert moved.count("repack_q8") == 4
+    assert moved.count("move_q8") == 4
+    assert not {"transpose_q8", "take_q8"} & set(moved)
+    x = np.random.default_rng(3).normal(0, 1, net.shape).astype(np.float32)
+    (got,) = vkq.onnx.InferenceSession(model, device).run(None, {"x": x})
+    np.testing.assert_array_equal(got, onnxruntime_results(model, {"x": x})[0])

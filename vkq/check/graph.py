@@ -135,6 +135,8 @@ def _matmul_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     b: QParams = node.attributes["b"]
     y: QParams | None = node.attributes["y"]
     left, right = there(x[0]).astype(np.float64) - a.zero_point, there(x[1]).astype(np.float64) - b.zero_point
+    if node.attributes.get("rows"):
+        right = right.swapaxes(-1, -2)
     acc = wrapped(np.matmul(left, right).astype(np.int64))
     multiplier = multipliers(a.scale, b.scale, y.scale if y else None)
     if y is None:

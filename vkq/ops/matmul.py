@@ -67,8 +67,10 @@ def multiplied(
     x_qparams: QParams | None = None,
     z_qparams: QParams | None = None,
     overflow: str = "refuse",
+    rows: bool = False,
 ) -> Value:
-    """Adds `matmul` to a plan. overflow: "wrap" takes any K, with sums modulo 2**32."""
+    """Adds `matmul` to a plan. overflow: "wrap" takes any K, with sums modulo 2**32. rows: z is (..., N, K):
+    its columns are given as rows."""
     if overflow == "refuse" and (k := math.prod(x.spec.shape[-1:])) > MOST_K:
         raise ArgumentError(f"matmul: K is {k}; at most {MOST_K}, so that int32 holds every sum")
     xq, zq = (
@@ -87,7 +89,8 @@ def multiplied(
         variant, shifts = _kernel(b.device, "q8" if yq else "f32", batch, m, n)
         return variant, {**push, "a_zero": zeros[0] + shifts[0], "b_zero": zeros[1] + shifts[1]}
 
-    return _product(b, x, z, kernel, yq or "float32", [])
+    columns = z if rows else _columns(b, z)
+    return _product(b, x, columns, kernel, yq or "float32", [])
 
 
 def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Value:
@@ -99,7 +102,14 @@ def summed(b: Builder, x: Value, z: Value, x_zero: Value, z_zero: Value) -> Valu
     zeros = [reshaped(b, zero, (zero.spec.size,), MATRIX) for zero in (x_zero, z_zero)]
     push = {"a_zeros": x_zero.spec.size, "b_zeros": z_zero.spec.size}
     kernel = catalog().find("matmul_q8_int32__row"), push
-    return _product(b, x, z, lambda *sizes: kernel, "int32", zeros)
+    return _product(b, x, _columns(b, z), lambda *sizes: kernel, "int32", zeros)
+
+
+def _columns(b: Builder, z: Value) -> Value:
+    """(..., K, N) as (..., N, K)."""
+    axes = list(range(len(z.spec.shape)))
+    axes[-2:] = axes[:-3:-1]
+    return transposed(b, z, axes)
 
 
 def _kernel(device: Device, out: str, batch: int, m: int, n: int) -> tuple[Variant, tuple[int, int]]:
@@ -118,24 +128,22 @@ def _product(
     to: QParams | Literal["float32", "int32"],
     more: Sequence[Value],
 ) -> Value:
-    """A product in the layout of matrices. kernel: of a batch of so many products of m x n; *more* stands
-    behind its operands and its result."""
-    leading, m, n, k = _sizes(x.spec.shape, z.spec.shape)
+    """A product with (..., N, K), in the layout of matrices. kernel: of a batch of so many products of m x n;
+    *more* stands behind its operands and its result."""
+    leading, m, n, k = _sizes(x.spec.shape, (*z.spec.shape[:-2], *z.spec.shape[:-3:-1]))
     shape = (*leading, m, n)
     if len(z.spec.shape) == 2:  # one right operand for all matrices: their rows are those of one
         leading, m = (), math.prod(leading) * m
     batch = math.prod(leading)
-    columns = list(range(len(z.spec.shape)))
-    columns[-2:] = columns[:-3:-1]
     x = reshaped(b, x, (m, k), MATRIX) if not leading else _rows(b, x, leading, (m, k))
-    z = _rows(b, transposed(b, z, columns), leading, (n, k))
+    z = _rows(b, z, leading, (n, k))
     rows = (batch * m, n)
     y = b.new(Spec(rows, to.dtype, MATRIX, to) if isinstance(to, QParams) else Spec(rows, to))
     if y.spec.size:
         variant, push = kernel(batch, m, n)
         push = {"batch": batch, "m": m, "n": n, "k": k, **push}
         b.dispatch(b.device.program(variant), [x, z, y, *more], push, y.spec.size * k)
-    return reshaped(b, y, shape)
+    return reshaped(b, y, shape, MATRIX)
 
 
 def _sizes(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, ...], int, int, int]:

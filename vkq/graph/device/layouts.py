@@ -14,8 +14,9 @@ from .context import Context
 from .layers import conv_of, linear_of
 
 # Those that keep the layout of their first input, and of the operand that has the result's shape.
-KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat")
+KEEP = ("Identity", "lookup", "MaxPool", "avg_pool2d", "Pad", "Concat", "Transpose")
 KEEP_WHOLE = ("add", "sub", "mul")
+BOTH = (*KEEP_WHOLE, "matmul")  # those whose two operands are data
 
 
 def wanted(context: Context, name: str) -> str | None:
@@ -27,10 +28,12 @@ def wanted(context: Context, name: str) -> str | None:
         if place == last:  # it reads two of them
             continue
         node, last = graph.nodes[place], place
-        reads = [one for one in node.inputs[: 2 if node.op in KEEP_WHOLE else 1] if one in found]
+        reads = [one for one in node.inputs[: 2 if node.op in BOTH else 1] if one in found]
         if not reads or node.attributes.get("x", "") is None:  # floats have no packed layout
             continue
         shape = graph.specs[reads[0]].shape
+        if node.op == "matmul":
+            return MATRIX
         if node.op == "linear":
             return linear_of(context, node).input_layout(shape)
         if node.op == "conv2d":

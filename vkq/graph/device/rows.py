@@ -87,7 +87,9 @@ def _conv(context: Context, node: Node) -> Value:
 def _matmul(context: Context, node: Node) -> Value:
     a, b = (context.value(name) for name in node.inputs)
     at = node.attributes
-    return unnamed(context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap"))
+    return unnamed(
+        context, multiplied(context.builder, a, b, at["y"], at["a"], at["b"], "wrap", at.get("rows", False))
+    )
 
 
 def _binary(context: Context, node: Node) -> Value:

@@ -132,6 +132,8 @@ def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
 
 def _matmul(x: Inputs) -> list[Spec]:
     a, b = x.spec(0).shape, x.spec(1).shape
+    if x.node.attributes.get("rows"):
+        b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2 or a[-1] != b[-2]:
         raise ModelError(f"{x.node}: {a} and {b} cannot be multiplied")
     return _result(x, (*np.broadcast_shapes(a[:-2], b[:-2]), a[-2], b[-1]))

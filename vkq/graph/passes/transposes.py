@@ -1,4 +1,5 @@
-"""Transposes that cancel or join, and those that move no element."""
+"""Transposes that cancel or join, and those that move no element. Products of two 8-bit activations take the
+columns of the second as rows, so its Transpose is one more that cancels or joins."""
 
 from __future__ import annotations
 
@@ -12,24 +13,40 @@ from .sweep import Sweep, swept
 def join_transposes(graph: Graph) -> Graph:
     """The graph with one Transpose where several follow each other, and none where they undo each other; one
     that moves only axes of length 1 is a Reshape."""
-    return swept(graph, _visit, "Transpose")
+    return swept(graph, _visit, "Transpose", "matmul")
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:
-    source, given = node.inputs[0], sweep.specs[node.inputs[0]].shape
-    perm = permutation(node, len(given))
+    if node.op == "matmul":
+        return _columns(sweep, node)
+    perm = permutation(node, len(sweep.specs[node.inputs[0]].shape))
+    name = _turned(sweep, node.inputs[0], perm, node.outputs[0], node.source)
+    if name != node.outputs[0]:
+        sweep.alias(node.outputs[0], name)
+    return True
+
+
+def _columns(sweep: Sweep, node: Node) -> bool:
+    if node.attributes.get("rows"):
+        return False
+    a, b = node.inputs
+    rank = len(sweep.specs[b].shape)
+    b = _turned(sweep, b, [*range(rank - 2), rank - 1, rank - 2], sweep.fresh(f"{b}/rows"), node.source)
+    sweep.emit("matmul", [a, b], node.outputs[0], node.source, **node.attributes, rows=True)
+    return True
+
+
+def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str) -> str:
+    """The name of a value's transposition; *output* where a node is made for it."""
     before = sweep.producer(source, "Transpose")
     if before is not None:
-        first = permutation(before, len(given))
+        first = permutation(before, len(perm))
         source, perm = before.inputs[0], [first[a] for a in perm]
-        given = sweep.specs[source].shape
+    given = sweep.specs[source].shape
     if perm == list(range(len(perm))):
-        sweep.alias(node.outputs[0], source)
-        return True
+        return source
     long = [a for a in perm if given[a] > 1]
     if long == sorted(long):
         shape = sweep.constant(np.array([given[a] for a in perm], np.int64), "shape")
-        sweep.emit("Reshape", [source, shape], node.outputs[0], node.source, allowzero=1)
-        return True
-    sweep.emit("Transpose", [source], node.outputs[0], node.source, perm=tuple(perm))
-    return True
+        return sweep.emit("Reshape", [source, shape], output, label, allowzero=1)
+    return sweep.emit("Transpose", [source], output, label, perm=tuple(perm))
