@@ -132,6 +132,23 @@ def test_a_total_of_the_run(any_device: vkq.Device) -> None:
         np.testing.assert_allclose(y, want, rtol=0, atol=BOUND)
 
 
+@pytest.mark.parametrize(("tokens", "held", "last"), [(3, 9, [1]), (3, 9, [9]), (5, 0, [5]), (5, 0, [-1])])
+def test_lengths_that_a_cache_cannot_have(
+    any_device: vkq.Device, tokens: int, held: int, last: list[int]
+) -> None:
+    """Fewer than the new tokens, more than there are places: an error, not another token's keys."""
+    fed = {"q": normal(1, tokens, 160), "last": np.int32(last)}
+    fed |= {n: normal(1, 2, held, 16) for n in "yz"} if held else {}
+    names = ["q", "", "", *("yz" if held else ("", "")), "last", "total"]
+    node = helper.make_node(
+        "GroupQueryAttention", names, ["o", "py", "pz"], domain=MICROSOFT, num_heads=6, kv_num_heads=2
+    )
+    with pytest.raises(vkq.ArgumentError, match=f"'last' holds {last[0]}"):
+        compared(any_device, node, fed, {"total": np.int32(8 if held else tokens)})
+    with pytest.raises(vkq.ModelError, match=f"seqlens_k holds {last[0]} to {last[0]}"):
+        compared(any_device, node, fed, {"total": np.int32(8 if held else tokens), "last": fed.pop("last")})
+
+
 def test_a_quantized_cache_is_refused(any_device: vkq.Device) -> None:
     fed = {"q": normal(1, 1, 160), "last": np.int32([0])}
     node = helper.make_node(

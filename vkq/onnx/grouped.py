@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 
+from ..errors import ModelError
 from .rewriting import Rewriting
 from .rotary import angles_at, turned
 from .scores import Scores, append, attend, joined, places
@@ -26,10 +27,9 @@ def group_query_attention(w: Rewriting) -> bool:
     batch, tokens, heads, kv_heads, width = sizes
     held = w.given[3].shape[2] if 3 in w.given else 0
     total = w.number(6)
-    lengths = w.emit("Add", [w.reshape(w.name(5), (batch,)), w.constant(1, "int32")])
-    start: int | str = 0
-    if held and tokens != total:
-        start = w.emit("Sub", [lengths, w.constant(tokens, "int32")])
+    follows = held > 0 and tokens != total  # a cache, rather than a first prompt
+    lengths = _lengths(w, batch, (tokens if follows else 1, max(held, total)))
+    start = w.emit("Sub", [lengths, w.constant(tokens, "int32")]) if follows else 0
     at = Scores(
         batch, heads, kv_heads, tokens, max(held, total), a.get("scale", 0.0) or 1 / math.sqrt(width),
         causal=True, start=start, window=max(a.get("local_window_size", -1), 0), lengths=lengths,
@@ -69,6 +69,21 @@ def _sizes(w: Rewriting) -> tuple[int, int, int, int, int] | None:
         return None
     batch, tokens, width = given[0].shape
     return batch, tokens, heads, kv_heads, width // (heads + (2 * kv_heads if packed else 0))
+
+
+def _lengths(w: Rewriting, batch: int, limits: tuple[int, int]) -> str:
+    """How many keys each batch has, within these limits: other numbers are refused where they are given."""
+    low, high = (limit - 1 for limit in limits)
+    known = w.arrays[5]
+    if known is not None and ((known < low) | (known > high)).any():
+        raise ModelError(
+            f"{w.node}: seqlens_k holds {known.min()} to {known.max()}; with these tokens and this cache they"
+            f" must be from {low} to {high}"
+        )
+    last = w.reshape(w.name(5), (batch,))
+    last = w.emit("Max", [last, w.constant(low, "int32")], within=(low, high))
+    last = w.emit("Min", [last, w.constant(high, "int32")])
+    return w.emit("Add", [last, w.constant(1, "int32")])
 
 
 def _sink(w: Rewriting, heads: int) -> str:
