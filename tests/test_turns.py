@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from vkq import turns as module
 from vkq.errors import DeviceError
 from vkq.turns import Turns
 
@@ -74,3 +75,14 @@ def test_a_child_forked_by_the_thread_inside_goes_on() -> None:
         entered(turns)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions come and go in a service; what is alive stays known to a fork."""
+    monkeypatch.setattr(module, "_all", {})
+    monkeypatch.setattr(module, "_most", 5)
+    kept = [Turns("kept") for _ in range(4)]
+    for _ in range(2000):
+        Turns("gone")
+    assert len(module._all) <= 2 * len(kept) + 256 + 1
+    assert [each() for each in list(module._all.values())[:4]] == kept

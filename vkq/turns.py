@@ -3,6 +3,7 @@ or for the thread itself; and work for other threads, where there may be no more
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import weakref
@@ -19,9 +20,10 @@ FORKED = (
     " survives a fork: open no device or session before the fork (gunicorn: without --preload), or start the"
     " child with multiprocessing's 'spawn' method"
 )
-# By id: the place of a dead one is used again. A WeakSet prunes itself in Python code, where Ctrl-C would be
-# raised and lost.
+# By number. A WeakSet prunes itself in callbacks, where Ctrl-C would be raised and lost.
 _all: dict[int, weakref.ref[Turns]] = {}
+_numbers = itertools.count()
+_most = 256  # references after which the dead ones are dropped
 
 
 class Turns:
@@ -48,7 +50,9 @@ class Turns:
         self._lock = threading.RLock()  # its owner is set together with it, so a signal comes before or after
         self._depth = 0  # changed by the owner alone
         self._left_behind = False
-        _all[id(self)] = weakref.ref(self)
+        _all[next(_numbers)] = weakref.ref(self)
+        if len(_all) > _most:
+            _drop_dead()
 
     def check(self) -> None:
         """Raises where a fork left a thread behind that is inside."""
@@ -80,6 +84,15 @@ class Turns:
             self._left_behind, self._lock, self._depth = True, threading.RLock(), 0
         else:
             self._lock.release()
+
+
+def _drop_dead() -> None:
+    """Forget locks that are gone: sessions come and go in a service."""
+    global _most
+    for number, each in list(_all.items()):
+        if each() is None:
+            _all.pop(number, None)
+    _most = 2 * len(_all) + 256
 
 
 def _after_fork() -> None:
