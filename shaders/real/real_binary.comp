@@ -15,6 +15,7 @@
 #define OP_MAX 4
 #define OP_MIN 5
 
+#include "sizes.glslh"
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint LOCAL_X = 64;
 
@@ -31,24 +32,23 @@ layout(push_constant) uniform Push {
 #include "workgroup.glslh"
 #include "real_numbers.glslh"
 
-#if OP == OP_MUL
-float combine(float a, float b) {
+float product_of(float a, float b) {
   float product = multiply(abs(a), abs(b));
   uint exponents = (magnitude_of(a) >> 23) + (magnitude_of(b) >> 23);
   bool small = exponents < 127u || magnitude_of(product) < FLOAT_HIDDEN;
   return signed(SOFT_FLOAT && small ? 0.0 : product, a, b);
 }
-#elif OP == OP_DIV
-float combine(float a, float b) { return divided(a, b); }
-#elif OP == OP_MAX
-float combine(float a, float b) { return larger(a, b); }
-#elif OP == OP_MIN
-float combine(float a, float b) { return -larger(-a, -b); }
-#elif OP == OP_SUB
-float combine(float a, float b) { return sum(a, -b); }
-#else
-float combine(float a, float b) { return sum(a, b); }
-#endif
+
+float combine(float a, float b) {
+  float result;
+  if (OP == OP_MUL) result = product_of(a, b);
+  else if (OP == OP_DIV) result = divided(a, b);
+  else if (OP == OP_MAX) result = larger(a, b);
+  else if (OP == OP_MIN) result = -larger(-a, -b);
+  else if (OP == OP_SUB) result = sum(a, -b);
+  else result = sum(a, b);
+  return result;
+}
 
 void main() {
   uint i = workgroup_index() * LOCAL_X + gl_LocalInvocationID.x;
