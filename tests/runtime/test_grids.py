@@ -1,6 +1,7 @@
 """Dispatches of any number of workgroups within any limits."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import strategies as st
 
 import vkq
 from tests.runtime import work
+from vkq.device import verdict, watchdog
 from vkq.device.profiles import profile
+from vkq.device.watchdog import macs_in_time
 from vkq.numerics.quantize import quantize
-from vkq.runtime import device as runtime_device
 from vkq.runtime import plan as runtime_plan
 from vkq.runtime.plan import grids
 
@@ -47,10 +49,11 @@ def test_no_dispatch_where_there_is_nothing() -> None:
     assert list(grids(0, (65535, 65535, 65535), 1 << 30)) == []
 
 
-def test_a_watchdog_splits_by_work(any_device: vkq.Device) -> None:
+def test_a_watchdog_splits_by_work(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device of unknown speed gets at most 2**33 multiply-adds in one dispatch."""
     c = work.doctored(any_device.capabilities)
     slow = vkq.Device(capabilities=dataclasses.replace(c, device_type="integrated"))
+    monkeypatch.delitem(verdict._reports, c.key, raising=False)
     with slow:
         assert slow.groups_per_dispatch(1000, (1 << 33)) == 1000
         assert slow.groups_per_dispatch(1000, 4 * (1 << 33)) == 250
@@ -85,5 +88,35 @@ def test_a_watchdog_split_gives_the_same_bytes(device: vkq.Device, monkeypatch: 
     known = profile(device.capabilities)
     for log2 in (0, 10, 17):
         few = dataclasses.replace(known, macs_per_dispatch_log2=log2)
-        monkeypatch.setattr(runtime_device, "profile", lambda capabilities, few=few: few)
+        monkeypatch.setattr(watchdog, "profile", lambda capabilities, few=few: few)
         one.check()
+
+
+def test_slow_drivers_get_short_dispatches(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that multiplies so slowly that a layer takes seconds: no dispatch is longer than 100 ms at an
+    eighth of its rate, and the bytes are the same. Discrete devices, and ones that are not measured, are not
+    held to it."""
+    c = dataclasses.replace(device.capabilities, device_type="integrated")
+    plain = dataclasses.replace(verdict.verdict({}, {}, isolated=True), failures={}, soft_float=False)
+    macs = 67 * 33 * 190
+    for rate, most in ((16e6, 100_000), (3.2e15, None)):
+        report = dataclasses.replace(plain, rates={"float": 2 * rate, "s8s8": rate, "copy": 1.0})
+        monkeypatch.setitem(verdict._reports, c.key, report)
+        dispatches: list[tuple[int, int]] = []
+
+        def seen(total: int, limits: Any, groups: int, into: list[Any] = dispatches) -> Any:
+            into.append((total, groups))
+            return grids(total, limits, groups)
+
+        with monkeypatch.context() as patch, vkq.Device(capabilities=c) as slow:
+            patch.setattr(runtime_plan, "grids", seen)
+            work.linear(slow, 67, 33, 190).check()
+            assert macs_in_time(c) == (most or int(rate / 160))
+            assert any(groups < total for total, groups in dispatches) == (most is not None)
+            for total in (7, 1000):
+                part = slow.groups_per_dispatch(total, macs)
+                assert part == (total if most is None else max(1, total * most // macs))
+    for other in (device.capabilities, dataclasses.replace(c, device_type="discrete")):
+        assert macs_in_time(other) is None
+    monkeypatch.delitem(verdict._reports, c.key)
+    assert macs_in_time(c) is None

@@ -14,8 +14,9 @@ import numpy.typing as npt
 
 from ..arguments import checked
 from ..device.capabilities import Capabilities
-from ..device.profiles import preference, profile
+from ..device.profiles import preference
 from ..device.verdict import Verdict
+from ..device.watchdog import groups_in_time
 from ..errors import ArgumentError, DeviceError
 from ..shader.spec import Value, Variant
 from .buffer import Buffer
@@ -260,8 +261,7 @@ class Device(OfOneProcess):
 
     def groups_per_dispatch(self, total: int, macs: int) -> int:
         """Of *total* workgroups with *macs* multiply-adds in all: how many one dispatch may safely have."""
-        most = profile(self.capabilities).macs_per_dispatch
-        return total if macs <= most else max(1, total * most // macs)
+        return groups_in_time(self.capabilities, total, macs)
 
     def flush(self) -> None:
         """Submits what was asked for so far, without waiting."""
