@@ -14,7 +14,7 @@ from typing import Any
 
 from vkq import spawn
 from vkq._version import __version__
-from vkq.check import catalogue, integer
+from vkq.check import catalogue, integer, windows
 from vkq.check.catalogue import Check
 from vkq.check.compare import Mismatch, run_check, usable_paths
 from vkq.cli.common import Parsers, add_command, counted, device_argument, folded, progress, whole
@@ -27,6 +27,7 @@ from vkq.shader import compile as shader_compile
 from vkq.shader.glslang import find_compiler
 
 INTEGER = "integer"  # the filter that asks for exact integer correlations
+WINDOWS = "windows"  # and for pools, means and softmaxes
 SHOWN = 5  # mismatches printed in full; of the others the names
 LISTED = 50
 EXAMPLES = [
@@ -36,6 +37,7 @@ EXAMPLES = [
     "vkq check 'linear[M=5,K=9,N=6]/seed=0' --path portable --debug",
     "vkq check --count 1000 --seed 7 --device 0 --json",
     "vkq check integer --count 10",
+    "vkq check windows --count 100",
 ]
 _MESSAGE_HEAD = re.compile(r"^.*?MessageID = 0x[0-9a-f]+ \| ", re.DOTALL)
 
@@ -53,7 +55,8 @@ def register(commands: Parsers) -> None:
         nargs="?",
         default="",
         metavar="FILTER",
-        help="a case by its name, a part of names, or a glob (default: all); integer: vkq.integer",
+        help="a case by its name, a part of names, or a glob (default: all);"
+        " integer: vkq.integer; windows: pools, means and softmaxes",
     )
     device_argument(parser)
     parser.add_argument(
@@ -81,8 +84,8 @@ def register(commands: Parsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.filter == INTEGER:
-        return _integer(options)
+    if options.filter in (INTEGER, WINDOWS):
+        return _random(options)
     if TRANSFORM in (options.path or ()):
         raise ArgumentError(f"check: --path {TRANSFORM} is for {INTEGER} alone")
     checks = _chosen(options)
@@ -133,16 +136,22 @@ def compared(
     }, mismatches
 
 
-def _integer(options: argparse.Namespace) -> int:
-    """Random exact correlations against NumPy's int64, on every path by turns."""
+def _random(options: argparse.Namespace) -> int:
+    """Random exact correlations against NumPy's int64, on every path by turns; or pools, means and softmaxes
+    against the reference, which have one path."""
+    kind = options.filter
     if not options.count:
-        raise ArgumentError("check integer: --count is 0; give the number of random cases, 1 or more")
+        raise ArgumentError(f"check {kind}: --count is 0; give the number of random cases, 1 or more")
+    if kind == WINDOWS and options.path:
+        raise ArgumentError(f"check {WINDOWS}: --path is for layers; these have one path")
     start = time.perf_counter()
     with Device(options.device) as device:
-        paths = options.path or [*usable_paths(device)[0], TRANSFORM]
+        paths = (options.path or [*usable_paths(device)[0], TRANSFORM]) if kind == INTEGER else []
         seeds = range(options.seed, options.seed + options.count)
-        every = ((seed, paths[seed % len(paths)]) for seed in seeds)
-        outcomes = (integer.check(device, *one) for one in progress(every, len(seeds), "checking"))
+        outcomes = (
+            integer.check(device, seed, paths[seed % len(paths)]) if paths else windows.check(device, seed)
+            for seed in progress(seeds, len(seeds), "checking")
+        )
         found = [text for text in outcomes if text]
         summary = {
             "cases": len(seeds), "mismatches": len(found), "paths": paths, "device": device.name,
@@ -152,11 +161,9 @@ def _integer(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps({"schema": 1, "summary": summary, "mismatches": found}, indent=2))
     else:
+        said = f"integer correlations on {', '.join(paths)}" if paths else WINDOWS
         print(*found[:LISTED], f"device {summary['device']} ({summary['driver']})", sep="\n")
-        print(
-            f"{len(seeds)} random integer correlations on {', '.join(paths)}: {len(found)} mismatches,"
-            f" {summary['seconds']:.1f} s"
-        )
+        print(f"{len(seeds)} random {said}: {len(found)} mismatches, {summary['seconds']:.1f} s")
     return 1 if found else 0
 
 
