@@ -111,4 +111,5 @@ def turns(sizes: AttentionSizes) -> int:
 
 def _each(depth: int, tile: Tile) -> int:
     """The rounds for a tile of keys."""
-    return -(-depth // PART) * (PART // UNROLLED + 1) + tile.keys + 1
+    own = 2 * (tile.keys // tile.lanes)  # scores of an invocation, twice
+    return -(-depth // PART) * (PART // UNROLLED + 1) + own + tile.keys + 1

@@ -8,7 +8,6 @@ and the weights, and then each invocation adds up some rows of some columns of t
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable
 
 from ..numerics.attention import HIDDEN, LANES, Tile, base, score, weighed, weight
@@ -20,6 +19,7 @@ from .chain import element
 
 PART = 16  # numbers of queries and keys in shared memory at once
 UNROLLED = 4
+Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 STRIDES = ("batch", "head", "row")
 WORDS = (
     "first_group", "matrices", "groups", "lines", "queries", "keys", "scale", "start", "window",
@@ -168,20 +168,16 @@ class _Attention:
         k, at, tile = self.k, self.at, self.tile
         self.find_scores(c, q_rows)
         k.barrier()
-        places = [
-            at.weights + self.own * tile.keys + self.sub + tile.lanes * t
-            for t in range(tile.keys // tile.lanes)
-        ]
-        found = [k.exchange(place) for place in places]
-        largest = functools.reduce(maximum, found, state[0])
-        largest = self.joined(largest, maximum)
+        largest = self.joined(self.over_own((state[0],), self.larger)[0], maximum)
         subtracted = base(largest)
         shrunk = weight(state[0], subtracted)
-        total = multiply(state[1], shrunk)
-        for place, one in zip(places, found, strict=True):
-            part = weight(one, subtracted)
+
+        def add_weight(place: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+            part = weight(k.exchange(place), subtracted)
             k.keep(place, part)
-            total = add(total, part)
+            return (add(sums[0], part),)
+
+        (total,) = self.over_own((multiply(state[1], shrunk),), add_weight)
         with k.when(self.sub.equals(0)):
             k.keep(self.own + at.rows, shrunk)
         k.barrier()
@@ -194,6 +190,16 @@ class _Attention:
             k.constant(0, "u"), count, k.constant(1, "u"), sums, lambda i, s: self.add_value(c, i, s)
         )
         return (largest, total, *sums)
+
+    def larger(self, place: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
+        return (maximum(state[0], self.k.exchange(place)),)
+
+    def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
+        """After a turn for each score of its row that is the invocation's own: one after the other, so that
+        they need few registers."""
+        k, first, tile = self.k, self.own * self.tile.keys + self.at.weights, self.tile
+        step = k.constant(tile.lanes, "u")
+        return k.loop(first + self.sub, first + tile.keys, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Some rows of some columns with the value of key c + i."""
