@@ -9,7 +9,7 @@ import pytest
 
 import vkq
 from vkq.kernels.attention import AttentionSizes, Strides, attended
-from vkq.kernels.attention_tiles import Places
+from vkq.kernels.attention_form import Places
 from vkq.layout.extent import Spec
 from vkq.numerics.attention import Seen, Tile, attention
 from vkq.ops import operand

@@ -11,7 +11,8 @@ from ..numerics.attention import LANES, Seen, Tile
 from ..runtime.builder import Builder, Value
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .attention_tiles import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, module
+from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places
+from .attention_tiles import AttentionKernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +98,7 @@ def written(form: AttentionForm) -> Written:
     return Written(
         "attention__tiles", f"attention__tiles:{about}", "attention in tiles of keys", tuple(bindings), push,
         LANES, Expression(f"matrices * ((lines + {tile.rows - 1}) // {tile.rows})"),
-        4 * Places.of(tile).end, lambda: module(form),
+        4 * Places.of(tile).end, lambda: AttentionKernel(form).module(),
         f"{each} * ((keys + {tile.keys - 1}) // {tile.keys})",
     )  # fmt: skip
 

@@ -7,70 +7,21 @@ and the weights, and then each invocation adds up some rows of some columns of t
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 from collections.abc import Callable
 
-from ..numerics.attention import HIDDEN, LANES, Tile, base, score, weighed, weight
+from ..numerics.attention import HIDDEN, LANES, base, score, weighed, weight
 from ..numerics.elementary import maximum
 from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
+from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
 from .chain import element
 
-PART = 16  # numbers of queries and keys in shared memory at once
-UNROLLED = 4
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
-STRIDES = ("batch", "head", "row")
-WORDS = (
-    "first_group", "matrices", "groups", "lines", "queries", "keys", "scale", "start", "window",
-    *(f"{x}_{stride}" for x in "qkvyb" for stride in STRIDES), "k_column", "b_column",
-)  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class AttentionForm:
-    """What a kernel is made for."""
-
-    depth: int
-    width: int
-    tile: Tile
-    types: tuple[str, str, str]  # of q, k and v
-    causal: bool
-    biased: bool
-    guarded: bool
-    soft: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where things lie in shared memory: parts of queries and keys, weights, a number for each row and for
-    each invocation."""
-
-    k: int
-    weights: int
-    rows: int
-    lanes: int
-    end: int
-
-    @classmethod
-    def of(cls, tile: Tile) -> Places:
-        k = tile.rows * PART
-        weights = k + tile.keys * PART
-        rows = weights + tile.rows * tile.keys
-        return cls(k, weights, rows, rows + tile.rows, rows + tile.rows + LANES)
-
-
-class _Split:
-    """A matrix (rows, columns) over the invocations: each has every *down*-th row and *across*-th column."""
-
-    def __init__(self, lane: Number, down: int, rows: int, columns: int):
-        self.across = LANES // down
-        self.row, self.column = lane >> (self.across.bit_length() - 1), lane & (self.across - 1)
-        self.rows = [self.row + down * i for i in range(rows // down)]
-        self.columns = [self.column + self.across * j for j in range(-(-columns // self.across))]
-
-
-class _Attention:
+class AttentionKernel:
     """A kernel while it is written."""
 
     def __init__(self, form: AttentionForm):
@@ -80,8 +31,8 @@ class _Attention:
         )
         lane, rows, keys = k.lane(), self.tile.rows, self.tile.keys
         self.lane = lane
-        self.scores = _Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
-        self.results = _Split(lane, max(rows // 4, 1), rows, form.width)
+        self.scores = Split(lane, max(rows // 4, 1) if rows > 8 else max(rows // 2, 1), rows, keys)
+        self.results = Split(lane, max(rows // 4, 1), rows, form.width)
         self.own = lane >> (self.tile.lanes.bit_length() - 1)  # the row whose weights it finds
         self.sub = lane & (self.tile.lanes - 1)
         self.lines, self.queries, self.keys = (self.word(n) for n in ("lines", "queries", "keys"))
@@ -92,10 +43,11 @@ class _Attention:
         self.batch = matrix.divided(self.word("groups"))
         self.head = matrix - self.batch * self.word("groups")
         self.shared_heads = self.lines.divided(self.queries)
+        if form.causal:
+            self.place = self.query(self.own)[1] + self.word("start")
+        if form.biased:
+            self.bias_row = self.start("b", self.own)
         self.key_matrix, self.value_matrix = (self._matrix(x) for x in "kv")
-        split = self.scores.rows
-        self.places = [self.query(row)[1] + self.word("start") for row in split if form.causal]
-        self.biases = [self.start("b", row) for row in split if form.biased]
 
     def word(self, name: str) -> Number:
         return self.k.word(WORDS.index(name))
@@ -121,8 +73,7 @@ class _Attention:
         k, f = self.k, self.form
         q_rows = [self.start("q", (self.lane + LANES * i) >> 4) for i in range(self.loads(self.tile.rows))]
         zero, low = k.constant(0.0, "f"), k.constant(HIDDEN, "f")
-        columns, rows = self.results.columns, self.results.rows
-        state: tuple[Number, ...] = (low, zero, *[zero] * (len(rows) * len(columns)))
+        state: tuple[Number, ...] = (low, zero, *[zero] * self.results.count)
         begin, end = self.bounds()
         step = k.constant(self.tile.keys, "u")
         state = k.loop(begin, end, step, state, lambda c, s: self.turn(c, s, end, q_rows))
@@ -130,7 +81,8 @@ class _Attention:
         with k.when(self.sub.equals(0)):
             k.keep(self.own + self.at.rows, divide(total.of(1.0), total))
         k.barrier()
-        for i, row in enumerate(rows):
+        columns = self.results.columns
+        for i, row in enumerate(self.results.rows):
             inverse, first = k.exchange(row + self.at.rows), self.start("y", row)
             for j, column in enumerate(columns):
                 with k.when((self.first + row < self.lines) & (column < f.width)):
@@ -166,15 +118,22 @@ class _Attention:
     ) -> tuple[Number, ...]:
         """A tile of keys from c on."""
         k, at, tile = self.k, self.at, self.tile
-        self.find_scores(c, q_rows)
+        self.add_products_of(c, q_rows)
         k.barrier()
-        largest = self.joined(self.over_own((state[0],), self.larger)[0], maximum)
+        own = self.own * tile.keys + at.weights
+
+        def find(column: Number, largest: tuple[Number, ...]) -> tuple[Number, ...]:
+            found = self.score(c, column, k.exchange(own + column))
+            k.keep(own + column, found)
+            return (maximum(largest[0], found),)
+
+        largest = self.joined(self.over_own((state[0],), find)[0], maximum)
         subtracted = base(largest)
         shrunk = weight(state[0], subtracted)
 
-        def add_weight(place: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
-            part = weight(k.exchange(place), subtracted)
-            k.keep(place, part)
+        def add_weight(column: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
+            part = weight(k.exchange(own + column), subtracted)
+            k.keep(own + column, part)
             return (add(sums[0], part),)
 
         (total,) = self.over_own((multiply(state[1], shrunk),), add_weight)
@@ -191,15 +150,12 @@ class _Attention:
         )
         return (largest, total, *sums)
 
-    def larger(self, place: Number, state: tuple[Number, ...]) -> tuple[Number, ...]:
-        return (maximum(state[0], self.k.exchange(place)),)
-
     def over_own(self, state: tuple[Number, ...], turn: Turn) -> tuple[Number, ...]:
-        """After a turn for each score of its row that is the invocation's own: one after the other, so that
-        they need few registers."""
-        k, first, tile = self.k, self.own * self.tile.keys + self.at.weights, self.tile
-        step = k.constant(tile.lanes, "u")
-        return k.loop(first + self.sub, first + tile.keys, step, state, turn)
+        """After a turn for each key of a tile whose weight is the invocation's own: one after the other, so
+        that they need few registers."""
+        k = self.k
+        end, step = (k.constant(n, "u") for n in (self.tile.keys, self.tile.lanes))
+        return k.loop(self.sub, end, step, state, turn)
 
     def add_value(self, c: Number, i: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Some rows of some columns with the value of key c + i."""
@@ -209,29 +165,33 @@ class _Attention:
         whole = width % results.across == 0
         columns = [x if whole else (x < width).where(x, width - 1) for x in results.columns]
         values = [self.number(2, first + column) for column in columns]
-        weights = [k.exchange(row * self.tile.keys + i + self.at.weights) for row in results.rows]
+        one = results.row * self.tile.keys + i + self.at.weights
+        weights = [k.exchange(one + n * self.tile.keys) for n in results.below]
         products = (w * value for w in weights for value in values)
         return tuple(one + product for one, product in zip(sums, products, strict=True))
 
-    def find_scores(self, c: Number, q_rows: list[Number]) -> None:
-        """The scores of a tile, to where its weights will lie."""
+    def add_products_of(self, c: Number, q_rows: list[Number]) -> None:
+        """The sums of a tile's products, to where its weights will lie."""
         k, split, zero = self.k, self.scores, self.k.constant(0.0, "f")
-        sums: tuple[Number, ...] = tuple([zero] * (len(split.rows) * len(split.columns)))
-        parts = k.constant(self.form.depth, "u")
-        step = k.constant(PART, "u")
-        sums = k.loop(k.constant(0, "u"), parts, step, sums, lambda d, s: self.add_part(c, d, s, q_rows))
-        for i, row in enumerate(split.rows):
-            for j, column in enumerate(split.columns):
-                key, bias = c + column, None
-                near = (key < self.keys).where(key, self.keys - 1)
-                if self.form.biased:
-                    bias = k.load(3, self.biases[i] + near * self.word("b_column")).f
-                found = score(sums[i * len(split.columns) + j], self.word("scale").f, bias)
-                seen = key < self.keys
-                if self.form.causal:
-                    window, place = self.word("window"), self.places[i]
-                    seen = seen & (key <= place) & (window.equals(0) | (key + window > place))
-                k.keep(row * self.tile.keys + column + self.at.weights, seen.where(found, HIDDEN))
+        sums: tuple[Number, ...] = tuple([zero] * split.count)
+        depth, step = (k.constant(n, "u") for n in (self.form.depth, PART))
+        sums = k.loop(k.constant(0, "u"), depth, step, sums, lambda d, s: self.add_part(c, d, s, q_rows))
+        first = split.row * self.tile.keys + split.column + self.at.weights
+        places = [first + (i * self.tile.keys + j) for i in split.below for j in split.beside]
+        for place, total in zip(places, sums, strict=True):
+            k.keep(place, total)
+
+    def score(self, c: Number, column: Number, total: Number) -> Number:
+        """The score of a key of the tile for the invocation's own row."""
+        key, bias = c + column, None
+        seen = key < self.keys
+        if self.form.biased:
+            near = seen.where(key, self.keys - 1)
+            bias = self.k.load(3, self.bias_row + near * self.word("b_column")).f
+        if self.form.causal:
+            window = self.word("window")
+            seen = seen & (key <= self.place) & (window.equals(0) | (key + window > self.place))
+        return seen.where(score(total, self.word("scale").f, bias), HIDDEN)
 
     def add_part(
         self, c: Number, d: Number, sums: tuple[Number, ...], q_rows: list[Number]
@@ -247,7 +207,7 @@ class _Attention:
         self.bring(1, self.tile.keys, self.at.k, d, rows)
         k.barrier()
         zero, step = k.constant(0, "u"), k.constant(UNROLLED, "u")
-        return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products)
+        return k.loop(zero, k.constant(PART, "u"), step, sums, self.add_products, rolled=True)
 
     def bring(self, buffer: int, rows: int, to: int, d: Number, starts: list[Number]) -> None:
         """A part of queries or keys, number by number, each for all rows."""
@@ -258,19 +218,17 @@ class _Attention:
             value = self.number(buffer, place)
             value = value if depth % PART == 0 else (column < depth).where(value, 0.0)
             target = (self.lane & (PART - 1)) * rows + ((self.lane + LANES * i) >> 4) + to
-            if rows * PART >= LANES:
-                k.keep(target, value)
-                continue
-            with k.when(self.lane < rows * PART):
+            with k.when(self.lane < rows * PART) if rows * PART < LANES else contextlib.nullcontext():
                 k.keep(target, value)
 
     def add_products(self, c: Number, sums: tuple[Number, ...]) -> tuple[Number, ...]:
         """Scores with the products of UNROLLED numbers of the part from c on."""
         k, split = self.k, self.scores
-        found = list(sums)
+        found, query = list(sums), c * self.tile.rows + split.row
+        key = c * self.tile.keys + split.column + self.at.k
         for i in range(UNROLLED):
-            queries = [k.exchange((c + i) * self.tile.rows + row) for row in split.rows]
-            keys = [k.exchange((c + i) * self.tile.keys + column + self.at.k) for column in split.columns]
+            queries = [k.exchange(query + (i * self.tile.rows + n)) for n in split.below]
+            keys = [k.exchange(key + (i * self.tile.keys + n)) for n in split.beside]
             products = (q * one for q in queries for one in keys)
             found = [one + product for one, product in zip(found, products, strict=True)]
         return tuple(found)
@@ -290,8 +248,3 @@ class _Attention:
         found = k.exchange(self.lane - self.sub + self.at.lanes)
         k.barrier()
         return found
-
-
-def module(form: AttentionForm) -> bytes:
-    """The SPIR-V."""
-    return _Attention(form).module()

@@ -27,7 +27,7 @@ OPCODES = {
 SOFT: dict[str, Callable[[Number, Number], Number]] = {
     "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
 }  # fmt: skip
-NO_CONTRACTION, MUL_EXTENDED, EXTRACT = 42, 151, 81
+NO_CONTRACTION, MUL_EXTENDED, EXTRACT, DONT_UNROLL = 42, 151, 81, 2
 WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # of a barrier: acquire and release of shared memory
 
 
@@ -177,15 +177,16 @@ class KernelWriter(ModuleWriter):
 
     def loop(
         self, first: Number, end: Number, step: Number, values: tuple[Number, ...],
-        turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]],
+        turn: Callable[[Number, tuple[Number, ...]], tuple[Number, ...]], rolled: bool = False,
     ) -> tuple[Number, ...]:  # fmt: skip
-        """*values* after a turn for each number from *first* on, *step* apart, below *end* ("u")."""
+        """*values* after a turn for each number from *first* on, *step* apart, below *end* ("u"). rolled: the
+        driver is asked not to unroll it."""
         before, head, test, body, again, after = (self._current, *(self._fresh() for _ in range(5)))
         put(self._body, 249, head)
         self._label(head)
         phis = [Emitted(self, self._fresh(), v.kind) for v in (first, *values)]
         at = len(self._body)
-        put(self._body, 246, after, again, 0)
+        put(self._body, 246, after, again, DONT_UNROLL if rolled else 0)
         put(self._body, 249, test)
         self._label(test)
         put(self._body, 250, self._id(phis[0] < end), body, after)

@@ -1,0 +1,75 @@
+"""What a kernel of attention is made for, and where its things lie."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ..numerics.attention import LANES, Tile
+from ..numerics.steps import Number
+
+PART = 16  # numbers of queries and keys in shared memory at once
+UNROLLED = 4
+STRIDES = ("batch", "head", "row")
+WORDS = (
+    "first_group", "matrices", "groups", "lines", "queries", "keys", "scale", "start", "window",
+    *(f"{x}_{stride}" for x in "qkvyb" for stride in STRIDES), "k_column", "b_column",
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionForm:
+    """What a kernel is made for."""
+
+    depth: int
+    width: int
+    tile: Tile
+    types: tuple[str, str, str]  # of q, k and v
+    causal: bool
+    biased: bool
+    guarded: bool
+    soft: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where things lie in shared memory: parts of queries and keys, weights, a number for each row and for
+    each invocation."""
+
+    k: int
+    weights: int
+    rows: int
+    lanes: int
+    end: int
+
+    @classmethod
+    def of(cls, tile: Tile) -> Places:
+        k = tile.rows * PART
+        weights = k + tile.keys * PART
+        rows = weights + tile.rows * tile.keys
+        return cls(k, weights, rows, rows + tile.rows, rows + tile.rows + LANES)
+
+
+class Split:
+    """A matrix (rows, columns) over the invocations: each has every *down*-th row and *across*-th column.
+    Places are worked out where they are used: kept, they would take registers from sums."""
+
+    def __init__(self, lane: Number, down: int, rows: int, columns: int):
+        self.across = LANES // down
+        self.below, self.beside = range(0, rows, down), range(0, columns, self.across)
+        self.count, self._lane = len(self.below) * len(self.beside), lane
+
+    @property
+    def row(self) -> Number:
+        return self._lane >> (self.across.bit_length() - 1)
+
+    @property
+    def column(self) -> Number:
+        return self._lane & (self.across - 1)
+
+    @property
+    def rows(self) -> list[Number]:
+        return [self.row + n for n in self.below]
+
+    @property
+    def columns(self) -> list[Number]:
+        return [self.column + n for n in self.beside]
