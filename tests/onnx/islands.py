@@ -1,6 +1,7 @@
 """Random graphs of floats, 8-bit numbers, whole numbers and flags, of changing sizes, against ONNX Runtime.
 
 python -m tests.onnx.islands 5000          so many graphs, on the default device
+python -m tests.onnx.islands 5000 20000    from this seed on
 """
 
 from __future__ import annotations
@@ -32,8 +33,21 @@ ELEMENTS = [
     ("Where", [FLAGS, INTS, INTS], INTS), ("Add", [FLOATS, FLOATS], FLOATS),
     ("Sub", [FLOATS, FLOATS], FLOATS),
     ("Mul", [FLOATS, FLOATS], FLOATS), ("Relu", [FLOATS], FLOATS), ("Max", [FLOATS, FLOATS], FLOATS),
-    ("Sigmoid", [FLOATS], FLOATS), ("Sinh", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
+    ("Sigmoid", [FLOATS], FLOATS), ("LpPool", [FLOATS], FLOATS), ("Tanh", [FLOATS], FLOATS),
+    ("Atan", [FLOATS], FLOATS), ("Asinh", [FLOATS], FLOATS), ("Softsign", [FLOATS], FLOATS),
 ]  # fmt: skip
+OF_THE_CPU = {"LpPool": {"kernel_shape": [1]}}  # which vkq does not know: magnitudes
+ROUNDED = {
+    "Sigmoid",
+    "Tanh",
+    "LpPool",
+    "Atan",
+    "Asinh",
+    "Softsign",
+    "Softmax",
+    "LayerNormalization",
+    "ReduceMean",
+}
 
 
 class Island:
@@ -73,14 +87,20 @@ class Island:
             op, kinds, result = ELEMENTS[self.random.integers(len(ELEMENTS))]
             operands = [self._pick(kind) for kind in kinds]
             operands[0] = str(self.random.choice(self.values[kinds[0]][-4:]))  # one has the whole shape
-            self._new(op, operands, result)
-        elif how < 0.7:
+            self._new(op, operands, result, **OF_THE_CPU.get(op, {}))
+        elif how < 0.66:
             source, to = self.random.choice([INTS, FLAGS]), self.random.choice([FLOATS, INTS])
             self._new("Cast", [str(self.random.choice(self.values[source]))], str(to), to=TYPES[to])
-        elif how < 0.82:
+        elif how < 0.75:
             self._quantized()
-        else:
+        elif how < 0.84:
             self._rows()
+        elif how < 0.92:
+            self._moved()
+        elif how < 0.97:
+            self._over_rows()
+        else:
+            self._chosen()
 
     def _quantized(self) -> None:
         """Through 8 bits, and a sum there."""
@@ -100,6 +120,55 @@ class Island:
             parameters = [self._constant(np.float32(0.02)), self._constant(np.int8(1))]
             table = self._new("DequantizeLinear", [self._constant(codes), *parameters])
         self._new("Gather", [table, "ids"], FLOATS)
+
+    def _moved(self) -> None:
+        """Back and forth, or an end of one value before the other end of another, along any axis."""
+        kind = str(self.random.choice([FLOATS, INTS, FLAGS]))
+        x, y = (str(self.random.choice(self.values[kind][-4:])) for _ in range(2))
+        if self.random.random() < 0.5:
+            perm = [int(a) for a in self.random.permutation(3)]
+            there = self._new("Neg" if kind != FLAGS else "Not", [self._new("Transpose", [x], perm=perm)])
+            self._new("Transpose", [there], kind, perm=[perm.index(a) for a in range(3)])
+            return
+        axis = self._constant(np.array([self.random.integers(3)]))
+        ends = [self._constant(np.array([n])) for n in (0, 1, 1 << 40)]
+        parts = [self._new("Slice", [y, ends[1], ends[2], axis]), self._new("Slice", [x, *ends[:2], axis])]
+        self._new("Concat", parts, kind, axis=int(self.constants[axis][0]))
+
+    def _over_rows(self) -> None:
+        """A function of rows of floats, or a running sum of whole numbers."""
+        x, axis = str(self.random.choice(self.values[FLOATS][-4:])), int(self.random.integers(-2, 0))
+        how = self.random.integers(4)
+        if how == 0:
+            self._new("Softmax", [x], FLOATS, axis=axis)
+        elif how == 1:
+            scale = self._constant(self.random.uniform(0.5, 1.5, K).astype(np.float32))
+            self._new("LayerNormalization", [x, scale], FLOATS, axis=-1, epsilon=0.01)
+        elif how == 2:
+            mean = self._new("ReduceMean", [x, self._constant(np.array([axis]))], keepdims=1)
+            self._new("Sub", [x, mean], FLOATS)
+        else:
+            i = str(self.random.choice(self.values[INTS][-4:]))
+            self._new("CumSum", [i, self._constant(np.array(axis))], INTS)
+
+    def _chosen(self) -> None:
+        """A branch by the second size, and rounds of a loop."""
+        x = str(self.random.choice(self.values[FLOATS][-4:]))
+        info = helper.make_tensor_value_info
+        size = self._new("Gather", [self._new("Shape", ["x"]), self._constant(np.array(1))])
+        long = self._new("Less", [self._constant(np.array(4)), size])
+        graphs = [
+            helper.make_graph([helper.make_node(op, [x, "x"], [f"{op}{size}"])], op, [],
+                              [info(f"{op}{size}", TensorProto.FLOAT, None)]) for op in ("Add", "Max")
+        ]  # fmt: skip
+        x = self._new("If", [long], FLOATS, then_branch=graphs[0], else_branch=graphs[1])
+        k, a = f"k{x}", f"a{x}"
+        inside = [helper.make_node("Identity", [k], [f"{k}o"]), helper.make_node("Sub", [a, "x"], [f"{a}o"])]
+        given = [info(f"i{x}", TensorProto.INT64, ()), info(k, TensorProto.BOOL, ())]
+        given.append(info(a, TensorProto.FLOAT, None))
+        made = [info(f"{k}o", TensorProto.BOOL, ()), info(f"{a}o", TensorProto.FLOAT, None)]
+        body = helper.make_graph(inside, "body", given, made)
+        self._new("Loop", [self._constant(np.array(2)), "", x], FLOATS, body=body)
 
     def model(self) -> bytes:
         sizes = ["n", "l", K]
@@ -152,13 +221,14 @@ def attempt(device: vkq.Device, seed: int) -> str:
 def _floats_decide(island: Island) -> bool:
     """Whether flags come of floats that functions rounded."""
     ops = {node.op_type for node in island.nodes}
-    return "Less" in ops and bool(ops & {"Sigmoid", "Tanh", "Sinh"})
+    return "Less" in ops and bool(ops & ROUNDED)
 
 
 def main() -> None:
     count = Counter[str]()
     with vkq.Device() as device:
-        for seed in range(int(sys.argv[1])):
+        first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+        for seed in range(first, first + int(sys.argv[1])):
             count[attempt(device, seed)] += 1
     print(dict(count))
 

@@ -64,6 +64,9 @@ class _Types:
             self.sweep.keep(node)
             self.ranges[node.outputs[-1]] = node.attributes["range"]
             return True
+        if node.op == "Concat" and sweep.old.specs[node.outputs[0]].dtype in HELD:
+            self.sweep.keep(dataclasses.replace(node, inputs=tuple(map(self._byte, node.inputs))))
+            return True
         whole = self._whole(node)
         if node.op == "Cast" and node.attributes["to"] == "int64":
             return self._cast(node, whole)
@@ -81,6 +84,15 @@ class _Types:
             self.ranges |= {name: found for name in node.outputs if name}
         self._note(node)
         return True
+
+    def _byte(self, name: str) -> str:
+        """Flags as bytes, which those of inputs and tables are."""
+        if self.sweep.specs[name].dtype != "bool":
+            return name
+        array = self.sweep.array(name)
+        if array is None:
+            return self.sweep.emit("Cast", [name], to=HELD["bool"])
+        return self.sweep.constant(array.astype(HELD["bool"]), f"{name}/bytes")
 
     def _whole(self, node: Node) -> list[str]:
         """The inputs whose whole numbers an operator computes with; others of them say how it moves."""
