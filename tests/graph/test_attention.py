@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from onnx import helper
 
 import vkq
 import vkq.onnx
+from tests.onnx.networks import onnxruntime_results
 from tests.onnx.test_operators import MICROSOFT, model
+from tests.onnx.texts import Bert, quantized, text
 from vkq.check import graph as oracle
 from vkq.graph.executable import Executable
 from vkq.numerics.attention import Seen
@@ -175,6 +178,30 @@ def test_other_forms_stay(device: vkq.Device, name: str) -> None:
     want = cpu_session(data, "comparing").run(None, fed)[0]
     np.testing.assert_allclose(session.run(None, fed)[0], want, rtol=0, atol=BOUND)
     graph = session.lowered({x: a.shape for x, a in fed.items()})
+    assert "attention" not in {node.op for node in graph.nodes}
+
+
+@pytest.mark.usefixtures("always")
+def test_quantized_attention_keeps_its_bytes(any_device: vkq.Device, tmp_path: Path) -> None:
+    data, fed = quantized(Bert(1).model(), tmp_path), text(2, 7)
+    session = vkq.onnx.InferenceSession(data, any_device)
+    np.testing.assert_array_equal(session.run(None, fed)[0], onnxruntime_results(data, fed)[0])
+    kinds = {node.op for node in session.lowered({name: x.shape for name, x in fed.items()}).nodes}
+    assert "attention" not in kinds
+    assert {"matmul", "softmax"} <= kinds
+
+
+@pytest.mark.usefixtures("always")
+def test_products_of_dequantized_numbers_stay(any_device: vkq.Device) -> None:
+    """Other passes may make integers of them. ONNX Runtime adds numbers of 8 bits up otherwise here."""
+    fed = {f"{x}8": (FED[x] * 30).astype(np.int8) for x in "qk"} | {"v": FED["v"]}
+    nodes = [op("DequantizeLinear", f"{x}8 c", x) for x in "qk"] + plain([op("Mul", "s0 c", "s")])
+    session = vkq.onnx.InferenceSession(model(nodes, fed, {"c": np.float32(0.05)}, "float32"), any_device)
+    q, k = (fed[f"{x}8"] * 0.05 for x in "qk")
+    weights = np.exp(q @ k.swapaxes(2, 3) * 0.05)
+    want = weights / weights.sum(-1, keepdims=True) @ fed["v"]
+    np.testing.assert_allclose(session.run(None, fed)[0], want, rtol=0, atol=BOUND)
+    graph = session.lowered({name: x.shape for name, x in fed.items()})
     assert "attention" not in {node.op for node in graph.nodes}
 
 

@@ -183,7 +183,7 @@ def _quantized(sweep: Sweep, name: str) -> bool:
     made = sweep.producer(name)
     while made is not None and moves(made):
         made = sweep.producer(made.inputs[0])
-    return made is not None and made.op == "dequantize"
+    return made is not None and made.op in ("dequantize", "DequantizeLinear")
 
 
 # --------------------------------------------------------------------------------------------------- result
