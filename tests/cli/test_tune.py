@@ -47,7 +47,8 @@ def test_the_best_is_kept(
     assert main(["tune", name, "--device", "llvmpipe", "--path", "portable", *options]) == 0
     said = capsys.readouterr().out
     assert " * matrix product: 32x32 through shared memory" in said
-    assert "2.00x the default" in said
+    what = "kept" if kept else "best (not kept, as --dry-run asks)"
+    assert f"\n  {what}: matrix product: 32x32 through shared memory, 2.00x the default" in said
     found = tuner.stored(software_device.capabilities)
     assert found == ({f"{NAME} q8ta_q8csw": kept} if kept else {})
 
@@ -96,6 +97,22 @@ def test_slow_ones_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert "13 choices (--json has all)" in said
     assert "bad" in said
     assert " * slow 11" in said
+
+
+def test_in_a_narrow_terminal_shaders_have_a_line_of_their_own(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = [
+        {"name": name, "time_us": 20.0, "error": "", "final": True, "variants": ["a" * 40, "b" * 20]}
+        for name in ("default", "tile in registers: 4x8")
+    ]
+    told = {"problem": "p", "path": "auto", "device": "d", "speedup": 1.0, "kept": "default"}
+    for width, lines in ((80, 6), (120, 4)):
+        monkeypatch.setattr(tune, "columns", lambda width=width: width)
+        tune._show({**told, "trials": trials})
+        said = capsys.readouterr().out.splitlines()
+        assert len(said) == lines
+        assert max(map(len, said)) <= width
 
 
 def test_a_model_is_tuned_by_the_shapes_of_its_layers(

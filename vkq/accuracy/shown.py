@@ -9,6 +9,7 @@ from typing import Any
 
 SPOILT = 6.0  # dB that a scale loses before it is named
 WORST = 5  # layers named under the table
+WIDE = 100  # columns of a table with everything
 CLEAN = 60.0  # dB at which a bar of the picture is full
 
 
@@ -59,17 +60,27 @@ class LayerReport:
         return [*spoilt, *rest][:count]
 
     def __str__(self) -> str:
-        width = min(max([len(row.layer) for row in self.rows] + [5]), 40)
+        return self.table()
+
+    def table(self, columns: int | None = None) -> str:
+        """A row for each layer, of at most so many columns (80 or more): ends of names and operators tell
+        more than their beginnings, and cosine and used are left out where there is no room."""
+        narrow = columns is not None and columns < WIDE
+        kind = min(max([len(row.op) for row in self.rows] + [8]), 17 if narrow else 40)
+        most = 40 if columns is None else max(columns - (43 if narrow else 59) - kind, 5)
+        width = min(max([len(row.layer) for row in self.rows] + [5]), most)
+        more = "" if narrow else f" {'cosine':>8} {'used':>6}"
         lines = [
-            f"{'layer':{width}} {'operator':16} {'dB':>6} {'own dB':>6} {'cosine':>8} {'clipped':>8}"
-            f" {'used':>6} {'lost dB':>7}  worst channel"
+            f"{'layer':{width}} {'operator':{kind}} {'dB':>6} {'own dB':>6}{more} {'clipped':>7}"
+            f" {'lost dB':>7}  channel dB"
         ]
-        lines += [
-            f"{row.layer[-width:]:{width}} {row.op:16} {_db(row.snr_db)} {_db(row.own_db)} {row.cosine:8.5f}"
-            f" {row.clipped:8.3%} {row.used:6.1%} {row.scale_loss_db:7.1f}  {row.channel}:"
-            f" {_db(row.channel_db).strip()} dB"
-            for row in self.rows
-        ]
+        for row in self.rows:
+            more = "" if narrow else f" {row.cosine:8.5f} {row.used:6.1%}"
+            lines.append(
+                f"{row.layer[-width:]:{width}} {row.op[-kind:]:{kind}} {_db(row.snr_db)} {_db(row.own_db)}"
+                f"{more} {row.clipped:7.2%} {row.scale_loss_db:7.1f}"
+                f"  {row.channel}: {_db(row.channel_db).strip()}"
+            )
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from vkq import files
-from vkq.cli.common import Parsers, add_command, counted, folded, output, output_file
+from vkq.cli.common import Parsers, add_command, columns, counted, folded, output, output_file
 from vkq.cli.inputs import shape_argument
 from vkq.cli.pixels import picture_arguments
 from vkq.cli.samples import GivenSamples
@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
             return 0
         with files.output(options.json) as beside:
             beside.write_text(text, encoding="utf-8")
-    print(report)
+    print(report.table(columns()))
     print(folded(f"over {counted(report.samples, 'sample')}; look first at:", 2))
     for row in report.worst():
         print(folded(f"  {row.op} {row.layer}: {row.why()}", 4))

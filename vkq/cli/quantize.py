@@ -8,7 +8,16 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from vkq.cli.common import Parsers, add_command, counted, device_argument, number, output_file, status_line
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    counted,
+    device_argument,
+    folded,
+    number,
+    output_file,
+    status_line,
+)
 from vkq.cli.inputs import shape_argument
 from vkq.cli.pixels import picture_arguments
 from vkq.cli.samples import GivenSamples
@@ -123,9 +132,9 @@ def run(options: argparse.Namespace) -> int:
         print(samples.told())
     lines = (weights_only if options.weights_only else whole)(options, target, samples)
     sizes = [stored_bytes(file) for file in (options.model, target)]
-    print(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})")
+    print(folded(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})", 2))
     for line in lines:
-        print(line)
+        print(folded(line, 4))
     return 0
 
 

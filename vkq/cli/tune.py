@@ -16,7 +16,7 @@ from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
 from vkq.check.tile_costs import measured_costs
 from vkq.check.tuning import Trial
-from vkq.cli.common import Parsers, add_command, device_argument, progress
+from vkq.cli.common import Parsers, add_command, columns, device_argument, progress
 from vkq.device.profiles import profile
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(found, indent=2))
     else:
         for one in found:
-            _show(one)
+            _show(one, options.dry_run)
         if options.regret:
             _show_regret(found)
     return 1 if any(trial["error"] for one in found for trial in one["trials"]) else 0
@@ -150,20 +150,24 @@ def _report(device: Device, check: Check, path: str, trials: list[Trial], best: 
     }  # fmt: skip
 
 
-def _show(one: dict[str, Any]) -> None:
+def _show(one: dict[str, Any], dry: bool = False) -> None:
     print(f"{one['problem']} path={one['path']} on {one['device']}")
+    names = max(len(trial["name"]) for trial in one["trials"])
     ordered = sorted(one["trials"], key=lambda trial: (bool(trial["error"]), trial["time_us"] or 0.0))
     for place, trial in enumerate(ordered):
         mark = "*" if trial["name"] == one["kept"] else " "
         if place < SHOWN or mark == "*" or trial["error"]:
             said = trial["error"] or f"{trial['time_us']:.1f} us{'' if trial['final'] else '  (one round)'}"
-            print(f" {mark} {trial['name']:<56} {said}  {' + '.join(trial['variants'])}")
+            line, variants = f" {mark} {trial['name']:<{names}} {said}", " + ".join(trial["variants"])
+            apart = len(line) + 2 + len(variants) > (columns() or 10_000)
+            print(line, variants, sep="\n     " if apart else "  ")
     if len(ordered) > SHOWN:
         print(f"   {len(ordered)} choices (--json has all)")
     if "regret" in one:
         print(f"  regret {one['regret']:.1%}, tuned {one['regret_tuned']:.1%}, of {one['choices']} choices")
     elif one["speedup"]:
-        print(f"  kept: {one['kept']}, {one['speedup']:.2f}x the default")
+        said = "best (not kept, as --dry-run asks)" if dry else "kept"
+        print(f"  {said}: {one['kept']}, {one['speedup']:.2f}x the default")
 
 
 def _show_regret(found: list[dict[str, Any]]) -> None:
