@@ -91,6 +91,12 @@ def test_float16(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
     grouped(device, *sizes, dtype=np.float16)
 
 
+@pytest.mark.parametrize("sizes", [(5, 12, [5]), (1, 12, [9]), (3, 12, [12])])
+def test_a_cache_of_a_window(device: vkq.Device, sizes: tuple[int, int, list[int]]) -> None:
+    """Which has room for every token still, as those of models with windows in some layers."""
+    grouped(device, *sizes, local_window_size=4, sliding_window_cache=1)
+
+
 FORMS = {
     "window": {"local_window_size": 3},
     "softcap": {"softcap": 2.0},
@@ -147,6 +153,11 @@ def test_lengths_that_a_cache_cannot_have(
         compared(any_device, node, fed, {"total": np.int32(8 if held else tokens)})
     with pytest.raises(vkq.ModelError, match=f"seqlens_k holds {last[0]} to {last[0]}"):
         compared(any_device, node, fed, {"total": np.int32(8 if held else tokens), "last": fed.pop("last")})
+
+
+def test_a_window_without_room_is_refused(any_device: vkq.Device) -> None:
+    with pytest.raises(vkq.VkqError, match=r"does not have this form of .*GroupQueryAttention"):
+        grouped(any_device, 1, 4, [5], local_window_size=4, sliding_window_cache=1)
 
 
 def test_a_quantized_cache_is_refused(any_device: vkq.Device) -> None:

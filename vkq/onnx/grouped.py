@@ -12,9 +12,15 @@ from .rotary import angles_at, turned
 from .scores import Scores, append, attend, joined, places
 
 KNOWN = {"do_rotary", "kv_num_heads", "local_window_size", "num_heads", "rotary_interleaved", "scale",
-         "smooth_softmax", "softcap"}  # fmt: skip
+         "sliding_window_cache", "smooth_softmax", "softcap"}  # fmt: skip
 # What says that nothing is quantized and no scores are results.
-UNUSED = {"qk_output": 0, "k_quant_type": "NONE", "v_quant_type": "NONE", "kv_cache_bit_width": 0}
+UNUSED = {
+    "causal": 1,
+    "qk_output": 0,
+    "k_quant_type": "NONE",
+    "v_quant_type": "NONE",
+    "kv_cache_bit_width": 0,
+}
 
 
 def group_query_attention(w: Rewriting) -> bool:
@@ -27,6 +33,8 @@ def group_query_attention(w: Rewriting) -> bool:
     batch, tokens, heads, kv_heads, width = sizes
     held = w.given[3].shape[2] if 3 in w.given else 0
     total = w.number(6)
+    if a.get("sliding_window_cache", 0) and held < total:
+        return False  # old keys would make room for new ones
     follows = held > 0 and tokens != total  # a cache, rather than a first prompt
     lengths = _lengths(w, batch, (tokens if follows else 1, max(held, total)))
     start = w.emit("Sub", [lengths, w.constant(tokens, "int32")]) if follows else 0

@@ -19,6 +19,7 @@ from ..numerics.stored import owned
 from .alone import is_graph
 from .branches import branch
 from .foreign import unknown
+from .formed import RULES as FORMED
 from .formed import written
 from .functions import Body, body
 from .inline import inlined
@@ -146,13 +147,20 @@ def _model(proto: Any, folder: Path | None, fed: Container[str]) -> Model:
         if not read_node(reading, node, domains[id(node)]):
             own = node.inputs[: len(node.inputs) - len(captured(node))]
             plainly = dataclasses.replace(node, inputs=own)
-            unread = unknown(plainly, domains[id(node)], opset, "", opsets, captured(node))
+            unread = unknown(plainly, domains[id(node)], opset, _why(node, domains), opsets, captured(node))
             attributes = {**unread.attributes, "expand": _expanded}
             reading.nodes.append(dataclasses.replace(unread, attributes=attributes))
     _check_names(inputs, outputs, reading)
     overridable = tuple(argument_of(v) for v in graph.input if v.name in constants)
     nodes_, told = tuple(reading.nodes), _metadata(proto)
     return Model(inputs, outputs, nodes_, reading.constants, opset, graph.name, told, overridable)
+
+
+def _why(node: Node, domains: Mapping[int, str]) -> str:
+    """What is said of an operator that has no rule here, where `formed` finds none for its form."""
+    domain = domains[id(node)]
+    known = (domain, node.op) in FORMED
+    return f"vkq does not have this form of {domain or 'ai.onnx'}.{node.op}" if known else ""
 
 
 def _metadata(proto: Any) -> ModelMetadata:
