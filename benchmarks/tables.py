@@ -227,7 +227,8 @@ def lavapipe() -> list[str]:
         "## lavapipe, a software device",
         "",
         f"{found['driver']}, {found['host']}, {found['date']}: process time in ms. ncnn {found['ncnn']}",
-        "computes in float. It ranks no GPU.",
+        "computes in float in these rows, which compare two arithmetics. Its int8 on Vulkan stands beside",
+        "vkq's with `vkq bench MODEL --peer ncnn` (ncnn from 1.0.20260701 on). It ranks no GPU.",
         f"`{found['command']}`",
         "",
         *table(

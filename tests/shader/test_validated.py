@@ -3,13 +3,16 @@ one that the shaders were tested with."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from tests.conftest import REQUIRED
+from tests.wheels import release
 from vkq.shader.build import modules
 from vkq.shader.catalog import catalog
 from vkq.shader.compile import spirv
@@ -64,3 +67,28 @@ def test_the_compiler_is_the_one_that_was_tested() -> None:
         f"another compiler, or other SPIR-V of it ({'; '.join(changed)}): run the whole suite and `make"
         f" mobile` with it, then {compiler.RENEW}"
     )
+
+
+def test_other_spirv_of_a_release_is_seen(tmp_path: Path) -> None:
+    """One byte of one module, a module more, or another compiler; and what to do is said."""
+    folder, file = tmp_path / "spirv", tmp_path / "release.json"
+    folder.mkdir()
+    (folder / "a.spv").write_bytes(b"\3\2\x23\7")
+    said = release.changed(folder, file, "1.0")
+    assert said is not None
+    assert "not kept yet: python -m tests.wheels.release" in said
+    release.keep(folder, file, "1.0")
+    assert release.changed(folder, file, "1.0") is None
+    (folder / "a.spv").write_bytes(b"\3\2\x23\6")
+    said = release.changed(folder, file, "1.0")
+    assert said is not None
+    assert "raise vkq/_version.py" in said
+    assert "compiler" not in said.split(")")[0]
+    release.keep(folder, file, "1.1")
+    assert (release.changed(folder, file, "1.1"), set(json.loads(file.read_text()))) == (None, {"1.0", "1.1"})
+    (folder / "b.spv").write_bytes(b"")
+    assert "spirv" in (release.changed(folder, file, "1.1") or "")
+    kept = json.loads(file.read_text())
+    kept["1.1"]["compiler"] = "another"
+    file.write_text(json.dumps(kept))
+    assert "compiler another -> " in (release.changed(folder, file, "1.1") or "")

@@ -20,6 +20,8 @@ from pathlib import Path
 import ziglang
 from build import ProjectBuilder
 
+from . import release
+
 ROOT = Path(__file__).resolve().parents[2]
 WORK = ROOT / "build" / "wheels"
 PREBUILT = ROOT / "prebuilt"
@@ -72,6 +74,8 @@ def sdist(output: Path, spirv: Path | None) -> Path:
     PREBUILT.mkdir(exist_ok=True)
     given = ("--given", spirv.resolve()) if spirv else ()
     run(sys.executable, "-m", "vkq.shader.build", PREBUILT / "spirv", *given, PYTHONPATH=str(ROOT))
+    if said := release.changed(PREBUILT / "spirv"):
+        print(said, flush=True)
     if not list(PREBUILT.glob("kp-*.tar.gz")):
         run(
             sys.executable,
