@@ -1,7 +1,7 @@
 // Y[M,N] = (X[M,K] W[N,K]^T) * scale[n] + bias[n] in float16 arithmetic, for matrices and as an implicit GEMM
 // for convolutions. Of each tap 16 products after one another are added up in float16, these sums in float32.
 //
-// Memory    x: float16 in runs of 8 k or channels, [image][group][run][pixel][8] (halves_q8csw.comp); w:
+// Memory    x: float16 in runs of 8 k or channels, [image][group][run][pixel][8] (runs_q8csw.comp); w:
 //           float16 [group][tap][k][4 n4] (halves_weights.comp), k of a tap padded with zeros to whole 16;
 //           `unit`: by what sums are multiplied, as weights are less; channels and y: float_output.glslh.
 // Threads   a workgroup is LOCAL_X x LOCAL_Y invocations; each computes TILE_M neighbouring pixels of a line

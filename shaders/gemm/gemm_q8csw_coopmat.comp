@@ -3,7 +3,7 @@
 // int8 weights become float16, exactly, while a step is loaded. BRAIN: on those of bfloat16, x in three
 // parts.
 //
-// Memory    x: halves_q8csw.comp, BRAIN: parts_q8csw.comp, X_ROWS: half_rows.glslh, PLANES: images as they
+// Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh, PLANES: images as they
 //           are (half_planes.glslh); w: kPackedInt8_16K, k = (kh, kw, channel of the group), channels padded
 //           to whole runs of x, of each four k the second and third in each other's place; channels and y:
 //           float_output.glslh. In shared memory a row or an output is a run of BK halves, and 16 bytes of

@@ -3,7 +3,7 @@
 // become float16 there. Only x goes through shared memory, which is what bounds the other: a subgroup has all
 // rows of a tile, so no other one needs its weights.
 //
-// Memory    x: halves_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
+// Memory    x: runs_q8csw.comp, X_ROWS: half_rows.glslh; w: kPackedInt8_32K, moved by 128, of each 32 k the
 //           two that are 16 apart side by side, so that 32 bytes are a row of a matrix of two k in each
 //           element (SIGNED: coopmat_half_types.glslh); channels and y: float_output.glslh. In shared memory
 //           a row is a run of BK halves, and 16 bytes of padding keep neighbours in other banks.

@@ -22,13 +22,13 @@ def halves(
     whole: int = RUN,
 ) -> Value:
     """float32 or float16 x as the kernels read it, a group's channels padded with zeros to a multiple of
-    *whole*: see shaders/gemm/halves_q8csw.comp."""
+    *whole*: see shaders/gemm/runs_q8csw.comp."""
     variant = catalog().find("halves_q8csw__runs", x=x.spec.dtype, of=of)
     return _in_runs(b, x, variant, 1, images, groups, channels, plane, whole)
 
 
 def parts_of(b: Builder, x: Value, images: int, groups: int, channels: int, plane: int, of: str) -> Value:
-    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/parts_q8csw.comp."""
+    """float32 x as the kernels of bfloat16 read it: see shaders/gemm/runs_q8csw.comp."""
     variant = catalog().find("parts_q8csw__runs", of=of)
     return _in_runs(b, x, variant, X_PARTS, images, groups, channels, plane)
 

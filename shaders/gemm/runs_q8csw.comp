@@ -1,10 +1,12 @@
-// x as the float16 kernels of the scheme q8csw read it (gemm_q8csw_coopmat.comp): runs of 8 channels of a
-// pixel, or (ROWS) of 8 k of a row, in which neighbours are neighbouring pixels or rows.
+// x as the kernels of the scheme q8csw on matrix units read it (gemm_q8csw_coopmat.comp): runs of 8 channels
+// of a pixel, or (ROWS) of 8 k of a row, in which neighbours are neighbouring pixels or rows. As float16; or
+// (BRAIN) a float32 number as the sum of three bfloat16 of 8 bits each, exactly, of which the smallest comes
+// first: what is infinite or no number is so in its largest part, and the others are zero.
 //
 // Memory    x: [image][channel][pixel] float32 or (HALF) words of two float16; ROWS: [row][k], where k is a
-//           multiple of 8 (WHOLE), as uvec4; y: [image][group][run][pixel] uvec4. Beyond a
+//           multiple of 8 (WHOLE), as uvec4; y: (BRAIN [part]) [image][group][run][pixel] uvec4. Beyond a
 //           group's channels there are zeros.
-// Threads   one for each uvec4; neighbours have neighbouring pixels.
+// Threads   one for 8 numbers; neighbours have neighbouring pixels.
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 
@@ -27,7 +29,11 @@ layout(push_constant) uniform Push {
 } p;
 
 #include "workgroup.glslh"
+#if BRAIN
+#include "bfloat16_parts.glslh"
+#else
 #include "float16.glslh"
+#endif
 
 #if !WHOLE
 float value_at(uint at) {
@@ -37,11 +43,29 @@ float value_at(uint at) {
   return x[at];
 #endif
 }
+
+// Stores a run; `all`: so many are those of a part.
+void store_run(uint index, uint all, vec4 values[2]) {
+#if BRAIN
+  uvec4 parts[3];
+  [[unroll]] for (uint i = 0u; i < 4u; i++) {
+    vec2 two = i % 2u == 0u ? values[i / 2u].xy : values[i / 2u].zw;
+    [[unroll]] for (uint q = 0u; q < 3u; q++) {
+      uint low = largest_part(two.x);
+      parts[2u - q][i] = low >> 16 | largest_part(two.y);
+    }
+  }
+  [[unroll]] for (uint q = 0u; q < 3u; q++) y[q * all + index] = parts[q];
+#else
+  y[index] = float16_words(values[0], values[1]);
+#endif
+}
 #endif
 
 void main() {
   uint index = workgroup_index() * 64u + gl_LocalInvocationID.x;
-  if (index >= p.images * p.groups * p.runs * p.plane) return;
+  uint all = p.images * p.groups * p.runs * p.plane;
+  if (index >= all) return;
   uint pixel = index % p.plane, block = index / p.plane, run = block % p.runs, of = block / p.runs;
 #if WHOLE && HALF
   y[index] = x[pixel * p.runs + run];
@@ -56,6 +80,6 @@ void main() {
     uint channel = 8u * run + i;
     values[i / 4u][i % 4u] = channel < count ? value_at(at + min(channel, count - 1u) * apart) : 0.0;
   }
-  y[index] = float16_words(values[0], values[1]);
+  store_run(index, all, values);
 #endif
 }
