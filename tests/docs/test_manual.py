@@ -69,7 +69,7 @@ def test_command(
 
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     """Other blocks are commands of a machine (sh, yaml, dockerfile) in guides that say what was run, lines of
-    a C program that a test builds, and formulas."""
+    a C program that a test builds, sketches that say so, and formulas."""
     found = {
         (named(page), kind)
         for page in PAGES
@@ -80,6 +80,8 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
         "python",
         "console",
         "c",
+        "cpp",
+        "kotlin",
         "sh",
         "yaml",
         "dockerfile",
@@ -87,6 +89,9 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
         "{toctree}",
         "{vkq-help}",
     }
+    for page, kind in found:
+        if kind in ("cpp", "kotlin"):
+            assert re.search(r"a sketch, not run", (DOCS / page).read_text(encoding="utf-8")), page
     for page in (DOCS / "guides").glob("*.md"):
         if {(named(page), kind) for kind in ("sh", "yaml", "dockerfile")} & found:
             assert re.search(r"\*\*.*[Nn]ot (run|built)", page.read_text(encoding="utf-8")), page
