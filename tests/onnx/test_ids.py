@@ -269,6 +269,20 @@ def test_flags_one_after_the_other(device: vkq.Device, inputs: str) -> None:
     check(device, model([*nodes[:2], node("Concat", inputs, axis=0)], feed, constants, "bool"), feed)
 
 
+def test_whole_numbers_made_of_floats_are_refused_by_name(any_device: vkq.Device) -> None:
+    """What they are is known when they are there; the fallback runs the Cast, and the device what follows."""
+    feed = {"x": np.float32([[1.7, -3e9, 4e9]])}
+    nodes = [node("Abs", "x", "a"), node("Cast", "a", "i", to=7), node("Cast", "i", to=1)]  # int64, float32
+    data = model(nodes, feed, {}, "float32")
+    with pytest.raises(vkq.onnx.ModelError, match=r"made of float32 may leave int32.*: cast to int32"):
+        vkq.onnx.InferenceSession(data, any_device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        session = vkq.onnx.InferenceSession(data, any_device, fallback="onnxruntime")
+        (got,) = session.run(None, feed)
+    np.testing.assert_array_equal(got, onnxruntime_results(data, feed)[0])
+
+
 def test_islands(any_device: vkq.Device) -> None:
     """Random graphs; more of them: python -m tests.onnx.islands 5000."""
     for seed in range(25):

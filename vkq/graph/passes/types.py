@@ -129,8 +129,12 @@ class _Types:
             "int16": (-(1 << 15), (1 << 15) - 1),
         }
         found = self._range(name) if whole else limits.get(dtype)
-        if found is None:
+        if found is None and (whole or name in self.sweep.constants):
             return False
+        if found is None:
+            why = f"int64 numbers made of {dtype} may leave int32, and a device has no int64: cast to int32"
+            self.sweep.keep(dataclasses.replace(node, attributes={**node.attributes, "why": why}))
+            return True
         self.sweep.keep(dataclasses.replace(node, attributes={**node.attributes, "to": "int32"}))
         self.ranges[node.outputs[0]] = found
         self._note(node)
