@@ -39,7 +39,7 @@ def cosine(x: Number) -> Number:
 
 
 def tangent(x: Number) -> Number:
-    """tan(x), within 0.85 units, of t = tan(r / 2): 2 t / (1 - t^2) or, in odd quarters, -(1 - t^2) / 2 t; of
+    """tan(x), within 0.88 units, of t = tan(r / 2): 2 t / (1 - t^2) or, in odd quarters, -(1 - t^2) / 2 t; of
     infinities NaN."""
     quarter, r = _reduced(x)
     below = (r[0].u & SIGN) ^ (quarter & 1).u << 31
