@@ -10,7 +10,7 @@ import pytest
 import vkq
 from tests.conftest import DRIVERS
 from vkq.device import choose as module
-from vkq.device import remedy
+from vkq.device import install_hint
 from vkq.device.capabilities import Capabilities
 from vkq.device.choose import choose_device
 from vkq.device.drivers import NAMED
@@ -131,13 +131,13 @@ NOWHERE = {
         (
             "the Vulkan loader, libvulkan, could not be loaded (libnothing.so.1: cannot open shared object"
             " file: No such file or directory; libnothing.so: cannot open shared object file: No such file or"
-            f" directory); install it: {remedy.loader()}; and a driver: {remedy.driver()}"
+            f" directory); install it: {install_hint.loader()}; and a driver: {install_hint.driver()}"
         ),
     ),
     "no driver": (
         "",
         {**dict.fromkeys(NAMED, ""), "XDG_DATA_DIRS": "/nonexistent", "XDG_DATA_HOME": "/nonexistent"},
-        f"install a driver: {remedy.driver()}",
+        f"install a driver: {install_hint.driver()}",
     ),
     "a variable that names none": (
         "",

@@ -11,8 +11,8 @@ from vkq.device import profiles
 from vkq.device.profiles import profile
 from vkq.errors import SpecError
 from vkq.kernels import gemv
+from vkq.kernels.auto_programs import auto_programs
 from vkq.kernels.gemm import staged_tile
-from vkq.kernels.taken import taken
 from vkq.select import registers
 from vkq.select.registers import ProductShape, Setting
 
@@ -72,7 +72,7 @@ def test_what_pools_sums_transposition_and_quantization_take(name: str) -> None:
     """Windows read at once where that was timed, 16 channels read first where loops cost more; sums without a
     table and one form of transposition everywhere."""
     c = DEVICES[name]
-    found = {each.layer: each for each in taken(c)}
+    found = {each.layer: each for each in auto_programs(c)}
     assert found["add"].variant.name == "binary_q8__word:add.same"
     assert found["add"].constants["SURE"] is True
     windows = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3} if name == "nvidia-h200" else {}

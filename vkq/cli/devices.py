@@ -8,7 +8,7 @@ import os
 from typing import Any
 
 from vkq.cli.common import Parsers, add_command, device_argument, folded
-from vkq.device import remedy, vulkan
+from vkq.device import install_hint, vulkan
 from vkq.device.capabilities import DOT_ACCELERATED, Capabilities
 from vkq.device.choose import choose_device
 from vkq.device.profiles import profile
@@ -67,7 +67,7 @@ def described(which: str | None = None) -> dict[str, Any]:
     except NoDeviceError as reason:
         found, error = [], str(reason)
     if not found and error is None:
-        error = f"the Vulkan loader shows no device; {remedy.no_driver()}"
+        error = f"the Vulkan loader shows no device; {install_hint.no_driver()}"
     return {"devices": [_report(c) for c in found], "drivers": left_out, "error": error}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from vkq import files
 from vkq.cli.common import progress
 from vkq.errors import ArgumentError
-from vkq.kernels.taken import taken
+from vkq.kernels.auto_programs import auto_programs
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
 
@@ -37,7 +37,7 @@ def measure(which: int | str | None) -> dict[str, Any]:
     """``{device, driver, kernels: {layer: figures}}`` of a device."""
     with Compiler(which) as device:
         c, kernels = device.capabilities, {}
-        layers = taken(c)
+        layers = auto_programs(c)
         for each in progress(layers, len(layers), "compiling"):
             reasons = refusals(each.variant, dict(each.constants), c)
             if reasons:

@@ -7,7 +7,7 @@ import os
 import re
 
 from ..errors import DTypeError, NoDeviceError
-from . import remedy, verdict, vulkan
+from . import install_hint, verdict, vulkan
 from .capabilities import Capabilities
 from .query import read
 
@@ -56,7 +56,7 @@ def choose_device(which: int | str | None, probed: bool = True) -> tuple[int, Ca
         )
     raise NoDeviceError(
         f"no Vulkan device can run vkq: {'; '.join(listed) or 'the loader shows no device'};"
-        f" {f'install a driver: {remedy.driver()}' if listed else remedy.no_driver()}"
+        f" {f'install a driver: {install_hint.driver()}' if listed else install_hint.no_driver()}"
     )
 
 

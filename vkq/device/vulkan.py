@@ -11,9 +11,9 @@ from typing import Any
 
 from ..errors import DeviceError, DeviceLostError, NoDeviceError, OutOfMemoryError, VkqError
 from ..turns import FORKED, Turns
-from . import drivers, remedy, validation
+from . import drivers, install_hint, validation
 from .extension import native_module
-from .meanwhile import long
+from .overlap import long
 from .structs import CORE, FEATURES
 
 # The names of libvulkan, in the order in which they are tried: Android and Termux have the second alone.
@@ -42,8 +42,8 @@ def loaded() -> Any:
     native = native_module()
     if why := native.load_vulkan(LIBRARIES):
         raise NoDeviceError(
-            f"the Vulkan loader, libvulkan, could not be loaded ({why}); install it: {remedy.loader()}; and a"
-            f" driver: {remedy.driver()}"
+            f"the Vulkan loader, libvulkan, could not be loaded ({why}); install it:"
+            f" {install_hint.loader()}; and a driver: {install_hint.driver()}"
         )
     return native
 
@@ -112,7 +112,7 @@ class Instance:
                     break
         raise NoDeviceError(
             f"vkCreateInstance failed with {result_name(result)} ({result}): "
-            + (_NO_LAYER if result == VK_ERROR_LAYER_NOT_PRESENT else remedy.no_driver())
+            + (_NO_LAYER if result == VK_ERROR_LAYER_NOT_PRESENT else install_hint.no_driver())
             + "".join(f"; {one}" for one in self.drivers.refused),
             result,
             "vkCreateInstance",

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arguments import checked
-from ..device.meanwhile import meanwhile
+from ..device.overlap import meanwhile
 from ..device.profiles import profiles
 from ..errors import ArgumentError, ModelError, UnsupportedModelError
 from ..graph.device.layers import prepare

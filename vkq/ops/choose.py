@@ -14,7 +14,7 @@ from ..layout.extent import BYTES, Spec, layout_number
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
 from . import operand
-from .take import numbers, taken
+from .take import gather, numbers
 
 
 def chosen(b: Builder, flags: Value, x: Value, z: Value) -> Value:
@@ -49,7 +49,7 @@ def whole(b: Builder, x: Value, shape: Sequence[int]) -> Value:
     """x, repeated where it broadcasts."""
     if x.spec.shape == tuple(shape):
         return x
-    return taken(b, x, np.broadcast_to(numbers(b, x.spec.shape, math.prod(shape)), shape))
+    return gather(b, x, np.broadcast_to(numbers(b, x.spec.shape, math.prod(shape)), shape))
 
 
 def argmax_of(b: Builder, x: Value, axis: int, least: bool, last: bool) -> Value:

@@ -24,7 +24,7 @@ from ..shader.spec import Variant
 from . import operand
 from .operand import Operand
 from .shape import transposed
-from .take import numbers, taken
+from .take import gather, numbers
 
 Kernel = tuple[Variant, Mapping[str, int | float]]  # and its push constants beside the sizes
 SHIFTS = {"s8s8": (0, 0), "u8s8": (128, 0), "u8u8": (128, 128)}  # of a and b in the forms of a dot product
@@ -167,5 +167,5 @@ def _rows(b: Builder, x: Value, leading: tuple[int, ...], last: tuple[int, int])
     shape = x.spec.shape
     if shape[:-2] != leading and math.prod(shape[:-2]) != math.prod(leading):
         wide = (*leading, *last)
-        x = taken(b, x, np.broadcast_to(numbers(b, shape, math.prod(wide)), wide))
+        x = gather(b, x, np.broadcast_to(numbers(b, shape, math.prod(wide)), wide))
     return reshaped(b, x, (math.prod(leading) * last[0], last[1]), MATRIX)

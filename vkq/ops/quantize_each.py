@@ -17,7 +17,7 @@ from ..numerics.qparams import check_scales, check_zero_points
 from ..numerics.stored import shift
 from ..runtime.builder import Builder, Value
 from ..shader.catalog import catalog
-from .take import taken
+from .take import gather
 
 Array = npt.NDArray[Any]
 
@@ -49,8 +49,8 @@ def quantized_dynamically(b: Builder, x: Value) -> tuple[Value, Value, Value]:
     packed, parameters = quantize_rows(b, x, 1, x.spec.size, MATRIX, infinities=True)
     y = reshaped(b, b.view(packed, Spec((1, x.spec.size), "uint8", MATRIX)), x.spec.shape)
     zero = Spec((), "uint8")  # a word whose lowest byte is the zero point, as int8
-    moved = taken(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))
-    scale = taken(b, parameters, np.array(0))
+    moved = gather(b, parameters, np.array([1] + [-1] * (zero.nbytes // 4 - 1)))
+    scale = gather(b, parameters, np.array(0))
     return y, b.view(scale, Spec((), "float32")), b.view(moved, zero)
 
 

@@ -25,7 +25,7 @@ from ..shader.spec import Value as Constant
 from . import operand
 from .operand import Operand
 from .shape import transposed
-from .take import numbers, taken
+from .take import gather, numbers
 
 INVOCATIONS = 128
 LONGEST = 1 << 17  # elements of a row from which twice as many invocations share it
@@ -110,7 +110,7 @@ def _along(b: Builder, x: Value, axis: int, xq: QParams, yq: QParams | None, ste
         order[axis], order[last] = last, axis
         y = _along(b, transposed(b, x, order), last, xq, yq, steps_of)
         if yq is None:
-            return taken(b, y, numbers(b, y.spec.shape, s.size).transpose(order))
+            return gather(b, y, numbers(b, y.spec.shape, s.size).transpose(order))
         y = transposed(b, y, order)
     return y if yq is None else repacked(b, y, s.layout)
 

@@ -51,10 +51,10 @@ def take(
     >>> take(np.array([[1, 2], [3, 4]], np.int8), [[3, 0, -1]], 9)
     array([[4, 1, 9]], dtype=int8)
     """
-    return operand.apply("take", taken, {"x": x}, (np.asarray(places), np.asarray(fill)), device, out, ANY)
+    return operand.apply("take", gather, {"x": x}, (np.asarray(places), np.asarray(fill)), device, out, ANY)
 
 
-def taken(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Value:
+def gather(b: Builder, x: Value, places: Places, fill: npt.ArrayLike = 0) -> Value:
     """Adds `take` to a plan."""
     s = x.spec
     if places.dtype.kind not in "iu":
@@ -121,7 +121,7 @@ def check_places(b: Builder, size: int, count: int) -> None:
 
 
 def numbers(b: Builder, x: Sequence[int], count: int) -> Places:
-    """The elements of an array of shape *x*, numbered, for `taken` with *count* places, which are checked."""
+    """The elements of an array of shape *x*, numbered, for `gather` with *count* places, all checked."""
     check_places(b, math.prod(x), count)
     return np.arange(math.prod(x), dtype=np.int32).reshape(tuple(x))
 
@@ -191,7 +191,7 @@ def sliced(b: Builder, x: Value, parts: Sequence[range]) -> Value:
         first = sum(part.start * stride for part, stride in zip(parts, own, strict=True) if len(part))
         return strided(b, x, shape, [p.step * n for p, n in zip(parts, own, strict=True)], first)
     if s.layout == CONTIGUOUS or steps or apart or not math.prod(shape):
-        return taken(b, x, numbers(b, s.shape, math.prod(shape))[np.ix_(*parts)])
+        return gather(b, x, numbers(b, s.shape, math.prod(shape))[np.ix_(*parts)])
     y = b.new(Spec(shape, s.dtype, layout, s.qparams))
     axes = [
         Moved(len(part), -part.start, part.start + len(part), stride)

@@ -144,7 +144,7 @@ def _resize(context: Context, node: Node) -> Value:
     )
     if x.spec.dtype not in BYTES:
         numbers = take.numbers(context.builder, x.spec.shape, math.prod(how.y_shape))
-        return take.taken(context.builder, x, numbers[:, :, how.nearest(0)][..., how.nearest(1)])
+        return take.gather(context.builder, x, numbers[:, :, how.nearest(0)][..., how.nearest(1)])
     return unnamed(context, resize.resized_as(context.builder, x, how, node.attributes.get("real")))
 
 
@@ -175,7 +175,7 @@ def _places(context: Context, node: Node) -> tuple[Array, float]:
 def _taken(context: Context, node: Node) -> Value:
     """Any movement, by the place that each element comes from."""
     places, fill = _places(context, node)
-    return take.taken(context.builder, context.value(node.inputs[0]), places, fill)
+    return take.gather(context.builder, context.value(node.inputs[0]), places, fill)
 
 
 def _gather(context: Context, node: Node) -> Value:

@@ -108,11 +108,11 @@ def _conv_integer(context: Context, node: Node) -> Value:
     if places.size and places.min() < 0:
         lines = [reshaped(b, value, (value.spec.size,)) for value in (x, x_zero)]
         x, places = concatenated(b, lines, 0), np.where(places < 0, x.spec.size, places)
-    columns = take.taken(b, x, places)  # (groups, k, N * OH * OW)
+    columns = take.gather(b, x, places)  # (groups, k, N * OH * OW)
     weight = reshaped(b, w, (p.groups, p.oc // p.groups, places.shape[1]))
     y = product.summed(b, weight, columns, w_zero, x_zero)
     numbers = np.arange(y.spec.size).reshape(p.oc, p.n, p.oh, p.ow)
-    return take.taken(b, y, numbers.transpose(1, 0, 2, 3))
+    return take.gather(b, y, numbers.transpose(1, 0, 2, 3))
 
 
 def pixels_under(p: Conv2dProblem) -> Array:

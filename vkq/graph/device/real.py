@@ -39,7 +39,7 @@ def _reduced(context: Context, node: Node) -> Value:
     kept = [i for i in range(len(shape)) if i not in axes]
     order = (*kept, *axes)
     if order != tuple(range(len(shape))):
-        x = take.taken(b, x, take.numbers(b, shape, x.spec.size).transpose(order))
+        x = take.gather(b, x, take.numbers(b, shape, x.spec.size).transpose(order))
     y = summed(b, x, len(kept))
     if node.op == "GlobalAveragePool":
         y = _with(b, y, ("div", float(math.prod(shape[2:]))))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vkq.device import remedy
+from vkq.device import install_hint
 
 # /etc/os-release -> the command, the loader's package, the drivers' package
 DISTRIBUTIONS = {
@@ -36,8 +36,8 @@ DISTRIBUTIONS = {
 def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A Linux machine that is nothing special."""
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setattr(remedy, "NVIDIA", tmp_path / "nvidia")
-    monkeypatch.setattr(remedy, "TEGRA", tmp_path / "tegra")
+    monkeypatch.setattr(install_hint, "NVIDIA", tmp_path / "nvidia")
+    monkeypatch.setattr(install_hint, "TEGRA", tmp_path / "tegra")
     monkeypatch.delenv("TERMUX_VERSION", raising=False)
 
 
@@ -45,9 +45,9 @@ def _bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_distributions(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     release, loader, driver = DISTRIBUTIONS[name]
     monkeypatch.setattr(platform, "freedesktop_os_release", lambda: release)
-    assert remedy.loader().startswith(loader)
-    assert remedy.driver().startswith(driver)
-    assert remedy.driver().endswith("or your GPU vendor's")
+    assert install_hint.loader().startswith(loader)
+    assert install_hint.driver().startswith(driver)
+    assert install_hint.driver().endswith("or your GPU vendor's")
 
 
 def test_without_os_release(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,20 +55,20 @@ def test_without_os_release(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("Unable to read files /etc/os-release, /usr/lib/os-release")
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    assert "libvulkan.so.1" in remedy.loader()
+    assert "libvulkan.so.1" in install_hint.loader()
 
 
 def test_termux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERMUX_VERSION", "0.118.3")
-    assert "pkg install vulkan-loader-android" in remedy.loader()
-    assert "mesa-vulkan-icd-freedreno" in remedy.driver()
+    assert "pkg install vulkan-loader-android" in install_hint.loader()
+    assert "mesa-vulkan-icd-freedreno" in install_hint.driver()
 
 
 def test_jetson_and_nvidia_in_a_container(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(remedy, "NVIDIA", tmp_path)
-    assert "NVIDIA_DRIVER_CAPABILITIES=all" in remedy.driver()
-    monkeypatch.setattr(remedy, "TEGRA", tmp_path)
-    assert "JetPack" in remedy.driver()
+    monkeypatch.setattr(install_hint, "NVIDIA", tmp_path)
+    assert "NVIDIA_DRIVER_CAPABILITIES=all" in install_hint.driver()
+    monkeypatch.setattr(install_hint, "TEGRA", tmp_path)
+    assert "JetPack" in install_hint.driver()
 
 
 @pytest.mark.parametrize(("system", "loader", "driver"), [
@@ -76,5 +76,5 @@ def test_jetson_and_nvidia_in_a_container(monkeypatch: pytest.MonkeyPatch, tmp_p
 ])  # fmt: skip
 def test_other_systems(monkeypatch: pytest.MonkeyPatch, system: str, loader: str, driver: str) -> None:
     monkeypatch.setattr(sys, "platform", system)
-    assert loader in remedy.loader()
-    assert driver in remedy.driver()
+    assert loader in install_hint.loader()
+    assert driver in install_hint.driver()

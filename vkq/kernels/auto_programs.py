@@ -52,7 +52,7 @@ UNBOUNDED = Affine(np.ones(1, np.float32), np.zeros(1, np.float32), (-math.inf, 
 
 
 @dataclasses.dataclass(frozen=True)
-class Taken:
+class AutoProgram:
     """A kernel of a layer: what the layer is, and the variant with its constants."""
 
     layer: str
@@ -101,11 +101,11 @@ def form(c: Capabilities) -> str:
     return next((row.form for row in able if row.flag and c.facts.get(row.flag)), FORM_WITHOUT)
 
 
-def taken(c: Capabilities) -> list[Taken]:
+def auto_programs(c: Capabilities) -> list[AutoProgram]:
     """The programs, in the order of the layers."""
     device = _Asked(c)
     found = [*_programs(device, form(c)), *_weight_only(device)]
-    return [Taken(layer, p.variant, p.constants) for layer, p in found]
+    return [AutoProgram(layer, p.variant, p.constants) for layer, p in found]
 
 
 def _programs(device: Any, dot: str) -> Iterator[tuple[str, Program]]:

@@ -6,7 +6,7 @@ import pytest
 
 from vkq.device.profiles import profile
 from vkq.kernels import grouped
-from vkq.kernels.taken import form, taken
+from vkq.kernels.auto_programs import auto_programs, form
 from vkq.runtime.program import refusals
 from vkq.select import registers
 
@@ -24,7 +24,7 @@ FORMS = {
 @pytest.mark.parametrize("name", NAMES)
 def test_every_device_has_a_program_for_every_layer(name: str) -> None:
     c = reported(name)
-    found = {each.layer: each for each in taken(c)}
+    found = {each.layer: each for each in auto_programs(c)}
     assert form(c) == FORMS[name]
     staged = any("staged" in each.variant.name for each in found.values())
     assert staged == (name in {"radv-gfx1030", "radv-gfx1100", "nvidia-h200"})
@@ -33,7 +33,7 @@ def test_every_device_has_a_program_for_every_layer(name: str) -> None:
 
 
 def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
-    found = {each.layer: each.variant.name for each in taken(reported("videocore-7.1"))}
+    found = {each.layer: each.variant.name for each in auto_programs(reported("videocore-7.1"))}
     assert found["linear 1x1000x2048"] == "gemv_q8ta_q8csw__split:float.1.q8to"
     assert found["linear 4x1000x2048"] == "gemm_q8ta_q8csw__tiled:float.q8to.4x4"
 
@@ -42,7 +42,7 @@ def test_a_videocore_takes_gemv_for_one_row_alone() -> None:
 def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
     """Of products alone: a convolution straight from the image spills nothing with four."""
     c = reported(name)
-    found = {each.layer: each.variant for each in taken(c)}
+    found = {each.layer: each.variant for each in auto_programs(c)}
     small = found["float32 linear 49x2048x512"].axes.get("tile") == "2x4"
     narrow = registers.default(c, registers.ProductShape(registers.FLOATS, "f32", 2, 1, 64))
     assert small == (narrow.tile == "2x4") == name.startswith("videocore")
@@ -54,7 +54,7 @@ def test_only_a_videocore_takes_two_rows_of_a_float_product(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None:
     """On a Mali and a VideoCore two rows spill."""
-    found = {each.layer: each for each in taken(reported(name))}
+    found = {each.layer: each for each in auto_programs(reported(name))}
     few, many = (found[f"float32 linear {shape}, 4 bits"] for shape in ("1x4096x4096", "49x2048x512"))
     small = name.startswith(("mali", "videocore"))
     assert few.constants.get("IN_TURN", False) == (small or name.startswith("adreno"))
@@ -68,14 +68,14 @@ def test_phones_take_weights_in_groups_a_word_after_the_other(name: str) -> None
 
 
 def test_a_long_k_is_known_before_compiling() -> None:
-    found = {each.layer: each.constants for each in taken(reported("mali-g52"))}
+    found = {each.layer: each.constants for each in auto_programs(reported("mali-g52"))}
     assert found["conv 3x3 C512 7x7"]["LONG_K"] is True
     assert found["conv 3x3 C64 56x56"]["LONG_K"] is False
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: str) -> None:
-    shaders = {each.variant.shader for each in taken(reported(name))}
+    shaders = {each.variant.shader for each in auto_programs(reported(name))}
     assert ("gemm_q8ta_q8csw__texels" in shaders) == (name in ("adreno-650", "lavapipe"))
     for kernel in ("gemv_q8ta_q8csw__texels", *FLOATS):
         assert (kernel in shaders) == (name == "lavapipe")
@@ -84,7 +84,7 @@ def test_an_adreno_6xx_with_packed_dot_products_and_lavapipe_read_texels(name: s
 @pytest.mark.parametrize("name", NAMES)
 def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
     """Pools read a window of 3x3 at once where registers are plenty; transpositions are all the same."""
-    found = {each.layer: dict(each.constants) for each in taken(reported(name))}
+    found = {each.layer: dict(each.constants) for each in auto_programs(reported(name))}
     known = {"LOCAL_X": 128, "KERNEL": 3, "STRIDE": 2, "ASIDE": 3, "THREADS": 1}
     any_window = {"LOCAL_X": 64, "KERNEL": 0, "STRIDE": 1, "ASIDE": 0, "THREADS": 1}
     pool = known if name == "nvidia-h200" else any_window
@@ -96,14 +96,14 @@ def test_pools_and_transpositions_are_those_of_the_device(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_no_kernel_has_a_workgroup_that_the_device_avoids(name: str) -> None:
     c = reported(name)
-    sizes = {(each.constants.get("LOCAL_X"), each.constants.get("LOCAL_Y", 1)) for each in taken(c)}
+    sizes = {(each.constants.get("LOCAL_X"), each.constants.get("LOCAL_Y", 1)) for each in auto_programs(c)}
     assert not sizes & profile(c).avoid_local
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_columns_of_a_workgroup_of_one_row(name: str) -> None:
     """Of 250 blocks: AMD's cache lines want four at least, a CPU splits no sum."""
-    found = {each.layer: each.constants for each in taken(reported(name))}
+    found = {each.layer: each.constants for each in auto_programs(reported(name))}
     known = {"radv": (4, 64), "lavapipe": (16, 1), "swiftshader": (16, 1)}
     one = found["linear 1x1000x2048"]
     assert (one["LOCAL_X"], one["LOCAL_Y"]) == known.get(name.partition("-")[0], (2, 128))
@@ -127,7 +127,7 @@ SMALL = {
 @pytest.mark.parametrize("name", NAMES)
 def test_the_forms_of_small_kernels_are_those_of_the_device(name: str) -> None:
     c = reported(name)
-    found = {each.layer: each.constants for each in taken(c)}
+    found = {each.layer: each.constants for each in auto_programs(c)}
     depthwise = found["depthwise 3x3 C32 112x112 stride 1"]
     forms = (
         found["linear 1x1000x2048"]["UNROLL"],

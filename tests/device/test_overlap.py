@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from vkq.device.meanwhile import long, meanwhile
+from vkq.device.overlap import long, meanwhile
 
 
 def test_pieces_are_done_in_this_thread_and_a_call_is_waited_for() -> None:
