@@ -76,8 +76,11 @@ def _average_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     how, include = window(node, given.shape), bool(node.attributes.get("count_include_pad", 0))
     image = reference_ops.padded(given.astype(np.float64), how, np.float64(0))
     inside = reference_ops.padded(np.ones(given.shape), how, np.float64(0))
+    if include:  # the padding that is asked for, not what ceil_mode reaches beyond it
+        top, left, bottom, right = how.padding
+        inside[..., : given.shape[2] + top + bottom, : given.shape[3] + left + right] = 1
     taps = reference_ops.taps(how)
-    counts = how.taps if include else np.sum([inside[tap] for tap in taps], axis=0)
+    counts = np.sum([inside[tap] for tap in taps], axis=0)
     return one((np.sum([image[tap] for tap in taps], axis=0) / counts).astype(given.dtype))
 
 
