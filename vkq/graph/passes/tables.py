@@ -132,16 +132,19 @@ def _stored(table: Array) -> Array:
 
 
 def _cone(sweep: Sweep, name: str, roots: set[str]) -> list[Node]:
-    """The nodes between the roots and a value, in order."""
+    """The nodes between the roots and a value, each after what it reads."""
     found: dict[int, Node] = {}
-    waiting = [name]
+    waiting = [(name, False)]
     while waiting:
-        made = sweep.made.get(waiting.pop())
+        value, ready = waiting.pop()
+        made = sweep.made.get(value)
         if made is None or id(made) in found:
             continue
-        found[id(made)] = made
-        waiting += [v for v in made.inputs if v and v not in roots]
-    return [node for node in sweep.nodes if id(node) in found]
+        if ready:
+            found[id(made)] = made
+        else:
+            waiting += [(value, True), *((v, False) for v in made.inputs if v and v not in roots)]
+    return list(found.values())
 
 
 def _channel_axis(sweep: Sweep, cone: list[Node], rank: int) -> int | None:
