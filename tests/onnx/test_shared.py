@@ -16,6 +16,7 @@ from vkq.runtime.plan import Resident
 
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Resident]:
+    gc.collect()  # no session of another test is left that shares them
     found: list[Resident] = []
     upload = Resident._upload
     monkeypatch.setattr(Resident, "_upload", lambda self: (found.append(self), upload(self))[1])
