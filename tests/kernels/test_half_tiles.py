@@ -32,13 +32,13 @@ STRAIGHT_CASES = {  # of each tile, filters whose lines are multiplied together,
     # lines of whole vectors; a filter of too many lines
     "4x32x128_straight": (
         "conv2d[N=1,IC=72,H=5,W=40,OC=20,KH=3,KW=3,padding=1]",
-        "conv2d[N=1,IC=24,H=9,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
+        "conv2d[N=1,IC=24,H=5,W=40,OC=24,KH=6,KW=2,padding=2x0x3x1]",
         "conv2d[N=1,IC=24,H=5,W=36,OC=20,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=34,OC=20,KH=3,KW=3,padding=1]",
     ),
     # lines of tiles and of outputs beyond the image; lines of taps apart
     "4x24x128_straight": (
-        "conv2d[N=1,IC=72,H=8,W=40,OC=136,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=72,H=5,W=40,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=11,W=40,OC=24,KH=2,KW=3,padding=1x1x1x1,dilation=2x1]",
         "conv2d[N=1,IC=24,H=5,W=28,OC=136,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=24,H=5,W=30,OC=136,KH=3,KW=3,padding=0x1x0x1]",
@@ -47,7 +47,7 @@ STRAIGHT_CASES = {  # of each tile, filters whose lines are multiplied together,
     # halos that begin and end in a vector of two
     "8x8x64_straight": (
         "conv2d[N=1,IC=24,H=9,W=12,OC=20,KH=3,KW=3,padding=1]",
-        "conv2d[N=2,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",
+        "conv2d[N=1,IC=72,H=9,W=14,OC=72,KH=3,KW=3,padding=1]",
         "conv2d[N=1,IC=16,H=4,W=10,OC=24,KH=2,KW=4,padding=0x3x1x0,groups=2]",
         "conv2d[N=2,IC=16,H=3,W=12,OC=136,KH=1,KW=3,padding=0x3x0x5,dilation=1x2,groups=2]",
     ),

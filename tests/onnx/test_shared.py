@@ -16,7 +16,6 @@ from vkq.runtime.plan import Resident
 
 @pytest.fixture
 def uploads(monkeypatch: pytest.MonkeyPatch) -> list[Resident]:
-    gc.collect()  # no session of another test is left that shares them
     found: list[Resident] = []
     upload = Resident._upload
     monkeypatch.setattr(Resident, "_upload", lambda self: (found.append(self), upload(self))[1])
@@ -36,13 +35,13 @@ def stored(**changes: int) -> bytes:
 
 def test_weights_are_uploaded_once(device: vkq.Device, uploads: list[Resident]) -> None:
     """For other shapes too, and kept while any of the sessions is open."""
-    feed = {"x": images(2)}
-    first = vkq.onnx.InferenceSession(stored(), device)
+    feed, own = {"x": images(2)}, stored(b7=2)  # weights that no session of another test has
+    first = vkq.onnx.InferenceSession(own, device)
     want = first.run(None, feed)
     assert len(uploads) >= 2
     assert "sessions share" not in str(first.explain())
     uploads.clear()
-    second = vkq.onnx.InferenceSession(onnx.load_from_string(stored()), device)
+    second = vkq.onnx.InferenceSession(onnx.load_from_string(own), device)
     assert second.model.constants["w"] is first.model.constants["w"], "nor on the host"
     assert ", which 2 sessions share" in str(second.explain())
     assert ", which 2 sessions share" in str(first.explain())
