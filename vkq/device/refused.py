@@ -1,5 +1,5 @@
-"""Features that the probe of a device found wrong, which kernels do without there: they take other ways,
-which compute the same. Paths and forms that failed are refused by `vkq.select.path`."""
+"""Features that a device's probe found wrong. Kernels avoid them on that device and compute the same results
+in other ways. `vkq.select.path` refuses paths and forms that failed."""
 
 from __future__ import annotations
 

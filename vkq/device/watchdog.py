@@ -1,5 +1,6 @@
-"""How much one dispatch may do on devices that share their GPU with a screen: a long dispatch freezes the
-screen, and drivers end one that takes too long."""
+"""How much one dispatch may do. Drivers end one that takes too long, so every device has a bound, from its
+profile. Where the GPU also draws the screen, a long dispatch freezes it, so the bound follows measured rates.
+"""
 
 from __future__ import annotations
 

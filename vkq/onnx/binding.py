@@ -96,15 +96,15 @@ class IOBinding:
         self._outputs[name] = where
 
     def clear_binding_inputs(self) -> None:
-        """Leave all inputs."""
+        """Unbinds all inputs."""
         self._inputs.clear()
 
     def clear_binding_outputs(self) -> None:
-        """Leave all outputs."""
+        """Unbinds all outputs."""
         self._outputs.clear()
 
     def synchronize_inputs(self) -> None:
-        """Nothing: runs are in order."""
+        """Does nothing: runs are in order."""
 
     def synchronize_outputs(self) -> None:
         """Wait for the results on the device."""

@@ -57,11 +57,11 @@ class LanguageModel:
         seed: int | None = None,
         stop: Sequence[int] | None = None,
     ) -> Iterator[int]:
-        """Up to *count* tokens behind those of *prompt*, each as soon as it is known.
+        """Yields up to *count* tokens that follow *prompt*, each as soon as it is known.
 
-        top_k: from how many of the likeliest tokens one is drawn, by the softmax of score / *temperature*,
-        with numbers that *seed* decides; 1 takes the likeliest. stop: tokens that end the text, which are
-        not given; those of the model where None.
+        top_k: 1 takes the likeliest token; more draws one of the top_k likeliest, by the softmax of score /
+        *temperature*; *seed* fixes the draws. stop: tokens that end the text and are not yielded (None: the
+        model's own).
         """
         most = self.config.context
         if not len(prompt) or count < 0 or len(prompt) + count > most:
@@ -98,7 +98,7 @@ class LanguageModel:
         temperature: float = 1.0,
         seed: int | None = None,
     ) -> Iterator[str]:
-        """Pieces of text behind *prompt*, as soon as they are known: `generate` by its tokenizer."""
+        """Yields the text that follows *prompt*, piece by piece; the other arguments are `generate`'s."""
         words = self.tokenizer
         tokens = self.generate(words.encode(prompt).ids, count, top_k, temperature, seed)
         return _texts(words, tokens)

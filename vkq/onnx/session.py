@@ -53,7 +53,7 @@ class InferenceSession(Manners):
     Token ids, masks and positions are data: int64 is int32 on the device, and numbers that would leave it, or
     the rows that the model reads by them, are refused.
     Where ONNX Runtime's CPU provider computes in integers (with ``session.qdqisint8allowed=1``, which fuses
-    int8 activations on every machine), the results are its bytes; elsewhere the correctly rounded result.
+    int8 activations on every machine), the results are its bytes; elsewhere docs/models.md has bounds.
     ``run`` takes any shapes that the model allows; each set of shapes is prepared once, with weights shared.
     Sessions may be used from several threads, and pickled: they open their device again where they are
     unpickled. The first run of a set of shapes makes the pipelines, on all cores, and tells

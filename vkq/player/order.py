@@ -1,4 +1,4 @@
-"""The same weights in the orders of several kinds of kernels: a file holds them once.
+"""Finds how one kernel's order of weights can be read from another's, so that a file holds them once.
 
 A word is four k of a channel n. Kernels of a dot form read words ``[k][n]`` (kPackedInt8_4N4K), those of
 matrix units ``[k/4][n][k%4]`` (kPackedInt8_16K) or ``[n/16][k/8][n%16][k%8]`` (kPackedInt8_32K). Where k of
@@ -20,7 +20,7 @@ LOOKED_AT = 512  # words that tell most wrong orders
 
 
 def reordered(words: Words, order: Order) -> Words:
-    """The words in an order that reads none beyond them, without a copy."""
+    """A view of the words in *order*, without a copy. The order must not read beyond the words."""
     sizes, strides = order
     if not sizes:
         return words
@@ -28,7 +28,7 @@ def reordered(words: Words, order: Order) -> Words:
 
 
 def found(wanted: bytes, given: bytes) -> Order | None:
-    """How to read *wanted* from *given*, of as many bytes; None: it is not in one of the orders."""
+    """The order in which *given* must be read to give *wanted*, of equal length; None if there is none."""
     if wanted == given:
         return AS_IT_IS
     to, words = np.frombuffer(wanted, np.uint32), np.frombuffer(given, np.uint32)

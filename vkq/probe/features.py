@@ -1,6 +1,6 @@
-"""Tests of features that kernels do without where a device does them wrong: reads through uniform texel
-buffers of what was just stored, and what the lanes of a subgroup read of each other. Each runs several times
-with other numbers: published drivers are right once (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
+"""Tests of features that kernels avoid where a device gets them wrong: texel reads of what was just stored,
+and subgroup shuffles. Each test runs several times with other numbers, because published faulty drivers are
+right in the first run (google-ai-edge/LiteRT#8065, Tencent/ncnn#6778)."""
 
 from __future__ import annotations
 
