@@ -1,7 +1,9 @@
 """Locks that raise where a plain one would wait for ever."""
 
 import os
+import re
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -86,3 +88,11 @@ def test_locks_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> N
         Turns("gone")
     assert len(module._all) <= 2 * len(kept) + 256 + 1
     assert [each() for each in list(module._all.values())[:4]] == kept
+
+
+def test_there_are_no_other_locks() -> None:
+    """One of `threading` would wait for ever in a forked child, or for a thread in its own signal handler."""
+    package = Path(module.__file__).parent
+    lock = re.compile(r"\b(Lock|RLock|Condition|Semaphore|BoundedSemaphore)\(")
+    found = {p.name for p in package.rglob("*.py") if lock.search(p.read_text())}
+    assert found == {"turns.py"}

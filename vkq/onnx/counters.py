@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterable
 from typing import Any
+
+from ..turns import Turns
 
 
 @dataclasses.dataclass
@@ -24,7 +25,7 @@ class Counters:
     bytes_downloaded: int = 0
 
     def __post_init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Turns("the counters of a session", again=True)
 
     def prepared(self, hit: bool) -> None:
         """Count a set of shapes that was asked for; *hit*: it was prepared before."""

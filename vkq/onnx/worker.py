@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late  # the built-in one from Python 3.11 on
 from typing import Any, TypeVar
 
 from ..errors import ArgumentError, TimedOutError
+from ..turns import Turns
 
 T = TypeVar("T")
 
@@ -17,7 +17,7 @@ class Worker:
     """One thread, begun when it is first used; what it is given runs in order."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = Turns("the thread of a session", again=True)
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, call: Callable[[], T]) -> Future[T]:
