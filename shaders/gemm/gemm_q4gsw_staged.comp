@@ -9,12 +9,15 @@
 //           sums are added in order at the end.
 // Needs     128 bytes of shared memory for each row and column of the tile and slice.
 //
-//                       w tile: STEP k x LX * TILE_N
-//   x tile:        +---------------+---------------+    y of a workgroup, TILE_M = TILE_N = 2: a cell is a
-//   LY * TILE_M    | 0 1 .. (LX)   | 0 1 .. (LX)   |    result, its number that of its invocation
-//   x STEP k       | .. (LY)       |               |
-//                  +---------------+---------------+    shared memory: a step of each slice of k
-//                  | 0 1 .. (LX)   | 0 1 .. (LX)   |    registers: sums, and the next step
+// The results of a workgroup, for TILE_M = TILE_N = 2. Invocation (i, j) has the result at row i, column j
+// of each block:
+//
+//                      LX columns      LX columns
+//                    +---------------+---------------+
+//           LY rows  | (i, j)        | (i, j)        |    in shared memory: for each slice, a step of STEP k
+//                    +---------------+---------------+    of the rows of x and of the columns of w
+//           LY rows  | (i, j)        | (i, j)        |    in registers: the sums, and the next step
+//                    +---------------+---------------+
 #version 450
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_null_initializer : require

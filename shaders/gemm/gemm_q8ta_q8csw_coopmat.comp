@@ -9,14 +9,13 @@
 // Threads   a workgroup of WGM x WGN subgroups computes BM x BN results (coopmat_pipeline.glslh).
 // Needs     the matrix shape MM x MN x MK in the device's list, and a required subgroup size of SUBGROUP.
 //
-//           <------ BN outputs ------>
-//         ^ +------------+------------+          subgroup 1: FRAGMENTS_M x FRAGMENTS_N matrices of
-//         | | subgroup 0 | subgroup 1 | ------>  MN rows x MM outputs, in registers
-//    BM   | +------------+------------+          +---------+---------+---------+
-//   rows  | | subgroup 2 | subgroup 3 |          | MN x MM | MN x MM | MN x MM |
-//         v +------------+------------+          +---------+---------+---------+
-//             WGM x WGN = 2 x 2                  | MN x MM | MN x MM | MN x MM |
-//                                                +---------+---------+---------+
+//                 BN outputs                      one subgroup: FRAGMENTS_M x FRAGMENTS_N matrices of
+//           +------------+------------+           MN rows x MM outputs, in registers
+//           | subgroup 0 | subgroup 1 | ------->  +---------+---------+---------+
+//  BM rows  +------------+------------+           | MN x MM | MN x MM | MN x MM |
+//           | subgroup 2 | subgroup 3 |           +---------+---------+---------+
+//           +------------+------------+           | MN x MM | MN x MM | MN x MM |
+//             WGM x WGN = 2 x 2                   +---------+---------+---------+
 #version 450
 #pragma use_vulkan_memory_model
 #extension GL_KHR_cooperative_matrix : require

@@ -18,7 +18,7 @@ WORDS = (
 
 @dataclasses.dataclass(frozen=True)
 class AttentionForm:
-    """What a kernel is made for."""
+    """The properties that a kernel is compiled for."""
 
     depth: int
     width: int

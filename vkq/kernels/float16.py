@@ -47,9 +47,7 @@ class Float16Gemm:
             self.floats = Resident(gemm.device, self.bytes, partial(packed, floats, gemm.groups))
 
     @classmethod
-    def of_floats(
-        cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int
-    ) -> Float16Gemm:  # fmt: skip
+    def of_floats(cls, device: Device, weight: npt.NDArray[Any], affine: Affine, groups: int) -> Float16Gemm:
         """Of a float weight (OC, IC/groups, KH, KW), which float16 is made of."""
         oc, channels, kh, kw = weight.shape
         shape, zeros = (groups, oc // groups, kh * kw * channels), np.zeros((groups, oc // groups), np.int32)

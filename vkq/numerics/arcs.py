@@ -1,5 +1,5 @@
-"""Arcs, hyperbolic functions and their inverses, in steps that every device takes alike; distances as in
-`exponential`.
+"""Inverse trigonometric, hyperbolic and inverse hyperbolic functions, in steps that give the same bits on
+every device; errors are in the units that `exponential` defines.
 
 Near zero an odd one is x + x^3 P(x^2); the coefficients of P are from mpmath.chebyfit.
 """
@@ -48,7 +48,7 @@ LARGE = 2.0**14  # from here on sqrt(x^2 + 1) is x, within 2^-29
 
 
 def arctangent(x: Number) -> Number:
-    """atan(x), within 0.75 units: of t = x, (x - 1) / (x + 1) or -1 / x, and what that is less than it."""
+    """atan(x), within 0.75 units: atan(t) plus 0, pi/4 or pi/2, where t is x, (x - 1) / (x + 1) or -1 / x."""
     size = clamped(magnitude(x), 0.0, 2.0**58)
     middle, far = size > 0.41421356, size > 2.4142136
     up, down = exact_sum(size, x.of(-1.0)), exact_sum(size, x.of(1.0))

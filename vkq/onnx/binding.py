@@ -26,9 +26,9 @@ class Session(Protocol):
 class IOBinding:
     """What a run reads and where its results go (`InferenceSession.io_binding`), as ONNX Runtime's.
 
-    A value on the device stays there. Arrays and values on the CPU are read at each run. An output is bound
-    to the CPU, to the device ("vulkan"; "cuda" means it, too), where each run makes a new value, or to a
-    value, into which each run writes; it may be an input's value, which is read before it is written.
+    An input on the device stays there; an input on the CPU is read at each run. An output goes to the CPU,
+    to the device ("vulkan" or "cuda", the same here) or into a value that you bind. The first two make a new
+    value in each run, the third is overwritten. A bound value may be an input's: it is read first.
     """
 
     def __init__(self, session: Session):

@@ -1,4 +1,4 @@
-"""Text from a language model: a loop over its tokens, whose key-value cache stays on the device."""
+"""A language model generates text token by token; its key-value cache stays on the device."""
 
 from __future__ import annotations
 

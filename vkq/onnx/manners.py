@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -140,14 +140,7 @@ class Manners:
 
     # --------------------------------------------------------------------------------------------------- runs
 
-    def _call(
-        self,
-        names: Sequence[str] | None,
-        feed: Any,
-        options: Any,
-        stay: Collection[str] | None = (),
-        targets: Mapping[str, Tensor] | None = None,
-    ) -> Callable[[], list[Any]]:
+    def _call(self, *args: Any, **options: Any) -> Callable[[], list[Any]]:
         raise NotImplementedError
 
     @checked

@@ -51,6 +51,7 @@ def operands(module: Any, kind: str, x_qparams: Any, quantized: bool | None) -> 
 
 
 def _floats(parameter: Any) -> npt.NDArray[Any]:
-    """float16 as it is, every other float as float32 (NumPy has no bfloat16)."""
+    """A parameter as an array. float16 stays float16; other float types become float32, as NumPy has no
+    bfloat16."""
     value = parameter.detach().cpu()
     return np.array((value if str(value.dtype) == "torch.float16" else value.float()).numpy())

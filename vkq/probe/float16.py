@@ -60,22 +60,8 @@ def _products(
     affine = np.zeros((columns // 4, 3, 4), np.float32)
     affine[:, 0] = 1
     given = [runs.view(np.int32), np.ascontiguousarray(w.T).view(np.int32), affine]
-    push: dict[str, Any] = dict.fromkeys(
-        (
-            "lines",
-            "oh",
-            "groups",
-            "plane",
-            "h",
-            "kh",
-            "kw",
-            "stride_h",
-            "stride_w",
-            "dilation_h",
-            "dilation_w",
-        ),
-        1,
-    )
+    ones = "lines oh groups plane h kh kw stride_h stride_w dilation_h dilation_w"
+    push: dict[str, Any] = dict.fromkeys(ones.split(), 1)
     push |= {"ow": rows, "x_plane": rows, "w": rows, "n4": columns // 4, "k4": K // 4, "channels": columns}
     push |= {"pad_t": 0, "pad_l": 0, "unit": 1.0, "y_low": -np.inf, "y_high": np.inf}
     constants = {"LOCAL_X": 4, "LOCAL_Y": 2, "AT_ONCE": known.float16_k == K}

@@ -110,8 +110,9 @@ class _Folding:
         return [4 << 16 | OP_CONSTANT, kind, identifier, bits]
 
     def _computed(self, operands: array[int]) -> list[int] | None:
-        """A computed constant; None where it is no scalar, depends on what stays, or has no value: a division
-        by zero stands in a branch that is not taken."""
+        """Computes a constant from others. Returns None, and the instruction stays, where the result is no
+        scalar, an operand stays open, or there is no value: a division by zero in a branch that is not
+        taken."""
         kind, identifier, operation, *arguments = operands
         self._open.add(identifier)
         compute = OPERATIONS.get(operation)
