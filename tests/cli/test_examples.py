@@ -87,6 +87,15 @@ def typical():
 """
 
 
+MY_ACCURACY = """
+import sys
+import onnxruntime as ort
+
+ort.InferenceSession(sys.argv[1])
+print(0.98)
+"""
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the examples name."""
@@ -106,6 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (path / "photos" / name).mkdir(parents=True)
         shutil.copy(path / "photo.png", path / "photos" / name)
     (path / "my_samples.py").write_text(MY_SAMPLES)
+    (path / "my_accuracy.py").write_text(MY_ACCURACY)
     np.savez(path / "test.npz", x=images[:9, None] / np.float32(16), labels=np.arange(9))
     kept = run(
         row("linear[M=2,K=8,N=8]", 100, path="coopmat"), row("linear[M=4,K=8,N=8]", 100, path="coopmat")

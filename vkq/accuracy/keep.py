@@ -28,19 +28,18 @@ class KeptLayer:
 
 
 def kept_layers(
-    trial: HeldOut, found: Found, seen: Observed, least_db: float, least_same: float,
+    trial: HeldOut, found: Found, seen: Observed, reached: Callable[[Found], bool],
     progress: Callable[[str], None],
 ) -> tuple[Found, tuple[KeptLayer, ...], bool]:  # fmt: skip
-    """The plan with the fewest multiply-adds out of int8 that reaches both numbers, the layers that are, and
-    whether it does; else the best found.
+    """Take layers out of int8 until `reached` is True of the plan, with the fewest multiply-adds. Return the
+    plan, the layers out of int8, and whether the goal is reached; if it is not, the plan is the best found.
 
-    Element-wise operators, which have no multiply-adds, go first where that helps: chains of them between
-    layers then round once. Each layer is tried alone next. Layers are then taken by what they gain for each
-    multiply-add, as many as needed, and given back where the target holds without them.
+    1. Element-wise operators become float if that helps. They have no multiply-adds, and a chain of them then
+       rounds once.
+    2. Each layer is tried alone, which gives its gain for each multiply-add.
+    3. Layers leave int8 in the order of these gains, as few as needed (binary search).
+    4. Layers return to int8 where the goal holds without them, those with the most multiply-adds first.
     """
-
-    def reached(new: Found) -> bool:
-        return new.snr_db >= least_db and new.same >= least_same
 
     if reached(found):
         return found, (), True

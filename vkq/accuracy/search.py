@@ -16,6 +16,7 @@ from ..graph.graph import Array
 from ..onnx.names import chosen
 from ..onnx.protobuf import package
 from ..onnx.quantize import CHANNELS, prepared, quantizer, refusals_told
+from .goal import Goal, Judge
 from .keep import KeptLayer, kept_layers
 from .measure import OutputRow
 from .mend import corrected, equalized
@@ -65,6 +66,8 @@ def quantize(
     only_weights: Collection[str] = (),
     target_db: float | None = None,
     target_agreement: float | None = None,
+    target_judge: Judge | None = None,
+    least: float | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> QuantizedReport:
     """Write the quantized *model*, QDQ form in one file: for each value the best of six ranges, biases
@@ -75,8 +78,10 @@ def quantize(
     sample all is measured with it). seconds: after these no further change is tried; the first choices are
     always made. exclude: nodes, or names above them, that stay float; only_weights: whose weights alone
     become int8. Outputs and what makes them of the last layers' results stay float. target_db,
-    target_agreement (0 to 1): layers leave int8, fewest multiply-adds first, until the worst output reaches
-    these. progress: told each step.
+    target_agreement (0 to 1), target_judge: layers leave int8, fewest multiply-adds first, until the worst
+    output reaches these numbers and the judge accepts the model. The judge gets the path of a candidate and
+    returns True, or a score of at least *least* (by default 99.5 % of the float model's score). progress:
+    told each step.
 
     Raises ArgumentError for options that cannot be, ModelError for a model that cannot be taken.
     """
@@ -90,16 +95,14 @@ def quantize(
         proto = package().load(path)
         weights = frozenset(chosen(proto, only_weights))
         floats = frozenset(tail(proto)) | frozenset(chosen(proto, exclude)) | weights
+        goal = Goal(proto, target_db, target_agreement, target_judge, least, progress)
         search = Search(proto, every, time.monotonic() + seconds, progress)
         plan = QuantPlan({}, floats, weights, False, activations, per_channel)
         found = search.best(plan)
         kept, reached, before = tuple[KeptLayer, ...](), None, None
-        if target_db is not None or target_agreement is not None:
+        if goal.exists:
             before = found
-            found, kept, reached = kept_layers(
-                search.trial, found, search.seen, target_db or float("-inf"), target_agreement or 0.0,
-                progress,
-            )  # fmt: skip
+            found, kept, reached = kept_layers(search.trial, found, search.seen, goal, progress)
         package().save(found.model(), beside)
         whole = before.model().SerializeToString() if before is not None and kept else None
     rows = tuple(found.agreement.rows())

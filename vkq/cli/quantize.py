@@ -40,6 +40,7 @@ def register(commands: Parsers) -> None:
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
             " 0.229,0.224,0.225",
             "vkq quantize float.onnx -c samples/ --target-db 30",
+            "vkq quantize float.onnx -c samples/ --target my_accuracy.py",
             "vkq quantize float.onnx --weights-only --bits 4",
         ],
     )
@@ -86,6 +87,15 @@ def search_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target-agreement", type=percent, metavar="99%%",
         help="or until this share of the largest elements is the same",
+    )  # fmt: skip
+    parser.add_argument(
+        "--target", metavar="SCRIPT",
+        help="or until this program accepts the model: it gets the path of a candidate, and prints a number"
+        " or exits with 0",
+    )  # fmt: skip
+    parser.add_argument(
+        "--least", type=number(-1e30, 1e30), metavar="X",
+        help="the number that SCRIPT must print (default: 99.5 %% of what it prints for the float model)",
     )  # fmt: skip
 
 
@@ -141,6 +151,7 @@ def run(options: argparse.Namespace) -> int:
 def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | None) -> list[str]:
     """Quantize weights and activations; lines that say how near the model stays."""
     from vkq.accuracy import search
+    from vkq.accuracy.goal import script
     from vkq.onnx.quantize import quantize
 
     if samples is None:
@@ -148,6 +159,8 @@ def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | Non
             "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
             " which needs none"
         )
+    judge = script(options.target) if options.target else None
+    _check_targets(options)
     with Device(options.device) as device:
         if options.fast:
             quantize(
@@ -160,7 +173,8 @@ def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | Non
                 options.model, target, lambda: samples("samples"), seconds=options.seconds,
                 activations=options.activations, per_channel=not options.per_tensor, exclude=options.exclude,
                 only_weights=options.only_weights, target_db=options.target_db,
-                target_agreement=options.target_agreement, progress=show,
+                target_agreement=options.target_agreement, target_judge=judge, least=options.least,
+                progress=show,
             )  # fmt: skip
         lines = [*str(report).splitlines()]
         lines += measured(options, target, samples, device, search.held_out(len(samples)))
@@ -169,6 +183,15 @@ def whole(options: argparse.Namespace, target: Path, samples: GivenSamples | Non
             now, whole = (median_ms(model, device, feed) for model in (target, report.before))
             lines.append(f"a run takes {now:.2f} ms there, {whole:.2f} ms all in int8")
     return lines
+
+
+def _check_targets(options: argparse.Namespace) -> None:
+    """Refuse targets that nothing would ask for."""
+    if options.least is not None and options.target is None:
+        raise ArgumentError("--least is the number that a script must print; name the script with --target")
+    targets = options.target_db, options.target_agreement, options.target
+    if options.fast and any(target is not None for target in targets):
+        raise ArgumentError("--fast measures no target; leave one of them out")
 
 
 def median_ms(model: Path | bytes, device: Device, feed: dict[str, Array]) -> float:

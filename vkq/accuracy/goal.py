@@ -1,0 +1,103 @@
+"""The goal that a quantized model must reach: numbers against the float model, or a user's own judgement."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..errors import ArgumentError
+from ..onnx.protobuf import package
+from .trial import Found
+
+SHARE = 0.995  # of the float model's score that a judge asks for by default
+SHOWN = 500  # characters of a failed script's output that an error repeats
+
+Judge = Callable[[Path], "float | bool"]
+
+
+class Goal:
+    """Call it with a candidate: True if the candidate is good enough.
+
+    least_db, least_same: bounds for the worst output. judge: gets the path of the candidate's ONNX file and
+    returns a score, or True for a good model. A score must be at least *least*, by default 99.5 % of the
+    score of the float model.
+
+    Raises ArgumentError if the judge rejects the float model itself.
+    """
+
+    def __init__(
+        self, real: Any, least_db: float | None, least_same: float | None, judge: Judge | None = None,
+        least: float | None = None, progress: Callable[[str], None] = lambda text: None,
+    ):  # fmt: skip
+        self.least_db = float("-inf") if least_db is None else least_db
+        self.least_same = least_same or 0.0
+        self.judge, self.least, self.progress = judge, least, progress
+        self.exists = not (least_db is None and least_same is None and judge is None)
+        if judge is None:
+            return
+        score = self._score(real)
+        if least is None and not isinstance(score, bool):
+            self.least = score - (1 - SHARE) * abs(score)
+        if not self._passes(score):
+            wanted = "" if self.least is None else f"; the target is at least {self.least:g}"
+            raise ArgumentError(f"the target's judge gives the float model itself {score}{wanted}")
+        progress(f"the float model scores {score}")
+
+    def __call__(self, found: Found) -> bool:
+        if found.snr_db < self.least_db or found.same < self.least_same:
+            return False
+        if self.judge is None:
+            return True
+        score = self._score(found.model())
+        self.progress(f"a candidate of {found.snr_db:.1f} dB scores {score}")
+        return self._passes(score)
+
+    def _score(self, proto: Any) -> float | bool:
+        assert self.judge is not None
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "candidate.onnx"
+            package().save(proto, path)
+            score = self.judge(path)
+        return score if isinstance(score, bool) else float(score)
+
+    def _passes(self, score: float | bool) -> bool:
+        if isinstance(score, bool):
+            return score
+        return self.least is not None and score >= self.least
+
+
+def script(path: str | os.PathLike[str]) -> Judge:
+    """Make a judge of a program that is called with a candidate's path: a Python file, or an executable.
+
+    If the last line that it prints is a number, this is the score, and the exit code must be 0. Without a
+    number, exit code 0 is True and every other one is False.
+    """
+    file = Path(path).absolute()
+    if not file.is_file():
+        raise ArgumentError(f"{path}: there is no such file; name a Python file or an executable")
+    start = [sys.executable, str(file)] if file.suffix == ".py" else [str(file)]
+
+    def judge(candidate: Path) -> float | bool:
+        try:
+            done = subprocess.run(
+                [*start, str(candidate)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            )
+        except OSError as error:
+            raise ArgumentError(f"{path} cannot be run ({error}); make it executable") from error
+        said = done.stdout.decode(errors="replace").rstrip()
+        if done.returncode < 0 or "Traceback (most recent call last)" in said:
+            raise ArgumentError(f"{path} failed, exit code {done.returncode}:\n{said[-SHOWN:]}")
+        try:
+            score = float(said.splitlines()[-1])
+        except (ValueError, IndexError):
+            return done.returncode == 0
+        if done.returncode:
+            raise ArgumentError(f"{path} printed {score:g} and ended with exit code {done.returncode}")
+        return score
+
+    return judge
