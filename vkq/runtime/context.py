@@ -13,6 +13,7 @@ from ..device.choose import choose_device
 from ..device.extension import native_module
 from ..device.profiles import profile
 from ..device.refused import believed
+from ..device.watchdog import LONGEST_S
 from ..errors import ArgumentError, DTypeError, NoDeviceError
 
 OPERATIONS_BEFORE_SUBMIT = 256
@@ -57,6 +58,7 @@ def open_context(
     )  # fmt: skip
     context.queue.operations_per_chain = OPERATIONS_BEFORE_SUBMIT
     context.queue.chains_in_flight = SUBMISSIONS_IN_FLIGHT
+    context.queue.longest_ns = round(1e9 * LONGEST_S)
     return c, c.key != found.key, context
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from ..device.capabilities import Capabilities
 from ..device.extension import native_module
+from ..device.watchdog import seconds_of
 from ..errors import ArgumentError
 from ..layout.extent import Spec
 from ..shader.spec import TEXEL_BYTES
@@ -28,7 +29,8 @@ class Step:
     """One dispatch on slots (``program`` set), or a fill of the only slot with the word ``value``.
 
     ``push`` are the packed push constants with first_group = 0; ``grids`` the (first workgroup, x, y) of the
-    dispatches that together run all workgroups; ``macs`` the multiply-adds.
+    dispatches that together run all workgroups; ``macs`` the multiply-adds; ``busy_ns`` how long it is
+    estimated to take, 0 where no submission is split (`vkq.device.watchdog`).
     """
 
     slots: tuple[int, ...]
@@ -39,6 +41,7 @@ class Step:
     grids: tuple[tuple[int, int, int], ...] = ()
     macs: int = 0
     value: int = 0
+    busy_ns: int = 0
 
 
 class Memory(Protocol):
@@ -96,6 +99,7 @@ def step_of(
         variant.pack_push(first_group=0, **push),
         tuple(grids(total, limits.max_workgroups, device.groups_per_dispatch(total, macs))),
         macs,
+        busy_ns=round(1e9 * seconds_of(limits, macs, sum(sizes))),
     )
 
 
@@ -213,6 +217,7 @@ def native_plan(
                 step.program.first_group_at if step.program else -1,
                 step.grids,
                 step.value,
+                step.busy_ns,
             )
             for step in steps
         ],

@@ -93,6 +93,12 @@ class Recording:
         """Whether it can never run."""
         return bool(self._native.broken)
 
+    @property
+    def submissions(self) -> int:
+        """In how many parts it is submitted: more than one where a driver's watchdog might end it
+        (`vkq.device.watchdog`)."""
+        return int(self._native.submissions)
+
     def add(self, plan: Plan, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
         """Records a plan's steps on the buffers of its inputs and its results."""
         slots: list[Buffer | None] = [*inputs, *[None] * (plan.slots - len(inputs))]

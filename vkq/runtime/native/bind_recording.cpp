@@ -28,14 +28,14 @@ struct Operation_ {
 };
 
 using StepTuple = std::tuple<nb::object, std::vector<uint16_t>, std::vector<uint8_t>, nb::bytes, int,
-                             std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>, uint32_t>;
+                             std::vector<std::tuple<uint32_t, uint32_t, uint32_t>>, uint32_t, uint64_t>;
 
 static std::shared_ptr<Plan> makePlan(const std::vector<StepTuple> &given, size_t slots, size_t inputs,
                                       const std::vector<uint16_t> &outputs,
                                       const std::vector<std::tuple<uint16_t, uint64_t, uint64_t>> &parts,
                                       uint64_t scratchBytes) {
   std::vector<PlanStep> steps;
-  for (const auto &[program, numbers, access, push, at, grids, value] : given) {
+  for (const auto &[program, numbers, access, push, at, grids, value, busyNs] : given) {
     PlanStep step;
     Program *made = nullptr;
     if (!program.is_none()) {
@@ -48,6 +48,7 @@ static std::shared_ptr<Plan> makePlan(const std::vector<StepTuple> &given, size_
     step.firstGroupAt = at;
     for (auto [first, x, gy] : grids) step.grids.push_back({first, x, gy});
     step.value = value;
+    step.busyNs = busyNs;
     steps.push_back(std::move(step));
   }
   std::vector<ScratchSlot> scratch;
@@ -108,11 +109,13 @@ void bindRecording(nb::module_ &m) {
   nb::class_<Plan>(m, "Plan")
       .def(nb::new_(&makePlan), nb::arg("steps"), nb::arg("slots"), nb::arg("inputs"), nb::arg("outputs"),
            nb::arg("scratch"), nb::arg("scratch_bytes"),
-           "steps: (program or None, slots, access, push, byte of first_group or -1, grids, word of a fill); "
+           "steps: (program or None, slots, access, push, byte of first_group or -1, grids, word of a fill, "
+           "nanoseconds that it is estimated to take, or 0); "
            "scratch: (slot, offset, bytes).")
       .def("bind", [](Plan &p, size_t slot, const Buffer &buffer) { p.bind(slot, buffer.piece); });
   nb::class_<Recording>(m, "Recording")
       .def_prop_ro("position", [](Recording &r) { return r.position(); })
+      .def_prop_ro("submissions", [](Recording &r) { return r.submissions(); })
       .def_prop_ro("recorded", [](Recording &r) { return r.recorded; })
       .def_prop_ro("sealed", [](Recording &r) { return r.sealed; })
       .def_prop_ro("broken", [](Recording &r) { return r.broken; })
@@ -213,6 +216,10 @@ void bindQueue(nb::module_ &m) {
       .def(
           "pin", [](Queue &q, uint64_t bytes) { return Buffer{q.pin(bytes)}; },
           "Host memory that the device copies from and to by itself.")
+      .def_prop_rw(
+          "longest_ns", [](Queue &q) { return q.core->longestNs.load(); },
+          [](Queue &q, uint64_t ns) { q.core->longestNs = ns; },
+          "Work that is estimated to take longer is several submissions.")
       .def_rw("operations_per_chain", &Queue::operationsPerChain)
       .def_rw("chains_in_flight", &Queue::chainsInFlight);
 }

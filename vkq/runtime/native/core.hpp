@@ -40,7 +40,9 @@ struct Core {
   bool wideBarriers = false;
   uint64_t maxBinding = 0;  // maxStorageBufferRange, in bytes
   uint64_t maxTexels = 0;   // maxTexelBufferElements
-  std::string name;         // for errors
+  // Work that is estimated to take longer is several submissions, so that no watchdog of a driver ends it.
+  std::atomic<uint64_t> longestNs{UINT64_MAX};
+  std::string name;  // for errors
   VkPipelineCache cache = VK_NULL_HANDLE;
   FencePool fences;
   std::set<Resource *> resources;

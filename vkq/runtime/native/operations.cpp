@@ -48,7 +48,7 @@ void Dispatch::record(const vk::CommandBuffer &commands) {
   if (!push.empty())
     vkTable.vkCmdPushConstants(commands, layout, VK_SHADER_STAGE_COMPUTE_BIT, 0,
                                static_cast<uint32_t>(push.size()), push.data());
-  vkTable.vkCmdDispatch(commands, x, y, z);
+  vkTable.vkCmdDispatch(commands, x, y, 1);
 }
 
 }  // namespace vkq

@@ -6,6 +6,7 @@
 namespace vkq {
 
 struct Operation : kp::OpBase {
+  uint64_t busyNs = 0;  // how long the device is estimated to take; 0 where nobody minds
   void preEval(const vk::CommandBuffer &) override {}
   void postEval(const vk::CommandBuffer &) override {}
 };
@@ -57,9 +58,11 @@ struct Dispatch : Operation {
   VkPipelineLayout layout;
   VkDescriptorSet set;
   std::string push;
-  uint32_t x, y, z;
-  Dispatch(const Program &p, VkDescriptorSet s, std::string bytes, uint32_t gx, uint32_t gy, uint32_t gz)
-      : pipeline(p.pipeline), layout(p.layout), set(s), push(std::move(bytes)), x(gx), y(gy), z(gz) {}
+  uint32_t x, y;
+  Dispatch(const Program &p, VkDescriptorSet s, std::string bytes, uint32_t gx, uint32_t gy, uint64_t ns)
+      : pipeline(p.pipeline), layout(p.layout), set(s), push(std::move(bytes)), x(gx), y(gy) {
+    busyNs = ns;
+  }
   void record(const vk::CommandBuffer &commands) override;
 };
 

@@ -42,6 +42,12 @@ Plan::Plan(std::vector<PlanStep> s, size_t slotCount, size_t inputCount, std::ve
             "Plan: a part of the scratch memory lies outside it");
 }
 
+uint64_t PlanStep::busyNsOf(const std::array<uint32_t, 3> &grid) const {
+  double all = 0;
+  for (const auto &[first, x, y] : grids) all += double(x) * y;
+  return static_cast<uint64_t>(busyNs * (double(grid[1]) * grid[2] / all));
+}
+
 void Plan::bind(size_t slot, PiecePtr piece) {
   require(slot < slots, "Plan.bind: no such slot");
   for (PlanStep &step : steps)

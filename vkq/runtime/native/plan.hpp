@@ -19,6 +19,10 @@ struct PlanStep {
   int firstGroupAt = -1;  // where in `push` a dispatch's first workgroup stands; -1: nowhere
   std::vector<std::array<uint32_t, 3>> grids;  // (first workgroup, x, y)
   uint32_t value = 0;
+  uint64_t busyNs = 0;  // how long all grids together are estimated to take; 0 where nobody minds
+
+  // The same for one of the grids.
+  uint64_t busyNsOf(const std::array<uint32_t, 3> &grid) const;
 };
 
 // What lies in a slot: a piece, or a part of one.

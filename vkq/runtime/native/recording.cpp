@@ -22,7 +22,7 @@ Recording::Recording(std::shared_ptr<Core> c, uint32_t timestamps, uint32_t mark
     throw std::invalid_argument("Recording: more timestamps or marks than a recording may have");
   Use use(*core);
   try {
-    sequence = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
+    beginSubmission();
     core->check();
     if (queryCount) {
       VkQueryPoolCreateInfo q{VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO};
@@ -46,8 +46,7 @@ void Recording::begin() {
 
 Recording::~Recording() {
   if (core->forked()) {
-    new std::shared_ptr<kp::Sequence>(
-        std::move(sequence));  // never destroyed: its destructor calls the driver
+    new auto(std::move(sequences));  // never destroyed: their destructors call the driver
     return;
   }
   {
@@ -62,9 +61,10 @@ Recording::~Recording() {
 }
 
 void Recording::release() {
-  if (running) core->fences.give(fence);  // closing the device has waited for it
+  for (VkFence fence : fences) core->fences.give(fence);  // closing the device has waited for them
+  fences.clear();
   running = false;
-  sequence.reset();
+  sequences.clear();
   sets.release(*core);
   if (queries) vkTable.vkDestroyQueryPool(core->handle(), queries, nullptr);
   queries = VK_NULL_HANDLE;
@@ -86,7 +86,9 @@ void Recording::checkOwn(const PiecePtr &piece) const {
 
 void Recording::recordAgain(const std::shared_ptr<Operation> &operation) {
   try {
-    sequence->record(operation);
+    makeRoom(operation->busyNs);
+    sequences.back()->record(operation);
+    busyNs += operation->busyNs;
   } catch (const vk::SystemError &) {
   }  // noted, too
 }
@@ -271,11 +273,12 @@ void Recording::dispatch(const PlanStep &step, const Slot *slots) {
   }
   vkTable.vkUpdateDescriptorSets(core->handle(), count, updates, 0, nullptr);
   const bool timed = timesSteps && queriesUsed + 2 <= queryCount;
+  if (timed && !step.grids.empty()) makeRoom(step.busyNsOf(step.grids[0]));  // before the time is taken
   if (timed) writeTimestamp();
-  for (const auto &[first, x, y] : step.grids) {
+  for (const auto &grid : step.grids) {
     std::string push = step.push;
-    if (step.firstGroupAt >= 0) std::memcpy(push.data() + step.firstGroupAt, &first, 4);
-    record<Dispatch>(program, set, std::move(push), x, y, 1);
+    if (step.firstGroupAt >= 0) std::memcpy(push.data() + step.firstGroupAt, &grid[0], 4);
+    record<Dispatch>(program, set, std::move(push), grid[1], grid[2], step.busyNsOf(grid));
   }
   if (timed) writeTimestamp();
 }

@@ -36,6 +36,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   // may be among them.
   void repeat(size_t first, uint32_t times);
   size_t position() const { return operations.size(); }
+  size_t submissions() const { return sequences.size(); }
 
   void submit();  // with the queue's lock held
   bool uses(const PiecePtr &piece) const;
@@ -72,7 +73,9 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
     explicit Held(Recording &r);
   };
 
-  std::shared_ptr<kp::Sequence> sequence;
+  std::vector<std::shared_ptr<kp::Sequence>> sequences;  // a submission each; the last is recorded into
+  uint64_t busyNs = 0;                                   // of the last one
+  size_t submitted = 0;                                  // of a chain: how many need no submission any more
   DescriptorSets sets;
   uint64_t serial;
   std::vector<Kept> kept;  // what the recorded commands use
@@ -81,7 +84,7 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   std::vector<Span> reads, writes;  // since the last barrier
   VkQueryPool queries = VK_NULL_HANDLE;
   uint32_t queriesUsed = 0;
-  VkFence fence = VK_NULL_HANDLE;
+  std::vector<VkFence> fences;  // of the submissions in flight
   bool finished = false;  // ran once, so that there are timestamps
   mutable std::mutex mutex;
 
@@ -94,6 +97,8 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   static uint64_t nextSerial();  // of what was recorded
   void recordAgain(const std::shared_ptr<Operation> &operation);
   void begin();
+  void beginSubmission();
+  void makeRoom(uint64_t ns);
   void checkOpen() const;
   void checkOwn(const PiecePtr &piece) const;
   Kept &keep(const PiecePtr &piece);
@@ -103,6 +108,9 @@ struct Recording : Resource, std::enable_shared_from_this<Recording> {
   void noteWrite(const PiecePtr &piece);
   void writeTimestamp();
   void dispatch(const PlanStep &step, const Slot *slots);
+  void seal();
+  void submitAll();
+  void endAll();
   void finish();
   void letGo();
   void tell(const Failure &failure);

@@ -1,4 +1,5 @@
 // What becomes of a recording: it is submitted, waited for, and recorded anew.
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -26,6 +27,20 @@ void Recording::tell(const Failure &failure) {
   }
 }
 
+// Kompute's sequence is a command buffer of its own, which is submitted alone. Where it cannot be made the
+// failure is noted, and the one before stays the last.
+void Recording::beginSubmission() {
+  auto made = std::make_shared<kp::Sequence>(core->physical, core->device, core->queue, core->family, 0);
+  if (pending.result != VK_SUCCESS) return;
+  sequences.push_back(std::move(made));
+  busyNs = 0;
+}
+
+// Barriers order all that is submitted to the queue before and after: a new submission needs none of its own.
+void Recording::makeRoom(uint64_t ns) {
+  if (busyNs && ns > core->longestNs - std::min<uint64_t>(busyNs, core->longestNs)) beginSubmission();
+}
+
 void Recording::submit() {
   Held held(*this);
   if (broken)
@@ -35,28 +50,50 @@ void Recording::submit() {
   if (!sealed) record<HostBarrier>();
   sealed = true;
   std::lock_guard<std::mutex> lock(core->queueMutex);
-  Evaluation evaluation(core->fences);
-  try {
-    core->submitted = true;
-    sequence->evalAsync();
-  } catch (
-      const vk::SystemError &) {  // from vkEndCommandBuffer, the only call there whose result Kompute heeds
-    broken = true;
-    tell({pending.result, pending.call});
-  }
-  if (pending.result !=
-      VK_SUCCESS) {  // nothing is in flight: Kompute leaves its running state without waiting
-    sequence->evalAwait(0);
-    core->check();
-  }
-  fence = evaluation.fence();
+  seal();
+  submitAll();
+  core->check();
   running = true;
 }
 
-// Ends Kompute's evaluation and gives the fence back. The device has finished with it.
+// All command buffers end before the first is submitted: a chain runs as a whole or not at all.
+void Recording::seal() {
+  try {
+    for (const auto &one : sequences)
+      if (one->isRecording()) one->end();
+  } catch (const vk::SystemError &) {
+    broken = true;
+    tell({pending.result, pending.call});
+  }
+}
+
+// Where a submission fails, those before it are waited for, and a chain goes on behind them when it is
+// submitted again. What replays begins anew: its inputs may be others by then.
+void Recording::submitAll() {
+  Evaluation evaluation(core->fences);
+  if (replays) submitted = 0;
+  core->submitted = true;
+  size_t next = submitted;
+  for (; next < sequences.size() && pending.result == VK_SUCCESS; next++) {
+    sequences[next]->evalAsync();
+    fences.push_back(evaluation.fence());
+  }
+  if (pending.result == VK_SUCCESS) return;
+  if (next > submitted + 1) waitIdleUnchecked(core->handle());
+  endAll();
+  if (next > submitted) submitted = next - 1;
+}
+
+// Ends Kompute's evaluations and gives the fences back. The device has finished with them, or never began.
+void Recording::endAll() {
+  for (const auto &one : sequences)
+    if (one->isRunning()) one->evalAwait(0);
+  fences.clear();
+}
+
 void Recording::finish() {
   Evaluation evaluation(core->fences);
-  sequence->evalAwait(0);
+  endAll();
   running = false;
   finished = true;
   if (!replays) letGo();
@@ -68,18 +105,18 @@ void Recording::letGo() {
   plans.clear();
 }
 
-// A short work is polled: a blocking wait costs tens of us.
+// A short work is polled: a blocking wait costs tens of us. The last fence follows all submissions before it.
 bool Recording::waitBriefly(bool poll) {
   Held held(*this);
   if (!running) return true;
   VkResult result = VK_NOT_READY;
   const auto start = Clock::now();
   while (poll && result == VK_NOT_READY && Clock::now() - start < std::chrono::milliseconds(1)) {
-    result = vkTable.vkGetFenceStatus(core->handle(), fence);
+    result = vkTable.vkGetFenceStatus(core->handle(), fences.back());
     if (result == VK_NOT_READY) std::this_thread::yield();
   }
   if (result == VK_NOT_READY)
-    result = vkTable.vkWaitForFences(core->handle(), 1, &fence, VK_TRUE, 50'000'000);
+    result = vkTable.vkWaitForFences(core->handle(), 1, &fences.back(), VK_TRUE, 50'000'000);
   if (result == VK_NOT_READY || result == VK_TIMEOUT) return false;
   if (result < 0) {
     notePending(result, "vkGetFenceStatus");
@@ -98,7 +135,9 @@ void Recording::waitUninterrupted() {
 bool Recording::reuse() {
   Held held(*this);
   if (replays || running || broken || queryCount) return false;
-  sequence->clear();
+  sequences.resize(1);
+  sequences[0]->clear();
+  busyNs = submitted = 0;
   operations.clear();
   letGo();
   reads.clear();
