@@ -19,7 +19,7 @@ from ..onnx.reader import read
 from .histogram import CHUNK, Histogram
 from .mend import repeated
 from .shown import LayerReport, LayerRow, decibels
-from .walk import Run, Walk, read_by
+from .walk import LARGE, Run, Walk, give_back, read_by
 
 RANGES = {
     "int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535), "int4": (-8, 7),
@@ -176,13 +176,16 @@ class LayerComparison:
         real = self.real.run(feed, wanted)
         got = self.quantized.run(feed, [site.there for site in self.sites])
         for site in self.sites:
-            self._add(site, real, got)
+            if self._add(site, real, got) >= LARGE:
+                give_back()
 
-    def _add(self, site: Site, real: Run, got: Run) -> None:
+    def _add(self, site: Site, real: Run, got: Run) -> int:
+        """One value of one sample; its bytes."""
         own = self._own(site, {at: real.take(name) for at, name in site.reads.items()})
         x, y = real.take(site.real), got.take(site.there)
         if x.dtype.kind == "f" and x.size and x.shape == y.shape:
             self.tallies[site.name].add(x, y, own)
+        return int(x.nbytes)
 
     def _own(self, site: Site, values: dict[str, Array]) -> Array:
         """The value that the site's own nodes give; values on the way are dropped once they are read."""

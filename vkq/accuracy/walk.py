@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,6 +15,8 @@ from ..onnx.protobuf import package
 
 HEAVY = ("Conv", "ConvTranspose", "MatMul", "Gemm")  # nodes that are worth threads
 EMBEDDED = 1024  # numbers of a constant that a node's own model holds; larger ones are given at each run
+
+LARGE = 1 << 20  # bytes of a value after which freed memory is given back
 
 
 class Walk:
@@ -40,6 +44,20 @@ class Walk:
         for node in self.nodes:
             if node.op_type == "Constant" or all(name in self.constants for name in read_by(node)):
                 self.constants.update(self.apply(node, self.constants))
+        self._codes: dict[str, str] = {
+            node.output[0]: node.input[0]
+            for node in self.nodes
+            if node.op_type == "DequantizeLinear" and node.output[0] not in self.constants
+        }
+
+    def held(self, name: str) -> str:
+        """The value that a run keeps for this one: the integers in place of what DequantizeLinear makes of
+        them, which takes four times the memory and is made again for each reader."""
+        return self._codes.get(name, name)
+
+    def reads(self, node: Any) -> list[str]:
+        """The values that a run keeps for this node, each once."""
+        return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:
         """The results of one node."""
@@ -108,13 +126,13 @@ class Run:
     def __init__(self, walk: Walk, feed: Mapping[str, Array], wanted: Iterable[str]):
         self.walk = walk
         self.values = dict(feed)
-        self.left = Counter(wanted)
+        self.left = Counter(map(walk.held, wanted))
         needed, ahead = set(), list(self.left)
         while ahead:
             node = walk.maker.get(ahead.pop())
             if node is not None and node.output[0] not in needed:
                 needed.add(node.output[0])
-                names = [n for n in dict.fromkeys(read_by(node)) if n not in walk.constants]
+                names = walk.reads(node)
                 self.left.update(names)
                 ahead += names
 
@@ -122,29 +140,43 @@ class Run:
         """A value; counts as one of its readers."""
         if name in self.walk.constants:
             return self.walk.constants[name]
-        ahead = [name]
+        ahead = [self.walk.held(name)]
         while ahead:
             node = self.walk.maker.get(ahead[-1])
             if ahead[-1] in self.values or node is None:
                 ahead.pop()
                 continue
-            names = [n for n in dict.fromkeys(read_by(node)) if n and n not in self.walk.constants]
-            missing = [n for n in names if n not in self.values]
+            missing = [n for n in self.walk.reads(node) if n not in self.values]
             if missing:
                 ahead += missing
                 continue
-            found = self.walk.apply(node, self.values)
+            given = {n: self._value(n) for n in read_by(node) if n not in self.walk.constants}
+            found = self.walk.apply(node, given)
             self.values.update({n: array for n, array in found.items() if self.left[n]})
-            for read in names:
+            del given, found
+            for read in self.walk.reads(node):
                 self._had(read)
-        value = self.values[name]
-        self._had(name)
+        value = self._value(name)
+        self._had(self.walk.held(name))
         return value
+
+    def _value(self, name: str) -> Array:
+        held = self.walk.held(name)
+        if held == name:
+            return self.values[name]
+        return self.walk.apply(self.walk.maker[name], self.values)[name]
 
     def _had(self, name: str) -> None:
         self.left[name] -= 1
         if self.left[name] <= 0:
             self.values.pop(name, None)
+
+
+def give_back() -> None:
+    """Return freed memory to the system, where the C library is glibc: it keeps arrays of up to 32 MB, and
+    arrays of several sizes then leave gaps that add up to many times the memory in use."""
+    with contextlib.suppress(AttributeError, OSError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def in_order(nodes: Iterable[Any]) -> list[Any]:

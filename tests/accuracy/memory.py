@@ -1,0 +1,66 @@
+"""The memory that comparing layers takes, against that of a model's values.
+
+    python -m tests.accuracy.memory 32 64
+
+compares a network of 32 blocks (convolution, Relu, every second one with a residual sum) whose values have
+64 MB each, and prints the peak of the process.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from vkq.accuracy import LayerReport, compare_layers
+from vkq.accuracy.place import QuantPlan, placed
+
+CHANNELS = 4
+
+
+def pair(blocks: int, side: int, folder: Path) -> tuple[Path, Path]:
+    """The files of a float network with values of (1, 4, side, side), and of its quantized form."""
+    random = np.random.default_rng(0)
+    nodes, weights, x = [], [], "x"
+    for i in range(blocks):
+        w = random.normal(0, 0.5, (CHANNELS, CHANNELS, 1, 1)).astype(np.float32)
+        weights.append(numpy_helper.from_array(w, f"w{i}"))
+        nodes.append(helper.make_node("Conv", [x, f"w{i}"], [f"c{i}"], name=f"conv{i}"))
+        nodes.append(helper.make_node("Relu", [f"c{i}"], [f"r{i}"], name=f"relu{i}"))
+        if i % 2:
+            nodes.append(helper.make_node("Add", [f"r{i}", x], [f"a{i}"], name=f"add{i}"))
+        x = nodes[-1].output[0]
+    shape = [1, CHANNELS, side, side]
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", x)]
+    graph = helper.make_graph(nodes, "large", values[:1], values[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    names = ["x", *(name for node in nodes for name in node.output)]
+    made = placed(model, QuantPlan({name: (0.0 if name[0] == "r" else -4.0, 4.0) for name in names}))
+    onnx.save(model, folder / "float.onnx")
+    onnx.save(made, folder / "int8.onnx")
+    return folder / "float.onnx", folder / "int8.onnx"
+
+
+def compared(blocks: int, side: int, folder: Path) -> LayerReport:
+    """The report of one random sample."""
+    x = np.random.default_rng(1).standard_normal((1, CHANNELS, side, side), np.float32)
+    return compare_layers(*pair(blocks, side, folder), [{"x": x}])
+
+
+def main(blocks: int, megabytes: float) -> None:
+    side = round((megabytes * 1e6 / 4 / CHANNELS) ** 0.5)
+    begun = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    with tempfile.TemporaryDirectory() as folder:
+        rows = compared(blocks, side, Path(folder)).rows
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    total = (blocks * 5 // 2 + 1) * megabytes
+    print(f"{len(rows)} rows; values of {total:.0f} MB; peak {peak:.0f} MB ({begun:.0f} MB at the start)")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))
