@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from vkq.cli.common import Parsers, add_command, device_argument, output
 from vkq.cli.inputs import shape_argument
+from vkq.device.reported import NAMES, told
 from vkq.errors import ArgumentError
 from vkq.files import output as written_file
+
+
+class _Kinds(argparse.Action):
+    """Appends a kind; "list" shows all and ends, as --help does."""
+
+    def __call__(self, parser: Any, options: argparse.Namespace, value: Any, option: Any = None) -> None:
+        if value == "list":
+            width = max(map(len, NAMES))
+            print("this".ljust(width), " the device at hand")
+            for name in NAMES:
+                print(name.ljust(width), "", told(name))
+            parser.exit()
+        setattr(options, self.dest, [*(getattr(options, self.dest) or ()), value])
 
 
 def register(commands: Parsers) -> None:
@@ -19,15 +34,17 @@ def register(commands: Parsers) -> None:
         [
             "vkq export model.onnx -o model.vkq",
             "vkq export model.onnx -o model.vkq --shape x=8x1x8x8 --for portable",
+            "vkq export model.onnx -o model.vkq --for adreno-740 --for mali-g610",
         ],
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument("-o", "--output", type=output, required=True, metavar="FILE.vkq")
     shape_argument(parser)
     parser.add_argument(
-        "--for", dest="kinds", action="append", metavar="KIND",
-        help="a device to plan for: this (the one at hand, the default), or a file of `vkq devices --json`"
-        " from another; every file also has a portable plan, for any device; may be repeated",
+        "--for", dest="kinds", action=_Kinds, metavar="KIND",
+        help="a device to plan for: this (the one at hand, the default), a kind that `--for list` names, or a"
+        " file of `vkq devices --json` from another device; every file also has a portable plan, for any"
+        " device; may be repeated",
     )  # fmt: skip
     device_argument(parser)
 

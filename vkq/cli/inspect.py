@@ -56,7 +56,10 @@ def _played(path: str) -> int:
             print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}")
     for plan in found.plans:
         print(f"plan    {plan.kind}: {plan.about}")
-        print(f"        needs {', '.join(f'{name} {value}' for name, value in plan.needs)}")
+        same = [f"{name[1:]} {value:#x}" for name, value in plan.needs if name.startswith("=")]
+        needs = [f"{name} {value}" for name, value in plan.needs if not name.startswith("=")]
+        print(f"        for {'devices of ' + ', '.join(same) if same else 'any device'}")
+        print(f"        that has {', '.join(needs) or 'nothing in particular'}")
         weights = sum(len(data) for _, data in plan.constants)
         print(f"        weights of {weights} bytes, scratch memory of {plan.scratch_bytes}")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._version import __version__
+from ..device.reported import NAMES
 from ..errors import ArgumentError
 from ..graph.device.context import Context
 from ..graph.device.rows import ROWS
@@ -23,12 +24,17 @@ from ..runtime.plan import Plan, Step
 from ..runtime.program import Program, code
 from ..runtime.transfer import copied, dense
 from ..shader.compile import compiled, spirv
+from ..shader.spec import TEXEL_BYTES
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
 from .kinds import LEAST, PortableDevice, described
 
 PORTABLE, THIS = "portable", "this"
-# What libvkq knows of a device beside features; more is known where it is the very same device.
+# What libvkq knows of a device; more is known where it is the very same device.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
+CONTROLS = (
+    "shaderRoundingModeRTEFloat32",
+    "shaderDenormPreserveFloat32",
+)  # of floats, as `code` asks for them
 FEATURES = (
     "shaderIntegerDotProduct", "maintenance4", "subgroupSizeControl", "computeFullSubgroups",
     "storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderFloat16", "shaderInt8",
@@ -39,10 +45,11 @@ FEATURES = (
 def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tuple[bytes, list[FilePlan]]:
     """A lowered graph as a file, and its plans: one for each of *kinds*, and always the portable one, last.
 
-    kinds: "this" (the device at hand), or a path of what `vkq devices --json` wrote on another device. The
-    known answer of random inputs is what *device* computes, and of the portable plan what that plan computes:
-    float sums depend on the kernels.
-    Raises ArgumentError for a path that is no such file.
+    kinds: "this" (the device at hand), a name of `vkq.device.reported`, or a path of what `vkq devices
+    --json` wrote on another device. Plans that ask for more stand first: libvkq takes the first that fits.
+    The known answer of random inputs is what *device* computes, and of the portable plan what that plan
+    computes: float sums depend on the kernels.
+    Raises ArgumentError for a kind that is neither a name nor such a file.
     """
     feed = _inputs(graph)
     results = Executable(graph, device, {}).run(feed)
@@ -63,8 +70,10 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
         if kind == THIS:
             plans.append(_planned(graph, device, kind, names, answers))
         else:
-            with described(real, Path(kind)) as absent:
-                plans.append(_planned(graph, absent, Path(kind).stem, names, answers))
+            with described(real, kind) as absent:
+                name = kind if kind in NAMES else Path(kind).stem
+                plans.append(_planned(graph, absent, name, names, answers))
+    plans.sort(key=_asks, reverse=True)
     with PortableDevice(real) as portable:
         results = Executable(graph, portable, {}).run(feed)
         answers = tuple(results[x].tobytes() for x in names)
@@ -172,6 +181,12 @@ def _step(step: Step, programs: Mapping[int, tuple[int, Program]]) -> FileStep:
     return FileStep(number, slots, step.push, at, step.grids, step.value)
 
 
+def _asks(plan: FilePlan) -> tuple[int, int]:
+    """How much of a device must be the same, and how many features it must have."""
+    names = [name for name, _ in plan.needs]
+    return sum(name[0] == "=" for name in names), sum(name in FEATURES for name in names)
+
+
 def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -> tuple[tuple[str, int], ...]:
     """What a device must have to run the plan, as libvkq looks for it."""
     needs: dict[str, int] = {}
@@ -179,6 +194,7 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
     def need(name: str, value: int) -> None:
         needs[name] = max(needs.get(name, 0), value)
 
+    known = kind != THIS  # whether libvkq can see all that the shaders rely on
     for program in programs:
         variant, constants = program.variant, program.constants
         for name, value in variant.requires.items():
@@ -186,6 +202,8 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
                 need(name, int(value))
             elif kind == PORTABLE:
                 raise ArgumentError(f"export: {variant.name} needs {name}, which a portable plan must not")
+            else:
+                known = False
         size = variant.local_size(constants)
         for axis, count in zip("xyz", size, strict=True):
             need(f"maxComputeWorkGroupSize_{axis}", count)
@@ -195,15 +213,29 @@ def _needs(plan: Plan, programs: Sequence[Program], device: Device, kind: str) -
         need("maxPerStageDescriptorStorageBuffers", sum(not b.texels for b in variant.bindings))
         if program.subgroup_size:
             need("computeFullSubgroups", 1)
+    known = known and not any(p.subgroup_size or "cooperativeMatrix" in p.variant.requires for p in programs)
+    _need_sizes(plan, need)
+    c, same = device.capabilities, dict[str, int]()
+    if kind != PORTABLE:
+        same["=vendorID"] = c.vendor_id
+        needs |= {name: int(c.properties[name]) for name in CONTROLS if programs}
+    if not known:  # not sizes of matrices, nor of subgroups
+        same |= {"=deviceID": c.device_id, "=subgroupSize": int(c.properties["subgroupSize"])}
+    return (*same.items(), *((name, value) for name, value in needs.items() if value))
+
+
+def _need_sizes(plan: Plan, need: Callable[[str, int], None]) -> None:
+    """Workgroups, buffers and texel buffers."""
+    sizes = {slot: size for slot, (_, size) in plan.scratch.items()}
+    sizes |= {slot: resident.bytes for slot, resident in plan.constants.items()}
+    sizes |= {slot: spec.nbytes for slot, spec in zip(plan.outputs, plan.results, strict=True)}
+    sizes |= {slot: spec.nbytes for slot, spec in enumerate(plan.inputs)}
+    need("maxStorageBufferRange", max(sizes.values(), default=0))
     for step in plan.steps:
         for _, x, y in step.grids:
             need("maxComputeWorkGroupCount_x", x)
             need("maxComputeWorkGroupCount_y", y)
-    sizes = [spec.nbytes for spec in (*plan.inputs, *plan.results)]
-    sizes += [size for _, size in plan.scratch.values()] + [r.bytes for r in plan.constants.values()]
-    need("maxStorageBufferRange", max(sizes, default=0))
-    c = device.capabilities
-    if kind != PORTABLE:  # a device of its kind: what else its shaders rely on is the same there
-        needs["=vendorID"], needs["=deviceID"] = c.vendor_id, c.device_id
-        needs["=subgroupSize"] = int(c.properties["subgroupSize"])
-    return tuple((name, value) for name, value in needs.items() if value or name.startswith("="))
+        bindings = step.program.variant.bindings if step.program else ()
+        for slot, binding in zip(step.slots, bindings, strict=False):  # a fill has none
+            if binding.texels:
+                need("maxTexelBufferElements", sizes[slot] // TEXEL_BYTES)

@@ -1,4 +1,4 @@
-"""Devices that a model is planned for and that are not here: any device, or one that a file describes."""
+"""Devices that a model is planned for and that are not here: any device, or one that is described."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..device.capabilities import Capabilities, CooperativeMatrix, MemoryType
+from ..device.reported import NAMES, reported
 from ..device.verdict import Verdict
-from ..errors import ArgumentError
+from ..errors import ArgumentError, did_you_mean
 from ..files import parse_json, read
 from ..runtime.device import Device
 from ..runtime.program import Program, require
@@ -76,12 +77,27 @@ class PortableDevice(Device):
         super().close()
 
 
-def described(real: Capabilities, path: Path) -> AbsentDevice:
-    """The first device of a file that `vkq devices --json` wrote, with its rates; what its self-test found is
-    not in the file, and the known answer sees what would be wrong.
+def described(real: Capabilities, kind: str) -> AbsentDevice:
+    """A device by its name in `vkq.device.reported`, or the first one of a file that `vkq devices --json`
+    wrote, with its rates. What its self-test found is not known; the known answer sees what would be wrong.
 
-    Raises ArgumentError for another file.
+    Raises ArgumentError for another file, or none.
     """
+    if kind in NAMES:
+        c = reported(kind)
+        properties = {
+            **c.properties,
+            "minStorageBufferOffsetAlignment": ALIGNMENT,
+        }  # other drivers ask for more
+        return AbsentDevice(
+            real, dataclasses.replace(c, properties=properties), Verdict({}, soft_float=False)
+        )
+    path = Path(kind)
+    if not path.exists():
+        raise ArgumentError(
+            f"there is neither a kind nor a file {kind!r}{did_you_mean(kind, NAMES)};"
+            f" kinds: {', '.join(NAMES)}"
+        )
     try:
         found = parse_json(read(path, MOST_BYTES))["devices"][0]
         capabilities = capabilities_of(found["capabilities"])

@@ -225,15 +225,18 @@ void Gpu::openDevice() {
   VKQ_DEVICE_FUNCTIONS(VKQ_LOAD)
 #undef VKQ_LOAD
   vkGetDeviceQueue(device, family, 0, &queue);
-  const VkPhysicalDeviceLimits &l = properties.limits;
-  noteLimits();
+  noteLimits(version >= VK_API_VERSION_1_2 || offers("VK_KHR_shader_float_controls"));
 }
 
-void Gpu::noteLimits() {
+void Gpu::noteLimits(bool floatControls) {
   const VkPhysicalDeviceLimits &l = properties.limits;
+  VkPhysicalDeviceFloatControlsProperties floats{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES};
   VkPhysicalDeviceSubgroupProperties subgroup{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
+  if (floatControls) subgroup.pNext = &floats;
   VkPhysicalDeviceProperties2 more{VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, &subgroup, {}};
   vkGetPhysicalDeviceProperties2(physical, &more);
+  facts["shaderRoundingModeRTEFloat32"] = floats.shaderRoundingModeRTEFloat32;
+  facts["shaderDenormPreserveFloat32"] = floats.shaderDenormPreserveFloat32;
   facts["subgroupSize"] = subgroup.subgroupSize;
   facts["vendorID"] = properties.vendorID;
   facts["deviceID"] = properties.deviceID;

@@ -54,7 +54,7 @@ struct Gpu {
   void openInstance();
   void choose(const char *which);
   void openDevice();
-  void noteLimits();
+  void noteLimits(bool floatControls);
   void close();
 };
 

@@ -1,0 +1,112 @@
+"""Plans for kinds of devices that vkq ships: which devices take them, and that their bytes are right."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import vkq
+from tests.player.files import graph_of
+from vkq.cli import main
+from vkq.device.reported import NAMES
+from vkq.errors import ArgumentError, DeviceError
+from vkq.player.export import CONTROLS, exported
+from vkq.player.file import written
+from vkq.player.reader import Contents, contents
+
+MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
+OWN = {
+    "llvm": "lavapipe",
+    "Swif": "swiftshader",
+}  # the kind of a driver, by the beginning of its device's name
+# Kinds with plans of their own that a driver has all for.
+OTHERS = {
+    "llvm": {"adreno-640", "adreno-650", "adreno-740", "mali-g52", "swiftshader"}, "Swif": {"mali-g52"}
+}  # fmt: skip
+SAME = ("=vendorID", "=deviceID", "=subgroupSize")
+
+
+@pytest.fixture(scope="module")
+def graph() -> Any:
+    return graph_of(MODEL.read_bytes(), {"x": (1, 1, 8, 8)})
+
+
+@pytest.fixture(scope="module")
+def shipped(graph: Any) -> Contents:
+    """Digits for every kind, planned beside one driver."""
+    with vkq.Device("llvmpipe") as device:
+        return contents(exported(graph, device, NAMES)[0])
+
+
+def rewritten(found: Contents, *plans: object) -> bytes:
+    return written(found.producer, found.inputs, found.outputs, plans)  # type: ignore[arg-type]
+
+
+def test_plans_that_ask_for_more_stand_first(shipped: Contents) -> None:
+    kinds = [plan.kind for plan in shipped.plans]
+    assert sorted(kinds[:-1]) == sorted(NAMES)
+    assert kinds[-1] == "portable"
+    assert kinds[0] == "nvidia-h200"  # matrix units, whose sizes libvkq does not know
+    for plan in shipped.plans:
+        same = {name for name, _ in plan.needs if name in SAME}
+        assert same == {"nvidia-h200": set(SAME), "portable": set()}.get(plan.kind, {"=vendorID"}), plan.kind
+    needs = dict(next(plan for plan in shipped.plans if plan.kind == "adreno-740").needs)
+    assert needs["shaderIntegerDotProduct"] == needs["shaderRoundingModeRTEFloat32"] == 1
+    assert kinds.index("adreno-740") < kinds.index("adreno-640")
+
+
+def test_a_driver_takes_the_plan_of_its_kind(device: vkq.Device, shipped: Contents, tmp_path: Path) -> None:
+    path = tmp_path / "digits.vkq"
+    path.write_bytes(rewritten(shipped, *shipped.plans))
+    with vkq.load(path, device.name) as played:
+        assert played.explain().startswith(f"{OWN[device.name[:4]]}: ")
+        assert "nvidia-h200: not taken, it needs vendorID = 4318" in played.explain()
+
+
+def test_plans_of_other_kinds_give_the_same_bytes(
+    device: vkq.Device, shipped: Contents, tmp_path: Path
+) -> None:
+    """Where a driver has all that a plan needs beside a vendor's name, it plays it: so the shaders and steps
+    that a phone gets are run here. The known answer is the exporting session's."""
+    path, ran, bodies = tmp_path / "digits.vkq", set[str](), dict[object, str]()
+    lacking = dict[str, str]()
+    for plan in shipped.plans[:-1]:
+        same = dict(plan.needs).keys() & set(SAME)
+        bodies.setdefault((plan.programs, plan.steps), plan.kind)  # several kinds have the same plan
+        again = bodies[plan.programs, plan.steps] != plan.kind or plan.kind == OWN[device.name[:4]]
+        if again or same != {"=vendorID"}:
+            continue
+        anyone = tuple(need for need in plan.needs if need[0] not in SAME)
+        path.write_bytes(rewritten(shipped, dataclasses.replace(plan, needs=anyone)))
+        try:
+            with vkq.load(path, device.name) as played:
+                assert played.explain().startswith(f"{plan.kind}: ")
+                ran.add(plan.kind)
+        except DeviceError as error:
+            lacking[plan.kind] = str(error)
+    assert ran >= OTHERS[device.name[:4]]
+    assert all(f"{kind}: not taken, it needs " in why for kind, why in lacking.items()), lacking
+
+
+def test_float_controls_are_a_need(shipped: Contents) -> None:
+    """A module that asks a driver for them is no SPIR-V for one without."""
+    for plan in shipped.plans:
+        asks = any(b"SPV_KHR_float_controls" in program.spirv for program in plan.programs)
+        assert asks == any(name in CONTROLS for name, _ in plan.needs), plan.kind
+
+
+def test_kinds_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["export", "--for", "list"])
+    assert ended.value.code == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in said] == ["this", *NAMES]
+    assert "turnip Mesa driver Mesa 25.0.7" in next(line for line in said if line.startswith("adreno-740"))
+
+
+def test_an_unknown_kind(any_device: vkq.Device, graph: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"neither a kind nor a file 'adreno-74'; did you mean 'adreno-740'"
+    ):
+        exported(graph, any_device, ("adreno-74",))

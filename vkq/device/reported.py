@@ -1,0 +1,58 @@
+"""Devices that need not be here: what their drivers reported of them, in ``reported/NAME.json``.
+
+A file holds true features and all properties under Vulkan's names, the driver's name and version, the day
+(``taken``) and what was asked (``source``).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+from .capabilities import Capabilities, CooperativeMatrix, MemoryType
+from .structs import CORE, FEATURES
+
+FOLDER = Path(__file__).with_name("reported")
+NAMES = tuple(sorted(path.stem for path in FOLDER.glob("*.json")))
+
+
+@functools.cache
+def _file(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((FOLDER / f"{name}.json").read_text())
+    return found
+
+
+def told(name: str) -> str:
+    """The device, its driver, and where that is known from, in one line."""
+    found = _file(name)
+    return f"{found['name']}, {found['driver']}; {found['source']}, {found['taken']}"
+
+
+def reported(name: str) -> Capabilities:
+    """The capabilities of one of `NAMES`."""
+    found = _file(name)
+    known = {field for each in (CORE, *FEATURES) for field in each.fields}
+    return Capabilities(
+        index=0,
+        name=found["name"],
+        device_type=found["device_type"],
+        vendor_id=found["vendor_id"],
+        device_id=found["device_id"],
+        api_version=found["api_version"],
+        driver=found["driver"],
+        driver_version=found["driver_version"],
+        device_uuid="00" * 16,
+        pipeline_cache_uuid="00" * 16,
+        extensions=frozenset(),
+        features={field: field in found["features"] for field in known},
+        properties=found["properties"],
+        memory_types=tuple(
+            MemoryType(frozenset(each["flags"]), each["heap_bytes"]) for each in found["memory_types"]
+        ),
+        cooperative_matrices=tuple(CooperativeMatrix(**each) for each in found["cooperative_matrices"]),
+        compute_family=found["compute_family"],
+        timestamp_valid_bits=found["timestamp_valid_bits"],
+        timestamp_period_ns=found["timestamp_period_ns"],
+    )
