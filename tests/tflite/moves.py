@@ -9,11 +9,15 @@ import numpy as np
 from .operators import SAME, Case, One, Random, all_numbers, conv
 
 
-def transpose_conv(rng: Random, dtype: str) -> Case:
+def transpose_conv(rng: Random, dtype: str, short: bool = False) -> Case:
+    """short: LiteRT's own kernel takes a kernel that is shorter than the stride."""
     one = One(rng, dtype)
     x_shape, kernel = one.shape(2, 7), [int(k) for k in rng.integers(1, 5, 2)]
     stride, padding = [int(s) for s in rng.integers(1, 4, 2)], int(rng.integers(0, 2))
     channels, sizes = int(rng.integers(1, 9)), []
+    if short:
+        padding, channels = SAME, int(rng.integers(9, 21))
+        stride = [k + 1 if i else s for i, (k, s) in enumerate(zip(kernel, stride, strict=True))]
     for i in (0, 1):
         same, valid = x_shape[1 + i] * stride[i], (x_shape[1 + i] - 1) * stride[i] + max(kernel[i], stride[i])
         sizes.append(same if padding == SAME else valid)
@@ -217,11 +221,30 @@ def unsigned_depthwise(rng: Random, dtype: str) -> Case:
     return conv(rng, "uint8", depthwise=True)
 
 
+def short_transpose_conv(rng: Random, dtype: str) -> Case:
+    return transpose_conv(rng, dtype, short=True)
+
+
+def large_depthwise(rng: Random, dtype: str) -> Case:
+    """Sums beyond 2^24, which no float32 number says."""
+    one, kernel = One(rng, "uint8"), (17, int(rng.integers(17, 20)))
+    x = one.input((1, 19, 20, 2), 0.01, 0, rng.integers(250, 256, (1, 19, 20, 2)).astype(np.uint8))
+    w_shape = (1, *kernel, 2)
+    weight = one.w.tensor(w_shape, "uint8", 0.01, 0, 3, rng.integers(250, 256, w_shape).astype(np.uint8))
+    y = one.output((1, 3, 21 - kernel[1], 2), 12.0, one.zero())
+    inputs = [x, weight, one.w.constant(rng.integers(-9000, 9000, 2).astype(np.int32), 0.0001)]
+    one.w.operator(
+        "DEPTHWISE_CONV_2D", inputs, [y], "DepthwiseConv2DOptions", 3, padding=1, stride_h=1, stride_w=1,
+        dilation_h_factor=1, dilation_w_factor=1, depth_multiplier=1,
+    )  # fmt: skip
+    return one.case(y)
+
+
 def other_type(rng: Random, dtype: str) -> Case:
     one = One(rng, dtype)
-    scale, to = one.scale(), "int8" if dtype == "uint8" else "uint8"
-    x = one.input((1, 4, 16, 4), scale, one.zero(), all_numbers(one))
-    y = one.output((1, 4, 16, 4), float(np.float32(scale * 2 ** rng.uniform(-2, 2))), one.zero(to), to)
+    scale, to, count = one.scale(), "int8" if dtype == "uint8" else "uint8", int(rng.integers(1, 300))
+    x = one.input((1, count), scale, one.zero(), np.resize(all_numbers(one).reshape(-1)[::-1], (1, count)))
+    y = one.output((1, count), float(np.float32(scale * 2 ** rng.uniform(-3, 5))), one.zero(to), to)
     one.w.operator("QUANTIZE", [x], [y], "", 2)
     return one.case(y)
 
@@ -310,5 +333,5 @@ MORE: dict[str, Callable[[Random, str], Case]] = {
     "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul, "SPACE_TO_BATCH_ND": space_to_batch,
     "MIRROR_PAD": mirror_pad, "REVERSE_V2": reverse,
     "DEPTHWISE_CONV_2D-uint8": unsigned_depthwise, "QUANTIZE-types": other_type,
+    "TRANSPOSE_CONV-short": short_transpose_conv, "DEPTHWISE_CONV_2D-large": large_depthwise,
 }  # fmt: skip
-NEAR = ("BATCH_MATMUL", "DEPTHWISE_CONV_2D-uint8", "QUANTIZE-types")  # within 1 of LiteRT's own kernel

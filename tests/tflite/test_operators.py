@@ -17,7 +17,6 @@ from .answers import SEEDS, digest, kept, network_case
 from .convert import CONVERTED
 from .convert import NEAR as CONVERTED_NEAR
 from .digits import MODELS, digits
-from .moves import NEAR
 from .networks import NETWORKS
 from .operators import Case
 
@@ -40,7 +39,7 @@ def check(case: Case, device: vkq.Device, near: float = 0) -> InferenceSession:
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("op", OPERATORS)
 def test_operator(op: str, seed: int, device: vkq.Device) -> None:
-    check(operator_case(op, seed), device, op in NEAR)
+    check(operator_case(op, seed), device)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

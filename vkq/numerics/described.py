@@ -26,6 +26,7 @@ from .arcs import (
 )
 from .circular import cosine, sine, tangent
 from .exponential import celu, elu, exp, log, mish, selu, sigmoid, softplus, swish, tanh
+from .fixed import fixed_product
 from .normal import erf, gelu, gelu_tanh
 from .powers import power
 from .rational import add, divide, multiply, square_root, subtract
@@ -139,6 +140,7 @@ WHOLE: dict[str, Function] = {
     "Sign": lambda a, x: (x < 0).where(-1, (x > 0).where(1, 0, "i")), "Identity": lambda a, x: x,
     "BitwiseAnd": lambda a, x, y: x & y, "BitwiseOr": lambda a, x, y: x | y,
     "BitwiseXor": lambda a, x, y: x ^ y, "BitwiseNot": lambda a, x: ~x,
+    "FixedPoint": _plain(fixed_product),
 }  # fmt: skip
 WHOLE_TESTS: dict[str, Function] = {
     "Equal": lambda a, x, y: x.equals(y), "Less": lambda a, x, y: x < y,

@@ -77,20 +77,17 @@ def fixed_multiplier(real: float) -> tuple[int, int]:
     return (0, 0) if shift < -31 else (whole, shift)
 
 
-def by_fixed(values: Array, whole: int, shift: int) -> Array:
-    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, then a shift; both round half away
-    from zero."""
+def by_fixed(values: Array, whole: int, shift: int, up: bool = False) -> Array:
+    """LiteRT's ``MultiplyByQuantizedMultiplier``: a doubling high product, whose halves go up, then a shift,
+    whose halves go away from zero; in its vector instructions (*up*) these go up, too."""
     moved = np.asarray(values, np.int64) << max(shift, 0)
-    product = moved * whole
-    nudge = np.where(product >= 0, 1 << 30, 1 - (1 << 30))
-    high = np.trunc((product + nudge) / 2**31).astype(np.int64)
-    return rounding_shift(high, max(-shift, 0))
+    return rounding_shift((moved * whole + (1 << 30)) >> 31, max(-shift, 0), up)
 
 
-def rounding_shift(values: Array, shift: int) -> Array:
-    """``round_half_away(values / 2**shift)``."""
+def rounding_shift(values: Array, shift: int, up: bool = False) -> Array:
+    """``round_half_away(values / 2**shift)``, or its halves up."""
     mask = (1 << shift) - 1
-    rest, threshold = values & mask, (mask >> 1) + (values < 0)
+    rest, threshold = values & mask, (mask >> 1) + ((values < 0) & (not up))
     return np.asarray((values >> shift) + (rest > threshold))
 
 
@@ -142,13 +139,26 @@ def bounded(x: QParams, y: QParams, limits: tuple[float, float]) -> Array:
     """LiteRT's own ``QuantizedReluX``: its bounds are rounded half away from zero."""
     whole, shift = fixed_multiplier(x.scale / y.scale)
     values = y.zero_point + by_fixed(every(x) - x.zero_point, whole, shift)
+    low, high = fixed_bounds(limits, y)
+    return stored(np.clip(values, low, max(low, high)), y)
+
+
+def fixed_bounds(limits: tuple[float, float], y: QParams) -> tuple[int, int]:
+    """A fused activation of LiteRT's own kernels: the least and the largest number."""
     low, high = y.qmin, y.qmax
     for limit in limits:
         if math.isfinite(limit):
             step = np.float32(limit) / np.float32(y.scale)
             bound = int(np.trunc(step + np.copysign(np.float32(0.5), step))) + y.zero_point
             low, high = (max(low, bound), high) if limit == limits[0] else (low, min(high, bound))
-    return stored(np.clip(values, low, max(low, high)), y)
+    return low, high
+
+
+def other_type(x: QParams, y: QParams) -> tuple[Array, Array]:
+    """LiteRT's own QUANTIZE of int8 as uint8, or back: of 16 elements at once, and of those behind them."""
+    values, (whole, shift) = every(x) - x.zero_point, fixed_multiplier(x.scale / y.scale)
+    vector, single = (stored(by_fixed(values, whole, shift, up) + y.zero_point, y) for up in (True, False))
+    return vector, single
 
 
 def _high16(a: Array, b: int) -> Array:

@@ -4,6 +4,7 @@ own."""
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from .layers import BYTES, activated, quantized_pair, real_range
 from .lowering import Lowering, Unsupported
 
 FLOATS = ("float32", "float16")
+AT_ONCE = 16  # elements that LiteRT takes in one vector
 RELUS = {"RELU": "RELU", "RELU6": "RELU6", "RELU_N1_TO_1": "RELU_N1_TO_1"}
 
 
@@ -209,7 +211,7 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     x, y = operator.inputs[0], operator.outputs[0]
     q = low.q(y)
     if low.dtype(x) in BYTES and low.dtype(x) != low.dtype(y):
-        return by_table(low, operator, _other_type(low.q(x), q))
+        return _other_type(low, operator)
     if low.dtype(x) in BYTES:
         return by_table(low, operator, arithmetic.requantized(*_two(low, operator)))
     first = low.channels_first([x])
@@ -219,11 +221,21 @@ def quantize(low: Lowering, operator: FileOperator, activation: str) -> None:
     return low.give(y, low.emit("quantize", [name], y=unit), first)
 
 
-def _other_type(x: QParams, y: QParams) -> Array:
-    """int8 as uint8, or back: exact where the real numbers stay; else within 1 of LiteRT's own kernel, which
-    rounds some of the elements in another way than the rest."""
-    steps = (every(x) - x.zero_point) * (x.scale / y.scale)
-    return stored(np.rint(steps).astype(np.int64) + y.zero_point, y)
+def _other_type(low: Lowering, operator: FileOperator) -> None:
+    """int8 as uint8, or back: a table; where LiteRT rounds the last elements in another way, a table of the
+    number and of whether it is one of these."""
+    x, y = operator.inputs[0], operator.outputs[0]
+    vector, single = arithmetic.other_type(low.q(x), low.q(y))
+    shape = low.shape(x)
+    size = math.prod(shape)
+    if size % AT_ONCE == 0 or np.array_equal(vector, single):
+        return by_table(low, operator, vector)
+    last = np.full(size, np.iinfo(low.dtype(x)).min, low.dtype(x))
+    last[size - size % AT_ONCE :] += 1
+    table = np.repeat(vector[:, None], 256, 1)
+    table[:, 1] = single
+    names = [low.last_of(x), low.constant(last.reshape(shape), "last")]
+    return low.give(y, low.emit("lookup2", names, table=table))
 
 
 def dequantize(low: Lowering, operator: FileOperator, activation: str) -> None:

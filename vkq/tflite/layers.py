@@ -11,8 +11,9 @@ import numpy as np
 from ..errors import ModelError
 from ..graph.graph import Array
 from ..numerics.qparams import QParams, are_scales
-from .arithmetic import bounds_of
+from .arithmetic import bounds_of, fixed_multiplier
 from .file import FileOperator
+from .fixed import fixed_layer, in_vectors, scaled
 from .lowering import Lowering, Unsupported
 from .schema import SAME
 
@@ -95,9 +96,17 @@ def _convolution(
     inputs = [low.first_of(x), low.constant(weight, f"{low.names[operator.inputs[1]]}/OIHW")]
     if low.dtype(x) in BYTES:
         more = _quantized(low, operator, activation, inputs, weight, axis)
-        name = low.emit(
-            "conv2d", inputs, **more, stride=stride, padding=padding, dilation=dilation, groups=groups
-        )
+        window: dict[str, Any] = {
+            "stride": stride,
+            "padding": padding,
+            "dilation": dilation,
+            "groups": groups,
+        }
+        if axis == 3 and weight.dtype == np.uint8:  # XNNPACK does not take it
+            limits = real_range(operator, activation)
+            name = fixed_layer(low, "conv2d", inputs, weight, more, limits, **window)
+        else:
+            name = low.emit("conv2d", inputs, **more, **window)
     else:
         inputs[1] = _real_weight(low, operator, weight, inputs[1], (-1, 1, 1, 1))
         name = low.emit(
@@ -173,7 +182,7 @@ def _real_bias(low: Lowering, operator: FileOperator, index: int) -> list[str]:
 
 def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> None:
     """TRANSPOSE_CONV: the first input is the size of the result; the weight is (OC, KH, KW, IC). XNNPACK does
-    not take SAME with a kernel shorter than the stride; LiteRT's own kernel then rounds otherwise, by 1."""
+    not take SAME with a kernel shorter than the stride."""
     size, w, x, y = *operator.inputs[:3], operator.outputs[0]
     weight, shape = low.array(w, "weight"), low.shape(x)
     if weight.ndim != 4 or len(shape) != 4 or weight.shape[3] != shape[3]:
@@ -189,10 +198,16 @@ def transpose_conv(low: Lowering, operator: FileOperator, activation: str) -> No
     inputs = [low.first_of(x), low.constant(weight.transpose(3, 0, 1, 2), f"{low.names[w]}/IOHW")]
     if low.dtype(x) in BYTES:
         more = _quantized(low, image, activation, inputs, weight, 0)
-        name = low.emit(
-            "conv_transpose2d", inputs, **more, stride=stride, padding=padding, output_padding=added,
-            dilation=(1, 1), groups=1,
-        )  # fmt: skip
+        window: dict[str, Any] = {
+            "stride": stride, "padding": padding, "output_padding": added, "dilation": (1, 1), "groups": 1,
+        }  # fmt: skip
+        short = any(k < s for k, s in zip(kernel, stride, strict=True))
+        if operator.options["padding"] == SAME and short:
+            limits, up = real_range(operator, activation), in_vectors(wanted, weight.dtype == np.uint8)
+            data = weight.transpose(0, 3, 1, 2)
+            name = fixed_layer(low, "conv_transpose2d", inputs, data, more, limits, up, **window)
+        else:
+            name = low.emit("conv_transpose2d", inputs, **more, **window)
     else:
         inputs[1] = _real_weight(low, image, weight.transpose(3, 0, 1, 2), inputs[1], (1, -1, 1, 1))
         name = low.emit(
@@ -223,7 +238,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BATCH_MATMUL. LiteRT's own kernel multiplies by a fixed-point number: results are within 1 of it."""
+    """BATCH_MATMUL, by LiteRT's own kernel."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -233,7 +248,10 @@ def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None
     if low.dtype(numbers[0]) not in BYTES:
         return low.give(y, low.emit("MatMul", names))
     a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
-    return low.give(y, low.emit("matmul", names, a=a, b=b, y=q))
+    points = [low.constant(np.array(v.zero_point, v.dtype), "zero_point") for v in (a, b)]
+    factor = fixed_multiplier(float(np.float32(a.scale) * np.float32(b.scale)) / float(q.scale))
+    sums = low.emit("MatMulInteger", [*names, *points])
+    return low.give(y, scaled(low, sums, [factor], False, q, real_range(operator, activation)))
 
 
 def fully_connected(low: Lowering, operator: FileOperator, activation: str) -> None:

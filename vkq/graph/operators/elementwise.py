@@ -161,6 +161,10 @@ def _modulo(node: Node, x: list[Array]) -> Any:
     return np.asarray((np.fmod if node.attributes.get("fmod", 0) else np.mod)(x[0], x[1]), x[0].dtype)
 
 
+def _never(node: Node, x: list[Array]) -> Any:
+    raise ModelError(f"{node}: its operands are {[v.dtype.name for v in x]}; they must be int32")
+
+
 def _is_infinite(node: Node, x: list[Array]) -> Any:
     up, down = (node.attributes.get(f"detect_{name}", 1) for name in ("positive", "negative"))
     return (np.isposinf(x[0]) & bool(up)) | (np.isneginf(x[0]) & bool(down))
@@ -232,6 +236,9 @@ OPERATORS: dict[str, Operator] = {
     "Not": _test("Not", lambda node, x: ~x[0].astype(bool)),
     "IsNaN": _test("IsNaN", lambda node, x: np.isnan(x[0])),
     "IsInf": _test("IsInf", _is_infinite),
+    "FixedPoint": Operator(
+        "elementwise", lambda x: broadcast(x, "int32", 3), _described("FixedPoint", _never)
+    ),
     "Clip": Operator("elementwise", same, _clip),
     "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),
     "CastLike": Operator("elementwise", lambda x: [Spec(x.spec(1).dtype, x.spec(0).shape)], _cast_like),

@@ -1,0 +1,32 @@
+"""LiteRT's multiplication by a fixed-point number, in steps of whole numbers: what its own kernels do to the
+sums of a layer, where vkq and XNNPACK multiply by a float32 number."""
+
+from __future__ import annotations
+
+from .steps import Number
+
+HIGH_HALF = 1 << 30
+LEAST_SHIFT = -31
+
+
+def coded(shift: int, up: bool = False) -> int:
+    """A shift (-31 to 30) and whether halves of it go up, in place of away from zero, as one number."""
+    return 2 * (shift - LEAST_SHIFT) + up
+
+
+def fixed_product(x: Number, whole: Number, code: Number) -> Number:
+    """``x * whole * 2**(shift - 31)`` of "i", rounded twice: the doubling high product, then the shift.
+    *whole* is 0, or has 31 bits; *code* says the shift (`coded`)."""
+    shift, up = (code >> 1) + LEAST_SHIFT, code & 1
+    moved = x << (shift < 0).where(0, shift)
+    negative = moved < 0
+    size, factor = negative.where(0 - moved, moved).u, whole.u
+    low, high = size * factor, size.high(factor)
+    total = low + negative.where(HIGH_HALF - 1, HIGH_HALF, "u")  # halves up
+    high = high + (total < low).where(1, 0, "u")
+    product = ((high << 1) | (total >> 31)).i
+    product = negative.where(0 - product, product)
+    right = (shift < 0).where(0 - shift, 0)
+    mask = (x.of(1) << right) - 1
+    threshold = (mask >> 1) + (product < 0).where(1 - up, 0)
+    return (product >> right) + (threshold < (product & mask)).where(1, 0, "i")
