@@ -35,6 +35,9 @@ layout(constant_id = 4) const uint STRIDE_W = 1;
 layout(constant_id = 5) const uint HALO_W = 18;  // input pixels under a line of the tile
 layout(constant_id = 6) const uint HALO_H = 10;
 layout(constant_id = 7) const uint KW = 3;
+// Of the loops over k and over chunks of channels; 0: the push constants say how many.
+layout(constant_id = 17) const uint TRIPS = 0;
+layout(constant_id = 18) const uint CHUNKS = 0;
 
 #ifdef STEM
 layout(set = 0, binding = 0) readonly buffer X { uint x[]; };
@@ -167,7 +170,7 @@ void main() {
     image -= group * images;
   }
   w_across = ceil_div(p.n, 16u) * 16u;
-  uint chunks = ceil_div(p.k16, RUNS), t = gl_LocalInvocationIndex,
+  uint chunks = CHUNKS > 0u ? CHUNKS : ceil_div(p.k16, RUNS), t = gl_LocalInvocationIndex,
        output_ = min(n + t % W_ACROSS, w_across - 1u);
   clear_acc();
   [[dont_unroll]] for (uint chunk = 0u; chunk < chunks; chunk++) {
@@ -175,7 +178,7 @@ void main() {
     x_last = group * p.k16 + p.k16 - 1u;
     w_first = ((group * chunks + chunk) * p.steps * W_RUNS + t / W_ACROSS) * w_across + output_;
     barrier();
-    multiply_steps(p.steps);
+    multiply_steps(TRIPS > 0u ? TRIPS : p.steps);
   }
   store_results(n, group * p.n, p.n);
 }

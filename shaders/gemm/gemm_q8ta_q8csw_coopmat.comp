@@ -37,6 +37,7 @@ layout(set = 0, binding = 3) writeonly buffer Y { float y[]; };
 
 #include "push.glslh"
 #include "workgroup.glslh"
+layout(constant_id = 17) const uint TRIPS = 0;  // of the loop over k; 0: the push constants say how many
 #define NO_STORE_BLOCK
 #include "gemm_output.glslh"
 #include "coopmat_matrices.glslh"
@@ -173,6 +174,6 @@ void main() {
 #ifdef WIDE
   steps = ceil_div(steps * TURN_RUNS, RUNS);
 #endif
-  multiply_steps(steps);
+  multiply_steps(TRIPS > 0u ? TRIPS : steps);
   ONCE_ALL_SUMS store_results(n, group * p.n, p.n);
 }

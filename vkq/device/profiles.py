@@ -75,6 +75,7 @@ class Profile(costs.Costs):
     matrix_subgroup: int | None  # None: as many as a matrix has rows
     transform_element_macs: int
     matrix_pairs: bool
+    matrix_literals: str | None
     sum_apart_bytes: int
     direct_group_channels: int
     grouped_tiles: tuple[tuple[str, float], ...]

@@ -21,7 +21,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .divisor import divisor
-from .matrix_units import MatrixWeights, centred
+from .matrix_units import MatrixWeights, centred, counts
 from .weights import Arithmetic, Int8, zeros_behind
 
 CONV = "conv2d_q8ta_q8csw__coopmat"
@@ -68,8 +68,10 @@ class MatrixConv:
     def build(self, b: Builder, p: Conv2dProblem, x: Value, y: Value) -> None:
         w = self.packed
         shader, matrices = _shader(p, w.arithmetic, self.device.capabilities)
-        program = w.program(shader, matrices, **_constants(p, shader))
-        push, in_place = self.push(p, program.variant), w.arithmetic.after.in_place
+        push, in_place = self.push(p, shader), w.arithmetic.after.in_place
+        chunks = -(-p.ic // (p.groups * int(shader.sizes["CH"])))
+        trips = counts(self.device, TRIPS=int(push["steps"]), CHUNKS=chunks)
+        program = w.program(shader, matrices, **_constants(p, shader), **trips)
         b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
 
 

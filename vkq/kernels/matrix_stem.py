@@ -17,7 +17,7 @@ from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
 from .matrix_conv import halo, turn, whole_lines
-from .matrix_units import MatrixWeights, centred
+from .matrix_units import MatrixWeights, centred, counts
 from .quantize import steps_of
 from .weights import Arithmetic, Int8
 
@@ -48,8 +48,9 @@ class MatrixStem:
         w = self.packed
         found = stem_shader(p, w.arithmetic.out, x.spec.dtype == "float32", self.device.capabilities)
         assert found is not None
-        program = w.program(found[0], found[1], **_constants(p, found[0]))
         push, in_place = self.push(p, found[0]), w.arithmetic.after.in_place
+        trips = counts(self.device, TRIPS=int(push["steps"]), CHUNKS=1)
+        program = w.program(found[0], found[1], **_constants(p, found[0]), **trips)
         b.dispatch(program, w.slots(b, x, y), push, w.macs(p.gemm_m), in_place)
 
     def push(self, p: Conv2dProblem, shader: Variant) -> dict[str, int | float]:

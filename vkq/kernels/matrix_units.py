@@ -139,6 +139,11 @@ class MatrixWeights:
         return [x, b.constant(self.weights), b.constant(self.parameters), y, *extra]
 
 
+def counts(device: Device, **trips: Constant) -> dict[str, Constant]:
+    """The trip counts of a problem's loops, where the device's compiler wants them as constants."""
+    return trips if profile(device.capabilities).matrix_literals == "trips" else {}
+
+
 def centred(weight: Int8, zero_point: Int32) -> npt.NDArray[Any]:
     """The weight (OC, ...) less its zero points (OC,): padded with zeros, it is then padded with zero
     points."""
@@ -211,6 +216,8 @@ class MatrixGemm:
         known = profile(self.device.capabilities)
         listed = self.listed or ranked(KIND, tilings(known, rows, w.n, self.k, w.groups, *how))
         for tiling in (self.tiling,) if self.tiling else listed:
+            if known.matrix_literals == "trips" and tiling.parts > 1:
+                continue
             if tiling.tile in catalog().shaders[self._shader(tiling)].axes["tile"]:
                 variant = self._variant(tiling)
                 if self.matrices.fit(variant, int(variant.sizes["BM"])):
@@ -242,10 +249,12 @@ class MatrixGemm:
         """
         tiling, variant = self.chosen(pixels.rows)
         w = self.packed
-        program = w.program(variant, self.matrices)
         step = TURN if tiling.wide else int(variant.sizes["BK"])
         k = self.k if tiling.short else w.k_padded
-        said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": -(-k // step), **push}
+        steps = -(-k // step)
+        trips = -(-steps * step // int(variant.sizes["BK"]))
+        program = w.program(variant, self.matrices, **counts(self.device, TRIPS=trips))
+        said = {**w.push, **pixels.push, "k16": -(-self.k // 16), "steps": steps, **push}
         if variant.shader == self.split:
             said["part_steps"] = tiling.part(w.k_padded) // step
             extra = [b.words(self._part_words(tiling, program, pixels.rows)), b.constant(w.counters)]

@@ -10,11 +10,14 @@ from concurrent.futures import Future
 from typing import Any
 
 from ..device.capabilities import Capabilities
+from ..device.profiles import profile
 from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
 from ..shader.specialize import specialized
 from ..turns import FORKED
+
+COUNTS = ("TRIPS", "CHUNKS")  # trip counts of a problem: specialization constants, never literals
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -64,10 +67,16 @@ def code(
     variant: Variant, spirv: bytes, constants: Mapping[str, Value], capabilities: Capabilities
 ) -> tuple[bytes, list[tuple[int, int]]]:
     """What the driver is given of a variant: its SPIR-V, with sizes as literals and with the float controls
-    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants."""
+    that the device offers; and (``constant_id``, the 32 bits) of its other specialization constants. Where
+    the device's profile says so (`matrix_literals`), what shapes of matrices and their strides are made of
+    is literal, too."""
     packed = variant.pack_specialization(constants)
     bits = {number: int.from_bytes(word, "little") for number, word in packed.items()}
-    sizes = {c.id for c in variant.specialization.values() if c.declared is not None}
+    whole = "cooperativeMatrix" in variant.requires and profile(capabilities).matrix_literals is not None
+    sizes = {
+        constant.id for name, constant in variant.specialization.items()
+        if constant.declared is not None or (whole and name not in COUNTS)
+    }  # fmt: skip
     module = with_float_controls(
         specialized(spirv, {number: bits[number] for number in sizes}),
         rte=bool(capabilities.properties["shaderRoundingModeRTEFloat32"]),

@@ -1,0 +1,113 @@
+"""What compilers of matrix units are known to get wrong is literal where a device's profile says so: shapes,
+strides, and the trip counts of loops as constants of a pipeline."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.cases import random_data
+from vkq.device.capabilities import Capabilities
+from vkq.kernels import matrix_stem, matrix_units
+from vkq.kernels.matrix_conv import CONV
+from vkq.kernels.matrix_implicit import IMPLICIT
+from vkq.kernels.matrix_units import DYNAMIC, GEMM, SPLIT, WIDE
+from vkq.probe.matrices import Matrices
+from vkq.problem.names import parse
+from vkq.runtime.program import Program, code
+from vkq.shader.catalog import catalog
+from vkq.shader.compile import spirv
+from vkq.shader.spec import Variant
+from vkq.shader.spirv import OP_CONSTANT
+from vkq.shader.spirv import parse as instructions_of
+
+from . import emulated
+from .matrix_layers import make
+
+XCLIPSE, NVIDIA, ADRENO = 0x144D, 0x10DE, 0x5143
+OP_MATRIX, OP_LOAD, OP_STORE = 4456, 4457, 4458  # OpTypeCooperativeMatrixKHR, OpCooperativeMatrixLoadKHR, ...
+SELFTEST = "selftest__matrices"
+MODULES = (SELFTEST, GEMM, SPLIT, WIDE, DYNAMIC, CONV, matrix_stem.STEM, IMPLICIT)
+
+
+def of_vendor(device: vkq.Device, vendor: int, *shapes: str, kind: str = "integrated") -> Capabilities:
+    return dataclasses.replace(
+        emulated.capabilities(device, *shapes), vendor_id=vendor, device_type=kind, choices=()
+    )
+
+
+def literal(variant: Variant, matrices: Matrices, c: Capabilities) -> tuple[set[int], int, set[int]]:
+    """Of a module as the driver gets it: the rows and columns of its matrices' types and the strides of their
+    loads and stores that are literals, how many are none, and the constants that it is given beside."""
+    trips = {"TRIPS": 5} if "TRIPS" in variant.specialization else {}
+    constants = variant.constants({**matrices.constants(variant), **trips})
+    module, given = code(variant, spirv(variant), constants, c)
+    _, instructions, _ = instructions_of(module)
+    values = {one.words[1]: one.words[2] for one in instructions if one.op == OP_CONSTANT}
+    ids = [number for one in instructions if one.op == OP_MATRIX for number in one.words[3:5]]
+    ids += [one.words[4] for one in instructions if one.op == OP_LOAD]
+    ids += [one.words[3] for one in instructions if one.op == OP_STORE]
+    assert ids
+    sizes = {values[number] for number in ids[:4] if number in values}
+    return sizes, sum(number not in values for number in ids), {number for number, _ in given}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_shapes_and_strides_are_literals(any_device: vkq.Device, name: str) -> None:
+    """For 8x8x16 and the large shapes of Adreno; an NVIDIA GPU's compiler specializes by itself."""
+    for m, n, k, size in ((8, 8, 16, 32), (64, 16, 32, 64)):
+        matrices = Matrices(m, n, k, subgroup=size)
+        c = of_vendor(any_device, ADRENO, f"{m}x{n}x{k}")
+        variant = next(
+            v for v in catalog().shaders[name].variants if "DOT" not in v.defines or "s8s8" in v.name
+        )
+        sizes, others, given = literal(variant, matrices, c)
+        assert (others, sizes) == (0, {m, n, k})
+        trips = {one.id for key, one in variant.specialization.items() if key in ("TRIPS", "CHUNKS")}
+        assert given == trips
+        assert bool(trips) == (name != SELFTEST)
+        discrete = of_vendor(any_device, NVIDIA, f"{m}x{n}x{k}", kind="discrete")
+        assert literal(variant, matrices, discrete)[1] > 0
+
+
+CASES = (
+    "linear[M=33,K=300,N=40]",
+    "conv2d[N=1,IC=70,H=6,W=9,OC=20,KH=3,KW=3] matrix",
+    "conv2d[N=1,IC=70,H=6,W=9,OC=20,KH=3,KW=3] implicit",
+    "conv2d[N=1,IC=3,H=12,W=13,OC=20,KH=5,KW=5] stem",
+)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_trip_counts_are_constants(
+    strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """The same bytes, by matrices of 8x8x16, and no product is split along k."""
+    emulated.emulate(strict_device, monkeypatch, "8x8x16")
+    changed = dataclasses.replace(strict_device.capabilities, vendor_id=XCLIPSE)
+    monkeypatch.setattr(strict_device, "capabilities", changed)
+    made: list[Program] = []
+    program = strict_device.program
+    monkeypatch.setattr(strict_device, "program", lambda *a: made.append(program(*a)) or made[-1])
+    name, _, method = case.partition(" ")
+    data = random_data(parse(name), np.random.default_rng(1))
+    layer = make(data, strict_device, data.y_q, **({"method": method} if method else {}))
+    np.testing.assert_array_equal(layer(data.x), data.expected(data.y_q), strict=True)
+    trips = [one.constants["TRIPS"] for one in made if "TRIPS" in one.variant.specialization]
+    assert trips
+    assert all(trips)
+    if method == "matrix":
+        assert [one.constants["CHUNKS"] for one in made if "CHUNKS" in one.variant.specialization] != [0]
+
+
+def test_others_have_one_pipeline_for_every_k(
+    any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for vendor, kind, trips in (
+        (NVIDIA, "discrete", {}),
+        (ADRENO, "integrated", {}),
+        (XCLIPSE, "integrated", {"TRIPS": 3}),
+    ):
+        monkeypatch.setattr(any_device, "capabilities", of_vendor(any_device, vendor, kind=kind))
+        assert matrix_units.counts(any_device, TRIPS=3) == trips
