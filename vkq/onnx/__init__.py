@@ -6,10 +6,31 @@
 Needs the package ``onnx`` (``pip install vkq[onnx]``). Imported with ``import vkq.onnx``.
 """
 
+from .._version import __version__
 from ..errors import ModelError, UnsupportedModelError
+from . import capi
 from .binding import IOBinding
 from .feed import NodeArg
 from .language import LanguageModel
+from .library import (
+    OrtAllocatorType,
+    OrtArenaCfg,
+    OrtDevice,
+    OrtMemoryInfo,
+    OrtMemType,
+    create_and_register_allocator,
+    disable_telemetry_events,
+    enable_telemetry_events,
+    get_all_providers,
+    get_available_providers,
+    get_build_info,
+    get_device,
+    get_version_string,
+    set_default_logger_severity,
+    set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
+    set_seed,
+)
 from .options import (
     ExecutionMode,
     ExecutionOrder,
@@ -18,15 +39,14 @@ from .options import (
     ModelMetadata,
     RunOptions,
     SessionOptions,
-    get_all_providers,
-    get_available_providers,
-    get_device,
-    set_default_logger_severity,
 )
 from .pytorch import as_torch
 from .reader import Model, read
 from .session import InferenceSession, load
 from .values import OrtValue
+
+SessionIOBinding = IOBinding
+OrtValueVector = list
 
 __all__ = [
     "ExecutionMode",
@@ -40,15 +60,32 @@ __all__ = [
     "ModelError",
     "ModelMetadata",
     "NodeArg",
+    "OrtAllocatorType",
+    "OrtArenaCfg",
+    "OrtDevice",
+    "OrtMemType",
+    "OrtMemoryInfo",
     "OrtValue",
+    "OrtValueVector",
     "RunOptions",
+    "SessionIOBinding",
     "SessionOptions",
     "UnsupportedModelError",
+    "__version__",
     "as_torch",
+    "capi",
+    "create_and_register_allocator",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
+    "get_build_info",
     "get_device",
+    "get_version_string",
     "load",
     "read",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
+    "set_seed",
 ]

@@ -115,6 +115,8 @@ class IOBinding:
         """The results of the last run, in the order in which they were bound."""
         return list(self._results)
 
+    get_outputs_as_ortvaluevector = get_outputs
+
     def copy_outputs_to_cpu(self) -> list[Array]:
         """`get_outputs` as arrays."""
         return [value.numpy() for value in self._results]

@@ -193,6 +193,31 @@ class Manners:
         binding.run(run_options)
         return binding.get_outputs()
 
+    @checked
+    def run_with_ortvaluevector(
+        self,
+        run_options: Any,
+        feed_names: Sequence[str],
+        feeds: Sequence[Any],
+        fetch_names: Sequence[str],
+        fetches: list[OrtValue],
+        fetch_devices: Sequence[Any],
+    ) -> None:
+        """`run` for lists of OrtValues: the results are appended to *fetches*, each where its device says
+        (`OrtDevice`)."""
+        binding = self.io_binding()
+        for name, value in zip(feed_names, feeds, strict=True):
+            binding.bind_ortvalue_input(name, value)
+        for name, device in zip(fetch_names, fetch_devices, strict=True):
+            binding.bind_output(name, "vulkan" if device.device_type() else "cpu")
+        binding.run(run_options)
+        fetches.extend(binding.get_outputs())
+
+    def enable_fallback(self) -> None:
+        """Does nothing: the ``providers`` with which a session is opened decide what runs on the CPU."""
+
+    disable_fallback = enable_fallback
+
     def _timed(self, call: Callable[[], list[Array]]) -> list[Array]:
         """The call, noted where profiling is on."""
         if self._profiled is None:

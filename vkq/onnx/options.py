@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..arguments import RULES, Rule, shown
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError, DTypeError, UnsupportedModelError, did_you_mean
 from ..runtime.device import Device
 from ..runtime.opened import opened
+from .initializers import replaced
+from .pytorch import model_of
 
 VULKAN, CPU = "VulkanExecutionProvider", "CPUExecutionProvider"
 # Options of a session or a run that are taken, or that change nothing where every run is the same.
@@ -19,6 +21,11 @@ HARMLESS = {
     "use_deterministic_compute", "logid", "only_execute_path_to_fetches",
     "enable_profiling", "profile_file_prefix",  # `InferenceSession.end_profiling`
 }  # fmt: skip
+
+TAKEN = {"sizes", "initializers", "providers"}  # vkq's own fields
+# Further arguments of onnxruntime.InferenceSession: its name for the model, and what changes nothing here.
+ARGUMENTS = ("path_or_bytes", "disabled_optimizers", "enable_fallback", "read_config_from_model")
+KNOWN = ("device", "fallback", "constant_inputs", "progress", "sess_options", "providers", "provider_options")
 
 
 class IgnoredWarning(UserWarning):
@@ -90,6 +97,8 @@ class SessionOptions(Entries):
     use_deterministic_compute: bool = False
     use_per_session_threads: bool = True
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)
+    initializers: dict[str, Any] = dataclasses.field(default_factory=dict)
+    providers: list[Any] = dataclasses.field(default_factory=list)
 
     def add_session_config_entry(self, key: str, value: str) -> None:
         """Keep an entry; vkq ignores it."""
@@ -102,6 +111,29 @@ class SessionOptions(Entries):
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Fix the size of every axis that the model calls *name*."""
         self.sizes[str(name)] = int(size)
+
+    def add_initializer(self, name: str, ort_value: Any) -> None:
+        """Use an OrtValue in place of the model's initializer *name*, of its type and shape."""
+        self.initializers[str(name)] = ort_value
+
+    def add_external_initializers(self, names: Sequence[str], ort_values: Sequence[Any]) -> None:
+        """The same for several, whose data beside the file is not read then."""
+        self.initializers |= dict(zip(names, ort_values, strict=True))
+
+    def add_provider(self, provider_name: str, options: Mapping[str, Any] | None = None) -> None:
+        """A provider, as one of a session's ``providers``."""
+        self.providers.append((provider_name, dict(options or {})))
+
+    def has_providers(self) -> bool:
+        """Whether one was added."""
+        return bool(self.providers)
+
+    def register_custom_ops_library(self, path: str) -> None:
+        """Refused: a library of ONNX Runtime's operators cannot run on a Vulkan device."""
+        raise UnsupportedModelError(
+            f"{shown(path)} has operators for ONNX Runtime alone; run what needs them there, or write them as"
+            " functions of the model (onnx.helper.make_function), which vkq expands"
+        )
 
 
 @dataclasses.dataclass
@@ -126,7 +158,9 @@ class RunOptions(Entries):
 def changed(options: Any, kind: type[SessionOptions | RunOptions]) -> list[str]:
     """``name=value`` of each attribute that is not its default, of options of vkq or ONNX Runtime."""
     plain = {field.name: field.default for field in dataclasses.fields(kind) if field.name not in HARMLESS}
-    found = [(name, getattr(options, name, value), value) for name, value in plain.items() if name != "sizes"]
+    found = [
+        (name, getattr(options, name, value), value) for name, value in plain.items() if name not in TAKEN
+    ]
     return [f"{name}={getattr(now, 'name', now)}" for name, now, value in found if _number(now) != value]
 
 
@@ -143,6 +177,14 @@ class Asked:
     fallback: str | None = None
     options: Any = dataclasses.field(default_factory=SessionOptions)
     ignored: tuple[str, ...] = ()
+    path_or_bytes: Any = None
+
+    def given(self, model: Any) -> Any:
+        """The model, by either name of the argument, with the initializers of the options."""
+        if (model is None) == (self.path_or_bytes is None):
+            raise DTypeError("InferenceSession takes one model: a path, bytes, or an onnx.ModelProto")
+        model = model_of(self.path_or_bytes if model is None else model)
+        return replaced(model, getattr(self.options, "initializers", {}))
 
     @property
     def sizes(self) -> Mapping[str, int]:
@@ -157,13 +199,20 @@ def asked_of(
     providers: Any,
     provider_options: Any,
     runtime: str = "onnxruntime",
+    more: Mapping[str, Any] | None = None,
 ) -> Asked:
     """ONNX Runtime's arguments, whose second and third are options and providers, in vkq's words. *runtime*
-    is the fallback's name. Raises ArgumentError for a list of providers that ONNX Runtime refuses, too."""
+    is the fallback's name; *more* are `ARGUMENTS`. Raises ArgumentError for a list of providers that ONNX
+    Runtime refuses, too."""
+    more = more or {}
+    for name in set(more) - set(ARGUMENTS):
+        raise DTypeError(f"InferenceSession has no argument {name!r}{did_you_mean(name, KNOWN)}")
     if _is_options(device):
         device, sess_options = None, device
     if isinstance(fallback, (list, tuple)):
         fallback, providers = None, fallback
+    options = sess_options or SessionOptions()
+    providers = getattr(options, "providers", None) or None if providers is None else providers
     given = [] if providers is None else _pairs(providers, provider_options)
     names = [name for name, _ in given]
     ignored = [f"{CPU} as the only provider"] if names == [CPU] else []
@@ -177,8 +226,9 @@ def asked_of(
     fallback = fallback or (runtime if CPU in names else None)
     if fallback not in (None, runtime):
         raise ArgumentError(f"fallback is {fallback!r}; it must be None or {runtime!r}")
-    options = sess_options or SessionOptions()
-    return Asked(device, fallback, options, (*ignored, *changed(options, SessionOptions)))
+    ignored += [f"{name}={more[name]}" for name in more if name == "disabled_optimizers" and more[name]]
+    told = *ignored, *changed(options, SessionOptions)
+    return Asked(device, fallback, options, told, more.get("path_or_bytes"))
 
 
 def _pairs(providers: Any, provider_options: Any) -> list[tuple[str, Mapping[str, Any]]]:
@@ -224,30 +274,6 @@ class ModelMetadata:
     graph_name: str = ""
     producer_name: str = ""
     version: int = 0
-
-
-def get_available_providers() -> list[str]:
-    """``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the latter is ONNX Runtime's, for nodes that a
-    device cannot run."""
-    return [VULKAN, CPU]
-
-
-get_all_providers = get_available_providers
-
-
-def get_device() -> str:
-    """``"GPU"``: what the package computes on, as ONNX Runtime says it. `vkq.devices` lists the devices."""
-    return "GPU"
-
-
-def set_default_logger_severity(level: int) -> None:
-    """Set the level of ``logging.getLogger("vkq")``: 0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal,
-    as ONNX Runtime counts."""
-    import logging
-
-    if level not in range(5):
-        raise ArgumentError(f"the severity is {shown(level)}; it must be from 0 (verbose) to 4 (fatal)")
-    logging.getLogger("vkq").setLevel(10 * (level + 1))
 
 
 _devices = RULES[opened.__annotations__["given"]]

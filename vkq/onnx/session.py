@@ -32,7 +32,7 @@ from .mapped import Mapped
 from .options import SessionOptions, asked_of
 from .prepared import MAY_BE_CONSTANT, ON_DEVICE, Executables, Prepared, as_constants, hosted, known
 from .protobuf import messages
-from .pytorch import given_as, model_of
+from .pytorch import given_as
 from .reader import Model, read
 from .report import Report, explain, told
 from .shared import shared
@@ -74,7 +74,7 @@ class InferenceSession(Manners):
     @checked
     def __init__(
         self,
-        model: Any,
+        model: Any = None,
         device: Device | int | str | SessionOptions | None = None,
         fallback: str | Sequence[Any] | None = None,
         constant_inputs: Sequence[str] = (),
@@ -83,12 +83,13 @@ class InferenceSession(Manners):
         sess_options: Any = None,
         providers: Any = None,
         provider_options: Any = None,
+        **more: Any,
     ):
-        asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK)
+        asked = asked_of(device, fallback, sess_options, providers, provider_options, self.FALLBACK, more)
         self._fallback, self._sizes = asked.fallback, asked.sizes
         self._progress, self._given = progress, tuple(constant_inputs)
         self._which = asked.device.name if isinstance(asked.device, Device) else asked.device
-        reading = self._begin, lambda: self._read(model, constant_inputs), self._try
+        reading = self._begin, lambda: self._read(asked.given(model), constant_inputs), self._try
         with meanwhile(profiles, *reading, self._prepare):
             chosen = opened(asked.device)
         if self._unread:
@@ -98,7 +99,6 @@ class InferenceSession(Manners):
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
         self._unread: Whole | None = None
-        model = model_of(model)
         try:
             self.model = resized(self._parse(model), self._sizes)
         except ModelError as error:

@@ -55,6 +55,17 @@ class OrtValue:
             return cls(np.empty(shape, dtype))
         return cls(Tensor(opened(device_id or None), shape, HELD.get(dtype, dtype)), dtype)
 
+    @classmethod
+    def from_dlpack(cls, data: Any) -> OrtValue:
+        """An array on the host of whatever has ``__dlpack__``, not a copy."""
+        return cls(np.from_dlpack(data))
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)  # a host's: of what a device holds it is a copy
+
     def numpy(self) -> Array:
         """The array itself on the CPU, a copy of what a device holds."""
         array: Array = self._value if self.tensor is None else self._value.numpy()
@@ -107,6 +118,12 @@ class OrtValue:
     def is_tensor(self) -> bool:
         """True: there are neither sequences nor sparse tensors."""
         return True
+
+    def is_sparse_tensor(self) -> bool:
+        """False."""
+        return False
+
+    is_tensor_sequence = is_sparse_tensor
 
     def has_value(self) -> bool:
         """True: there is no optional type."""

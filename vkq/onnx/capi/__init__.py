@@ -1,0 +1,1 @@
+"""Where code written for ONNX Runtime looks for its errors."""

@@ -1,0 +1,9 @@
+"""ONNX Runtime's names of errors, for ``except``: each is the class of vkq's errors that says the same."""
+
+from ...errors import DeviceError, ModelError, UnsupportedModelError, VkqError
+
+Fail = InvalidArgument = VkqError
+InvalidGraph = InvalidProtobuf = NoModel = ModelError
+NotImplemented = UnsupportedModelError
+EngineError = EPFail = RuntimeException = DeviceError
+NoSuchFile = FileNotFoundError

@@ -1,0 +1,54 @@
+"""Initializers that a session is given (`SessionOptions.add_initializer`), in place of the model's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..arguments import shown
+from ..errors import ArgumentError, DTypeError
+from ..graph.graph import Array
+from .protobuf import package
+
+
+def replaced(model: Any, given: Mapping[str, Any]) -> Any:
+    """The model with the values of these initializers; as it is where there are none. Data beside a file is
+    read for the others alone."""
+    if not given:
+        return model
+    onnx, folder = package(), ""
+    if isinstance(model, (bytes, bytearray)):
+        proto = onnx.load_from_string(bytes(model))
+    elif isinstance(model, (str, os.PathLike)):
+        proto, folder = onnx.load(os.fspath(model), load_external_data=False), str(Path(model).parent)
+    else:
+        proto = onnx.ModelProto()
+        proto.CopyFrom(model)
+    own = {tensor.name: tensor for tensor in proto.graph.initializer}
+    if unknown := sorted(set(given) - set(own)):
+        raise ArgumentError(f"initializers {unknown} are given; the model's are {sorted(own)}")
+    for name, value in given.items():
+        own[name].CopyFrom(_tensor(onnx, own[name], _array(name, value)))
+    onnx.load_external_data_for_model(proto, folder)
+    return proto
+
+
+def _array(name: str, value: Any) -> Array:
+    if not callable(getattr(value, "numpy", None)):
+        raise DTypeError(f"initializer {name!r} is {shown(value)}; it must be an OrtValue")
+    array: Array = value.numpy()
+    return array
+
+
+def _tensor(onnx: Any, own: Any, array: Array) -> Any:
+    """A TensorProto of the array, which must be as the model's."""
+    made = onnx.numpy_helper.from_array(array, own.name)
+    if (list(made.dims), made.data_type) != (list(own.dims), own.data_type):
+        kind = onnx.helper.tensor_dtype_to_np_dtype(own.data_type)
+        raise ArgumentError(
+            f"initializer {own.name!r} is {array.dtype} {array.shape}; the model's is {kind}"
+            f" {tuple(own.dims)}"
+        )
+    return made

@@ -1,0 +1,145 @@
+"""What ONNX Runtime's module has beside sessions and values: what it can say of itself, how it logs, and what
+it sets for a whole process."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from .._version import __version__
+from ..arguments import shown
+from ..errors import ArgumentError
+from .fallback import caller_warned
+from .options import CPU, VULKAN, IgnoredWarning
+
+_told: set[str] = set()  # what a process was told that it is ignored
+
+
+def get_available_providers() -> list[str]:
+    """``["VulkanExecutionProvider", "CPUExecutionProvider"]``; the latter is ONNX Runtime's, for nodes that a
+    device cannot run."""
+    return [VULKAN, CPU]
+
+
+get_all_providers = get_available_providers
+
+
+def get_device() -> str:
+    """``"GPU"``: what the package computes on, as ONNX Runtime says it. `vkq.devices` lists the devices."""
+    return "GPU"
+
+
+def get_version_string() -> str:
+    """vkq's version."""
+    return __version__
+
+
+def get_build_info() -> str:
+    """What `vkq --version` says."""
+    return f"vkq {__version__}"
+
+
+def set_default_logger_severity(level: int) -> None:
+    """Set the level of ``logging.getLogger("vkq")``: 0 verbose, 1 information, 2 warnings, 3 errors, 4 fatal,
+    as ONNX Runtime counts."""
+    if level not in range(5):
+        raise ArgumentError(f"the severity is {shown(level)}; it must be from 0 (verbose) to 4 (fatal)")
+    logging.getLogger("vkq").setLevel(10 * (level + 1))
+
+
+def set_default_logger_verbosity(level: int) -> None:
+    """Does nothing: the logger has no levels below the severity's."""
+
+
+def disable_telemetry_events() -> None:
+    """Does nothing: vkq sends nothing to anybody."""
+
+
+enable_telemetry_events = disable_telemetry_events
+
+
+def set_seed(seed: int) -> None:
+    """Ignored, with a warning once: vkq runs no operator of random numbers (a fallback to ONNX Runtime does:
+    call its own ``set_seed``)."""
+    _ignored("set_seed", "no operator of random numbers runs on a device")
+
+
+@dataclasses.dataclass(frozen=True)
+class OrtDevice:
+    """ONNX Runtime's name of a place, such as ``OrtDevice.make("cpu", 0)``."""
+
+    name: str
+    index: int = 0
+
+    @classmethod
+    def make(cls, ort_device_name: str, device_id: int, vendor_id: int = -1) -> OrtDevice:
+        """ "cpu", or any other name for the device with this index."""
+        return cls(str(ort_device_name).lower(), int(device_id))
+
+    def device_type(self) -> int:
+        """0 the CPU, 1 a GPU."""
+        return int(self.name != "cpu")
+
+    def device_id(self) -> int:
+        """The index."""
+        return self.index
+
+    def device_mem_type(self) -> int:
+        """0: memory of the device's own kind."""
+        return 0
+
+
+class OrtAllocatorType(enum.IntEnum):
+    """ONNX Runtime's allocators, which vkq ignores."""
+
+    INVALID = -1
+    ORT_DEVICE_ALLOCATOR = 0
+    ORT_ARENA_ALLOCATOR = 1
+
+
+class OrtMemType(enum.IntEnum):
+    """ONNX Runtime's kinds of memory, which vkq ignores."""
+
+    CPU_INPUT = -2
+    CPU_OUTPUT = -1
+    DEFAULT = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class OrtMemoryInfo:
+    """What an allocator is made for."""
+
+    name: str
+    allocator_type: Any
+    device_id: int
+    memory_type: Any
+
+
+class OrtArenaCfg(dict[str, int]):
+    """The options of an allocator."""
+
+    def __init__(self, *given: Any) -> None:
+        keys = "max_mem", "arena_extend_strategy", "initial_chunk_size_bytes", "max_dead_bytes_per_chunk"
+        one = given[0] if len(given) == 1 else dict(zip(keys, given, strict=False))
+        if not isinstance(one, Mapping):
+            raise ArgumentError(f"OrtArenaCfg is given {shown(one)}; it must be a dictionary or numbers")
+        super().__init__(one)
+
+
+def create_and_register_allocator(memory_info: OrtMemoryInfo, arena_cfg: OrtArenaCfg | None = None) -> None:
+    """Ignored, with a warning once: a device's memory is its own (``vkq.Device``), and sessions share it."""
+    _ignored("create_and_register_allocator", "sessions of a device share its memory")
+
+
+def set_global_thread_pool_sizes(intra_op_num_threads: int, inter_op_num_threads: int) -> None:
+    """Ignored, with a warning once: the device orders the work."""
+    _ignored("set_global_thread_pool_sizes", "the device orders the work")
+
+
+def _ignored(name: str, why: str) -> None:
+    if name not in _told:
+        _told.add(name)
+        caller_warned(f"vkq ignores {name}: {why}", IgnoredWarning)
