@@ -154,11 +154,13 @@ class Executable:
 
     def memory(self) -> str:
         """How much memory intermediate values share, beside the sum of them and the least that any plan
-        needs."""
+        needs; and how much of it all dispatches together read and write."""
         total, shared = sum(life.bytes for life in self.lifetimes), self.plan.scratch_bytes
+        read, written = self.plan.traffic
         return (
             f"intermediate values: {total} bytes, in {shared} bytes of shared memory; at least"
-            f" {lower_bound(self.lifetimes)} are in use at one step"
+            f" {lower_bound(self.lifetimes)} are in use at one step; dispatches read {read} bytes of them and"
+            f" write {written}"
         )
 
     def memory_of_its_own(self) -> tuple[int, list[Resident]]:

@@ -190,6 +190,14 @@ class Plan:
         return sum(one.bytes for one in dict.fromkeys(self.constants.values()))
 
     @property
+    def traffic(self) -> tuple[int, int]:
+        """Bytes of what lies between its steps that they read, and that they write: of each array all, once
+        for each step that has it."""
+        size = {slot: size for slot, (_, size) in self.scratch.items()}
+        read = sum(size.get(slot, 0) for step in self.steps for slot in step.reads)
+        return read, sum(size.get(slot, 0) for step in self.steps for slot in step.writes)
+
+    @property
     def macs(self) -> int:
         """The multiply-adds of all dispatches, padding included."""
         return sum(step.macs for step in self.steps)
