@@ -4,9 +4,11 @@ conv_depthwise_pointwise.comp."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 
+from ..device.profiles import profile
 from ..layout.extent import BLOCKED
 from ..problem.conv2d import Conv2dProblem
 from ..runtime.builder import Builder, Value
@@ -21,6 +23,8 @@ from .method import Convolution
 from .weights import ceil4
 
 SHADER = "conv2d_q8ta_q8csw__depthwise_pointwise"
+INVOCATIONS, COLUMNS, SPLITS = (64, 128, 256), (4, 8, 16, 32), (1, 2, 4, 8, 16)  # of the tiles to choose from
+WAIT = 4  # cycles of an instruction that waits for the one before it
 SMALLEST = 256  # vectors of shared memory: few sizes need few pipelines
 
 
@@ -75,17 +79,29 @@ class DepthwisePointwise:
     def sums_rows(self) -> bool:
         return self.second.row_sums or self.second.form == "u8u8"
 
+    def tile(self, p: Conv2dProblem) -> PairTile | None:
+        """The one that takes the least time, as far as `_cycles` tells; None where the device takes none."""
+        return min(self.tiles(p), key=lambda tile: self._cycles(p, tile), default=None)
+
     def tiles(self, p: Conv2dProblem) -> Iterator[PairTile]:
-        """Those that the device can take."""
+        """Those that the device can take, by invocations, columns, and how many share a sum."""
         m4, n4 = p.n * p.oh * ceil4(p.ow), self.second.n4
-        columns = sorted({min(n4, most) for most in (4, 8, 16, 32)})
-        for invocations in (64, 128, 256):
-            for wide in columns:
-                for split in (1, 2, 4, 8, 16):
-                    high = min(m4, invocations // (wide * split))
-                    tile = PairTile(high, wide, split)
-                    if high and 2 * tile.blocks * split > invocations and self.takes(p, tile):
-                        yield tile
+        columns = sorted({min(n4, most) for most in COLUMNS})
+        for invocations, wide, split in itertools.product(INVOCATIONS, columns, SPLITS):
+            high = min(m4, invocations // (wide * split))
+            tile = PairTile(high, wide, split)
+            if high and 2 * tile.blocks * split > invocations and self.takes(p, tile):
+                yield tile
+
+    def _cycles(self, p: Conv2dProblem, tile: PairTile) -> float:
+        """About how long it takes: instructions of an invocation, one after the other, where the device has
+        cores to spare, and of a core's share of the workgroups where it has not."""
+        invocations, k4 = _whole(tile.blocks * tile.split, 32), self.second.k4
+        groups = -(-p.n * p.oh * ceil4(p.ow) // tile.m4) * -(-self.second.n4 // tile.n4)
+        rounds = -(-tile.m4 * k4 // invocations)
+        each = rounds * 16 * p.kh * p.kw + -(-k4 // tile.split) * 40 + 8 * tile.split + 200
+        lanes, cores = 64, profile(self.device.capabilities).multiprocessors
+        return max(WAIT * each, each * invocations / lanes * max(1.0, groups / cores))
 
     def takes(self, p: Conv2dProblem, tile: PairTile) -> bool:
         """Whether the device has room for a tile, and float lanes hold its sums."""
