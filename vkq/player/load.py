@@ -50,8 +50,9 @@ def library() -> Any:
     found = ctypes.CDLL(str(path))
     for name in ("vkq_error", "vkq_describe", "vkq_device_name"):
         getattr(found, name).restype = ctypes.c_char_p
-    for name in ("vkq_unload", "vkq_close", "vkq_inject"):
+    for name in ("vkq_unload", "vkq_close"):
         getattr(found, name).restype = None
+    found.vkq_inject.restype = ctypes.c_uint32
     return found
 
 

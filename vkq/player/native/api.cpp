@@ -153,6 +153,6 @@ vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *out
   });
 }
 
-void vkq_inject(uint32_t nth, int32_t result) { inject(nth, result); }
+uint32_t vkq_inject(uint32_t nth, int32_t result) { return inject(nth, result); }
 
 }  // extern "C"

@@ -13,9 +13,9 @@ namespace vkq::player {
 static std::atomic<uint32_t> failIn{0};
 static std::atomic<int32_t> failWith{0};
 
-void inject(uint32_t nth, int32_t result) {
+uint32_t inject(uint32_t nth, int32_t result) {
   failWith = result;
-  failIn = nth;
+  return failIn.exchange(nth);
 }
 
 bool injected(VkResult *result) {
@@ -27,7 +27,7 @@ bool injected(VkResult *result) {
 }
 
 void check(VkResult result, const char *call) {
-  if (result >= 0) return;
+  if (result >= 0 && result != VK_TIMEOUT && result != VK_NOT_READY) return;
   const std::string text = std::string(call) + " failed with VkResult " + std::to_string(result);
   if (result == VK_ERROR_DEVICE_LOST)
     throw Error(VKQ_LOST, text + ": the device is lost; unload its models, close it and open it again");

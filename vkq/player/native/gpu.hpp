@@ -49,6 +49,17 @@ struct Gpu {
   explicit Gpu(const char *which);  // see vkq_open
   Gpu(const Gpu &) = delete;
   ~Gpu();
+  // Does some work with `turn` held, unless the device is lost; remembers where it gets lost.
+  template <typename Work>
+  void guard(Work work) {
+    if (lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");
+    try {
+      work();
+    } catch (const Error &error) {
+      lost = error.status == VKQ_LOST;
+      throw;
+    }
+  }
 
  private:
   void openInstance();
@@ -58,11 +69,11 @@ struct Gpu {
   void close();
 };
 
-// The result of a Vulkan call: throws Error where it is negative.
+// The result of a Vulkan call: throws Error where it is negative, or says that something is not done yet.
 void check(VkResult result, const char *call);
 // True where a test wants this call to fail with *result* (vkq_inject).
 bool injected(VkResult *result);
-void inject(uint32_t nth, int32_t result);
+uint32_t inject(uint32_t nth, int32_t result);  // see vkq_inject
 
 // One call that can fail.
 #define VKQ_CALL(gpu, name, ...)                                                                         \

@@ -11,8 +11,10 @@ Model::Model(Gpu &g, Bytes b, const char *cachePath) : gpu(g), bytes(std::move(b
   file = read(bytes.data.get(), bytes.count);
   std::lock_guard<std::mutex> turn(gpu.turn);
   try {
-    openCache(cachePath);
-    takePlan();
+    gpu.guard([&] {
+      openCache(cachePath);
+      takePlan();
+    });
   } catch (...) {
     if (cache) gpu.vkDestroyPipelineCache(gpu.device, cache, nullptr);
     throw;
@@ -104,13 +106,7 @@ void Model::run(const void *const *inputs, void *const *outputs) {
     }
   }
   std::lock_guard<std::mutex> turn(gpu.turn);
-  if (gpu.lost) throw Error(VKQ_LOST, "the device is lost; unload its models, close it and open it again");
-  try {
-    playing->run(inputs, outputs);
-  } catch (const Error &error) {
-    gpu.lost = gpu.lost || error.status == VKQ_LOST;
-    throw;
-  }
+  gpu.guard([&] { playing->run(inputs, outputs); });
 }
 
 }  // namespace vkq::player

@@ -83,8 +83,8 @@ VKQ_API const char *vkq_describe(const vkq_model *model);
 VKQ_API vkq_status vkq_run(vkq_model *model, const void *const *inputs, void *const *outputs);
 
 /* Fault injection, for tests: the nth fallible Vulkan call from now on returns `result` and is not executed;
- * 0 disables it. */
-VKQ_API void vkq_inject(uint32_t nth, int32_t result);
+ * 0 disables it. Returns how many calls were left until the fault of the call before: 0 where it came. */
+VKQ_API uint32_t vkq_inject(uint32_t nth, int32_t result);
 #ifdef __cplusplus
 }
 #endif

@@ -1,0 +1,198 @@
+"""Every Vulkan call of opening, loading and running fails in turn, with each error that Vulkan has: an error
+comes, what is open beside it goes on, and the next try is right."""
+
+import ctypes
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import vkq
+from tests.player.files import graph_of
+from vkq.player.export import exported
+from vkq.player.load import check, library
+from vkq.player.reader import contents
+
+OK, DEVICE, MEMORY, LOST = 0, 3, 4, 5
+# Out of host and of device memory; lost; initialization or mapping failed, an extension or a feature is
+# absent, unknown; VK_TIMEOUT, which is no error by its sign.
+STATUS = {
+    -1: MEMORY, -2: MEMORY, -4: LOST, -3: DEVICE, -5: DEVICE, -7: DEVICE, -8: DEVICE, -13: DEVICE, 2: DEVICE
+}  # fmt: skip
+OPENS, RUNS = 6, 3  # Vulkan calls
+LOADS = (49, 38, 37)  # of each file
+CODES = [list(STATUS), list(STATUS), [-2, -4, -3]]  # of each file
+MANY = 1 << 20
+Calls = Callable[[], int]
+
+
+def turned(count: int) -> bytes:
+    """Transposes of one array, which are as many steps of one shader that a driver compiles at once."""
+    orders = list(itertools.permutations(range(4)))[1 : count + 1]
+    nodes = [helper.make_node("Transpose", ["x"], [f"y{i}"], perm=axes) for i, axes in enumerate(orders)]
+    shape = (2, 3, 4, 5)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    ys = [
+        helper.make_tensor_value_info(f"y{i}", TensorProto.FLOAT, [shape[axis] for axis in axes])
+        for i, axes in enumerate(orders)
+    ]
+    return made(helper.make_graph(nodes, "turned", [x], ys))
+
+
+def product() -> bytes:
+    """Of int8 with weights."""
+    random = np.random.default_rng(0)
+    given = {
+        "a_scale": np.float32(0.1), "a_zero": np.int8(1), "w": random.integers(-9, 9, (16, 8), np.int8),
+        "w_scale": np.float32(0.1), "w_zero": np.int8(0), "y_scale": np.float32(0.2), "y_zero": np.int8(2),
+    }  # fmt: skip
+    node = helper.make_node("QLinearMatMul", ["x", *given], ["y"])
+    values = [helper.make_tensor_value_info(n, TensorProto.INT8, [3, k]) for n, k in (("x", 16), ("y", 8))]
+    constants = [numpy_helper.from_array(np.asarray(array), name) for name, array in given.items()]
+    return made(helper.make_graph([node], "product", values[:1], values[1:], constants))
+
+
+def made(graph: onnx.GraphProto) -> bytes:
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.checker.check_model(model)
+    return bytes(model.SerializeToString())
+
+
+class Player:
+    """libvkq on a device, by its C functions alone."""
+
+    def __init__(self, name: str):
+        self.name, self.device = name.encode(), ctypes.c_void_p()
+        check(self.open())
+
+    def open(self) -> int:
+        return int(library().vkq_open(self.name, ctypes.byref(self.device)))
+
+    def close(self) -> None:
+        library().vkq_close(self.device)
+        self.device = ctypes.c_void_p()
+
+    def load(self, data: bytes, model: ctypes.c_void_p) -> int:
+        size = ctypes.c_uint64(len(data))
+        return int(library().vkq_load_memory(self.device, data, size, None, ctypes.byref(model)))
+
+
+class Played:
+    """A file on a player, and its known answer."""
+
+    def __init__(self, player: Player, data: bytes):
+        found = contents(data)
+        self.player, self.data, self.model = player, data, ctypes.c_void_p()
+        self.answers = found.plans[-1].answers
+        self.x = (ctypes.c_char_p * 1)(found.inputs[0].answer)
+        self.ys = [ctypes.create_string_buffer(len(answer)) for answer in self.answers]
+
+    def load(self) -> int:
+        return self.player.load(self.data, self.model)
+
+    def unload(self) -> None:
+        library().vkq_unload(self.model)
+        self.model = ctypes.c_void_p()
+
+    def run(self) -> int:
+        for y in self.ys:
+            ctypes.memset(y, 0xA5, len(y))
+        outputs = (ctypes.c_void_p * len(self.ys))(*map(ctypes.addressof, self.ys))
+        return int(library().vkq_run(self.model, self.x, outputs))
+
+    def right(self) -> bool:
+        return self.run() == OK and tuple(y.raw for y in self.ys) == self.answers
+
+
+@pytest.fixture(scope="module")
+def files() -> list[bytes]:
+    """Of one plan with many steps; of a plan and the portable one; with weights."""
+    with vkq.Device("llvmpipe") as device:
+        wanted = [(turned(23), (2, 3, 4, 5), "portable"), (turned(12), (2, 3, 4, 5), "this")]
+        wanted += [(product(), (3, 16), "portable")]
+        return [exported(graph_of(model, {"x": shape}), device, (kind,))[0] for model, shape, kind in wanted]
+
+
+def faults(code: int, call: Calls) -> Iterator[int]:
+    """What *call* returns where its first, second, ... Vulkan call fails, until it makes no more."""
+    for nth in range(1, MANY):
+        library().vkq_inject(nth, code)
+        status = call()
+        if library().vkq_inject(0, 0):
+            assert status == OK
+            return
+        yield status
+
+
+@pytest.mark.parametrize("code", STATUS)
+def test_opening(any_device: vkq.Device, code: int) -> None:
+    player = Player(any_device.name)
+    player.close()
+    seen = []
+    for status in faults(code, player.open):
+        seen.append(status)
+        assert not player.device
+    player.close()
+    assert seen == [STATUS[code]] * OPENS
+
+
+class Tries:
+    """Loads and runs a file beside a witness, which must go on."""
+
+    def __init__(self, name: str, witness: bytes, data: bytes):
+        self.player = Player(name)
+        self.witness, self.played = Played(self.player, witness), Played(self.player, data)
+        self.reset()
+
+    def reset(self) -> None:
+        """The device opened anew."""
+        self.close()
+        check(self.player.open())
+        check(self.witness.load())
+
+    def close(self) -> None:
+        self.played.unload()
+        self.witness.unload()
+        self.player.close()
+
+    def after(self, status: int) -> None:
+        """The device is usable, or lost and usable once opened again."""
+        if status == LOST:
+            assert self.witness.run() == self.played.load() == LOST
+            self.reset()
+        assert self.witness.right()
+
+
+def test_there_are_a_thousand() -> None:
+    of_files = sum(len(codes) * (RUNS + loads) for codes, loads in zip(CODES, LOADS, strict=True))
+    assert len(STATUS) * OPENS + of_files > 1000
+
+
+@pytest.mark.parametrize(("number", "code"), [(i, code) for i, codes in enumerate(CODES) for code in codes])
+def test_loading_and_running(any_device: vkq.Device, files: list[bytes], number: int, code: int) -> None:
+    tries = Tries(any_device.name, files[0], files[number])
+    two_plans, loads, runs = number == 1, 0, 0
+    for status in faults(code, tries.played.load):
+        loads += 1
+        if status == OK:  # the next plan ran
+            assert two_plans
+            assert b"failed with VkResult" in library().vkq_describe(tries.played.model)
+            assert tries.played.right()
+            tries.played.unload()
+        else:
+            assert status == STATUS[code]
+            assert not tries.played.model
+        tries.after(status)
+    assert tries.played.right()
+    for status in faults(code, tries.played.run):
+        runs += 1
+        assert status == STATUS[code]
+        tries.after(status)
+        if status == LOST:
+            check(tries.played.load())
+        assert tries.played.right()
+    tries.close()
+    assert (loads, runs) == (LOADS[number], RUNS)
