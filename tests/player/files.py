@@ -13,10 +13,17 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.onnx.networks import KINDS, Net, quantized
 from vkq.onnx.prepared import known
 from vkq.onnx.reader import read
-from vkq.player.load import library
+from vkq.player.export import exported
+from vkq.player.file import written
+from vkq.player.load import library, load
 from vkq.player.reader import contents
+from vkq.tflite.either import read_model, session_of
 
 EMBEDDED = 50
+OWN = {
+    "llvm": "lavapipe",
+    "Swif": "swiftshader",
+}  # the kind of a driver, by the beginning of its device's name
 
 
 def network(kind: str, form: str, folder: Path) -> bytes:
@@ -47,6 +54,42 @@ def texts() -> bytes:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.checker.check_model(model)
     return bytes(model.SerializeToString())
+
+
+def tflite(name: str) -> bytes:
+    """A network of tests/tflite/models."""
+    return (Path(__file__).parents[1] / "tflite/models" / f"{name}.tflite").read_bytes()
+
+
+def given(model: Any, seed: int) -> dict[str, Any]:
+    """Random inputs of the model's own shapes."""
+    random, feed = np.random.default_rng(seed), dict[str, Any]()
+    for one in model.inputs:
+        dtype, shape = np.dtype(one.dtype), [size if isinstance(size, int) else 1 for size in one.shape]
+        if dtype.kind == "f":
+            feed[one.name] = random.normal(0, 1.2, shape).astype(dtype)
+        else:
+            least, most = (0, 9) if dtype.itemsize > 1 else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            feed[one.name] = random.integers(least, most, shape, dtype, endpoint=True)
+    return feed
+
+
+def check_bytes(data: bytes, device: Any, folder: Path) -> list[str]:
+    """Exports a model (of ONNX or TFLite) for the device, for the shipped kind that it is and for any
+    device; plays each plan, which must give the session's bytes. Returns the plans' kinds."""
+    model, path = read_model(data), folder / "model.vkq"
+    feed = given(model, 8)
+    with session_of(data)(data, device) as session:
+        wanted = dict(zip([one.name for one in model.outputs], session.run(None, feed), strict=True))
+    graph = known(model, {name: x.shape for name, x in feed.items()}, fallback=False)[0]
+    found = contents(exported(graph, device, ("this", OWN[device.name[:4]]))[0])
+    for plan in found.plans:
+        path.write_bytes(written(found.producer, found.inputs, found.outputs, [plan]))
+        with load(path, device.name) as played:
+            assert played.explain().startswith(f"{plan.kind}: ")
+            for name, got in zip(played.outputs, played.run(None, feed), strict=True):
+                np.testing.assert_array_equal(got, wanted[name].astype(got.dtype), f"{plan.kind}: {name}")
+    return [plan.kind for plan in found.plans]
 
 
 def graph_of(model: bytes, shapes: dict[str, tuple[int, ...]]) -> Any:

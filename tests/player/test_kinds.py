@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import vkq
-from tests.player.files import graph_of
+from tests.player.files import OWN, graph_of
 from vkq.cli import main
 from vkq.device.reported import NAMES
 from vkq.errors import ArgumentError, DeviceError
@@ -16,10 +16,6 @@ from vkq.player.file import written
 from vkq.player.reader import Contents, contents
 
 MODEL = Path(__file__).parents[2] / "examples/models/digits.onnx"
-OWN = {
-    "llvm": "lavapipe",
-    "Swif": "swiftshader",
-}  # the kind of a driver, by the beginning of its device's name
 # Kinds with plans of their own that a driver has all for.
 OTHERS = {
     "llvm": {"adreno-640", "adreno-650", "adreno-740", "mali-g52", "swiftshader"}, "Swif": {"mali-g52"}

@@ -14,7 +14,7 @@ import pytest
 
 import vkq
 import vkq.onnx
-from tests.player.files import EMBEDDED, graph_of, load_bytes, network, texts
+from tests.player.files import EMBEDDED, OWN, check_bytes, graph_of, load_bytes, network, texts, tflite
 from vkq.accuracy import quantize_weights
 from vkq.device.validation import LAYER
 from vkq.errors import ArgumentError, DeviceError, DTypeError, ModelError
@@ -23,7 +23,6 @@ from vkq.player.file import HEAD_AT, checksum, written
 from vkq.player.load import check, library
 from vkq.player.reader import Contents, contents
 
-SHAPE = (1, 3, 16, 16)
 OTHER = {"llvm": "SwiftShader", "Swif": "llvmpipe"}  # driver, by the beginning of the name of one
 
 
@@ -44,24 +43,19 @@ def rewritten(found: Contents, **changes: object) -> bytes:
     return written(new.producer, new.inputs, new.outputs, new.plans)
 
 
+# `python -m tests.player.all` plays every network.
 @pytest.mark.parametrize(
-    ("kind", "form"), [("mobilenet_v3", "qdq_int8"), ("unet", "qoperator_uint8"), ("attention", "qdq_uint8")]
+    ("name", "form"),
+    [
+        ("mobilenet_v3", "qdq_int8"),
+        ("unet", "qoperator_uint8"),
+        ("attention", "qdq_uint8"),
+        ("mixed", "tflite"),
+    ],
 )
-@pytest.mark.parametrize("plan", ["this", "portable"])
-def test_the_bytes_of_the_session(
-    device: vkq.Device, tmp_path: Path, kind: str, form: str, plan: str
-) -> None:
-    model = network(kind, form, tmp_path)
-    session = vkq.onnx.InferenceSession(model, device)
-    path = tmp_path / "model.vkq"
-    data, _ = exported(graph_of(model, {"x": SHAPE}), device, (plan,))
-    path.write_bytes(data)
-    feed = {"x": np.random.default_rng(8).normal(0, 1.2, SHAPE).astype(np.float32)}
-    with vkq.load(path, device.name) as played:
-        assert played.explain().startswith(f"{plan}: ")
-        assert "not taken" not in played.explain()
-        for got, want in zip(played.run(None, feed), session.run(None, feed), strict=True):
-            np.testing.assert_array_equal(got, want)
+def test_the_bytes_of_the_session(device: vkq.Device, tmp_path: Path, name: str, form: str) -> None:
+    model = tflite(name) if form == "tflite" else network(name, form, tmp_path)
+    assert check_bytes(model, device, tmp_path) == ["this", OWN[device.name[:4]], "portable"]
 
 
 @pytest.mark.parametrize("bits", [4, 8])

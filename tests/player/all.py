@@ -1,0 +1,33 @@
+"""Every small network in both forms of ONNX, and those of TFLite, as files: each plan that a driver can play
+gives the session's bytes. `python -m tests.player.all DEVICE [PART OF A NAME]`: minutes."""
+
+import sys
+import tempfile
+from pathlib import Path
+
+import vkq
+from tests.onnx.networks import KINDS
+from tests.player.files import check_bytes, network, tflite
+from vkq.errors import VkqError
+
+FORMS = ("qdq_int8", "qoperator_uint8")
+MODELS = sorted(path.stem for path in (Path(__file__).parents[1] / "tflite/models").glob("*.tflite"))
+
+
+def main(which: str, part: str = "") -> int:
+    wrong, names = 0, [(kind, form) for kind in KINDS for form in FORMS] + [(x, "tflite") for x in MODELS]
+    with vkq.Device(which) as device, tempfile.TemporaryDirectory() as place:
+        for name, form in names:
+            if part not in f"{name} {form}":
+                continue
+            try:
+                data = tflite(name) if form == "tflite" else network(name, form, Path(place))
+                said = f"the session's bytes by {', '.join(check_bytes(data, device, Path(place)))}"
+            except (AssertionError, VkqError) as error:
+                said, wrong = f"{type(error).__name__}: {error}", wrong + 1
+            print(f"{device.name[:12]} {name} {form}: {said}", flush=True)
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
