@@ -64,6 +64,25 @@ def listed(graph: Graph, refused: Sequence[tuple[Node, str]], total: int | None 
     return "\n".join(lines)
 
 
+def add_nodes(
+    graph: Graph, builder: Builder, layers: dict[Hashable, Any], values: dict[str, Value]
+) -> list[tuple[Node, int, int]]:
+    """Adds the steps of every node; *values* has the inputs, and gets what the nodes make. Returns of each
+    node its first dispatch, and the one after its last.
+
+    Raises RefusedNode for a node that the device cannot run.
+    """
+    context, steps = Context(graph, builder, layers, values), []
+    for node in graph.nodes:
+        first = builder.dispatches
+        try:
+            context.made(node, ROWS[node.op].record(context, node))
+        except (ArgumentError, DTypeError, AccumulatorOverflowError) as error:
+            raise RefusedNode(node, str(error)) from error
+        steps.append((node, first, builder.dispatches))
+    return steps
+
+
 class Executable:
     """A lowered graph, recorded on a device."""
 
@@ -83,9 +102,9 @@ class Executable:
         self._idle: dict[tuple[str, ...], deque[Lane]] = {}
         with device.programs.together(progress):
             builder = Builder(device)
-            # Each node's dispatches: the first, and the one after the last.
-            self.steps: list[tuple[Node, int, int]] = []
-            values = self._add_nodes(builder, layers)
+            specs = graph.specs
+            values = {x: builder.input(Spec(specs[x].shape, specs[x].dtype)) for x in graph.inputs}
+            self.steps = add_nodes(graph, builder, layers, values)
             constants = graph.constants
             self.known = {name: constants[name] for name in graph.outputs if name in constants}
             # What the plan gives, each once: a model may name a result twice.
@@ -97,19 +116,6 @@ class Executable:
                 with ThreadPoolExecutor(PACKING_THREADS, "vkq-packing") as packing:
                     for one in [begun(packing, functools.partial(getattr, x, "buffer")) for x in new]:
                         one.result()
-
-    def _add_nodes(self, builder: Builder, layers: dict[Hashable, Any]) -> dict[str, Value]:
-        specs = self.graph.specs
-        values = {x: builder.input(Spec(specs[x].shape, specs[x].dtype)) for x in self.graph.inputs}
-        context = Context(self.graph, builder, layers, values)
-        for node in self.graph.nodes:
-            first = builder.dispatches
-            try:
-                context.made(node, ROWS[node.op].record(context, node))
-            except (ArgumentError, DTypeError, AccumulatorOverflowError) as error:
-                raise RefusedNode(node, str(error)) from error
-            self.steps.append((node, first, builder.dispatches))
-        return values
 
     @functools.cached_property
     def inputs(self) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,7 @@ import numpy.typing as npt
 from .._version import __version__
 from ..device.reported import NAMES
 from ..errors import ArgumentError
-from ..graph.device.context import Context
-from ..graph.device.rows import ROWS
-from ..graph.executable import Executable
+from ..graph.executable import Executable, add_nodes
 from ..graph.graph import Graph
 from ..layout.extent import CONTIGUOUS, Spec
 from ..runtime.builder import Builder, Value
@@ -109,12 +107,9 @@ def _planned(
 ) -> FilePlan:
     """The plan of a graph whose inputs and outputs are dense arrays."""
     b = Builder(device)
-    layers: dict[Hashable, Any] = {}
     with device.programs.together():
         values = {name: _dense_in(b, graph.specs[name]) for name in graph.inputs}
-        context = Context(graph, b, layers, values)
-        for node in graph.nodes:
-            context.made(node, ROWS[node.op].record(context, node))
+        add_nodes(graph, b, {}, values)
         found = {name: _dense_out(b, values[name]) for name in names if name not in graph.constants}
         plan = b.plan(*found.values())
     constants = {slot: resident.data().tobytes() for slot, resident in plan.constants.items()}
