@@ -4,6 +4,8 @@ and nothing on one that has none."""
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 def found(device: Device, monkeypatch: pytest.MonkeyPatch, fault: str) -> tuple[list[replay.Replay], int]:
     kind = faulty.FAULTS.get(fault, faulty.Driver)
     with faulty.driver(device, monkeypatch, kind) as driver:
-        replayed = list(replay.replays(device, ["portable"], 20, 100.0))
+        replayed = list(replay.replays(device, ["portable"], 20, 1000.0))
     return [one for one in replayed if one.wrong], driver.changed
 
 
@@ -74,6 +76,50 @@ def test_large_works_run_cold_loaded_and_idle(
         *((path, state, 6) for state in ("loaded", "idle") for path in ("auto", "portable")),
     ]
     assert [one.case for one in replay.replays(any_device, ["portable"], 1, 0.0) if "M=150" in one.case] == []
+
+
+@pytest.mark.parametrize(("run_s", "every"), [(0.001, 200), (0.01, 8), (0.03, replay.LEAST)])
+def test_a_slow_device_ends_in_time(monkeypatch: pytest.MonkeyPatch, run_s: float, every: int) -> None:
+    """By a clock that only work moves: a run of a small work takes 1 ms (a GPU), or 10 or 30 (phones), of a
+    large one five times as long, and a work's answers take the host 20 ms. All small works are run, and as
+    many large ones as there is time for, two at least, which are also run after load and after rest."""
+    now = [100.0]
+
+    class Slow:
+        def __init__(self, device: Device, work: works.Work):
+            self.work = work
+            self.recording = self
+
+        def run(self, times: int = 1, seconds: float = 0.0, state: str = "cold") -> replay.Replay:
+            end, ran = now[0] + seconds, 0
+            while ran < times and (times == 1 or ran < replay.LEAST or now[0] < end):
+                now[0] += run_s * (5 if self.work.large else 1)
+                ran += 1
+            return replay.Replay(self.work.name, self.work.path, ran, 0, state=state)
+
+    def some(*_: object) -> Iterator[works.Work]:
+        for number in range(100):
+            now[0] += 0.02
+            large = number >= 80
+            yield works.Work(f"work {number}", "auto", (), (), (), lambda x: [], large)
+
+    monkeypatch.setattr(replay, "Replayer", Slow)
+    monkeypatch.setattr(replay, "works", some)
+    monkeypatch.setattr(
+        replay, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=lambda s: advance(now, s))
+    )
+    done = list(replay.replays(None, ["auto"]))  # type: ignore[arg-type]
+    cold = [one for one in done if one.state == "cold"]
+    small = [one.times for one in cold[:80]]
+    assert len(cold) >= 80 + replay.POWERED
+    assert min(small) >= replay.LEAST
+    assert sorted(small)[40] >= every
+    assert [one.state for one in done if one.state != "cold"] == ["loaded"] * 2 + ["idle"] * 2
+    assert now[0] - 100.0 <= replay.SECONDS
+
+
+def advance(now: list[float], seconds: float) -> None:
+    now[0] += seconds
 
 
 def test_works_that_read_texels_do(any_device: Device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,10 @@ GARBAGE = (0xA5, 0x5C)  # bytes that results and scratch memory hold before a ru
 LEAST = 2 * INPUTS  # runs of each work, however slow it is
 POWER_S = 1.0  # of load, and of rest
 POWERED = 2  # large works that are run in each state of power
+# Parts of the time: small works, of which there are some hundred, share the first half, large ones go on to
+# three quarters, and what runs after load and after rest has the last quarter.
+SMALL, LARGE = 0.5, 0.75
+SHARE = 1 / 30, 1 / 4  # of what is left of its part, what a small work takes, and a large one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,14 +56,14 @@ def replays(
 ) -> Iterator[Replay]:
     """Every work on every path, at most *times* runs of each in about so many seconds; then large ones after
     load and after rest. Large works for which no time is left are not run at all."""
-    end = time.monotonic() + seconds
+    start = time.monotonic()
     powered: list[Replayer] = []
     for work in works(device, paths, texels):
-        left = end - time.monotonic()
+        left = start + seconds * (LARGE if work.large else SMALL) - time.monotonic()
         if work.large and left <= 0:
             break
         replayer = Replayer(device, work)
-        yield replayer.run(times, min(seconds / 20, max(0.0, left / 2)))
+        yield replayer.run(times, max(0.0, left * SHARE[work.large]))
         if work.large and len(powered) < POWERED:
             powered.append(replayer)
     rest = min(POWER_S, seconds / 10)
