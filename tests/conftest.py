@@ -65,6 +65,45 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("device", [chosen] if chosen else list(DRIVERS), indirect=True, scope="session")
 
 
+def _driver(item: pytest.Item) -> str | None:
+    return item.callspec.params.get("device") if hasattr(item, "callspec") else None
+
+
+def _chosen(item: pytest.Item) -> list[tuple[int, ...]]:
+    """What each of a test's parameters but ``device`` is here: the id of its value, or of those that one
+    ``parametrize`` lists together."""
+    left = dict(item.callspec.params)  # type: ignore[attr-defined]
+    left.pop("device")
+    marks = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    lists = [names.replace(",", " ").split() if isinstance(names, str) else list(names) for names in marks]
+    together = [tuple(id(left.pop(name)) for name in names) for names in lists if names[0] in left]
+    return together + [(id(value),) for value in left.values()]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """lavapipe runs every combination of a test's parameters, SwiftShader (which compiles a kernel for
+    seconds) every value of each: of two parameters, one of which has k values, one combination in k.
+
+    tests/runtime runs whole, and so does what is named (``file::test``); VKQ_EVERY_DRIVER=1 runs all.
+    """
+    if os.environ.get("VKQ_EVERY_DRIVER", "0") not in ("", "0") or any("::" in arg for arg in config.args):
+        return
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if "runtime" not in item.path.parts and _driver(item) == "swiftshader":
+            found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out: set[pytest.Item] = set()
+    for cases in found.values():
+        columns = [list(dict.fromkeys(column)) for column in zip(*map(_chosen, cases), strict=True)]
+        if len(columns) > 1:
+            least = min(map(len, columns))
+            for item in cases:
+                numbers = [column.index(one) for column, one in zip(columns, _chosen(item), strict=True)]
+                left_out |= {item} if sum(numbers) % least else set()
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def device(request: pytest.FixtureRequest) -> vkq.Device:
     """An open device; the test runs once for each driver."""

@@ -43,19 +43,19 @@ def test_operator(op: str, seed: int, device: vkq.Device) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_network(name: str, device: vkq.Device) -> None:
+def test_network(name: str, any_device: vkq.Device) -> None:
     """Channels come first once, before the first convolution, and never again."""
     case = network_case(name)
-    session = check(case, device)
+    session = check(case, any_device)
     rows = session.explain().rows
     assert {row.where for row in rows} == {"device"}
     assert sum(row.operator == "Transpose" for row in rows) == NETWORKS[name].transposes
 
 
 @pytest.mark.parametrize("name", CONVERTED)
-def test_converted_network(name: str, device: vkq.Device) -> None:
+def test_converted_network(name: str, any_device: vkq.Device) -> None:
     """A file of TensorFlow's converter; the 8-bit ones are equal in every byte."""
-    session = check(network_case(name), device, CONVERTED_NEAR.get(name, 0))
+    session = check(network_case(name), any_device, CONVERTED_NEAR.get(name, 0))
     assert {row.where for row in session.explain().rows} == {"device"}
 
 
