@@ -53,23 +53,27 @@ def numbers(seed: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("form", ["s8s8", "u8u8"])
 @pytest.mark.parametrize("tile", CASES)
-def test_tiles(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tile: str, form: str) -> None:
+def test_tiles(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tile: str, form: str) -> None:
     x_dtype, w_dtype, x_shape, w_shape, options = CASES[tile]
-    emulate(device, monkeypatch, "16x8x32" if form == "s8s8" else "16x16x16", form=form)
+    emulate(strict_device, monkeypatch, "16x8x32" if form == "s8s8" else "16x16x16", form=form)
     p = Conv2dProblem.of(x_shape, w_shape, **options)
     x, w = numbers(1, x_dtype, x_shape), numbers(2, w_dtype, w_shape)
     bias = np.arange(p.oc) * 1000 - 7
     sums = op.Sums.of((int(x.min()), int(x.max())), w, x_dtype == "int16")
-    owner = op.Correlation(device, "coopmat", p, w, bias, sums)
+    owner = op.Correlation(strict_device, "coopmat", p, w, bias, sums)
     kernel, (rows, columns) = owner.matrix(), op.axes(p)
     shape = owner.shape(p.n, rows, columns)
     able = [
-        t for t in matrix.tilings(shape, kernel.how, device.capabilities) if t.variant.axes["tile"] == tile
+        t
+        for t in matrix.tilings(shape, kernel.how, strict_device.capabilities)
+        if t.variant.axes["tile"] == tile
     ]
     parts = 12 if tile == "16x16x32" else 3  # more than are loaded at once, or fewer
     kernel.tiling = max(able, key=lambda t: (t.splits == parts, t.splits > 1, t.rows < shape.kh, -t.splits))
     assert kernel.tiling.splits == parts
-    got = result(owner.run(Tensor.from_numpy(words(x), device), Images.of_array(x), rows, columns), sums.wide)
+    got = result(
+        owner.run(Tensor.from_numpy(words(x), strict_device), Images.of_array(x), rows, columns), sums.wide
+    )
     np.testing.assert_array_equal(got, reference.conv2d(x, w, bias, p))
 
 
@@ -130,10 +134,10 @@ def test_sums_of_a_part_fit_int32(any_device: vkq.Device, form: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_random(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Channels, images, groups, strides, dilations, windows beyond the image; extremes of every dtype."""
-    emulate(device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
-    assert check_integer.check(device, seed, "coopmat") is None
+    emulate(strict_device, monkeypatch, form=("s8s8", "u8u8")[seed % 2])
+    assert check_integer.check(strict_device, seed, "coopmat") is None
 
 
 def test_auto_takes_them(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
