@@ -12,6 +12,7 @@ import pytest
 import vkq
 from vkq.shader.build import modules
 from vkq.shader.catalog import catalog
+from vkq.shader.compile import cache_folder, spirv
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -37,6 +38,8 @@ print("exact")
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the SPIR-V that the tests have compiled: compiling it anew takes minutes, and
+    tests/shader/test_build.py tries that."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -49,7 +52,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         str(folder),
         str(ROOT),
     ]
+    for module in modules(catalog().variants.values()):  # of the cache, where tests/shader put it
+        spirv(module[0])
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    environment["VKQ_SPIRV"] = str(cache_folder())
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (built,) = folder.glob("vkq-*.whl")
