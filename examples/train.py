@@ -26,9 +26,9 @@ MODELS = Path(__file__).parent / "models"
 NOISE = 0.1
 
 
-def train(layers: torch.nn.Sequential, loss_of, steps: int) -> None:  # type: ignore[no-untyped-def]
+def train(layers: torch.nn.Module, loss_of, steps: int, rate: float = 3e-3) -> None:  # type: ignore[no-untyped-def]
     """Adam with a cosine schedule."""
-    optimizer = torch.optim.AdamW(layers.parameters(), 3e-3, weight_decay=1e-2)
+    optimizer = torch.optim.AdamW(layers.parameters(), rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for step in range(steps):
         optimizer.zero_grad()
@@ -36,7 +36,7 @@ def train(layers: torch.nn.Sequential, loss_of, steps: int) -> None:  # type: ig
         loss.backward()
         optimizer.step()
         schedule.step()
-        if step % 500 == 0:
+        if step % 500 == 0 or step == steps - 1:
             print(f"step {step}: loss {loss.item():.4f}", flush=True)
 
 

@@ -1,0 +1,172 @@
+"""Measures what each way of quantizing leaves of trained networks.
+
+    python benchmarks/accuracy.py [NETWORK ...] [--methods METHOD ...]
+    python benchmarks/accuracy.py --write
+
+The rows are kept in results/accuracy.json, in place of earlier ones of the same network and method; --write
+puts all of them as a table into docs/models.md.
+
+The networks are those of examples/train_scenes.py and examples/train.py. Scenes of one half of the digits
+that no training saw calibrate; scenes of the other half measure. dB: signal to noise of the worst output
+channel. same: decisions equal to the float model's (classes of digits or pixels; detections, with boxes that
+overlap by 80 %). out: multiply-adds that leave int8. ONNX Runtime's CPU provider computes, whose bytes vkq
+returns.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from vkq.accuracy import Agreement, quantize
+from vkq.onnx.cpu import cpu_session
+from vkq.onnx.quantize import quantize as fast
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "examples"))
+from scenes import Digits, Scenes, images_of, kept_digits  # noqa: E402
+
+MODELS = ROOT / "examples" / "models"
+PAGE, KEPT = ROOT / "docs" / "models.md", ROOT / "benchmarks" / "results" / "accuracy.json"
+BEGIN, END = "<!-- from benchmarks/accuracy.py -->", "<!-- until here -->"
+BATCH = 8
+SURE, OVERLAP = 0.5, 0.8  # the score of a detection, and the overlap of equal ones
+GOAL = 0.997  # agreement that is asked for, so that unseen samples have 99.5 %
+
+Feed = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One way of quantizing one network."""
+
+    network: str
+    method: str
+    snr_db: float
+    same: float
+    out: float
+    seconds: float
+
+
+def half(first: bool) -> Digits:
+    images, labels = kept_digits()
+    return images[0 if first else 1 :: 2], labels[0 if first else 1 :: 2]
+
+
+def feeds(network: str, count: int, calibrating: bool) -> list[Feed]:
+    """Batches of scenes."""
+    digits, seed = half(calibrating), 1 if calibrating else 2
+    if network == "digits":
+        images = digits[0][:, None]
+        return [{"x": images[i * BATCH : (i + 1) * BATCH]} for i in range(min(count, len(images) // BATCH))]
+    size, most, sides = {"segment": (48, 3, (14, 24)), "detect": (48, 2, (16, 26))}.get(
+        network, (24, 1, (16, 23))
+    )
+    scenes = Scenes(digits, size, seed, most, sides)
+    return [{"x": images_of(scenes.batch(BATCH))} for _ in range(count)]
+
+
+def same_decisions(network: str, real: np.ndarray, got: np.ndarray) -> tuple[int, int]:
+    """How many decisions are equal, and of how many."""
+    if network != "detect":
+        equal = real.argmax(1) == got.argmax(1)
+        return int(equal.sum()), equal.size
+    kinds = [np.where(y[:, 4:].max(1) > SURE, y[:, 4:].argmax(1), -1) for y in (real, got)]
+    found = (kinds[0] >= 0) | (kinds[1] >= 0)
+    equal = (kinds[0] == kinds[1]) & (overlap(real[:, :4], got[:, :4]) > OVERLAP)
+    return int((equal & found).sum()), int(found.sum())
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Intersection over union of boxes (N, 4, cells) of centre, width and height."""
+    low = np.maximum(a[:, :2] - a[:, 2:] / 2, b[:, :2] - b[:, 2:] / 2)
+    high = np.minimum(a[:, :2] + a[:, 2:] / 2, b[:, :2] + b[:, 2:] / 2)
+    inside = np.maximum(high - low, 0).prod(1)
+    return np.asarray(inside / np.maximum(a[:, 2:].prod(1) + b[:, 2:].prod(1) - inside, 1e-9))
+
+
+def measured(network: str, path: Path, samples: Sequence[Feed]) -> tuple[float, float]:
+    """The signal to noise of the worst channel, and the share of equal decisions."""
+    real, got = (cpu_session(p, "measuring") for p in (MODELS / f"{network}.float.onnx", path))
+    agreement, equal, count = Agreement(["y"]), 0, 0
+    for feed in samples:
+        a, b = real.run(["y"], feed), got.run(["y"], feed)
+        agreement.add(a, b)
+        same = same_decisions(network, a[0], b[0])
+        equal, count = equal + same[0], count + same[1]
+    return min(row.channel_db for row in agreement.rows()), equal / max(count, 1)
+
+
+def judge_of(network: str, samples: Sequence[Feed]) -> Callable[[Path], bool]:
+    """Accepts a candidate with enough equal decisions."""
+    return lambda path: measured(network, path, samples)[1] >= GOAL
+
+
+def run(network: str, method: str, given: Sequence[Feed], unseen: Sequence[Feed], path: Path) -> Result:
+    model = MODELS / f"{network}.float.onnx"
+    begun, out = time.perf_counter(), 0.0
+    if method == "--fast":
+        fast(model, path, given)
+    else:
+        seconds = 60 if method == "default" else 0
+        judge = judge_of(network, given) if method == "--seconds 0 --target" else None
+        report = quantize(model, path, given, seconds=seconds, target_judge=judge)
+        out = sum(row.share for row in report.kept)
+    spent = time.perf_counter() - begun
+    return Result(network, method, *measured(network, path, unseen), out, spent)
+
+
+METHODS = ("--fast", "--seconds 0", "--seconds 0 --target", "default")
+NETWORKS = ("digits", "segment", "detect", "classify")
+
+
+def table(results: Sequence[Result]) -> list[str]:
+    lines = ["| network | options | dB | same | out of int8 | s |", "| --- | --- | --- | --- | --- | --- |"]
+    for r in results:
+        row = f"{r.snr_db:.1f} | {r.same:.2%} | {r.out:.1%} | {r.seconds:.0f}"
+        lines.append(f"| {r.network} | `{r.method}` | {row} |")
+    return lines
+
+
+def kept() -> dict[tuple[str, str], Result]:
+    rows = json.loads(KEPT.read_text()) if KEPT.exists() else []
+    return {(row["network"], row["method"]): Result(**row) for row in rows}
+
+
+def keep(result: Result) -> None:
+    found = {**kept(), (result.network, result.method): result}
+    rows = [found[key] for key in sorted(found, key=lambda k: (NETWORKS.index(k[0]), METHODS.index(k[1])))]
+    KEPT.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+
+
+def write() -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(
+        "\n".join([before + BEGIN, "", *table(list(kept().values())), "", END]) + rest.partition(END)[2]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures what quantizing leaves of trained networks.")
+    parser.add_argument("networks", nargs="*", default=[])
+    parser.add_argument("--methods", nargs="+", default=METHODS, choices=METHODS)
+    parser.add_argument("--write", action="store_true", help="write the table into docs/models.md")
+    options = parser.parse_args()
+    for network in options.networks or ([] if options.write else NETWORKS):
+        given, unseen = feeds(network, 10, True), feeds(network, 60, False)
+        with tempfile.TemporaryDirectory() as folder:
+            for method in options.methods:
+                keep(result := run(network, method, given, unseen, Path(folder) / "int8.onnx"))
+                print(result, flush=True)
+    if options.write:
+        write()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Makes pictures of digits and discs on photographs: what train_scenes.py trains with, and what measures it.
+
+from scenes import Scenes, kept_digits
+scenes = Scenes(kept_digits(), size=48, seed=1).batch(16)
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from skimage import data
+
+MODELS = Path(__file__).parent / "models"
+PICTURES = ("astronaut", "chelsea", "rocket", "coffee", "grass", "gravel")
+CLASSES = 10
+INK, DISC = 1, 2  # of the segmentation; 0 is the photograph
+
+Digits = tuple[np.ndarray, np.ndarray]  # (count, 8, 8) in 0 to 1, and what each one is
+
+
+def kept_digits() -> Digits:
+    """The quarter of scikit-learn's digits that no training saw."""
+    with np.load(MODELS / "digits.npz") as file:
+        return file["images"].astype(np.float32) / 16, file["labels"].astype(np.int64)
+
+
+def photographs() -> list[np.ndarray]:
+    """Pictures that come with scikit-image, (height, width, 3) in 0 to 1."""
+    found = [getattr(data, name)() for name in PICTURES]
+    return [np.float32(np.dstack([p] * 3) if p.ndim == 2 else p[..., :3]) / 255 for p in found]
+
+
+def enlarge(digit: np.ndarray, size: int) -> np.ndarray:
+    """The 8 x 8 pixels as size x size, linearly between pixels."""
+    at = np.clip((np.arange(size) + 0.5) * 8 / size - 0.5, 0, 7)
+    weights = np.maximum(0, 1 - np.abs(at[:, None] - np.arange(8)))
+    return np.asarray(weights @ digit @ weights.T, np.float32)
+
+
+@dataclass
+class Scene:
+    """A picture (3, size, size); of each digit what it is, whether it is bright (1) or dark (0), and its box
+    (centre x, centre y, width, height in pixels); and for each pixel what it shows."""
+
+    image: np.ndarray
+    labels: list[int]
+    bright: list[int]
+    boxes: list[tuple[float, float, float, float]]
+    ink: np.ndarray
+
+
+class Scenes:
+    """Random scenes, the same for the same seed. most: digits in one scene; sides: their least and largest
+    width in pixels."""
+
+    def __init__(
+        self, digits: Digits, size: int, seed: int, most: int = 3, sides: tuple[int, int] = (14, 24)
+    ):
+        self.digits, self.size, self.most, self.sides = digits, size, most, sides
+        self.random = np.random.default_rng(seed)
+        self.photographs = photographs()
+
+    def scene(self) -> Scene:
+        random, size = self.random, self.size
+        photograph = self.photographs[random.integers(len(self.photographs))]
+        top, left = (random.integers(n - size) for n in photograph.shape[:2])
+        image = 0.25 + 0.5 * photograph[top : top + size, left : left + size]
+        made = Scene(image, [], [], [], np.zeros((size, size), np.int64))
+        taken = np.zeros((size, size), bool)
+        for i in range(int(random.integers(1, self.most + 1)) + (self.most > 1)):
+            side = int(random.integers(self.sides[0], self.sides[1] + 1))
+            y, x = (int(v) for v in random.integers(0, size - side + 1, 2))
+            if taken[y : y + side, x : x + side].any():
+                continue
+            taken[y : y + side, x : x + side] = True
+            self._draw(made, y, x, side, disc=i > 0 and random.random() < 0.3)
+        made.image = np.ascontiguousarray(made.image.transpose(2, 0, 1))
+        return made
+
+    def _draw(self, made: Scene, y: int, x: int, side: int, disc: bool) -> None:
+        """A digit or a disc, brighter or darker than all photographs, into a square."""
+        random = self.random
+        bright = int(random.random() < 0.5)
+        color = random.uniform(0, 0.2, 3) + 0.8 * bright
+        if disc:
+            far = (np.arange(side) - (side - 1) / 2) / (side / 2)
+            alpha = np.clip((1 - np.hypot(far[:, None], far)) * side / 2, 0, 1).astype(np.float32)
+        else:
+            which = int(random.integers(len(self.digits[0])))
+            alpha = np.clip(1.2 * enlarge(self.digits[0][which], side), 0, 1)
+            made.labels.append(int(self.digits[1][which]))
+            made.bright.append(bright)
+            made.boxes.append((x + side / 2, y + side / 2, side, side))
+        part = made.image[y : y + side, x : x + side]
+        part += alpha[..., None] * (color.astype(np.float32) - part)
+        made.ink[y : y + side, x : x + side][alpha > 0.5] = DISC if disc else INK
+
+    def batch(self, count: int) -> list[Scene]:
+        return [self.scene() for _ in range(count)]
+
+
+def images_of(scenes: list[Scene]) -> np.ndarray:
+    """(scenes, 3, size, size) in -1 to 1."""
+    return np.stack([scene.image for scene in scenes]) * 2 - 1

@@ -1,0 +1,59 @@
+"""Trained networks keep their decisions in int8, and run whole on a device."""
+
+import tempfile
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import vkq
+import vkq.onnx
+from benchmarks.accuracy import MODELS, NETWORKS, feeds, measured
+from vkq.accuracy import quantize
+from vkq.onnx.cpu import cpu_session
+
+
+@cache
+def made(network: str) -> bytes:
+    """The quantized network, by the first choices of the search."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "int8.onnx"
+        quantize(MODELS / f"{network}.float.onnx", path, feeds(network, 6, True), seconds=0)
+        return path.read_bytes()
+
+
+@pytest.mark.parametrize("network", ["digits", "segment"])
+def test_decisions_stay(network: str, tmp_path: Path) -> None:
+    """At least 99.5 % of them with no layer out of int8."""
+    (tmp_path / "int8.onnx").write_bytes(made(network))
+    snr, same = measured(network, tmp_path / "int8.onnx", feeds(network, 12, False))
+    assert same >= 0.995
+    assert snr > 28
+
+
+def test_codes_of_digits_are_those_of_onnxruntime(device: vkq.Device) -> None:
+    assert_same_codes(device, "digits")
+
+
+@pytest.mark.parametrize("network", NETWORKS[1:])
+def test_codes_are_those_of_onnxruntime(software_device: vkq.Device, network: str) -> None:
+    assert_same_codes(software_device, network)
+
+
+def assert_same_codes(device: vkq.Device, network: str) -> None:
+    """Every 8-bit value of the network, float operators between them included."""
+    model = onnx.ModelProto.FromString(made(network))
+    codes = [node.output[0] for node in model.graph.node if node.op_type == "QuantizeLinear"]
+    del model.graph.output[:]
+    model.graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT8, None) for name in codes
+    )
+    data = model.SerializeToString()
+    (feed,) = feeds(network, 1, False)
+    got = vkq.onnx.InferenceSession(data, device).run(codes, feed)  # refuses what a device cannot
+    want = cpu_session(data, "test").run(codes, feed)
+    assert len(codes) > 4
+    for name, a, b in zip(codes, got, want, strict=True):
+        np.testing.assert_array_equal(a, b, err_msg=name)
