@@ -201,6 +201,33 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
     assert "coopmat" in as_numbers(strict_device, 33, "auto", "int8", "coopmat")
 
 
+def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
+    """A linear layer with a table for each channel; its kernel."""
+    p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
+    data = random_data(p, rng, dtype, "int8")
+    options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "path": path}
+    options |= {"w_zero_point": data.w_zero_point, "method": method, "device": device}
+    layer, ended = (vkq.Linear(data.w, data.w_scale, **options) for _ in range(2))
+    entries, channels = rng.integers(0, 256, (37, 256), np.uint8).view(dtype), np.arange(37)
+    ended.finish(through_table(signed(entries), QParams(0.5, 4, dtype)))
+    want = entries[channels, layer(data.x).astype(int) - data.y_q.qmin]
+    np.testing.assert_array_equal(ended(data.x), want, strict=True)
+    return ended.explain(data.x.shape).variants[-1]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize(("rows", "method"), [(3, "gemv"), (7, "tiled"), (33, "staged")])
+def test_a_table_for_each_channel(device: vkq.Device, rows: int, method: str, dtype: str) -> None:
+    reads_texels = method == "tiled" and profile(device.capabilities).texels
+    assert ("texels" if reads_texels else method) in through_tables(device, rows, method, dtype)
+
+
+def test_tables_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not strict_device.capabilities.features["cooperativeMatrix"]:
+        emulated.emulate(strict_device, monkeypatch, "16x8x32")
+    assert "coopmat" in through_tables(strict_device, 33, "auto", "int8", "coopmat")
+
+
 def test_all_that_can_have_a_last_step_read_what_they_overwrite() -> None:
     """The mark of the YAML is what orders a sum after what made its other operand."""
     for variant in catalog().variants.values():

@@ -1,5 +1,5 @@
-"""What a kernel does to its 8-bit results before it stores them (common/after.glslh): a table, or a sum with
-what lies there; or that it stores the numbers that they mean."""
+"""What a kernel does to its 8-bit results before it stores them (common/after.glslh): a table, one for each
+channel, or a sum with what lies there; or that it stores the numbers that they mean."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ..runtime.plan import Memory, Resident
 from ..shader.spec import Value as Constant
 
 Words = npt.NDArray[np.int32]
-TABLE, ADD, DEQUANTIZED = 1, 2, 3  # AFTER of the shader
+TABLE, ADD, DEQUANTIZED, TABLES = 1, 2, 3, 4  # AFTER of the shader
+HEAD = 16  # bytes before the channels of TABLES
 
 
 @dataclasses.dataclass(frozen=True)
 class After:
     """``kind`` is the shader's number of it, ``y`` what its results mean (None: as before), and ``words``, so
-    many ``bytes``, stand before what the kernel reads of its channels."""
+    many ``bytes``, stand before what the kernel reads of its channels; those of TABLES stand behind it."""
 
     kind: int
     y: QParams | None
@@ -42,6 +43,11 @@ class After:
         if not self.kind:
             return Resident(device, size, channels)
         whole = self.bytes + size
+        if self.kind == TABLES:
+            head = np.array([(HEAD + size) // 16, self.bytes // 256 - 1, 0, 0], np.int32)
+            return Resident(
+                device, HEAD + whole, lambda: np.concatenate([head, channels().reshape(-1), self.words()])
+            )
         return Resident(device, whole, lambda: np.concatenate([self.words(), channels().reshape(-1)]))
 
 
@@ -54,8 +60,10 @@ AS_NUMBERS = After(DEQUANTIZED, None, 0, _none)  # float32 results (common/gemm_
 
 
 def through_table(entries: npt.NDArray[np.int8], y: QParams) -> After:
-    """``entries[q + 128]`` of each result q, as they are stored."""
-    return After(TABLE, y, 256, lambda: np.ascontiguousarray(entries).view(np.int32))
+    """``entries[q + 128]`` of each result q, as they are stored; ``entries[channel, q + 128]`` of a table for
+    each channel."""
+    kind = TABLE if entries.ndim == 1 else TABLES
+    return After(kind, y, entries.size, lambda: _flat(entries))
 
 
 def with_sum(

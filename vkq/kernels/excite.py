@@ -19,7 +19,7 @@ from ..runtime.program import refusals
 from ..shader.catalog import catalog
 from ..shader.spec import Value as Constant
 from ..shader.spec import Variant
-from .after import ADD, TABLE
+from .after import NOTHING, TABLE
 from .gemm import Int8Gemm
 from .weights import ceil4
 
@@ -43,7 +43,7 @@ class Excite:
         return (
             first.groups == second.groups == 1 and (first.k, first.n) == (second.n, second.k)
             and {first.arithmetic.out, second.arithmetic.out} == {"q8to"}
-            and ADD not in (first.arithmetic.after.kind, second.arithmetic.after.kind)
+            and {first.arithmetic.after.kind, second.arithmetic.after.kind} <= {NOTHING.kind, TABLE}
             and 0 < first.k4 <= MOST_C4 and 0 < first.n4 <= MOST_HIDDEN4
             and not any(self._refused(layout) for layout in PIXELS)
         )  # fmt: skip

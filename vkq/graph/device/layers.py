@@ -29,8 +29,9 @@ def _made(context: Context, node: Node, kind: Any, names: tuple[str, ...]) -> An
         device=context.builder.device,
         **options(node, names),
     )  # fmt: skip
-    if "after" in a and a["after"].op == "dequantize":
-        layer.finish(AS_NUMBERS)
+    last: Node | None = a.get("after")
+    if node.op == "linear" and last is not None:
+        layer.finish(AS_NUMBERS if last.op == "dequantize" else _after(node, last, ()))
     return layer
 
 

@@ -119,7 +119,7 @@ def _layer(problem: Callable[..., Any], names: Sequence[str]) -> Operator:
     activations, float32 or float16, as the result is then.
 
     A conv2d may have ``after``, a node (add, sub, lookup) that takes its result as `OWN`, and whose other
-    operand is the fourth input; a linear a dequantize.
+    operand is the fourth input; a linear a dequantize, or a lookup, also with a table for each channel.
     """
 
     def infer(x: Inputs) -> list[Spec]:
