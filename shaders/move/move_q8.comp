@@ -2,8 +2,9 @@
 // size_i). That is transposition (strides permuted), slicing (before < 0, a stride), padding (before > 0) and
 // one input of a concatenation. Elsewhere y gets `fill`, or keeps what it has (KEEP).
 //
-// Memory    x, y: Int8x4 words in the layout of number LAYOUT. An element of x is counted in row-major order;
-//           the logical dims of y are its layout's extent, or its row-major order is cut into them (FOLDED).
+// Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: in LAYOUT. An element of x is counted in
+//           row-major order; the logical dims of y are its layout's extent, or its row-major order is cut into
+//           them (FOLDED).
 // Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent
 //           p.box.
 // WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
@@ -18,6 +19,7 @@ layout(constant_id = 2) const bool FOLDED = false;
 layout(constant_id = 3) const bool WORDS = false;
 layout(constant_id = 4) const bool KEEP = false;
 layout(constant_id = 5) const uint LANE_AXIS = 1;
+layout(constant_id = 6) const int X_LAYOUT = 0;
 
 layout(set = 0, binding = 0) readonly buffer X { int x[]; };
 layout(set = 0, binding = 1) buffer Y { int y[]; };
@@ -64,15 +66,17 @@ void main() {
   uint found = 0u;  // the bytes of the word that x has
   if (WORDS) {
     if (source(first, y_extent, at, from)) {
-      uint lanes = min(along_lanes(uvec4(p.size_n, p.size_c, p.size_h, p.size_w)) - along_lanes(at),
-          along_lanes(y_extent) - along_lanes(first));
+      uvec4 size = uvec4(p.size_n, p.size_c, p.size_h, p.size_w);
+      uint own = FOLDED ? size.w - at.w : along_lanes(size) - along_lanes(at);
+      uint lanes = min(own, along_lanes(y_extent) - along_lanes(first));
       found = lanes >= 4u ? 0xffffffffu : (1u << (8u * lanes)) - 1u;
-      result = (result & int(~found)) | (x[any_layout_word(LAYOUT, from, x_extent)] & int(found));
+      result = (result & int(~found)) | (x[any_layout_word(X_LAYOUT, from, x_extent)] & int(found));
     }
   } else {
     [[unroll]] for (uint lane = 0u; lane < 4u; lane++) {
       if (!source(any_layout_element(LAYOUT, i, lane, box) + offset, y_extent, at, from)) continue;
-      int value = int8x4_lane(x[any_layout_word(LAYOUT, from, x_extent)], any_layout_lane(LAYOUT, from));
+      uint word = any_layout_word(X_LAYOUT, from, x_extent);
+      int value = int8x4_lane(x[word], any_layout_lane(X_LAYOUT, from));
       result = bitfieldInsert(result, value, int(8u * lane), 8);
       found |= 0xffu << (8u * lane);
     }

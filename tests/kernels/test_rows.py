@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 
 import vkq
-from vkq.kernels.rows import rows_of
+from vkq import QParams
+from vkq.kernels.chain import Chain, Link
+from vkq.kernels.rows import LAYOUTS, LIKE, ONE, PLACES, RESULT, Ends, rows_of
+from vkq.layout.extent import BLOCKED
+from vkq.numerics.quantize import dequantize, quantize
 from vkq.numerics.rows import FUNCTIONS, computed_rows, lanes_of
 from vkq.ops import operand
 
@@ -84,3 +88,35 @@ def test_near_the_real_value() -> None:
 
 def test_lanes() -> None:
     assert [lanes_of(n) for n in (1, 7, 8, 16, 63, 64, 512, 1 << 20)] == [1, 1, 2, 4, 8, 16, 128, 128]
+
+
+def scaled() -> tuple[Chain, tuple[int, ...]]:
+    """(result * a + b) * c, of one number, one for each place in a row, and an array like the rows."""
+    steps = (("Mul", 0, 1), ("Add", 4, 2), ("Mul", 5, 3))
+    links = tuple(Link(op, (one, two), "float32", "float32") for op, one, two in steps)
+    return Chain(("float32",) * 4, (), links, (6,)), (RESULT, ONE, PLACES, LIKE)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("layouts", [(0, 0), (0, 1), (1, 0)], ids=str)
+def test_bytes(device: vkq.Device, layouts: tuple[int, int], dtype: str) -> None:
+    """Quantized rows through a chain, quantized again: each layout in and out; rows no multiple of four."""
+    read, write = (LAYOUTS[i] for i in layouts)
+    rng, shape = np.random.default_rng(5), (3, 5, 48 if BLOCKED in (read, write) else 36)
+    chain, ways = scaled()
+    xq, yq = QParams(0.05, 3, dtype), QParams(0.031, 9, dtype)
+    x = rng.integers(0, 256, shape, np.uint8).view(dtype)
+    others = [np.float32([1.3]), values(1, shape[-1]), values(2, *shape)]
+
+    def build(b: Any, x: Any, *others: Any) -> Any:
+        ends = Ends(xq, chain, ways, yq)
+        return rows_of(b, "normalize", x, 2, 1, {"epsilon": 1e-5}, ends, others, write)
+
+    tensor = vkq.Tensor.from_numpy(x, device, read)
+    named = {"x": tensor, **{f"x{i}": vkq.Tensor.from_numpy(a, device) for i, a in enumerate(others)}}
+    types = (dtype, *("float32",) * 3)
+    got = operand.apply(f"{layouts}{dtype}", build, named, (), device, None, types)
+    assert got.layout == write
+    normal = expected("normalize", dequantize(x, xq), 2, 1, epsilon=1e-5)
+    want = quantize(chain.computed(normal, *others)[0], yq)
+    np.testing.assert_array_equal(got.numpy(), want, strict=True)

@@ -51,9 +51,32 @@ def move(
         return _move_pixels(b, x, y, axes, fill, along is not None)
     if order is not None and len(order) == 4 and order[1] != 1 and y.spec.layout in PIXELS:
         return _transpose_pixels(b, x, y, order)
-    packed, folded = layout(y.spec.layout), y.spec.folded
-    lane = len(axes) - 1 if folded else packed.lane.dim
+    lane = len(axes) - 1 if y.spec.folded else layout(y.spec.layout).lane.dim
     whole_words = not axes or (axes[lane].before % 4 == 0 and (order is None or order[lane] == lane))
+    _move(b, x, y, axes, fill, along, whole_words)
+
+
+def permuted(
+    b: Builder, x: Value, shape: Sequence[int], order: Sequence[int], to: Sequence[int], name: str | None
+) -> Value:
+    """The elements of x, whose shape is taken as *shape*, with these axes in another order, as an array of
+    shape *to* in the given or default layout."""
+    s = x.spec
+    y = b.new(Spec(to, s.dtype, name, s.qparams))
+    if s.size:
+        steps, last = strides(shape), (s.shape[-1:], to[-1:], shape[-1:])
+        axes = [Moved(shape[a], 0, shape[a], steps[a]) for a in order]
+        rows = s.folded and y.spec.folded and all(n and n[0] % 4 == 0 for n in last)
+        _move(b, x, y, axes, 0, None, rows and order[-1] == len(order) - 1, True)
+    return y
+
+
+def _move(
+    b: Builder, x: Value, y: Value, axes: Sequence[Moved], fill: int, along: int | None, whole_words: bool,
+    cut: bool = False,
+) -> None:  # fmt: skip
+    """*cut*: the axes are those into which y's elements in row-major order are cut, whatever its shape."""
+    packed, folded = layout(y.spec.layout), y.spec.folded or cut
     box_axis, box_first, box_size = (0, 0, 0) if along is None else _box(y.spec, axes, along)
     box = list(y.spec.extent)
     if box_axis:
@@ -73,7 +96,8 @@ def move(
     }.items():
         push |= {f"{name}_{d}": value for d, value in zip("nchw", values, strict=True)}
     constants: dict[str, Constant] = {
-        "LAYOUT": layout_number(y.spec.layout), "FOLDED": folded, "WORDS": whole_words,
+        "LAYOUT": layout_number(y.spec.layout), "X_LAYOUT": layout_number(x.spec.layout),
+        "FOLDED": folded, "WORDS": whole_words,
         "KEEP": along is not None, "LANE_AXIS": packed.lane.dim,
     }  # fmt: skip
     b.dispatch(b.device.program(catalog().find("move_q8__word"), constants), [x, y], push)

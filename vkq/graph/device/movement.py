@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...kernels.move import permuted
 from ...kernels.repack import reshaped
 from ...kernels.strided import contiguous, strided
-from ...layout.extent import BLOCKED, Spec
+from ...layout.extent import BLOCKED, PIXELS, Spec
 from ...ops import resize, shape, take
 from ...runtime.builder import Value
 from ..graph import Array, Graph, Node
@@ -27,6 +28,7 @@ from .context import (
     places_are_known,
     unnamed,
 )
+from .layouts import wanted
 
 
 def _bytes_or_words(direct: Callable[[Context, Node], Value]) -> Record:
@@ -59,6 +61,15 @@ def _by_strides(
 def _transpose(context: Context, node: Node) -> Value:
     x = context.value(node.inputs[0])
     return unnamed(context, shape.transposed(context.builder, x, permutation(node, len(x.spec.shape))))
+
+
+def _permute(context: Context, node: Node) -> Value:
+    a, b, x = node.attributes, context.builder, context.value(node.inputs[0])
+    layout = wanted(context, node.outputs[0])
+    if x.spec.layout in PIXELS and not x.spec.folded:  # images have kernels of their own
+        turned = shape.transposed(b, reshaped(b, x, a["shape"]), a["perm"])
+        return unnamed(context, reshaped(b, turned, a["to"], layout))
+    return unnamed(context, permuted(b, x, a["shape"], a["perm"], a["to"], layout))
 
 
 def _turned(context: Context, node: Node) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -196,6 +207,7 @@ ROWS: dict[str, DeviceOperator] = {
     "Gather": DeviceOperator(_gather_check, _gather),
     "Resize": DeviceOperator(_resize_check, _resize),
     "Transpose": DeviceOperator(places_are_known, _by_strides(_turned, _bytes_or_words(_transpose))),
+    "permute": DeviceOperator(anything, _permute, BYTES),
     "Expand": DeviceOperator(places_are_known, _by_strides(_expanded, _taken)),
     "Tile": DeviceOperator(places_are_known, _by_strides(_tiled, _taken)),
     "Slice": DeviceOperator(places_are_known, _slice),

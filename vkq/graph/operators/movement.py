@@ -69,6 +69,16 @@ def _transpose(x: Inputs) -> list[Spec]:
     return like(x, [given[a] for a in perm])
 
 
+# permute: the elements as an array of shape `shape`, its axes in the order `perm`, as one of shape `to`
+def _permute(x: Inputs) -> list[Spec]:
+    return like(x, x.node.attributes["to"])
+
+
+def _permute_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
+    a = node.attributes
+    return one(there(x[0]).reshape(a["shape"]).transpose(a["perm"]).reshape(a["to"]))
+
+
 def permutation(node: Node, rank: int) -> list[int]:
     """The axes of a Transpose."""
     perm = [int(a) for a in node.attributes.get("perm", range(rank)[::-1])]
@@ -253,6 +263,9 @@ OPERATORS: dict[str, Operator] = {
         _transpose,
         lambda node, x: one(there(x[0]).transpose(permutation(node, there(x[0]).ndim))),
     ),
+    "permute": Operator(
+        "movement", _permute, _permute_compute
+    ),  # as `shape`, its axes in order `perm`, as `to`
     "Slice": Operator("movement", _slice, _slice_compute),
     "Concat": Operator(
         "movement",

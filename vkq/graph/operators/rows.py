@@ -1,6 +1,8 @@
 """Functions of rows (`vkq.numerics.rows`) in a graph.
 
-rows: ``function`` of ``count`` axes from ``axis`` on, as one; a reduction leaves them out.
+rows: ``function`` of ``count`` axes from ``axis`` on, as one; a reduction leaves them out. It may read 8-bit
+numbers (``x``), send its results through a ``chain``, whose other operands are further inputs (``operands``:
+`vkq.kernels.rows`), and quantize them (``y``).
 Normalization: ``function`` (normalize, normalize_root) of all axes from ``axis`` on; LayerNormalization and
 its like without scale and bias.
 """
@@ -12,6 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...kernels.rows import RESULT
+from ...numerics.quantize import dequantize, quantize
 from ...numerics.rows import FUNCTIONS, computed_rows
 from ..graph import Array, Node, Spec
 from .operator import Inputs, Operator, axis_of, one, same, there
@@ -33,13 +37,20 @@ def along(x: Array, function: str, axes: Sequence[int], epsilon: float = 0.0) ->
 def _rows(x: Inputs) -> list[Spec]:
     a, spec = x.node.attributes, x.spec(0)
     kept = (*spec.shape[: a["axis"]], *spec.shape[a["axis"] + a["count"] :])
-    return [spec if FUNCTIONS[a["function"]].each else Spec(spec.dtype, kept)]
+    shape = spec.shape if FUNCTIONS[a["function"]].each else kept
+    return [Spec(a["y"].dtype if "y" in a else "float32", shape)]
 
 
 def _rows_compute(node: Node, x: Sequence[Array | None]) -> list[Array]:
     a = node.attributes
     axes = range(a["axis"], a["axis"] + a["count"])
-    return one(along(there(x[0]), a["function"], axes, a.get("epsilon", 0.0)))
+    given = dequantize(there(x[0]), a["x"]) if "x" in a else there(x[0])
+    found = along(given, a["function"], axes, a.get("epsilon", 0.0))
+    if "chain" in a:
+        others = iter(x[1:])
+        operands = [found if way == RESULT else there(next(others)) for way in a["operands"]]
+        found = np.broadcast_to(a["chain"].computed(*operands)[0], found.shape)
+    return one(quantize(found, a["y"]) if "y" in a else found)
 
 
 def _normalization(node: Node, x: Sequence[Array | None]) -> list[Array]:

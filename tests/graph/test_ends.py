@@ -1,0 +1,86 @@
+"""What goes into a function of rows, and heads of attention in one movement: the results stay."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import vkq
+from tests.graph.test_chains import chains, compared, model, op
+from vkq.check import graph as oracle
+from vkq.graph.executable import Executable
+from vkq.graph.passes import lower
+from vkq.onnx.reader import read
+
+Q = {"s": np.float32(0.05), "z": np.int8(3), "s2": np.float32(0.031), "z2": np.int8(-9)}
+
+
+def bytes_of(*shape: int) -> dict[str, np.ndarray]:
+    return {"x": np.random.default_rng(2).integers(-128, 128, shape).astype(np.int8)}
+
+
+@pytest.mark.parametrize(("width", "ops"), [(24, ["rows"]), (22, ["dequantize", "rows", "quantize"])])
+def test_normalization_of_bytes(device: vkq.Device, width: int, ops: list[str]) -> None:
+    """One dispatch where rows are whole words."""
+    nodes = [
+        op("DequantizeLinear", "x s z", "r"),
+        op("LayerNormalization", "r gamma beta", "n", axis=-1),
+        op("QuantizeLinear", "n s2 z2", "y"),
+    ]
+    rng = np.random.default_rng(3)
+    gamma, beta = (rng.normal(1, 0.2, width).astype(np.float32) for _ in range(2))
+    fed = bytes_of(3, 7, width)
+    data = model(nodes, fed, {"y": 3}, gamma=gamma, beta=beta, **Q)
+    assert [names[0] if len(names) == 1 else "chain" for names in chains(data, fed)] == ops
+    compared(device, data, fed)
+
+
+def test_the_chain_alone(any_device: vkq.Device) -> None:
+    """Float rows with a residual behind them; another reader keeps what is between."""
+    nodes = [
+        op("Softmax", "x", "n", axis=-1),
+        op("Mul", "n gamma", "m"),
+        op("Add", "m x", "y"),
+    ]
+    fed = {"x": np.random.default_rng(2).normal(0, 2, (3, 5, 11)).astype(np.float32)}
+    gamma = np.linspace(-1, 2, 11, dtype=np.float32)
+    data = model(nodes, fed, {"y": 1}, gamma=gamma)
+    assert chains(data, fed) == [("rows",)]
+    compared(any_device, data, fed)
+    data = model(nodes, fed, {"y": 1, "n": 1}, gamma=gamma)
+    assert chains(data, fed) == [("rows",), ("Mul", "Add")]
+    compared(any_device, data, fed)
+
+
+@pytest.mark.parametrize("width", [24, 18])
+def test_heads(device: vkq.Device, width: int) -> None:
+    """Taken apart, multiplied, and put together again: one movement each, by words or by bytes."""
+    q, k = (0, 2, 1, 3), (0, 2, 3, 1)
+    nodes = [
+        *(op("Reshape", "x shape", f"x{i}") for i in range(3)),
+        *(op("Transpose", f"x{i}", f"h{i}", perm=perm) for i, perm in enumerate((q, k, q))),
+        *(op("DequantizeLinear", f"h{i} s z", f"r{i}") for i in range(3)),
+        op("MatMul", "r0 r1", "m"),
+        op("QuantizeLinear", "m s2 z2", "b"),
+        op("DequantizeLinear", "b s2 z2", "r"),
+        op("MatMul", "r r2", "n"),
+        op("QuantizeLinear", "n s2 z2", "c"),
+        op("Transpose", "c", "d", perm=q),
+        op("Reshape", "d whole", "y"),
+    ]
+    fed = bytes_of(2, 5, width)
+    shape, whole = np.array([2, 5, 3, width // 3]), np.array([2, 5, width])
+    data = model(nodes, fed, {"y": 3}, shape=shape, whole=whole, **Q)
+    graph = lower(read(data).at({"x": (2, 5, width)}))
+    found = [node.op for node in graph.nodes]
+    assert (found.count("Reshape"), found.count("Transpose")) == (0, 0), found
+    assert found.count("permute") >= 3, found
+    got = Executable(graph, device, {}).run(fed)
+    np.testing.assert_array_equal(got["y"], oracle.run(graph, fed)["y"], strict=True)
+
+
+def test_images_keep_their_kernels(device: vkq.Device) -> None:
+    nodes: list[Any] = [op("Transpose", "x", "a", perm=(0, 2, 3, 1)), op("Reshape", "a whole", "y")]
+    fed = bytes_of(2, 5, 3, 4)
+    data = model(nodes, fed, {"y": 3}, whole=np.array([2, 12, 5]))
+    compared(device, data, fed)

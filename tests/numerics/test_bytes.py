@@ -1,0 +1,31 @@
+"""8-bit numbers in steps: those of NumPy."""
+
+import numpy as np
+import pytest
+
+from vkq import QParams
+from vkq.numerics import bytes as steps
+from vkq.numerics.quantize import dequantize, quantize
+from vkq.numerics.steps import Computed
+from vkq.numerics.stored import signed
+
+
+@pytest.mark.parametrize(
+    "q", [QParams(0.5, -3), QParams(0.0173, 200, "uint8"), QParams(2.0**-126), QParams(3e7, 5)]
+)
+def test_numbers(q: QParams) -> None:
+    """Ties and their neighbours, numbers far away, infinities, NaN, and below the normal range."""
+    ties = ((np.arange(-300, 300) + 0.5) * q.scale).astype(np.float32)
+    near = [np.nextafter(ties, np.float32(to)) for to in (-np.inf, np.inf)]
+    far = np.random.default_rng(1).normal(0, 200, 4000).astype(np.float32) * np.float32(q.scale)
+    odd = np.float32([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-40, 3e38, -3e38])
+    x = np.concatenate([ties, *near, far, odd])
+    flushed = np.where(np.abs(x) < 2.0**-126, np.float32(0), x)
+    with np.errstate(all="ignore"):
+        got = steps.quantized(Computed(flushed), q)
+    assert isinstance(got, Computed)
+    np.testing.assert_array_equal(got.array, signed(quantize(flushed, q)).astype(np.int32))
+    bytes_ = np.arange(256).astype(np.uint8).view(q.dtype)
+    made = steps.dequantized(Computed(signed(bytes_).astype(np.int32), "i"), q)
+    assert isinstance(made, Computed)
+    np.testing.assert_array_equal(made.array, dequantize(bytes_, q))
