@@ -3,8 +3,8 @@
 // one input of a concatenation. Elsewhere y gets `fill`, or keeps what it has (KEEP).
 //
 // Memory    x: Int8x4 words in the layout of number X_LAYOUT; y: in LAYOUT. An element of x is counted in
-//           row-major order; the logical dims of y are its layout's extent, or its row-major order is cut into
-//           them (FOLDED).
+//           row-major order; the logical dims of y are its layout's extent, or its row-major order is cut
+//           into them (FOLDED).
 // Threads   one invocation writes one word of y, of the box that begins at box_* (whole words) and has extent
 //           p.box.
 // WORDS     a word of y is one word of x (same lane axis, offset a multiple of four): one load instead of
