@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -55,7 +55,7 @@ def rows_of(
     y = b.new(Spec(kept, "float32") if ends.y is None else Spec(kept, ends.y.dtype, layout, ends.y))
     if y.spec.size:
         lanes, epsilon = lanes_of(length), float(np.float32(attributes.get("epsilon", 0.0)))
-        form = Form(name, lanes, epsilon, ends, x.spec.layout, y.spec.layout, b.device.soft_float)
+        form = RowForm(name, lanes, epsilon, ends, x.spec.layout, y.spec.layout, b.device.soft_float)
         program = b.device.program(written(form))
         rows = x.spec.size // length
         push: dict[str, int | float] = {
@@ -70,7 +70,7 @@ def rows_of(
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class RowForm:
     """What a kernel depends on: *lanes* invocations share a row; *soft*: sums are whole numbers'."""
 
     name: str
@@ -83,7 +83,7 @@ class Form:
 
 
 @functools.lru_cache(1024)
-def written(form: Form) -> Written:
+def written(form: RowForm) -> Written:
     """The shader of a function of rows."""
     words = (
         ("first_group", "uint"),
@@ -108,70 +108,82 @@ def written(form: Form) -> Written:
     )  # fmt: skip
 
 
-def _module(form: Form) -> bytes:
-    function, lanes, ends = FUNCTIONS[form.name], form.lanes, form.ends
-    more = sum(operand != RESULT for operand in ends.operands)
+def _module(form: RowForm) -> bytes:
+    more = sum(operand != RESULT for operand in form.ends.operands)
     k = KernelWriter((*(False,) * (1 + more), True), 5, MOST_LANES, form.soft, MOST_LANES)
-    lane, per = k.lane(), MOST_LANES // lanes
-    own, row = lane & (lanes - 1), k.workgroup() * per + (lane >> (lanes.bit_length() - 1))
-    rows, length, inner = k.word(1), k.word(2), k.word(3)
-    last = rows - 1
-    at = (row < rows).where(row, last)  # the workgroup's rows beyond the last do as it does, and keep nothing
-    above = at.divided(inner)
-    first = above * (inner * length) + (at - above * inner)
-    step = k.constant(lanes, "u")
+    r = _Row(k, form)
     a = {"epsilon": form.epsilon, "count": k.word(4).f}
+    function = FUNCTIONS[form.name]
     got: list[Number] = []
-
-    def number(c: Number) -> Number:
-        if ends.x is None:
-            return flushed(k.load(0, first + c * inner).f)
-        return dequantized(byte_of(k.load(0, word_of(form.x, at, c, rows, length)), c), ends.x)
-
     for op, f, then in function.passes:
         start = k.constant(IDENTITY[op], "f"), k.constant(0.0, "f")
         state = k.loop(
-            own, length, step, start,
-            lambda c, s, op=op, f=f: gathered(op, s, f(number(c), got)),  # type: ignore[misc]
+            r.own, r.length, r.step, start,
+            lambda c, s, op=op, f=f: gathered(op, s, f(r.number(c), got)),  # type: ignore[misc]
         )  # fmt: skip
-        got.append(then(_joined(k, op, whole(op, state), lane, own, lanes), a))  # type: ignore[arg-type]
+        got.append(then(_joined(k, op, whole(op, state), r.lane, r.own, form.lanes), a))  # type: ignore[arg-type]
     if function.each is None:
         result = finished(got)
-        with k.when((row < rows) & own.equals(0)):
-            k.store(1, row, is_nan(result).where(np.nan, result))
-        return k.finish()
-    each, y = function.each, 1 + more
-
-    def result_at(c: Number) -> Number:
-        place = first + c * inner
-        return _through(k, ends, each(number(c), got), {ONE: c.of(0), PLACES: c, LIKE: place})
-
-    def turn(c: Number, s: tuple[Number, ...]) -> tuple[Number, ...]:
-        if ends.y is None:
-            result = result_at(c)
-            k.store(y, first + c * inner, is_nan(result).where(np.nan, result))
-            return ()
-        word = c.of(0, "u")
-        for j in range(4):
-            word = word | ((quantized(result_at((c << 2) + j), ends.y).u & 0xFF) << (8 * j))
-        k.store(y, word_of(form.y, at, c << 2, rows, length), word)
-        return ()
-
-    turns = length if ends.y is None else length >> 2
-    k.loop(own, (row < rows).where(turns, 0), step, (), turn)
+        with k.when(r.inside & r.own.equals(0)):
+            k.store(1, r.row, is_nan(result).where(np.nan, result))
+    else:
+        each = function.each
+        turns = r.length if form.ends.y is None else r.length >> 2
+        write = r.keep_number if form.ends.y is None else r.keep_word
+        k.loop(
+            r.own, r.inside.where(turns, 0), r.step, (),
+            lambda c, s: write(1 + more, c, lambda c: each(r.number(c), got)),
+        )  # fmt: skip
     return k.finish()
 
 
-def _through(k: KernelWriter, ends: Ends, result: Number, places: Mapping[int, Number]) -> Number:
-    """A result, or what the chain makes of it."""
-    if ends.chain is None:
-        return result
-    buffers = iter(range(1, 1 + len(ends.operands)))
-    inputs = [
-        result if way == RESULT else element(k, next(buffers), dtype, places[way])
-        for way, dtype in zip(ends.operands, ends.chain.inputs, strict=True)
-    ]
-    return ends.chain.values(inputs)[0]
+class _Row:
+    """The row of an invocation, ``at``: how its numbers are read and kept."""
+
+    def __init__(self, k: KernelWriter, form: RowForm):
+        self.k, self.form, self.ends = k, form, form.ends
+        self.lane, per = k.lane(), MOST_LANES // form.lanes
+        self.own = self.lane & (form.lanes - 1)
+        self.row = k.workgroup() * per + (self.lane >> (form.lanes.bit_length() - 1))
+        self.rows, self.length, self.inner = k.word(1), k.word(2), k.word(3)
+        self.step, self.inside, last = k.constant(form.lanes, "u"), self.row < self.rows, self.rows - 1
+        self.at = self.inside.where(self.row, last)  # rows beyond the last do as it does, and keep nothing
+        above = self.at.divided(self.inner)
+        self.first = above * (self.inner * self.length) + (self.at - above * self.inner)
+
+    def number(self, c: Number) -> Number:
+        if self.ends.x is None:
+            return flushed(self.k.load(0, self.first + c * self.inner).f)
+        word = self.k.load(0, word_of(self.form.x, self.at, c, self.rows, self.length))
+        return dequantized(byte_of(word, c), self.ends.x)
+
+    def keep_number(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
+        found = self._through(result(c), c)
+        self.k.store(y, self.first + c * self.inner, is_nan(found).where(np.nan, found))
+        return ()
+
+    def keep_word(self, y: int, c: Number, result: Callable[[Number], Number]) -> tuple[()]:
+        """Four neighbours, quantized."""
+        assert self.ends.y is not None
+        word = c.of(0, "u")
+        for j in range(4):
+            place = (c << 2) + j
+            byte = quantized(self._through(result(place), place), self.ends.y)
+            word = word | ((byte.u & 0xFF) << (8 * j))
+        self.k.store(y, word_of(self.form.y, self.at, c << 2, self.rows, self.length), word)
+        return ()
+
+    def _through(self, result: Number, c: Number) -> Number:
+        """A result, or what the chain makes of it."""
+        if self.ends.chain is None:
+            return result
+        places = {ONE: c.of(0), PLACES: c, LIKE: self.first + c * self.inner}
+        buffers = iter(range(1, 1 + len(self.ends.operands)))
+        inputs = [
+            result if way == RESULT else element(self.k, next(buffers), dtype, places[way])
+            for way, dtype in zip(self.ends.operands, self.ends.chain.inputs, strict=True)
+        ]
+        return self.ends.chain.values(inputs)[0]
 
 
 def word_of(layout: str, row: Number, c: Number, rows: Number, length: Number) -> Number:

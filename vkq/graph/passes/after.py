@@ -17,47 +17,49 @@ def into_convolutions(graph: Graph) -> Graph:
     nothing else reads what is between."""
     if graph.kinds.isdisjoint(("conv2d", "linear")):
         return graph
-    uses, order = graph.uses(), {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+    return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")
 
-    def layer(sweep: Sweep, name: str, *ops: str) -> Node | None:
-        """The layer that makes a value for one reader, and has no last step yet."""
-        made = sweep.producer(name, *ops)
-        a = {} if made is None else made.attributes
-        whole = isinstance(a.get("x"), QParams) or (made is not None and made.op == "conv2d")
-        free = whole and "after" not in a and a["y"] is not None
-        return made if free and uses[name] == 1 else None
 
-    def visit(sweep: Sweep, node: Node) -> bool:
+class _LastSteps:
+    def __init__(self, graph: Graph):
+        self.uses = graph.uses()
+        self.order = {name: i for i, node in enumerate(graph.nodes) for name in node.outputs}
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
         if node.op == "dequantize":
-            return uses[node.inputs[0]] == 1 and _as_numbers(sweep, node)
-        if node.op == "lookup":
-            own, table = node.inputs[0], node.attributes["table"]
-            last = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
-            ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if last else ()
-            plain = table.dtype.name == sweep.specs[own].dtype
-        elif node.op in ("add", "sub"):
-            # the later one of two, whose other operand is there by then
-            ops = ("conv2d",)
-            own = max(
-                node.inputs, key=lambda name: (layer(sweep, name, *ops) is not None, order.get(name, -1))
-            )
-            plain = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
-        else:
-            return False
-        made = layer(sweep, own, *ops) if ops else None
-        if made is None or not plain or _type(node) not in (None, sweep.specs[own].dtype):
+            return self.uses[node.inputs[0]] == 1 and _as_numbers(sweep, node)
+        own, made = self._looked_up(sweep, node) if node.op == "lookup" else self._summed(sweep, node)
+        if made is None or _type(node) not in (None, sweep.specs[own].dtype):
             return False
         others = [name for name in node.inputs if name != own]
-        if node.op != "lookup" and len(others) != 1:
-            return False
-        last = Node(
-            node.op, tuple(OWN if name == own else "other" for name in node.inputs), (), node.attributes
-        )
-        inputs = (made.inputs[0], made.inputs[1], made.input(2), *others)
-        sweep.emit(made.op, inputs, node.outputs[0], made.source, **{**made.attributes, "after": last})
+        inputs = tuple(OWN if name == own else "other" for name in node.inputs)
+        step = Node(node.op, inputs, (), node.attributes)
+        given = (made.inputs[0], made.inputs[1], made.input(2), *others)
+        sweep.emit(made.op, given, node.outputs[0], made.source, **{**made.attributes, "after": step})
         return True
 
-    return swept(graph, visit, "dequantize", "lookup", "add", "sub")
+    def _looked_up(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
+        """What a table is looked up with, and the layer that makes it; one for each channel of a linear."""
+        own, table = node.inputs[0], node.attributes["table"]
+        columns = node.attributes.get("axis", -1) == len(sweep.specs[own].shape) - 1
+        ops = ("conv2d", "linear") if table.ndim == 1 else ("linear",) if columns else ()
+        plain = ops and table.dtype.name == sweep.specs[own].dtype
+        return own, self._layer(sweep, own, *ops) if plain else None
+
+    def _summed(self, sweep: Sweep, node: Node) -> tuple[str, Node | None]:
+        """The operand of a sum that a convolution makes: the later one of two, when the other is there."""
+        made = {name: self._layer(sweep, name, "conv2d") for name in node.inputs}
+        own = max(node.inputs, key=lambda name: (made[name] is not None, self.order.get(name, -1)))
+        alike = len({(sweep.specs[name].shape, sweep.specs[name].dtype) for name in node.inputs}) == 1
+        return own, made[own] if alike and len(made) == 2 else None
+
+    def _layer(self, sweep: Sweep, name: str, *ops: str) -> Node | None:
+        """The layer that makes a value for one reader, and has no last step yet."""
+        made = sweep.producer(name, *ops)
+        if made is None or (made.op == "linear" and not isinstance(made.attributes["x"], QParams)):
+            return None
+        free = "after" not in made.attributes and made.attributes["y"] is not None
+        return made if free and self.uses[name] == 1 else None
 
 
 def _as_numbers(sweep: Sweep, node: Node) -> bool:
