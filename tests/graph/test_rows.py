@@ -36,12 +36,12 @@ def test_reductions(device: vkq.Device, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax"])
 def test_softmax(device: vkq.Device, kind: str) -> None:
-    """Along any axis, in a chain with what stands around it; one dispatch of its own."""
+    """Along any axis, in a chain with what stands around it; what follows rows is in their dispatch."""
     x = normal(2, 4, 9, 13)
     for axis in (-1, 1):
         nodes = [op("Mul", "x s", "a"), op(kind, "a", "b", axis=axis), op("Neg", "b", "y")]
         data = model(nodes, {"x": x}, {"y": FLOAT}, s=np.float32(0.125))
-        assert chains(data, {"x": x}) == [("Mul",), ("rows",), ("Neg",)]
+        assert chains(data, {"x": x}) == [("Mul",), ("rows",), ("Neg",)][: 2 if axis < 0 else 3]
         compared(device, data, {"x": x})
 
 
@@ -55,12 +55,12 @@ def spelled_out(square: list[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("square", [[op("Mul", "d d", "q")], [op("Pow", "d two", "q")]], ids=["mul", "pow"])
 def test_a_normalization_by_hand(device: vkq.Device, square: list[Any]) -> None:
-    """What exporters spell out is one node and a chain, with the bits of LayerNormalization."""
+    """What exporters spell out is one node, with the bits of LayerNormalization."""
     x, scale, bias = normal(3, 2, 7, 33), normal(4, 33), normal(5, 33)
     constants = {"axes": np.array([-1]), "eps": np.float32(1e-5), "scale": scale, "bias": bias}
     constants |= {"two": np.float32(2)} if square[0].op_type == "Pow" else {}
     data = model(spelled_out(square), {"x": x}, {"y": FLOAT}, **constants)
-    assert chains(data, {"x": x}) == [("rows",), ("Mul", "Add")]
+    assert chains(data, {"x": x}) == [("rows",)]
     (got,) = vkq.onnx.InferenceSession(data, device).run(None, {"x": x})
     node = op("LayerNormalization", "x scale bias", "y", epsilon=1e-5)
     (want,) = compared(device, model([node], {"x": x}, {"y": FLOAT}, scale=scale, bias=bias), {"x": x})
