@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 import vkq
 from vkq.cli import main
-from vkq.errors import ArgumentError, DTypeError, ModelError
-from vkq.tflite import InferenceSession, Interpreter
+from vkq.errors import ArgumentError, DTypeError, ModelError, UnsupportedModelError
+from vkq.tflite import InferenceSession, Interpreter, read
+from vkq.tflite.file import parse
 
 from .answers import network_case
 from .writer import Writer
@@ -84,25 +86,38 @@ def test_misuse(any_device: vkq.Device) -> None:
 
 
 class Stand:
-    """LiteRT's place, where the package is not installed: an interpreter that answers zeros."""
+    """LiteRT's place, where the package is not installed: Something adds 1, other operators give zeros."""
 
     def __init__(self, model_content: bytes, num_threads: int | None):
-        self.model_content = model_content
+        self.file, self.values = parse(model_content), dict[int, np.ndarray]()
+        MADE.append(self)
+
+    def _details(self, numbers: Sequence[int]) -> list[dict[str, Any]]:
+        return [{"index": n, "shape": np.array(self.file.tensors[n].shape)} for n in numbers]
 
     def get_input_details(self) -> list[dict[str, Any]]:
-        return []
+        return self._details(self.file.inputs)
+
+    def get_output_details(self) -> list[dict[str, Any]]:
+        return self._details(self.file.outputs)
 
     def allocate_tensors(self) -> None:
         pass
 
     def set_tensor(self, number: int, value: np.ndarray) -> None:
-        self.value = value
+        self.values[number] = value
 
     def invoke(self) -> None:
-        pass
+        for one in self.file.operators:
+            more = self.values[one.inputs[0]] + 1 if one.op == "Something" else 0
+            shape = self.file.tensors[one.outputs[0]].shape
+            self.values[one.outputs[0]] = (np.zeros(shape, np.int8) + more).astype(np.int8)
 
     def get_tensor(self, number: int) -> np.ndarray:
-        return np.zeros(self.value.shape if self.value.size < 9 else (1, 21), np.int8)
+        return self.values[number]
+
+
+MADE: list[Stand] = []
 
 
 @pytest.fixture
@@ -114,21 +129,82 @@ def litert(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unknown() -> bytes:
+    """Two operators that vkq does not know, between two that it knows; one result in the middle."""
     w = Writer()
-    x, y = w.tensor((1, 3), "int8", 0.5), w.tensor((1, 3), "int8", 0.5)
-    w.operator("Something", [x], [y])
-    return w.file([x], [y])
+    numbers = [w.tensor((1, 3), "int8", 0.5) for _ in range(5)]
+    for i, op in enumerate(("RELU", "Something", "Something", "RELU6")):
+        w.operator(op, [numbers[i]], [numbers[i + 1]])
+    return w.file(numbers[:1], [numbers[4], numbers[2]], signature_defs=[{"signature_key": "serve"}])
 
 
 def test_fallback(any_device: vkq.Device, litert: None) -> None:
-    with pytest.warns(UserWarning, match="the whole model runs on the CPU through LiteRT"):
-        session = InferenceSession(unknown(), any_device, fallback="litert")
-    np.testing.assert_array_equal(session.run(None, {"t0": A})[0], np.zeros((1, 3)))
-    assert "through LiteRT" in str(session.explain())
+    """Some operators in LiteRT, the others on the device."""
+    session = InferenceSession(unknown(), any_device, fallback="litert")
+    with pytest.warns(UserWarning, match=r"2 of 4 nodes run on the CPU through LiteRT \(Something\)"):
+        got = session.run(None, {"t0": A})
+    np.testing.assert_array_equal(got, [[[5, 7, 2]], [[4, 6, 1]]])
+    part = MADE[-1]
+    assert [one.place for one in part.file.operators] == ["#0", "#1"]
+    assert (part.file.inputs, part.file.outputs) == ((1,), (2, 3))
+    report = session.explain()
+    assert [row.where for row in report.rows] == ["device", "CPU", "CPU", "device"]
+    assert "2 nodes on the CPU" in str(report)
     with pytest.raises(ArgumentError, match="must be None or 'litert'"):
         InferenceSession(unknown(), any_device, fallback="onnxruntime")
     whole = InferenceSession(small(), any_device, fallback="litert")  # nothing to fall back for
     np.testing.assert_array_equal(whole.run(None, {"a:0": A, "b:0": B})[1], RELU)
+
+
+def several(op: str = "") -> bytes:
+    """A file of two subgraphs with a signature each; the first may run the second."""
+    w = Writer()
+    x, y, z = (w.tensor((1, 3), "int8", 0.5, name=name) for name in "xyz")
+    w.operator("RELU", [x], [y])
+    w.operator(op or "RELU6", [y], [z])
+    first, second = w.operators, [w.operators[0] | {"outputs": [z]}]
+    graphs = [
+        {"tensors": w.tensors, "inputs": [x], "outputs": [z], "operators": some, "name": name}
+        for some, name in ((first, "main"), (second, "body"))
+    ]
+    keys = [
+        {
+            "signature_key": key, "subgraph_index": i, "inputs": [{"name": "in", "tensor_index": x}],
+            "outputs": [{"name": "out", "tensor_index": z}],
+        }
+        for i, key in enumerate(("bound", "cut"))
+    ]  # fmt: skip
+    return w.file([x], [z], subgraphs=graphs, signature_defs=keys)
+
+
+def test_subgraphs(any_device: vkq.Device) -> None:
+    """Each by its signature or its name; the first without one."""
+    interpreter = Interpreter(model_content=several(), device=any_device)
+    ends = {"inputs": ["in"], "outputs": ["out"]}
+    assert interpreter.get_signature_list() == {"bound": ends, "cut": ends}
+    many = np.array([[-5, 5, 99]], np.int8)
+    results = {key: interpreter.get_signature_runner(key)(**{"in": many})["out"] for key in ("bound", "cut")}
+    np.testing.assert_array_equal(results["bound"], [[0, 5, 12]])
+    np.testing.assert_array_equal(results["cut"], [[0, 5, 99]])
+    by_name = InferenceSession(read(several(), signature="body"), any_device)
+    np.testing.assert_array_equal(by_name.run(None, {"x": many})[0], [[0, 5, 99]])
+    with pytest.raises(ModelError, match=r"no signature 'x'; there are \['bound', 'cut'\], .*'main', 'body'"):
+        read(several(), signature="x")
+
+
+@pytest.mark.parametrize("op", ["WHILE", "IF", "CALL_ONCE"])
+def test_operators_that_run_subgraphs(any_device: vkq.Device, op: str) -> None:
+    with pytest.raises(ModelError, match=f"{op} '#1': {op} runs another subgraph of the file"):
+        InferenceSession(several(op), any_device)
+
+
+def test_16_bit_activations(any_device: vkq.Device) -> None:
+    w = Writer()
+    x, y = w.tensor((1, 3), "int16", 0.5), w.tensor((1, 3), "int16", 0.5)
+    w.operator("RELU", [x], [y])
+    with pytest.raises(
+        UnsupportedModelError, match=r"its activations are int16 \(16x8\): LiteRT sums in 64 bits"
+    ):
+        InferenceSession(w.file([x], [y]), any_device)
 
 
 def test_litert_is_asked_for_by_name(any_device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:

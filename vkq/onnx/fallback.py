@@ -42,13 +42,14 @@ class Mixed:
         own: Mapping[str, Array],
         progress: Progress | None = None,
     ):
-        refused = {id(node): opset_of(node) for node, _ in refusals(graph)}
+        refused = {id(node): _kind_of(node) for node, _ in refusals(graph)}
         self.graph = graph
         self.executables: list[Executable] = []
         self.parts: list[tuple[bool, Graph, Callable[[Mapping[str, Array]], dict[str, Array]]]] = []
         for opset, part in partitions(graph, refused):
             if opset:
-                run = CpuPart(part, opset, layers, own).run
+                made = part.nodes[0].attributes.get("part")
+                run = made(part).run if made else CpuPart(part, opset, layers, own).run
             else:
                 part = _with_flags(part)
                 self.executables.append(Executable(part, device, layers, progress=progress))
@@ -60,8 +61,9 @@ class Mixed:
         self._lock = Turns("running a model")
         self._results: dict[str, Array] = {}
         ops = sorted({str(node.attributes.get("op", node.op)) for node in graph.nodes if id(node) in refused})
+        where = "LiteRT" if any("part" in node.attributes for node in graph.nodes) else "ONNX Runtime"
         warn(
-            f"{self.cpu_nodes} of {len(graph.nodes)} nodes run on the CPU through ONNX Runtime"
+            f"{self.cpu_nodes} of {len(graph.nodes)} nodes run on the CPU through {where}"
             f" ({', '.join(ops)});"
             f" {self.crossing_bytes} bytes cross in each run"
         )
@@ -92,6 +94,16 @@ class Mixed:
         with self._lock:
             self.start(inputs)
             return self.finish()
+
+
+def _kind_of(node: Node) -> int:
+    """What a refused node is handed over in: an opset, or 1 where it has a ``part`` of its own."""
+    return 1 if "part" in node.attributes else opset_of(node)
+
+
+def alone(graph: Graph, node: Node) -> Graph:
+    """A node as a graph of its own."""
+    return _part(graph, [node])
 
 
 def _with_flags(part: Graph) -> Graph:
@@ -128,12 +140,12 @@ def left_alone(model: Model, refused: RefusedNode) -> Model:
     """The model with what became of a refused node as ONNX has it, for ONNX Runtime. Raises *refused* where
     the node stands for no operator of ONNX."""
 
-    def alone(node: Node) -> Node:
+    def unread(node: Node) -> Node:
         if node.op == "foreign" or node.source != refused.node.source or not in_words(node):
             return node
         return unknown(node, domain_of(node), None, refused.why)
 
-    nodes = tuple(map(alone, model.nodes))
+    nodes = tuple(map(unread, model.nodes)) if model.opset else model.nodes
     if nodes == model.nodes:
         raise refused
     return dataclasses.replace(model, nodes=nodes)

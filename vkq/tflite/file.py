@@ -56,8 +56,8 @@ class FileOperator:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class File:
-    """The first subgraph of a file. signatures: for each key the inputs and outputs, as names with numbers of
-    tensors."""
+    """A subgraph of a file, *data*. signatures: for each key of this subgraph's the inputs and outputs, as
+    names with numbers of tensors; others: the keys of other subgraphs."""
 
     tensors: tuple[FileTensor, ...]
     operators: tuple[FileOperator, ...]
@@ -65,6 +65,9 @@ class File:
     outputs: tuple[int, ...]
     signatures: Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]
     name: str
+    data: memoryview
+    subgraph: int = 0
+    others: tuple[str, ...] = ()
 
 
 def is_tflite(model: Any) -> bool:
@@ -85,8 +88,8 @@ def is_tflite(model: Any) -> bool:
     return path.suffix == ".tflite"
 
 
-def parse(model: Any) -> File:
-    """Read a path or bytes.
+def parse(model: Any, signature: str | None = None) -> File:
+    """Read a path or bytes: the first subgraph, or that of a signature (or of that name).
 
     Raises ModelError for what is no .tflite model or breaks its rules, OSError where it cannot be read.
     """
@@ -94,10 +97,13 @@ def parse(model: Any) -> File:
     if data[4:8] != IDENTIFIER:
         raise ModelError(f"not a .tflite model: bytes 4 to 8 are {bytes(data[4:8])!r}, not {IDENTIFIER!r}")
     root = FlatTable(data, int.from_bytes(data[:4], "little"), "Model")
-    graphs = root.tables("subgraphs")
-    if len(graphs) != 1:
-        raise ModelError(f"the model has {len(graphs)} subgraphs; vkq reads models of one")
-    (graph,), buffers = graphs, root.tables("buffers")
+    graphs, buffers = root.tables("subgraphs"), root.tables("buffers")
+    known = [
+        (one.text("signature_key"), one.number("subgraph_index"), one)
+        for one in root.tables("signature_defs")
+    ]
+    at = _chosen(graphs, {key: number for key, number, _ in known}, signature)
+    graph = graphs[at]
     tensors = tuple(_tensor(t, i, buffers, data) for i, t in enumerate(graph.tables("tensors")))
     codes = [_code(code) for code in root.tables("operator_codes")]
     operators = tuple(
@@ -107,11 +113,27 @@ def parse(model: Any) -> File:
     if not outputs:
         raise ModelError("the model has no results")
     signatures = {
-        one.text("signature_key"): (_map(one, "inputs", inputs), _map(one, "outputs", outputs))
-        for one in root.tables("signature_defs")
-        if one.number("subgraph_index") == 0
+        key: (_map(one, "inputs", inputs), _map(one, "outputs", outputs))
+        for key, number, one in known
+        if number == at
     }
-    return File(tensors, operators, inputs, outputs, signatures, graph.text("name"))
+    others = tuple(key for key, number, _ in known if number != at)
+    return File(tensors, operators, inputs, outputs, signatures, graph.text("name"), data, at, others)
+
+
+def _chosen(graphs: list[FlatTable], keys: Mapping[str, int], signature: str | None) -> int:
+    """The number of a subgraph."""
+    if not graphs:
+        raise ModelError("the model has no subgraphs")
+    if signature is None:
+        return 0
+    names = [graph.text("name") for graph in graphs]
+    found = keys.get(signature, names.index(signature) if signature in names else -1)
+    if not 0 <= found < len(graphs):
+        raise ModelError(
+            f"there is no signature {signature!r}; there are {sorted(keys)}, and the subgraphs {names}"
+        )
+    return found
 
 
 def _bytes(model: Any) -> memoryview:

@@ -90,6 +90,11 @@ class FlatTable:
         self._bytes(at + WORD, count * width, f"{name} of {count} elements")
         return at + WORD, count
 
+    def vector_place(self, name: str) -> tuple[int, int, int]:
+        """The byte of a vector's field, that of its first element, its length; zeros where it is left out."""
+        place = self._place(name)
+        return (0, 0, 0) if place is None else (place[0], *self._vector(name, 1))
+
     def array(self, name: str) -> npt.NDArray[Any]:
         """A vector of scalars, which lies in the file."""
         kind = self.fields[name][1][1:-1]

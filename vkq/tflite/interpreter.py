@@ -39,10 +39,13 @@ class Interpreter:
     ):
         if (model_path is None) == (model_content is None):
             raise ArgumentError("give one of model_path and model_content")
-        self._source = (
-            Path(model_path).read_bytes() if model_path is not None else bytes(model_content or b"")
-        )
-        self._file: File = parsed(self._source)
+        source = Path(model_path).read_bytes() if model_path is not None else bytes(model_content or b"")
+        self._open(source, parsed(source), device, fallback)
+
+    def _open(
+        self, source: bytes, file: File, device: Device | int | str | None, fallback: str | None
+    ) -> None:
+        self._source, self._file, self._parts = source, file, dict[str, Interpreter]()
         self._names = names_of(self._file)
         self._device, self._fallback = device, fallback
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -56,7 +59,7 @@ class Interpreter:
 
     def _ready(self) -> InferenceSession:
         if self._session is None:
-            model = read(self._file, self._shapes) if self._shapes else self._source
+            model = read(self._file, self._shapes) if self._shapes else self._file
             self._session = InferenceSession(model, self._device, self._fallback)
             self._device = self._session.device
         return self._session
@@ -118,9 +121,11 @@ class Interpreter:
 
     def get_signature_list(self) -> dict[str, dict[str, list[str]]]:
         """The names of inputs and outputs of each signature."""
+        files = [self._file, *(self._of(key)._file for key in self._file.others)]
         return {
             key: {"inputs": sorted(inputs), "outputs": sorted(outputs)}
-            for key, (inputs, outputs) in self._file.signatures.items()
+            for file in files
+            for key, (inputs, outputs) in file.signatures.items()
         }
 
     @checked
@@ -128,8 +133,11 @@ class Interpreter:
         """A function that takes a signature's inputs by name and returns its outputs by name."""
         known = self._file.signatures
         key = signature_key or (next(iter(known)) if len(known) == 1 else "")
+        if key in self._file.others:
+            return self._of(key).get_signature_runner(key)
         if key not in known:
-            raise ArgumentError(f"there is no signature {signature_key!r}; there are {sorted(known)}")
+            every = sorted([*known, *self._file.others])
+            raise ArgumentError(f"there is no signature {signature_key!r}; there are {every}")
         inputs, outputs = known[key]
 
         def runner(**arrays: npt.ArrayLike) -> dict[str, Array]:
@@ -142,6 +150,13 @@ class Interpreter:
             return {name: self.get_tensor(number) for name, number in outputs.items()}
 
         return runner
+
+    def _of(self, key: str) -> Interpreter:
+        """The interpreter of another subgraph, by its signature."""
+        if key not in self._parts:
+            self._parts[key] = other = Interpreter.__new__(Interpreter)
+            other._open(self._source, parsed(self._source, key), self._device, self._fallback)
+        return self._parts[key]
 
     def _resize_to(self, shapes: Mapping[int, tuple[int, ...]]) -> None:
         for number, shape in shapes.items():

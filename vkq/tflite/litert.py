@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from ..onnx.tensors import Argument
 from ..onnx.whole import Whole
 from .file import File
 from .lowering import names_of
+from .part import interpreter_of
 from .reader import parsed
 
 
@@ -24,19 +23,11 @@ class Litert:
     """A model in LiteRT with XNNPACK, its default; used as ONNX Runtime's session. *needed*: what for."""
 
     def __init__(self, model: Any, needed: str):
-        try:
-            from ai_edge_litert.interpreter import Interpreter
-        except ImportError as error:
-            raise ModelError(
-                f"{needed} needs the package ai-edge-litert: pip install ai-edge-litert"
-            ) from error
-        data = Path(model).read_bytes() if isinstance(model, (str, os.PathLike)) else bytes(model)
-        self.file: File = parsed(data)
+        self.file: File = model if isinstance(model, File) else parsed(model)
+        if self.file.subgraph:
+            raise ModelError(f"{needed}: LiteRT is asked for a file's first subgraph alone")
         self.names = names_of(self.file)
-        try:
-            self.interpreter = Interpreter(model_content=data, num_threads=os.cpu_count())
-        except Exception as error:
-            raise ModelError(f"LiteRT refuses the model: {str(error)[:500]}") from error
+        self.interpreter = interpreter_of(bytes(self.file.data), needed)
 
     def run(self, names: Sequence[str] | None, feed: Mapping[str, Any]) -> list[Array]:
         """The outputs of these names, all where None."""

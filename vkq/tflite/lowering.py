@@ -7,8 +7,9 @@ transposition, and element-wise operators follow the order of what they read.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..graph.operators.operator import Inputs
 from ..graph.operators.table import TABLE, compute, infer
 from ..numerics.qparams import QParams, are_scales
 from .file import File, FileOperator, FileTensor
+from .part import LitertPart
 
 LARGEST_FOLDED = 1 << 24  # bytes of a value that is computed from constants here
 MOST_COPIES, LEAST_ROOM = 8, 1 << 30  # of the file's constants, or so many bytes, in all
@@ -215,19 +217,37 @@ class Lowering:
 
     def foreign(self, operator: FileOperator, why: str) -> None:
         """An operator that runs nowhere, so that the list of refusals is whole."""
+        read = [n for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
+        inputs = [self.last_of(n) for n in read]
+        outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
+        tensors = (*read, *operator.outputs)
+        shapes = self._shapes_of(operator, dict(zip((*inputs, *outputs), tensors, strict=True)))
         gives = [
-            Spec(self.file.tensors[n].dtype or "int8", self.file.tensors[n].shape) for n in operator.outputs
+            Spec(self.file.tensors[n].dtype or "int8", shape)
+            for n, shape in zip(operator.outputs, shapes, strict=True)
         ]
-        inputs = [self.last_of(n) for n in operator.inputs if n >= 0 and not self.file.tensors[n].why]
         attributes: dict[str, Any] = {
             "op": operator.op, "domain": "tflite", "opset": None, "attributes": {}, "why": why,
             "captured": (), "versions": (), "infer": _given, "compute": _nothing, "gives": tuple(gives),
-            "takes": tuple(self.specs[x].dtype for x in inputs),
+            "takes": tuple(self.specs[x].dtype for x in inputs), "part": LitertPart.of, "file": self.file,
+            "tensors": tensors, "place": int(operator.place[1:]),
         }  # fmt: skip
-        outputs = tuple(self.fresh(f"{self.names[n]}/foreign") for n in operator.outputs)
         self.nodes.append(Node("foreign", tuple(inputs), outputs, attributes, operator.place))
         for number, name, spec in zip(operator.outputs, outputs, gives, strict=True):
             self.specs[name], self.plain[number] = spec, name
+
+    def _shapes_of(self, operator: FileOperator, tensors: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """The shapes of a foreign operator's results: the file's; where its inputs have other shapes than
+        there, LiteRT's, if that is installed. tensors: by the names of its values."""
+        own = [self.file.tensors[n].shape for n in operator.outputs]
+        given = {x: n for x, n in tensors.items() if n not in (*operator.outputs, *self.arrays)}
+        shapes = {x: self.specs[x].shape for x in given}
+        if self.file.subgraph or all(s == self.file.tensors[given[x]].shape for x, s in shapes.items()):
+            return own
+        with contextlib.suppress(ModelError):
+            made = {x: n for x, n in tensors.items() if n in operator.outputs}
+            return LitertPart(self.file, [int(operator.place[1:])], given, made).sized(shapes)
+        return own
 
 
 def _given(x: Inputs) -> list[Spec]:

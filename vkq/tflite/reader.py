@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..errors import ModelError
+from ..errors import ModelError, UnsupportedModelError
 from ..graph.graph import Graph, Spec
 from ..onnx.feed import TRIAL_SIZES
 from ..onnx.reader import Model, needed
@@ -30,16 +30,20 @@ RULES: dict[str, Callable[[Lowering, FileOperator, str], None]] = {
 }
 
 
-def read(model: Any, shapes: Mapping[str, Sequence[int]] | None = None) -> Model:
+def read(
+    model: Any, shapes: Mapping[str, Sequence[int]] | None = None, signature: str | None = None,
+    apart: Collection[str] = (),
+) -> Model:  # fmt: skip
     """A path or bytes of a .tflite file; what `parsed` and this function return is taken, too.
 
-    shapes: of inputs by name, where they are not those of the file. Raises ModelError for what is no such
-    file or breaks its rules, OSError where it cannot be read.
+    shapes: of inputs by name, where they are not those of the file. signature: whose subgraph is read, or a
+    subgraph's name; the first where None. apart: operators that no device shall run, as errors name them.
+    Raises ModelError for what is no such file or breaks its rules, OSError where it cannot be read.
     """
     if isinstance(model, Model):
         return model
-    file = model if isinstance(model, File) else parsed(model)
-    return lowered(file, shapes) if shapes else opened(file)
+    file = model if isinstance(model, File) else parsed(model, signature)
+    return lowered(file, shapes, apart) if shapes else opened(file, apart)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +52,23 @@ class OpenModel(Model):
 
     file: File | None = None
     read_for: Mapping[str, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    apart: Collection[str] = ()
 
     def _graph(self, shapes: Mapping[str, Sequence[int]]) -> Graph:
         wanted = {a.name: tuple(int(d) for d in shapes[a.name]) for a in self.inputs}
         if self.file is None or wanted == {name: self.read_for[name] for name in wanted}:
             return super()._graph(shapes)
-        graph = lowered(self.file, {**self.read_for, **wanted})._graph(shapes)
+        graph = lowered(self.file, {**self.read_for, **wanted}, self.apart)._graph(shapes)
         graph.constants |= {name: x for name, x in self.constants.items() if name in self.read_for}
         return graph
 
 
-def opened(file: File) -> Model:
+def opened(file: File, apart: Collection[str] = ()) -> Model:
     """The model with its open sizes, read for the file's shapes: 1 for each of them, or else TRIAL_SIZES."""
     names = names_of(file)
     ends = [(names[n], file.tensors[n]) for n in file.inputs]
     if all(-1 not in tensor.signature for _, tensor in ends):
-        return lowered(file, {})
+        return lowered(file, {}, apart)
     for size in (0, *TRIAL_SIZES):
         shapes = {
             name: tuple(
@@ -73,7 +78,7 @@ def opened(file: File) -> Model:
             for name, tensor in ends
         }
         try:
-            model = lowered(file, shapes)
+            model = lowered(file, shapes, apart)
             break
         except ModelError as error:
             last = error
@@ -83,7 +88,9 @@ def opened(file: File) -> Model:
         tuple(_open(a, file.tensors[n].signature) for a, n in zip(some, numbers, strict=True))
         for some, numbers in ((model.inputs, file.inputs), (model.outputs, file.outputs))
     )
-    return OpenModel(inputs, outputs, model.nodes, model.constants, 0, model.name, file=file, read_for=shapes)
+    return OpenModel(
+        inputs, outputs, model.nodes, model.constants, 0, model.name, file=file, read_for=shapes, apart=apart
+    )
 
 
 def _open(argument: Argument, signature: Sequence[int]) -> Argument:
@@ -93,18 +100,18 @@ def _open(argument: Argument, signature: Sequence[int]) -> Argument:
     return dataclasses.replace(argument, shape=shape)
 
 
-def parsed(model: Any) -> File:
+def parsed(model: Any, signature: str | None = None) -> File:
     """The file itself; whatever is wrong with it is a ModelError."""
     try:
-        return parse(model)
+        return parse(model, signature)
     except ModelError:
         raise
     except BROKEN as error:
         raise ModelError(f"the model is malformed: {type(error).__name__}: {error}") from error
 
 
-def lowered(file: File, shapes: Mapping[str, Sequence[int]]) -> Model:
-    """The file's operators in the graph's words."""
+def lowered(file: File, shapes: Mapping[str, Sequence[int]], apart: Collection[str] = ()) -> Model:
+    """The file's operators in the graph's words; those *apart* are foreign ones."""
     low = Lowering(file)
     inputs = tuple(_input(low, number, shapes) for number in file.inputs)
     made = set(file.inputs)
@@ -115,7 +122,7 @@ def lowered(file: File, shapes: Mapping[str, Sequence[int]]) -> Model:
                 f"{operator}: {low.names[min(again)]!r} was there already; each value is made once"
             )
         made.update(operator.outputs)
-        _add(low, operator)
+        _add(low, operator, operator.place in apart)
     low.source = "the model's results"
     _name_results(low)
     outputs = tuple(
@@ -150,20 +157,34 @@ def _input(low: Lowering, number: int, shapes: Mapping[str, Sequence[int]]) -> A
     tensor, name = low.file.tensors[number], low.names[number]
     if tensor.why or number in low.arrays:
         raise ModelError(f"the input {tensor.name!r} cannot be read: {tensor.why or 'it is a constant'}")
+    if tensor.dtype == "int16":
+        raise UnsupportedModelError(f"the input {tensor.name!r}: {LONG_SUMS}", [LONG_SUMS])
     shape = tuple(int(d) for d in shapes.get(name, tensor.shape))
     low.plain[number] = name
     low.specs[name] = Spec(tensor.dtype, shape).check(f"input {name!r}")
     return Argument(name, tensor.dtype, shape)
 
 
-def _add(low: Lowering, operator: FileOperator) -> None:
+CONTROL = ("IF", "WHILE", "CALL", "CALL_ONCE")  # what runs other subgraphs
+LONG_SUMS = (
+    "its activations are int16 (16x8): LiteRT sums in 64 bits, by multipliers of 15; vkq has 32-bit sums"
+)
+
+
+def _add(low: Lowering, operator: FileOperator, apart: bool) -> None:
     rule = RULES.get(operator.op)
     try:
         for number in (*operator.inputs, *operator.outputs):
             if number >= 0:
                 low.tensor(number)
+        if apart:
+            raise Unsupported("no device can run it in this form")
+        if operator.op in CONTROL:
+            raise Unsupported(f"{operator.op} runs another subgraph of the file; vkq runs one")
         if rule is None:
             raise Unsupported(f"vkq does not know the operator {operator.op}")
+        if any(n >= 0 and low.dtype(n) == "int16" for n in operator.inputs):
+            raise Unsupported(LONG_SUMS)
         code = operator.options.get("fused_activation_function", 0)
         if code not in ACTIVATIONS:
             raise ModelError(f"{operator}: there is no activation {code}")

@@ -9,6 +9,9 @@ from ..errors import ModelError
 from ..graph.executable import listed, refusals
 from ..graph.passes import lower
 from ..onnx import session
+from ..onnx.fallback import alone
+from ..onnx.manners import resized
+from ..onnx.reader import Model
 from .litert import WholeLitert
 from .reader import read
 
@@ -23,8 +26,8 @@ class InferenceSession(session.InferenceSession):
     Arguments and methods are those of `vkq.onnx.InferenceSession`: run, map, explain, profile. Data is as the
     file says, images (N, H, W, C). *model* is a path or bytes.
 
-    fallback: "litert" runs the whole model on the CPU through the package ai-edge-litert, with one warning,
-    where it has an operator that the device cannot run; None refuses it with a list.
+    fallback: "litert" runs what the device cannot on the CPU, through the package ai-edge-litert, with one
+    warning; None refuses it with a list.
 
     Raises ModelError for a broken file, UnsupportedModelError with the list of operators that cannot run.
     """
@@ -35,8 +38,19 @@ class InferenceSession(session.InferenceSession):
     _whole = WholeLitert
 
     def _read(self, model: Any, constant_inputs: Sequence[str]) -> None:
+        """With a fallback, operators that no device can run stand apart, for LiteRT."""
         super()._read(model, constant_inputs)
-        if self._fallback and not self._unread:
+        apart = set[str]()
+        while self._fallback and not self._unread:
             graph = lower(self.model.at(self.trial_shapes()))
-            if refused := refusals(graph):
+            refused = refusals(graph)
+            known = {node.source.split()[-1] for node, _ in refused if node.op != "foreign"}
+            if not known:
+                for node, _ in refused[:1]:  # LiteRT is there, and takes the file
+                    node.attributes["part"](alone(graph, node))
+                return
+            if isinstance(model, Model) or known <= apart:
                 self._unread = WholeLitert(model, ModelError(listed(graph, refused)))
+            else:
+                apart |= known
+                self.model = resized(read(model, apart=apart), self._sizes)

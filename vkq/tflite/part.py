@@ -1,0 +1,121 @@
+"""Operators of a file that run in LiteRT, the rest of the model on a device."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError
+from ..graph.graph import Array, Graph
+from .file import File
+from .flatbuffer import WORD, FlatTable
+
+
+def interpreter_of(data: bytes, needed: str) -> Any:
+    """LiteRT's interpreter of a file. *needed*: what for."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError as error:
+        raise ModelError(f"{needed} needs the package ai-edge-litert: pip install ai-edge-litert") from error
+    try:
+        return Interpreter(model_content=data, num_threads=os.cpu_count())
+    except Exception as error:
+        raise ModelError(f"LiteRT refuses the model: {str(error)[:500]}") from error
+
+
+def cut(file: File, operators: Sequence[int], inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
+    """The file with these operators of its first subgraph alone, and these inputs and outputs; signatures are
+    left out. Everything stays where it is, as offsets of buffers may say; new lists stand at the end."""
+    if file.subgraph:
+        raise ModelError("LiteRT runs operators of a file's first subgraph alone")
+    out = bytearray(file.data)
+    root = FlatTable(file.data, int.from_bytes(file.data[:WORD], "little"), "Model")
+    graph = root.tables("subgraphs")[0]
+    place, first, _ = graph.vector_place("operators")
+    for i, k in enumerate(sorted(operators)):
+        target = first + WORD * k + int.from_bytes(file.data[first + WORD * k :][:WORD], "little")
+        struct.pack_into("<I", out, first + WORD * i, target - first - WORD * i)
+    struct.pack_into("<I", out, first - WORD, len(operators))
+    for name, numbers in (("inputs", inputs), ("outputs", outputs)):
+        place = graph.vector_place(name)[0]
+        if not place:
+            raise ModelError(f"the subgraph has no list of {name}")
+        out.extend(bytes(-len(out) % WORD))
+        if len(out) - place >= 1 << 32:
+            raise ModelError(f"the model has {len(out)} bytes; LiteRT's parts reach 4 GiB")
+        struct.pack_into("<I", out, place, len(out) - place)
+        out.extend(struct.pack(f"<I{len(numbers)}i", len(numbers), *numbers))
+    if root.vector_place("signature_defs")[0]:
+        struct.pack_into("<I", out, root.vector_place("signature_defs")[1] - WORD, 0)
+    return bytes(out)
+
+
+class LitertPart:
+    """Neighbouring operators in LiteRT. *inputs* and *outputs* are tensors' numbers by values' names."""
+
+    def __init__(
+        self, file: File, operators: Sequence[int], inputs: Mapping[str, int], outputs: Mapping[str, int]
+    ):
+        self.inputs, self.outputs = dict(inputs), dict(outputs)
+        data = cut(file, operators, list(self.inputs.values()), list(self.outputs.values()))
+        self.interpreter = interpreter_of(data, "fallback='litert'")
+
+    @classmethod
+    def of(cls, part: Graph) -> LitertPart:
+        """The part of a graph whose nodes are all foreign ones of a file."""
+        numbers: dict[str, int] = {}
+        for node in part.nodes:
+            numbers.update(zip((*node.inputs, *node.outputs), node.attributes["tensors"], strict=True))
+        file = part.nodes[0].attributes["file"]
+        operators = [node.attributes["place"] for node in part.nodes]
+        fed = {x: v for x, v in part.constants.items() if file.tensors[numbers[x]].data is None}
+        found = cls(
+            file,
+            operators,
+            {x: numbers[x] for x in (*part.inputs, *fed)},
+            {x: numbers[x] for x in part.outputs},
+        )
+        found.fed = fed  # what follows from constants
+        found.shapes = {name: part.specs[name].shape for name in part.outputs}
+        return found
+
+    shapes: Mapping[str, tuple[int, ...]] = {}
+    fed: Mapping[str, Array] = {}
+
+    def sized(self, shapes: Mapping[str, tuple[int, ...]]) -> list[tuple[int, ...]]:
+        """The shapes of the outputs, for shapes of the inputs."""
+        try:
+            for detail in self.interpreter.get_input_details():
+                (name,) = (name for name, number in self.inputs.items() if number == detail["index"])
+                if tuple(detail["shape"]) != tuple(shapes[name]):
+                    self.interpreter.resize_tensor_input(detail["index"], shapes[name])
+            self.interpreter.allocate_tensors()
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(f"LiteRT cannot take its part: {str(error)[:500]}") from error
+        by_number = {d["index"]: tuple(map(int, d["shape"])) for d in self.interpreter.get_output_details()}
+        return [by_number[number] for number in self.outputs.values()]
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """The results by name."""
+        inputs = {**inputs, **self.fed}
+        self.sized({name: inputs[name].shape for name in self.inputs})
+        try:
+            for name, number in self.inputs.items():
+                self.interpreter.set_tensor(number, np.asarray(inputs[name], order="C"))
+            self.interpreter.invoke()
+            found = {
+                name: np.array(self.interpreter.get_tensor(number)) for name, number in self.outputs.items()
+            }
+        except (ValueError, RuntimeError) as error:
+            raise ModelError(f"LiteRT cannot run its part: {str(error)[:500]}") from error
+        for name, array in found.items():
+            if array.shape != tuple(self.shapes[name]):
+                raise ModelError(
+                    f"LiteRT gives {name!r} the shape {array.shape}, which its operator finds at run time;"
+                    f" the device's part is made for {self.shapes[name]}, the file's"
+                )
+        return found
