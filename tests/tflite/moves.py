@@ -206,12 +206,17 @@ def mean_along(rng: Random, dtype: str) -> Case:
     return one.case(y)
 
 
-def batch_matmul(rng: Random, dtype: str) -> Case:
+def symmetric_batch_matmul(rng: Random, dtype: str) -> Case:
+    return batch_matmul(rng, dtype, symmetric=True)
+
+
+def batch_matmul(rng: Random, dtype: str, symmetric: bool = False) -> Case:
+    """symmetric: the right operand's zero point is 0, which XNNPACK takes."""
     one = One(rng, "int8")
     n, m, k, o = (int(v) for v in rng.integers(1, 20, 4))
     a_scale, b_scale, turn = one.scale(), one.scale(), [int(v) for v in rng.integers(0, 2, 2)]
     a = one.input((n, k, m) if turn[0] else (n, m, k), a_scale, one.zero())
-    b = one.input((n, o, k) if turn[1] else (n, k, o), b_scale, one.zero())
+    b = one.input((n, o, k) if turn[1] else (n, k, o), b_scale, 0 if symmetric else one.zero())
     y = one.output((n, m, o), float(np.float32(a_scale * b_scale * 100 * k**0.5)), one.zero())
     one.w.operator("BATCH_MATMUL", [a, b], [y], "BatchMatMulOptions", 2, adj_x=turn[0], adj_y=turn[1])
     return one.case(y)
@@ -330,7 +335,8 @@ MORE: dict[str, Callable[[Random, str], Case]] = {
     "STRIDED_SLICE": strided_slice, "SLICE": slice_, "SPLIT": split, "SPLIT_V": split_v, "PACK": pack,
     "UNPACK": unpack, "GATHER": gather, "DEPTH_TO_SPACE": depth_to_space, "SPACE_TO_DEPTH": space_to_depth,
     "REDUCE_MAX": reduction, "SUM": total, "SQUARED_DIFFERENCE": squared_difference,
-    "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul, "SPACE_TO_BATCH_ND": space_to_batch,
+    "RSQRT": reciprocal_root, "BATCH_MATMUL": batch_matmul, "BATCH_MATMUL-symmetric": symmetric_batch_matmul,
+    "SPACE_TO_BATCH_ND": space_to_batch,
     "MIRROR_PAD": mirror_pad, "REVERSE_V2": reverse,
     "DEPTHWISE_CONV_2D-uint8": unsigned_depthwise, "QUANTIZE-types": other_type,
     "TRANSPOSE_CONV-short": short_transpose_conv, "DEPTHWISE_CONV_2D-large": large_depthwise,

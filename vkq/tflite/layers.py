@@ -238,7 +238,7 @@ def _transposed_padding(
 
 
 def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None:
-    """BATCH_MATMUL, by LiteRT's own kernel."""
+    """BATCH_MATMUL: XNNPACK takes it where the right operand's zero point is 0, else LiteRT's own kernel."""
     numbers, y, names = operator.inputs[:2], operator.outputs[0], []
     for number, turned in zip(numbers, ("adj_x", "adj_y"), strict=True):
         rank = len(low.shape(number))
@@ -248,6 +248,8 @@ def batch_matmul(low: Lowering, operator: FileOperator, activation: str) -> None
     if low.dtype(numbers[0]) not in BYTES:
         return low.give(y, low.emit("MatMul", names))
     a, b, q = quantized_pair(low, (numbers[0], numbers[1]), y)
+    if b.zero_point == 0:
+        return low.give(y, low.emit("matmul", names, a=a, b=b, y=q))
     points = [low.constant(np.array(v.zero_point, v.dtype), "zero_point") for v in (a, b)]
     factor = fixed_multiplier(float(np.float32(a.scale) * np.float32(b.scale)) / float(q.scale))
     sums = low.emit("MatMulInteger", [*names, *points])
