@@ -5,6 +5,7 @@ from .layers import compare_layers
 from .measure import Agreement, OutputRow
 from .search import QuantizedReport, quantize
 from .shown import LayerReport, LayerRow
+from .torch_module import quantize_torch
 from .trial import SearchStep
 from .weights import WeightRow, quantize_weights
 
@@ -19,5 +20,6 @@ __all__ = [
     "WeightRow",
     "compare_layers",
     "quantize",
+    "quantize_torch",
     "quantize_weights",
 ]
