@@ -175,3 +175,25 @@ def test_what_is_described() -> None:
         assert takes(op, dtype)
     for op, dtype in (("Exp", "int32"), ("Add", "bool"), ("Add", "int64")):
         assert not takes(op, dtype)
+
+
+def test_whole_vectors_of_every_type(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many numbers are read and written by fours: of one type, of several, with single numbers beside."""
+    monkeypatch.setattr("vkq.kernels.chain.MANY", 64)
+    r = np.random.default_rng(4)
+    x, one_number = np.resize(reals(3, 1502), (29, 104)), np.float32([0.75])
+    half = r.integers(0, 65536, x.shape, dtype=np.uint16).view(np.float16)
+    add = Link("Add", (0, 1), "float32", "float32")
+    compared(device, Chain(("float32",) * 2, (), (add,), (2,)), x, one_number)
+    compared(device, Chain(("float32",) * 2, (), (add,), (2,)), x, r.permutation(x))
+    casts = (
+        Link("Cast", (0,), "float16", "float32", (("to", "float32"),)),
+        Link("Mul", (1, 2), "float32", "float32"),
+        Link("Cast", (3,), "float32", "float16", (("to", "float16"),)),
+        Link("Less", (2, 1), "float32", "bool"),
+    )  # fmt: skip
+    compared(device, Chain(("float16", "float32"), (), casts, (3, 4, 5)), half, x)
+    compared(device, Chain(("int32",) * 2, (), (Link("Mul", (0, 1), "int32", "int32"),), (2,)),
+             *r.integers(-9999, 9999, (2, 5, 40), dtype=np.int32))  # fmt: skip
+    ragged = x.reshape(-1)[:999]  # no whole vectors
+    compared(device, Chain(("float32",) * 2, (), (add,), (2,)), ragged, ragged)

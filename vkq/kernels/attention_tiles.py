@@ -16,7 +16,7 @@ from ..numerics.rational import add, divide, multiply
 from ..numerics.steps import Number
 from ..shader.assembler import KernelWriter
 from .attention_form import PART, STRIDES, UNROLLED, WORDS, AttentionForm, Places, Split
-from .chain import element
+from .chain_shader import element
 
 Turn = Callable[[Number, tuple[Number, ...]], tuple[Number, ...]]
 

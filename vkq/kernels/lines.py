@@ -18,7 +18,7 @@ from ..runtime.builder import Builder, Value
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .chain import element
+from .chain_shader import element
 
 LOCAL = 64
 MOST_ROUNDS = 65_000  # a driver may let a loop have so many

@@ -16,7 +16,7 @@ from ..runtime.builder import Builder, Value
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .chain import element
+from .chain_shader import element
 
 LOCAL = 128
 Index = npt.NDArray[np.int32]

@@ -8,7 +8,7 @@ way (soft) they are functions of whole numbers (`vkq.numerics.software`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from ..numerics.software import soft_difference, soft_product, soft_sum
 from ..numerics.steps import Kind, Number
@@ -27,7 +27,7 @@ OPCODES = {
 SOFT: dict[str, Callable[[Number, Number], Number]] = {
     "fadd": soft_sum, "fsub": soft_difference, "fmul": soft_product,
 }  # fmt: skip
-NO_CONTRACTION, MUL_EXTENDED, EXTRACT, DONT_UNROLL = 42, 151, 81, 2
+NO_CONTRACTION, MUL_EXTENDED, COMPOSE, EXTRACT, DONT_UNROLL = 42, 151, 80, 81, 2
 WORKGROUP_SCOPE, SHARED_MEMORY = 2, 0x108  # of a barrier: acquire and release of shared memory
 
 
@@ -49,8 +49,16 @@ class Emitted(Number):
 class KernelWriter(ModuleWriter):
     """A module whose steps are written one after the other. *soft*: sums and products in whole numbers."""
 
-    def __init__(self, buffers: tuple[bool, ...], words: int, local: int, soft: bool, shared: int = 0):
-        super().__init__(buffers, words, local, shared)
+    def __init__(
+        self,
+        buffers: tuple[bool, ...],
+        words: int,
+        local: int,
+        soft: bool,
+        shared: int = 0,
+        fours: frozenset[int] = frozenset(),
+    ):
+        super().__init__(buffers, words, local, shared, fours)
         self._soft, self._current = soft, 0  # the label of the block that is being written
         self._block: dict[tuple[object, ...], Number] = {}  # steps of the block that is being written
         self._label()
@@ -138,6 +146,19 @@ class KernelWriter(ModuleWriter):
     def store(self, buffer: int, index: Number, word: Number) -> None:
         at = self._at(self._buffers[buffer], STORAGE, "u", self.constant(0, "u"), index)
         put(self._body, 62, at, self._id(word.u))
+
+    def load_four(self, buffer: int, index: Number) -> list[Number]:
+        """The words of a vector of a buffer of *fours*."""
+        four = self._op(61, self._four(), self._four_at(buffer, index))
+        return [Emitted(self, self._op(EXTRACT, self._type("u"), four, i), "u") for i in range(4)]
+
+    def store_four(self, buffer: int, index: Number, words: Sequence[Number]) -> None:
+        four = self._op(COMPOSE, self._four(), *(self._id(word.u) for word in words))
+        put(self._body, 62, self._four_at(buffer, index), four)
+
+    def _four_at(self, buffer: int, index: Number) -> int:
+        pointer = self._pointer(self._four(), STORAGE)
+        return self._op(65, pointer, self._buffers[buffer], self.constant(0, "u").id, self._id(index))
 
     def exchange(self, index: Number) -> Number:
         """What another invocation of the workgroup has kept, "f"."""

@@ -20,16 +20,24 @@ def put(to: list[int], op: int, *operands: int) -> None:
 
 class ModuleWriter:
     """A compute shader of one dimension with *buffers* of 32-bit words (whether each is written), *words* of
-    push constants whose first is first_group, and *shared* floats for a workgroup."""
+    push constants whose first is first_group, and *shared* floats for a workgroup. The buffers *fours* are
+    arrays of vectors of four words."""
 
-    def __init__(self, buffers: tuple[bool, ...], words: int, local: int, shared: int = 0):
+    def __init__(
+        self,
+        buffers: tuple[bool, ...],
+        words: int,
+        local: int,
+        shared: int = 0,
+        fours: frozenset[int] = frozenset(),
+    ):
         self._next, self._local = 1, local
         self._decorations: list[int] = []
         self._globals: list[int] = []
         self._functions: list[int] = []
         self._body: list[int] = []
         self._known: dict[tuple[object, ...], int] = {}  # types and constants
-        self._buffers = [self._buffer(i, written) for i, written in enumerate(buffers)]
+        self._buffers = [self._buffer(i, written, i in fours) for i, written in enumerate(buffers)]
         members = [self._type("u")] * words
         self._push = self._variable(self._struct(members, range(0, 4 * words, 4)), PUSH)
         self._ids = {name: self._builtin(code) for name, code in BUILT_INS.items()}
@@ -72,12 +80,17 @@ class ModuleWriter:
             put(self._decorations, 72, found, i, 35, offset)
         return found
 
-    def _buffer(self, number: int, written: bool) -> int:
-        array = self._known.get(("words",))
+    def _four(self) -> int:
+        """The type of four words."""
+        return self._new(23, self._type("u"), 4)
+
+    def _buffer(self, number: int, written: bool, four: bool) -> int:
+        array = self._known.get(("words", four))
         if array is None:
-            array = self._known[("words",)] = self._fresh()
-            put(self._globals, 29, array, self._type("u"))
-            put(self._decorations, 71, array, 6, 4)
+            element = self._four() if four else self._type("u")
+            array = self._known["words", four] = self._fresh()
+            put(self._globals, 29, array, element)
+            put(self._decorations, 71, array, 6, 16 if four else 4)
         kind = self._struct([array], range(1))
         put(self._decorations, 72, kind, 0, 25 if written else 24)
         variable = self._variable(kind, STORAGE)

@@ -1,0 +1,91 @@
+"""A chain of element-wise operators as a value, and what else its kernel depends on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..numerics.described import KINDS, applied, array_of, number_of
+from ..numerics.steps import Number
+
+LOCAL = 128
+Array = npt.NDArray[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """An operator on earlier values, whose operands are of type *dtype* and whose result is of *result*."""
+
+    op: str
+    operands: tuple[int, ...]
+    dtype: str
+    result: str
+    attributes: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """Values by number: the inputs (by type), then constants (type and number), then each step's result."""
+
+    inputs: tuple[str, ...]
+    constants: tuple[tuple[str, float], ...]
+    links: tuple[Link, ...]
+    results: tuple[int, ...]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The type of each value."""
+        return (*self.inputs, *(dtype for dtype, _ in self.constants), *(s.result for s in self.links))
+
+    def values(self, inputs: Sequence[Number]) -> list[Number]:
+        """The results, of numbers."""
+        like = inputs[0]
+        values = [*inputs, *(_constant(like, dtype, value) for dtype, value in self.constants)]
+        for step in self.links:
+            operands = [values[i] for i in step.operands]
+            values.append(applied(step.op, dict(step.attributes), step.dtype, *operands))
+        return [values[i] for i in self.results]
+
+    def computed(self, *arrays: Array) -> list[Array]:
+        """The results in NumPy."""
+        with np.errstate(all="ignore"):
+            found = self.values([number_of(array) for array in arrays])
+        shape = np.broadcast_shapes(*(array.shape for array in arrays))
+        types = self.types
+        return [
+            np.broadcast_to(array_of(value, types[i]), shape).copy()
+            for value, i in zip(found, self.results, strict=True)
+        ]
+
+
+def _constant(like: Number, dtype: str, value: float) -> Number:
+    kind = KINDS[dtype]
+    return like.of(bool(value) if kind == "b" else int(value) if kind == "i" else value, kind)
+
+
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """What else a kernel depends on: how each input lies ("own" as the result, "one" number, "strided"), how
+    many axes those share, how often an invocation makes a word (or, by *fours*, vectors of four words), and
+    whether sums are whole numbers'."""
+
+    ways: tuple[str, ...]
+    rank: int
+    turns: int
+    soft: bool
+    fours: bool
+
+
+def per_word(chain: Chain) -> int:
+    return 2 if any(chain.types[i] == "float16" for i in chain.results) else 1
+
+
+def per_turn(chain: Chain, fours: bool) -> int:
+    """Elements that an invocation makes together: of whole vectors of every buffer, or of a word."""
+    if not fours:
+        return per_word(chain)
+    return 8 if "float16" in (*chain.inputs, *(chain.types[i] for i in chain.results)) else 4

@@ -1,0 +1,167 @@
+"""The shaders of chains of element-wise operators, written down for each chain and form."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..numerics.elementary import from_half, to_half
+from ..numerics.steps import Number, flushed, is_nan
+from ..shader.assembler import KernelWriter
+from ..shader.expression import Expression
+from ..shader.spec import Binding, PushConstant, Written
+from .chain_form import LOCAL, Chain, Form, per_turn, per_word
+
+
+@functools.lru_cache(4096)
+def written(chain: Chain, form: Form) -> Written:
+    """The shader of a chain."""
+    count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
+    names = ["first_group", "count", *(f"n{i}" for i in range(count))]
+    results = len(chain.results)
+    bindings = [
+        Binding(i, f"x{i}", "read", "uint") for i in range(len(chain.inputs))
+    ] + [Binding(len(chain.inputs) + i, f"y{i}", "write", "uint") for i in range(results)]  # fmt: skip
+    per = LOCAL * form.turns * per_turn(chain, form.fours)
+    ops = ".".join(step.op.lower() for step in chain.links[:6]) + "..." * (len(chain.links) > 6)
+    return Written(
+        "chain__element", f"chain__element:{ops}", "a chain of element-wise operators",
+        tuple(bindings), tuple(PushConstant(name, "uint", 4 * i) for i, name in enumerate(names)),
+        LOCAL, Expression(f"(count + {per - 1}) // {per}"), 0,
+        lambda: _by_fours(chain, form) if form.fours else _module(chain, form),
+    )  # fmt: skip
+
+
+def _module(chain: Chain, form: Form) -> bytes:
+    buffers = (*(False for _ in chain.inputs), *(True for _ in chain.results))
+    count = max(form.rank - 1, 0) + form.rank * form.ways.count("strided")
+    k = KernelWriter(buffers, 2 + count, LOCAL, form.soft)
+    per, types = per_word(chain), chain.types
+    first = k.workgroup() * (LOCAL * form.turns) + k.lane()
+    made: list[tuple[Number, list[list[Number]]]] = []
+    for turn in range(form.turns):
+        word = first + turn * LOCAL
+        elements = []
+        for j in range(per):
+            i = word * per + j
+            last = k.word(1) - 1
+            i = (last < i).where(last, i)  # what is beyond the end is made, too, but kept nowhere
+            places = _places(k, form, i)
+            inputs = [
+                element(k, n, dtype, place)
+                for n, (dtype, place) in enumerate(zip(chain.inputs, places, strict=True))
+            ]
+            elements.append(chain.values(inputs or [i.of(0.0, "f")]))
+        made.append((word, elements))
+    for word, elements in made:
+        with k.when(word * per < k.word(1)):
+            for n, value in enumerate(chain.results):
+                keep(k, len(chain.inputs) + n, types[value], word, [each[n] for each in elements], per)
+    return k.finish()
+
+
+def _by_fours(chain: Chain, form: Form) -> bytes:
+    """A shader whose invocations read and write vectors of four words; no input broadcasts but single
+    numbers, and the elements are whole vectors."""
+    inputs, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
+    written = range(inputs, inputs + len(chain.results))
+    fours = frozenset([*(i for i, way in enumerate(form.ways) if way == "own"), *written])
+    buffers = (*(False for _ in chain.inputs), *(True for _ in written))
+    k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=fours)
+    first, count = k.workgroup() * (LOCAL * form.turns) + k.lane(), k.word(1) >> (per.bit_length() - 1)
+    single = [
+        element(k, n, dtype, first.of(0)) if n not in fours else None for n, dtype in enumerate(chain.inputs)
+    ]
+    made: list[tuple[Number, list[list[Number]]]] = []
+    for turn in range(form.turns):
+        at = first + turn * LOCAL
+        here = (count - 1 < at).where(count - 1, at)
+        own = [loaded(k, n, dtype, here, per) if n in fours else [] for n, dtype in enumerate(chain.inputs)]
+        made.append(
+            (at, [chain.values([one or own[n][j] for n, one in enumerate(single)]) for j in range(per)])
+        )
+    for at, elements in made:
+        with k.when(at < count):
+            for n, value in enumerate(chain.results):
+                kept(k, inputs + n, types[value], at, [each[n] for each in elements])
+    return k.finish()
+
+
+def loaded(k: KernelWriter, buffer: int, dtype: str, at: Number, per: int) -> list[Number]:
+    """The *per* elements of a buffer of vectors whose place among such is *at*."""
+    count = per // (8 if dtype == "float16" else 4)
+    words = [word for v in range(count) for word in k.load_four(buffer, at * count + v)]
+    if dtype == "float16":
+        return [from_half((word >> shift) & 0xFFFF) for word in words for shift in (0, 16)]
+    return [number(dtype, word) for word in words]
+
+
+def kept(k: KernelWriter, buffer: int, dtype: str, at: Number, values: Sequence[Number]) -> None:
+    """Writes elements as whole vectors."""
+    if dtype == "float16":
+        pairs = zip(values[::2], values[1::2], strict=True)
+        words = [to_half(low) | (to_half(high) << 16) for low, high in pairs]
+    else:
+        words = [stored(dtype, value) for value in values]
+    count = len(words) // 4
+    for v in range(count):
+        k.store_four(buffer, at * count + v, words[4 * v : 4 * v + 4])
+
+
+def _places(k: KernelWriter, form: Form, i: Number) -> list[Number]:
+    """Where each input's element lies for an element of the result."""
+    at, rest = form.rank - 1, i
+    coordinates: list[Number] = []
+    for axis in range(form.rank - 1, 0, -1):
+        size = k.word(2 + axis - 1)
+        whole = rest.divided(size)
+        coordinates.insert(0, rest - whole * size)
+        rest = whole
+    coordinates.insert(0, rest)
+    places: list[Number] = []
+    for way in form.ways:
+        if way == "strided":
+            terms = [c * k.word(2 + at + n) for n, c in enumerate(coordinates)]
+            at += form.rank
+            places.append(functools.reduce(lambda a, b: a + b, terms))
+        else:
+            places.append(i if way == "own" else i.of(0))
+    return places
+
+
+def element(k: KernelWriter, buffer: int, dtype: str, place: Number) -> Number:
+    """An element of a buffer."""
+    if dtype == "float16":
+        return from_half((k.load(buffer, place >> 1) >> ((place & 1) << 4)) & 0xFFFF)
+    return number(dtype, k.load(buffer, place))
+
+
+def number(dtype: str, word: Number) -> Number:
+    """The element that a word holds."""
+    if dtype == "float32":
+        return flushed(word.f)
+    return ~word.equals(0) if dtype == "bool" else word.i
+
+
+def stored(dtype: str, value: Number) -> Number:
+    """The word that holds an element."""
+    if dtype == "float32":
+        return is_nan(value).where(np.nan, value)
+    return value.where(1, 0, "u") if dtype == "bool" else value
+
+
+def keep(k: KernelWriter, buffer: int, dtype: str, word: Number, values: Sequence[Number], per: int) -> None:
+    """Writes a word's worth of elements."""
+    if dtype == "float16":
+        low, high = map(to_half, values)
+        return k.store(buffer, word, low | (high << 16))
+    for j, value in enumerate(values):
+        value = stored(dtype, value)
+        at = word * per + j
+        if j:  # the last word of float16 numbers may be half
+            with k.when(at < k.word(1)):
+                k.store(buffer, at, value)
+        else:
+            k.store(buffer, at, value)
