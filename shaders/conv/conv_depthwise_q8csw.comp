@@ -3,7 +3,8 @@
 // results that see it.
 //
 // Memory    x and y: NCHW, float32 or float16 (float_numbers.glslh); w: a run of bytes for each output
-//           channel, (kh, kw) in order, of whole texels; channels: float_output.glslh.
+//           channel, (kh, kw) in order, of whole texels, or (FLOAT_WEIGHTS, scheme f32) of float32, for which
+//           each product and sum is rounded; channels: float_output.glslh.
 // Threads   an invocation computes ROWS lines x PIXELS pixels of a channel; its neighbours are what lies
 //           beside.
 // Needs     no shared memory and no barrier.
@@ -25,6 +26,7 @@ layout(constant_id = 5) const uint STRIDE_H = 1;
 layout(constant_id = 6) const uint STRIDE_W = 1;
 layout(constant_id = 7) const uint KW = 1;
 layout(constant_id = 8) const uint KH = 1;
+layout(constant_id = 9) const bool FLOAT_WEIGHTS = false;
 
 #include "float_numbers.glslh"
 #if X_TEXELS
@@ -41,10 +43,12 @@ layout(set = 0, binding = 3) writeonly buffer Y { Number y[]; };
 #include "float_weight.glslh"
 #define NO_STORE_ROW
 #include "float_output.glslh"
+#include "rounded_sum.glslh"
 
 #define PIXELS 8u
 #define LINES ((ROWS - 1u) * STRIDE_H + KH)  // of the input
 #define TAP_TEXELS ((KH * KW + 15u) / 16u)
+#define FLOAT_TEXELS ((KH * KW + 3u) / 4u)
 #define COLUMNS ((PIXELS - 1u) * STRIDE_W + KW)
 #define COLUMN_STRIDE 1u
 #include "float_columns.glslh"
@@ -53,7 +57,9 @@ float sums[ROWS][PIXELS];
 vec4 taps[4u * TAP_TEXELS];
 
 void read_taps(uint channel, float zero) {
-  [[unroll]] for (uint t = 0u; t < TAP_TEXELS; t++) {
+  [[unroll]] for (uint t = 0u; FLOAT_WEIGHTS && t < FLOAT_TEXELS; t++)
+    taps[t] = intBitsToFloat(texelFetch(w, int(channel * FLOAT_TEXELS + t)));
+  [[unroll]] for (uint t = 0u; !FLOAT_WEIGHTS && t < TAP_TEXELS; t++) {
     ivec4 words = texelFetch(w, int(channel * TAP_TEXELS + t));
     [[unroll]] for (uint i = 0u; i < 4u; i++) taps[4u * t + i] = weights_of_channel(words[i], zero);
   }
@@ -67,7 +73,8 @@ void multiply_line(uint k) {
     [[unroll]] for (uint kw = 0u; kw < KW; kw++) {
       uint tap = (k - first) * KW + kw;
       [[unroll]] for (uint i = 0u; i < PIXELS; i++)
-        sums[row][i] += window[i * STRIDE_W + kw] * taps[tap / 4u][tap % 4u];
+        sums[row][i] =
+            added(sums[row][i], window[i * STRIDE_W + kw], taps[tap / 4u][tap % 4u], FLOAT_WEIGHTS);
     }
   }
 }

@@ -21,6 +21,7 @@ layout(constant_id = 4) const uint PAD_L = 1;
 layout(constant_id = 5) const uint DILATION_W = 1;
 layout(constant_id = 7) const uint KW = 3;
 layout(constant_id = 8) const uint KH = 3;
+layout(constant_id = 9) const bool ROUNDED = false;  // each product and sum, as scheme f32 has them
 
 #include "float_numbers.glslh"
 layout(set = 0, binding = 0) readonly buffer X { StoredFour x[]; };
@@ -36,6 +37,8 @@ layout(set = 0, binding = 2) writeonly buffer Y { StoredFour y[]; };
 const uint BEFORE = (4u - PAD_L % 4u) % 4u;  // of the first vector, what lies left of the window
 const uint VECTORS = (BEFORE + (PIXELS - 1) * STRIDE_W + (KW - 1) * DILATION_W + 4u) / 4u;
 const uint TAPS = KH * KW, WEIGHTS = (TAPS + 5u) / 4u;
+
+#include "rounded_sum.glslh"
 
 #define WEIGHT(i) weights[(i) / 4u][(i) % 4u]
 void main() {
@@ -67,7 +70,8 @@ void main() {
     [[unroll]] for (uint kw = 0u; kw < KW; kw++) {
       [[unroll]] for (uint i = 0u; i < PIXELS; i++) {
         uint at = BEFORE + i * STRIDE_W + kw * DILATION_W;
-        sums[i / 4u][i % 4u] += window[at / 4u][at % 4u] * WEIGHT(kh * KW + kw);
+        sums[i / 4u][i % 4u] =
+            added(sums[i / 4u][i % 4u], window[at / 4u][at % 4u], WEIGHT(kh * KW + kw), ROUNDED);
       }
     }
   }

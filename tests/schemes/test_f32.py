@@ -7,19 +7,29 @@ import pytest
 
 import vkq
 from tests.device.reported import profile_says
-from vkq.kernels import float_direct
+from vkq.kernels import float_depthwise, float_direct
 from vkq.kernels.float_product import slices
+from vkq.kernels.float_shared import FloatShared
+from vkq.kernels.floats import lanes
 
 Float32 = npt.NDArray[np.float32]
+Sizes = tuple[int, int, tuple[int, int], int, int, int]
 # Rows and columns that no tile divides, one of each, k in parts that differ in length, no k at all.
 LINEAR = [(1, 300, 37), (5, 37, 10), (33, 64, 130), (8, 1100, 6), (9, 130, 1), (70, 3, 65), (3, 0, 5)]
 # IC, OC, kernel, groups, stride, dilation: of one and of several channels an invocation, depthwise, wide
 CONVOLUTIONS = [
     (3, 5, (3, 3), 1, 1, 1),
-    (6, 12, (3, 2), 6, 2, 1),
+    (6, 12, (3, 2), 3, 2, 1),
     (8, 16, (1, 1), 1, 1, 1),
     (6, 12, (3, 3), 2, 1, 2),
     (4, 19, (5, 1), 1, 2, 1),
+]
+# Of as many output channels as lanes have: ragged ones, groups, a wide stride and dilation
+SHARED = [
+    (5, 30, (3, 3), 1, 1, 1),
+    (4, 64, (1, 3), 2, 2, 2),
+    (9, 33, (1, 1), 1, 1, 1),
+    (3, 24, (7, 7), 1, 3, 1),
 ]
 
 
@@ -52,23 +62,17 @@ def test_linear_has_the_bits_of_its_order(
     np.testing.assert_array_equal(layer(x), in_order(x, w, bias, slices(m, k)))
 
 
-@pytest.mark.parametrize("tile", ["4x4", "8x8"])
-@pytest.mark.parametrize("sizes", CONVOLUTIONS, ids=lambda s: "-".join(map(str, s)))
-def test_convolution_has_the_bits_of_its_order(
-    device: vkq.Device, sizes: tuple[int, int, tuple[int, int], int, int, int], tile: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    profile_says(monkeypatch, float_direct, tile_float=tile)
+def convolved(device: vkq.Device, sizes: Sizes, width: int) -> str:
+    """The variant that computes such a convolution, once its bits are those of its order."""
     ic, oc, (kh, kw), groups, stride, dilation = sizes
-    x, w, bias = numbers(2, ic, 11, 9), numbers(oc, ic // groups, kh, kw), numbers(oc)
+    x, w, bias = numbers(2, ic, 11, width), numbers(oc, ic // groups, kh, kw), numbers(oc)
     layer = vkq.Conv2d(
-        w, bias=bias, stride=stride, padding=(1, 0), dilation=dilation, groups=groups, activation="relu",
+        w, bias=bias, stride=stride, padding=(1, 2), dilation=dilation, groups=groups, activation="relu",
         device=device,
     )  # fmt: skip
     y = layer(x)
     (variant,) = layer.explain(x.shape).variants
-    assert variant.startswith("conv2d_f32__direct")
-    padded, wanted = np.pad(x, ((0, 0), (0, 0), (1, 1), (0, 0))), np.zeros(y.shape, np.float32)
+    padded, wanted = np.pad(x, ((0, 0), (0, 0), (1, 1), (2, 2))), np.zeros(y.shape, np.float32)
     high, wide = (size * stride for size in y.shape[2:])
     for o, c, i, j in np.ndindex(oc, ic // groups, kh, kw):
         channel = o // (oc // groups) * (ic // groups) + c
@@ -77,6 +81,45 @@ def test_convolution_has_the_bits_of_its_order(
         wanted[:, o] += seen * w[o, c, i, j]
     wanted = np.maximum(wanted + bias.reshape(-1, 1, 1), np.float32(0))
     np.testing.assert_array_equal(y, wanted)
+    return variant
+
+
+@pytest.mark.parametrize("tile", ["4x4", "8x8"])
+@pytest.mark.parametrize("sizes", CONVOLUTIONS, ids=lambda s: "-".join(map(str, s)))
+def test_convolution_has_the_bits_of_its_order(
+    device: vkq.Device, sizes: Sizes, tile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile_says(monkeypatch, float_direct, tile_float=tile)
+    monkeypatch.setattr(FloatShared, "fits", lambda *_: False)
+    assert convolved(device, sizes, 9).startswith("conv2d_f32__direct")
+
+
+@pytest.mark.parametrize("sizes", SHARED, ids=lambda s: "-".join(map(str, s)))
+@pytest.mark.parametrize(("width", "read"), [(9, "numbers"), (12, "texels")])
+def test_lanes_that_share_pixels_keep_the_order(
+    device: vkq.Device, sizes: Sizes, width: int, read: str
+) -> None:
+    shared = lanes(device.capabilities) > 0
+    variant = convolved(device, sizes, width)
+    assert variant.startswith(f"conv2d_f32__lanes:{read}" if shared else "conv2d_f32__direct")
+
+
+@pytest.mark.parametrize(("stride", "width"), [(1, 12), (2, 9), (2, 16)])
+@pytest.mark.parametrize("lines", [0, 4])
+def test_depthwise_kernels_keep_the_order(
+    device: vkq.Device, stride: int, width: int, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By lines where the profile says so, else by whole vectors or, of other lines, straight."""
+    profile_says(monkeypatch, float_depthwise, depthwise_lines_float=lines)
+    variant = convolved(device, (6, 12, (3, 3), 6, stride, 1), width)
+    by_vectors = width % 4 == 0 and (width + 4 - 3) // stride % 4 == 3
+    assert variant.startswith(
+        "conv2d_q8csw__depthwise"
+        if lines
+        else "conv2d_q8csw__vectors"
+        if by_vectors
+        else "conv2d_f32__direct"
+    )
 
 
 def test_a_tensor_of_float16_gives_float16(device: vkq.Device) -> None:

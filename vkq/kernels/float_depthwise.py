@@ -1,4 +1,5 @@
-"""Depthwise convolutions of float activations with int8 weights, several lines of results an invocation."""
+"""Depthwise convolutions of float activations with int8 or float weights, several lines of results an
+invocation."""
 
 from __future__ import annotations
 
@@ -21,19 +22,23 @@ MOST_TAPS = 25  # that are all unrolled
 
 
 class FloatDepthwise:
-    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8, *zero_points* (OC,) alike."""
+    """See conv_depthwise_q8csw.comp. *weight* is (OC, 1, KH, KW) as int8, *zero_points* (OC,)
+    alike; or float, which float32 is made of, without zero points."""
 
     def __init__(self, device: Device, weight: Int8, zero_points: Int32, affine: Affine):
         self.device, self.affine = device, affine
         self.oc, taps = len(weight), weight.size // len(weight)
-        run = -(-taps // TEXEL_BYTES) * TEXEL_BYTES
+        self.floats = weight.dtype.kind == "f"
+        kind, oc = np.dtype(np.float32 if self.floats else np.int8), self.oc
+        of_texel = TEXEL_BYTES // kind.itemsize
+        run = -(-taps // of_texel) * of_texel
 
         def packed() -> Int8:
-            padded = np.zeros((self.oc, run), np.int8)
-            padded[:, :taps] = weight.reshape(self.oc, taps)
+            padded = np.zeros((oc, run), kind)
+            padded[:, :taps] = weight.reshape(oc, taps)
             return padded
 
-        self.weights = Resident(device, self.oc * run, packed)
+        self.weights = Resident(device, oc * run * kind.itemsize, packed)
         size = ceil4(self.oc) * PARAMETERS * 16
         self.parameters = Resident(device, size, lambda: affine.blocks(zero_points[None]))
 
@@ -42,12 +47,12 @@ class FloatDepthwise:
         """Whether the device has it do such a convolution: a small kernel and stride, dilation 1."""
         facts = device.capabilities
         small = p.kh * p.kw <= MOST_TAPS and max(p.stride) <= 2 and p.dilation == (1, 1)
-        most_bytes = p.oc * max(2 * TEXEL_BYTES, PARAMETERS * 16)  # of what is read as texels
+        most_bytes = p.oc * max(4 * MOST_TAPS + 12, PARAMETERS * 16)  # of what is read as texels
         return profile(facts).depthwise_lines_float > 0 and small and viewable(facts, most_bytes)
 
     def writes(self, x: Value) -> str:
         """The type of its results."""
-        return kept(self.device, x)
+        return "float32" if self.floats else kept(self.device, x)
 
     def program(self, p: Conv2dProblem, dtype: str = "float32") -> Program:
         """The pipeline for this problem, of images of that type: float32 whose lines are whole texels is read
@@ -60,7 +65,7 @@ class FloatDepthwise:
         rows = max(1, profile(facts).depthwise_lines_float // p.stride[0])
         constants = {
             "ROWS": rows, "ASIDE": -p.padding[1] % 4, "STRIDE_H": p.stride[0], "STRIDE_W": p.stride[1],
-            "KH": p.kh, "KW": p.kw,
+            "KH": p.kh, "KW": p.kw, "FLOAT_WEIGHTS": self.floats,
         }  # fmt: skip
         return self.device.program(variant, {**constants, **self.affine.constants})
 

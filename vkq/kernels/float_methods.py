@@ -10,6 +10,7 @@ from .float16 import Float16Convolution, Float16Gemm
 from .float_depthwise import FloatDepthwise
 from .float_direct import FloatDirect
 from .float_lanes import FloatLanes
+from .float_shared import FloatShared
 from .float_vectors import FloatVectors
 from .floats import FloatImplicit
 from .half import worth
@@ -98,6 +99,17 @@ def _float_direct(c: Convolution, p: Conv2dProblem) -> FloatDirect:
     return FloatDirect(c.device, c.weight, c.zero_points, c.scheme.affine, c.groups)
 
 
+def _shared(c: Convolution, p: Conv2dProblem) -> bool:
+    """Whether lanes of a subgroup share pixels, which a float weight multiplies."""
+    return c.weight.dtype.kind == "f" and FloatShared.fits(c.device, p)
+
+
+def _straight(c: Convolution, p: Conv2dProblem) -> Kernel:
+    if _shared(c, p):
+        return FloatShared(c.device, c.weight, c.scheme.affine, c.groups)
+    return _float_direct(c, p)
+
+
 FLOAT_METHODS = [
     Method(
         "matrix",
@@ -122,7 +134,7 @@ FLOAT_METHODS = [
     ),
     Method(
         "depthwise",
-        lambda c, p: _has_floats(c) or not_depthwise(c, p),
+        not_depthwise,
         lambda c, p: "each output channel sees one input channel" if p.groups > 1 else None,
         _float_depthwise,
         floats=True,
@@ -138,7 +150,8 @@ FLOAT_METHODS = [
         "direct",
         lambda c, p: None,
         lambda c, p: "straight from the image, in registers",
-        _float_direct,
+        _straight,
+        packing=_shared,
         floats=True,
     ),
 ]

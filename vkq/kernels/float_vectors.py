@@ -1,4 +1,5 @@
-"""Depthwise convolutions of float activations with int8 weights, in lines of whole vectors."""
+"""Depthwise convolutions of float activations with int8 or float weights, in lines of whole
+vectors."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ class FloatVectors:
         length = -(-(kh * kw + 2) // VECTOR) * VECTOR
 
         def packed() -> npt.NDArray[np.float32]:
-            taps = (weight.astype(np.int32) - zero_points.reshape(-1, 1, 1, 1)).reshape(oc, -1)
+            taps = weight.reshape(oc, -1)
+            if weight.dtype.kind != "f":
+                taps = taps.astype(np.int32) - zero_points.reshape(-1, 1)
             ends = np.stack((direct.affine.scale, direct.affine.bias), 1)
             found = np.concatenate((taps.astype(np.float32), ends), 1)
             return np.pad(found, ((0, 0), (0, length - found.shape[1])))
@@ -65,7 +68,8 @@ class FloatVectors:
         down, across, _, _ = self._tiles(p)
         constants: dict[str, Constant] = {
             "LOCAL_X": across, "LOCAL_Y": down, "STRIDE_W": p.stride[1], "PAD_L": p.padding[1],
-            "DILATION_W": p.dilation[1], "KW": p.kw, "KH": p.kh, **self.direct.affine.constants,
+            "DILATION_W": p.dilation[1], "KW": p.kw, "KH": p.kh, "ROUNDED": self.direct.floats,
+            **self.direct.affine.constants,
         }  # fmt: skip
         return self.device.program(catalog().find(SHADER, x=dtype), constants)
 
