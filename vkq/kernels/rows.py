@@ -19,7 +19,8 @@ from ..runtime.builder import Builder, Value
 from ..shader.assembler import KernelWriter
 from ..shader.expression import Expression
 from ..shader.spec import Binding, PushConstant, Written
-from .chain import Chain, element
+from .chain_form import Chain
+from .chain_shader import element
 
 MOST_LENGTH = 65_000 * MOST_LANES  # a driver may let a loop have so many rounds
 LAYOUTS = (MATRIX, BLOCKED)  # of 8-bit rows
