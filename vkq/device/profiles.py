@@ -63,7 +63,6 @@ class Profile(costs.Costs):
     depthwise_lines_float: int
     depthwise_words_float: int
     depthwise_shares: tuple[tuple[int, int], ...]
-    depthwise_fused: bool
     unrolled_windows: bool
     unrolled_taps_float: int
     mean_invocations: int

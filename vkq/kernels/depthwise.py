@@ -109,7 +109,7 @@ class Dots:
             push |= divisor("block", p.n if x.spec.layout == BLOCKED else ceil4(p.oc))
         else:
             variant = catalog().find("conv2d_q8ta_q8csw__depthwise_columns", stride=f"s{stride}", **axes)
-            weights = self.by_columns(int(variant.sizes["ROWS"]), stride)
+            weights = self._by_columns(int(variant.sizes["ROWS"]), stride)
         slots = [x, b.constant(weights), b.constant(self.parameters), y]
         macs = 4 * p.n * p.oh * p.ow * 4 * ceil4(p.oc) * of.kh * of.kw
         b.dispatch(of.device.program(variant, constants), slots, push, macs, after.in_place)
@@ -127,7 +127,7 @@ class Dots:
         weight, zero_points = self._weight, self._zero_points
         return Resident(self.of.device, size, lambda: _lines(weight, zero_points))
 
-    def by_columns(self, rows: int, stride: int) -> Resident:
+    def _by_columns(self, rows: int, stride: int) -> Resident:
         if (rows, stride) not in self._columns:
             words, weight, points = ceil4((rows - 1) * stride + self.of.kh), self._weight, self._zero_points
             self._columns[rows, stride] = Resident(

@@ -32,9 +32,6 @@ class Context:
     ahead: dict[str, Value] = dataclasses.field(
         default_factory=dict
     )  # results of nodes that are still to come
-    waiting: dict[str, Any] = dataclasses.field(
-        default_factory=dict
-    )  # nodes that the reader's kernel computes
 
     def __post_init__(self) -> None:
         self._place = {id(node): i for i, node in enumerate(self.graph.nodes)}

@@ -31,7 +31,7 @@ def behind(context: Context, mean: Node) -> Gates | None:
     if first is None or second is None or context.graph.specs[mean.outputs[0]].shape[0] > MOST_IMAGES:
         return None
     one, two = conv_of(context, first), conv_of(context, second)
-    if one.gemm is None or two.gemm is None or not (plain(one) and plain(two)):
+    if one.gemm is None or two.gemm is None or not (_plain(one) and _plain(two)):
         return None
     made = Excite(context.builder.device, one.gemm, two.gemm)
     excite: Excite = context.keep(("excite", second.outputs[0], one, two), lambda: made)
@@ -49,7 +49,7 @@ def _only_reader(context: Context, node: Node) -> Node | None:
     return None if readers[0].input(3) else readers[0]
 
 
-def plain(layer: Conv2d) -> bool:
+def _plain(layer: Conv2d) -> bool:
     """Whether it is a product of images of one pixel, with 8-bit results."""
     p = layer._options
     return layer.weight_shape[2:] == (1, 1) and p.groups == 1 and not any(p.padding) and p.stride == (1, 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from ...device.profiles import profile
 from ...kernels.after import AS_NUMBERS, After, through_table
@@ -60,27 +60,16 @@ def linear_of(context: Context, node: Node) -> Linear:
     return layer
 
 
-class Before(Protocol):
-    """A convolution that is computed in the dispatch of the one behind it, and what it reads."""
-
-    x: Value
-
-    def build(self, context: Context, layer: Conv2d, other: Value | None) -> Value:
-        """Adds both; *other* as `Conv2d.build` takes it."""
-
-
-def convolved(context: Context, node: Node, layout: str | None, before: Before | None = None) -> Value:
+def convolved(context: Context, node: Node, layout: str | None) -> Value:
     """A conv2d with its last step, in this layout where it can."""
-    x, b = before.x if before else context.value(node.inputs[0]), context.builder
+    x, b = context.value(node.inputs[0]), context.builder
     last: Node | None = node.attributes.get("after")
     other = context.value(node.inputs[3]) if node.input(3) else None
     # A sum is written where its other operand lies, unless somebody else reads that.
     alone = other is not None and b.made(other) and not b.shares(other) and other.slot != x.slot
     apart = other is not None and (not alone or context.read_later(node, other) or _large(context, node))
     layer = conv_of(context, node, apart)
-    into = None if apart else other
-    y = before.build(context, layer, into) if before else layer.build(b, x, into, layout)
-    y = unnamed(context, y)
+    y = unnamed(context, layer.build(b, x, None if apart else other, layout))
     if last is None or other is None or not apart:
         return y
     of = last.attributes

@@ -10,7 +10,6 @@ from typing import Any
 
 from ...kernels.quantize import quantized
 from ...kernels.repack import reshaped
-from ...layout.extent import Spec
 from ...ops import elementwise, pool, quantize, softmax, table, tables
 from ...ops.choose import argmax_of, chosen
 from ...ops.matmul import multiplied
@@ -27,7 +26,6 @@ from . import (
     layers,
     lines,
     movement,
-    pairs,
     products,
     quantization,
     real,
@@ -83,11 +81,7 @@ def _why_float(graph: Graph, node: Node) -> str:
 def _conv(context: Context, node: Node) -> Value:
     if node.outputs[0] in context.ahead:
         return context.ahead[node.outputs[0]]
-    if pairs.waits(context, node):
-        x = context.graph.specs[node.outputs[0]]
-        return context.builder.new(Spec(x.shape, x.dtype))  # nothing writes or reads it
-    before = context.waiting.get(node.inputs[0])
-    return layers.convolved(context, node, wanted(context, node.outputs[0]), before)
+    return layers.convolved(context, node, wanted(context, node.outputs[0]))
 
 
 def _matmul(context: Context, node: Node) -> Value:
