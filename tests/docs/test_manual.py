@@ -78,6 +78,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     kinds = {kind for _, kind in found}
     assert kinds <= {
         "python",
+        "py",  # the program that a user gives to `vkq quantize --target`
         "console",
         "c",
         "cpp",

@@ -14,7 +14,7 @@ import pytest
 import vkq
 
 ONE_WORD = "(u32([0]),) * 4"
-FILL = "k.Plan([(None, [0], [2], b'', -1, [], 0)], 1, {inputs}, [0], [], 0)"
+FILL = "k.Plan([(None, [0], [2], b'', -1, [], 0, 0)], 1, {inputs}, [0], [], 0)"
 CASES = {
     # case: (what is done, the exception or "" where it returns)
     "operation ended before it began": ("q.operation(q.chain).__exit__(None, None, None)", "DeviceError"),
@@ -73,7 +73,8 @@ CASES = {
         f"q.add({FILL.format(inputs=1)}, [other.allocate(64)], [])", "ValueError",
     ),
     "plan with another device's program": (
-        "p = k.Plan([(other_program, [0, 0], [1, 2], b'\\0' * push, -1, [(0, 1, 1)], 0)], 1, 1, [0], [], 0);"
+        "step = (other_program, [0, 0], [1, 2], b'\\0' * push, -1, [(0, 1, 1)], 0, 0);"
+        " p = k.Plan([step], 1, 1, [0], [], 0);"
         " q.add(p, [dev.allocate(64)], [])",
         "ValueError",
     ),
@@ -101,8 +102,11 @@ CASES = {
     ),
     "download too much": ("q.download(dev.allocate(64), np.zeros(1 << 20, np.uint8))", "IndexError"),
     "upload too much": ("q.upload(dev.allocate(64), np.zeros(1 << 20, np.uint8))", "IndexError"),
-    "plan: a step without slots": ("k.Plan([(None, [], [], b'', -1, [], 0)], 0, 0, [], [], 0)", "ValueError"),
-    "plan: no such slot": ("k.Plan([(None, [7], [2], b'', -1, [], 0)], 1, 0, [], [], 0)", "ValueError"),
+    "plan: a step without slots": (
+        "k.Plan([(None, [], [], b'', -1, [], 0, 0)], 0, 0, [], [], 0)",
+        "ValueError",
+    ),
+    "plan: no such slot": ("k.Plan([(None, [7], [2], b'', -1, [], 0, 0)], 1, 0, [], [], 0)", "ValueError"),
     "plan: an empty slot": (f"q.add({FILL.format(inputs=0)}, [], [])", "ValueError"),
     "plan: 65536 slots": ("k.Plan([], 65536, 0, [], [], 0)", "ValueError"),
     "plan: a part beyond the scratch": ("k.Plan([], 1, 0, [], [(0, 8, 2**64 - 1)], 16)", "ValueError"),
@@ -110,7 +114,7 @@ CASES = {
     "plan: None for an input": (f"q.add({FILL.format(inputs=1)}, [None], [])", "ValueError"),
     "plan: None for an output": (f"q.add({FILL.format(inputs=1)}, [dev.allocate(64)], [None])", "ValueError"),
     "plan: no buffers": (f"q.add({FILL.format(inputs=1)}, [3], ['x'])", "TypeError"),
-    "plan: no program": ("k.Plan([(3, [0], [2], b'', -1, [], 0)], 1, 0, [], [], 0)", "TypeError"),
+    "plan: no program": ("k.Plan([(3, [0], [2], b'', -1, [], 0, 0)], 1, 0, [], [], 0)", "TypeError"),
     "plan: bind beyond": ("k.Plan([], 1, 1, [0], [], 0).bind(5, dev.allocate(4))", "ValueError"),
     "program: no SPIR-V": ("dev.context.program('x', b'', 1, 0, [], 0, 0)", "ValueError"),
     "program: text": ("dev.context.program('x', b'abcd' * 5, 1, 0, [], 0, 0)", "ValueError"),
