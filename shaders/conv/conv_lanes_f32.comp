@@ -1,6 +1,7 @@
-// Convolution of float32 images with float32 weights straight from the image, y = sum + bias, each product
-// and sum rounded, over (channel, kh, kw) in order, with pixels that lanes share. Any kernel whose line of
-// taps is known, any stride, dilation and padding, groups of whole blocks of four channels out.
+// Convolution of float32 images with float32 weights, straight from the image: y = sum + bias. The sum runs
+// over (channel, kh, kw) in this order, and each product and each sum is rounded. The lanes of a subgroup
+// share the pixels that they read. KW, the width of the kernel, is a constant; stride, dilation and padding
+// are free; each group has a multiple of four output channels.
 //
 // Memory    x and y: NCHW; w: a texel of four output channels for each [channel in][kh][kw][c4]; channels:
 //           float_output.glslh.

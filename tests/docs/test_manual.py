@@ -10,7 +10,10 @@ import sys
 import warnings
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 import vkq
 import vkq.integer
@@ -67,6 +70,26 @@ def test_command(
     run_shortened(shlex.split(command), folder, software_device, monkeypatch, capsys, tmp_path)
 
 
+def test_the_program_that_judges_candidates(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The script of models.md for `vkq quantize --target`: its last line is the share of right answers."""
+    (script,) = [block for page in PAGES for block in blocks(page, "py")]
+    rng = np.random.default_rng(0)
+    x, labels = rng.normal(size=(8, 3)).astype(np.float32), np.array([0, 1, 2, 0, 1, 2, 0, 1])
+    x[np.arange(8), labels] += 9
+    x[0, 1] += 90  # one is wrong
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (None, 3)) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    np.savez(tmp_path / "test.npz", x=x, labels=labels)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["judge.py", "m.onnx"])
+    exec(compile(script, "judge.py", "exec"), {})
+    assert float(capsys.readouterr().out.splitlines()[-1]) == 7 / 8
+
+
 def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     """Other blocks are commands of a machine (sh, yaml, dockerfile), which tests/guides types, lines of a C
     program that a test builds, sketches that say so, and formulas."""
@@ -78,7 +101,7 @@ def test_every_block_is_of_a_kind_that_is_run_or_marked() -> None:
     kinds = {kind for _, kind in found}
     assert kinds <= {
         "python",
-        "py",  # the program that a user gives to `vkq quantize --target`
+        "py",  # run above
         "console",
         "c",
         "cpp",

@@ -1,4 +1,5 @@
-"""Tables and sums as the last step of a convolution, in every kernel: the bytes of the operators apart."""
+"""Tables and sums as the last step of a convolution or a linear layer, in every kernel: the bytes of the
+operators apart."""
 
 from __future__ import annotations
 
@@ -172,18 +173,27 @@ def test_matrix_units(
     np.testing.assert_array_equal(run(plan, tensors).numpy(), want, strict=True)
 
 
-def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
-    """A linear layer whose results are what its bytes mean; its kernel. The activation's bound lies
-    between two of them."""
+Linears = tuple[vkq.Linear, vkq.Linear, np.ndarray]  # without and with a last step; x
+
+
+def linears(device: vkq.Device, rows: int, method: str, dtype: Any, path: str, last: Any) -> Linears:
+    """A linear layer twice; *last* gives the second's last step of the parameters of y. The activation's
+    bound lies between two of their results."""
     p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
     data = random_data(p, rng, dtype, "int8")
-    y, x, bound = data.y_q, data.x, 20.7 * data.y_q.scale
-    options: Any = {"x_qparams": data.x_q, "y_qparams": y, "bias": data.bias, "activation": (0.0, bound)}
-    options |= {"w_zero_point": data.w_zero_point, "path": path, "method": method, "device": device}
-    layer, numbers = (vkq.Linear(data.w, data.w_scale, **options) for _ in range(2))
-    numbers.finish(AS_NUMBERS)
-    want = dequantize(layer(x), y)
-    assert want.max() > bound
+    options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "method": method}
+    options |= {"activation": (0.0, 20.7 * data.y_q.scale), "w_zero_point": data.w_zero_point}
+    layer, ended = (vkq.Linear(data.w, data.w_scale, path=path, device=device, **options) for _ in range(2))
+    ended.finish(last(data.y_q))
+    return layer, ended, data.x
+
+
+def as_numbers(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
+    """A linear layer whose results are what its bytes mean; its kernel."""
+    layer, numbers, x = linears(device, rows, method, dtype, path, lambda q: AS_NUMBERS)
+    q = layer.y_qparams
+    want = dequantize(layer(x), q)
+    assert want.max() > 20.7 * q.scale
     np.testing.assert_array_equal(numbers(x), want, strict=True)
     return numbers.explain(x.shape).variants[-1]
 
@@ -203,16 +213,12 @@ def test_numbers_of_matrix_units(strict_device: vkq.Device, monkeypatch: pytest.
 
 def through_tables(device: vkq.Device, rows: int, method: str, dtype: Any, path: str = "auto") -> str:
     """A linear layer with a table for each channel; its kernel."""
-    p, rng = parse(f"linear[M={rows},K=70,N=37]"), np.random.default_rng(rows)
-    data = random_data(p, rng, dtype, "int8")
-    options: Any = {"x_qparams": data.x_q, "y_qparams": data.y_q, "bias": data.bias, "path": path}
-    options |= {"w_zero_point": data.w_zero_point, "method": method, "device": device}
-    layer, ended = (vkq.Linear(data.w, data.w_scale, **options) for _ in range(2))
-    entries, channels = rng.integers(0, 256, (37, 256), np.uint8).view(dtype), np.arange(37)
-    ended.finish(through_table(signed(entries), QParams(0.5, 4, dtype)))
-    want = entries[channels, layer(data.x).astype(int) - data.y_q.qmin]
-    np.testing.assert_array_equal(ended(data.x), want, strict=True)
-    return ended.explain(data.x.shape).variants[-1]
+    entries = np.random.default_rng(rows).integers(0, 256, (37, 256), np.uint8).view(dtype)
+    last = through_table(signed(entries), QParams(0.5, 4, dtype))
+    layer, ended, x = linears(device, rows, method, dtype, path, lambda q: last)
+    want = entries[np.arange(37), layer(x).astype(int) - layer.y_qparams.qmin]
+    np.testing.assert_array_equal(ended(x), want, strict=True)
+    return ended.explain(x.shape).variants[-1]
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])

@@ -9,6 +9,7 @@ import vkq
 from vkq.kernels.chain import Chain, Link, chained, collapsed, fits
 from vkq.layout.extent import Spec
 from vkq.numerics.described import LOGIC, REAL, TESTS, WHOLE, WHOLE_TESTS, takes
+from vkq.numerics.fixed import coded
 from vkq.runtime.builder import Builder
 from vkq.runtime.tensor import Tensor
 
@@ -39,7 +40,7 @@ def run(device: vkq.Device, chain: Chain, *arrays: np.ndarray) -> list[np.ndarra
 
 def one(op: str, dtype: str, result: str, attributes: Any = ()) -> Chain:
     """A chain of one operator."""
-    count = 3 if op == "Clip" else 2 if op in TWO else 1
+    count = 3 if op in ("Clip", "fixed_point") else 2 if op in TWO else 1
     return Chain((dtype,) * count, (), (Link(op, tuple(range(count)), dtype, result, attributes),), (count,))
 
 
@@ -85,13 +86,15 @@ def test_software(device: vkq.Device, monkeypatch: pytest.MonkeyPatch, op: str) 
     compared(device, chain, *(reals(i, 501) for i in range(len(chain.inputs))))
 
 
-@pytest.mark.parametrize("op", [*(op for op in WHOLE if op != "FixedPoint"), *WHOLE_TESTS])  # test_fixed.py
+@pytest.mark.parametrize("op", [*WHOLE, *WHOLE_TESTS])
 def test_whole(device: vkq.Device, op: str) -> None:
     """int32 wraps, and a quotient by zero is 0."""
     chain = one(op, "int32", "bool" if op in WHOLE_TESTS else "int32", CLIP if op == "Clip" else ())
     r, ends = np.random.default_rng(2), np.array([0, 1, -1, 7, -7, 2**31 - 1, -(2**31)], np.int32)
     given = [np.concatenate([r.permutation(ends), r.integers(-50, 50, 500), r.integers(-(2**31), 2**31, 500)])
              for _ in chain.inputs]  # fmt: skip
+    if op == "fixed_point":  # multipliers of 31 bits, and every shift; halves away from zero or up
+        given[1:] = [r.integers(2**30, 2**31, len(given[0])), r.integers(coded(-31), coded(0), len(given[0]))]
     compared(device, chain, *(x.astype(np.int32) for x in given))
 
 

@@ -20,7 +20,7 @@ def test_fixed_product(up: bool) -> None:
         most = 2**31 - 1 if real < 0.5 else int(2**29 / real)
         x = np.array([*range(-70, 70), most, -most, *rng.integers(-most, most, 500)], np.int32)
         numbers = [number_of(np.asarray(v, np.int32)) for v in (x, whole, coded(shift, up))]
-        got = array_of(applied("FixedPoint", {}, "int32", *numbers), "int32")
+        got = array_of(applied("fixed_point", {}, "int32", *numbers), "int32")
         np.testing.assert_array_equal(got, by_fixed(x, whole, shift, up))
 
 

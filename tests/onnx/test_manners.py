@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 import warnings
@@ -174,8 +175,30 @@ def images(n: int, seed: int = 0) -> np.ndarray:
 
 def ran(script: str, library: ModuleType, path: str, x: np.ndarray, folder: Path) -> Any:
     names: dict[str, Any] = {"ort": library, "path": path, "x": x, "folder": folder, "Path": Path}
-    exec(script, names)
+    level = logging.getLogger("vkq").level
+    try:
+        exec(script, names)
+    finally:
+        logging.getLogger("vkq").setLevel(level)  # a script may set it for the whole process
     return names["result"]
+
+
+def compared(script: str, path: str, folder: Path) -> None:
+    """A script's results with ONNX Runtime and with vkq, equal."""
+    folders = [folder / library for library in ("theirs", "own")]
+    for one in folders:
+        one.mkdir()
+    want, got = (
+        ran(script, library, path, images(3), own)
+        for library, own in zip((onnxruntime, vkq.onnx), folders, strict=True)
+    )
+    assert len(got) == len(want)
+    for a, b in zip(got, want, strict=True):
+        if isinstance(b, np.ndarray):
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == b.dtype
+        else:
+            assert a == b
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -185,15 +208,7 @@ def test_scripts_of_onnxruntime_run(
 ) -> None:
     """With the import changed alone: on the default device, whatever providers they name."""
     monkeypatch.setattr("vkq.runtime.opened._default", device)
-    want = ran(SCRIPTS[name], onnxruntime, path, images(3), tmp_path)
-    got = ran(SCRIPTS[name], vkq.onnx, path, images(3), tmp_path)
-    assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
-        if isinstance(b, np.ndarray):
-            np.testing.assert_array_equal(a, b)
-            assert a.dtype == b.dtype
-        else:
-            assert a == b
+    compared(SCRIPTS[name], path, tmp_path)
 
 
 def told(call: Any) -> list[str]:

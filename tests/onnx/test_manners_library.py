@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import vkq
 import vkq.onnx
-from tests.onnx.test_manners import images, model, path, ran  # noqa: F401  a fixture
+from tests.onnx.test_manners import compared, images, model, path  # noqa: F401  a fixture
 from vkq.onnx import library
 
 SCRIPTS = {
@@ -135,19 +134,7 @@ def test_scripts_of_onnxruntime_run(
 ) -> None:  # fmt: skip
     """With the import changed alone."""
     monkeypatch.setattr("vkq.runtime.opened._default", any_device)
-    folders = [tmp_path / library for library in ("theirs", "own")]
-    want, got = (
-        ran(SCRIPTS[name], library, path, images(3), folder)
-        for library, folder in zip((onnxruntime, vkq.onnx), folders, strict=True)
-        if folder.mkdir() is None
-    )
-    assert len(got) == len(want)
-    for a, b in zip(got, want, strict=True):
-        if isinstance(b, np.ndarray):
-            np.testing.assert_array_equal(a, b)
-            assert a.dtype == b.dtype
-        else:
-            assert a == b
+    compared(SCRIPTS[name], path, tmp_path)
 
 
 @pytest.mark.parametrize("place", ["cpu", "cuda"])
@@ -209,7 +196,7 @@ def test_refused(any_device: vkq.Device, path: str) -> None:  # noqa: F811
 
 
 def test_given_initializers_stay_with_a_fallback(any_device: vkq.Device, path: str) -> None:  # noqa: F811
-    """Also from bytes and a ModelProto, which stays as it is."""
+    """Also from bytes and a ModelProto, which the session leaves unchanged."""
     proto = model()
     before, options = proto.SerializeToString(), vkq.onnx.SessionOptions()
     options.add_initializer("w", vkq.onnx.OrtValue(np.full((6, 3, 3, 3), -2, np.int8)))

@@ -67,6 +67,7 @@ def model() -> bytes:
         n.op("Sigmoid", n.rounded(n.op("ReduceMean", real, axes=[2, 3]))),
         n.op("ConvTranspose", real, n.rounded(n.constant(np.ones((8, 4, 2, 2), np.float32)))),
         n.op("Softmax", real),
+        n.op("Reshape", n.op("Transpose", real, perm=[0, 2, 1, 3]), n.whole(1, 64, 8)),
     ):
         n.out(n.rounded(name))
     _whole_numbers(n)

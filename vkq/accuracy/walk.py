@@ -56,7 +56,7 @@ class Walk:
         return self._codes.get(name, name)
 
     def reads(self, node: Any) -> list[str]:
-        """The values that a run keeps for this node, each once."""
+        """The kept values that this node reads, without repeats."""
         return list(dict.fromkeys(self.held(n) for n in read_by(node) if n not in self.constants))
 
     def apply(self, node: Any, values: Mapping[str, Array]) -> dict[str, Array]:

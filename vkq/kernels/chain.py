@@ -21,8 +21,8 @@ from .chain_shader import written
 __all__ = ["MOST_BUFFERS", "Chain", "Link", "chained", "collapsed", "fits", "named"]
 
 MOST_BUFFERS = 4
-MANY = 1 << 18  # words from which an invocation makes TURNS of them, or FOUR_TURNS vectors of four
-TURNS, FOUR_TURNS = 4, 1
+MANY = 1 << 18  # words from which an invocation makes a vector of four, or TURNS single ones
+TURNS = 4
 
 
 def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[int]) -> list[Value]:
@@ -40,7 +40,7 @@ def chained(b: Builder, chain: Chain, inputs: Sequence[Value], shape: Sequence[i
         rank = len(sizes) if "strided" in ways else 0
         words = -(-size // per_word(chain))
         fours = words >= MANY and bool(inputs) and not rank and size % per_turn(chain, True) == 0
-        turns = FOUR_TURNS if fours else TURNS if words >= MANY else 1
+        turns = TURNS if words >= MANY and not fours else 1
         form = Form(ways, rank, turns, b.device.soft_float, fours)
         program = b.device.program(written(chain, form))
         numbers = [*sizes[1:]] if rank else []

@@ -63,29 +63,23 @@ def _module(chain: Chain, form: Form) -> bytes:
 
 
 def _by_fours(chain: Chain, form: Form) -> bytes:
-    """A shader whose invocations read and write vectors of four words; no input broadcasts but single
-    numbers, and the elements are whole vectors."""
-    inputs, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
-    written = range(inputs, inputs + len(chain.results))
-    fours = frozenset([*(i for i, way in enumerate(form.ways) if way == "own"), *written])
-    buffers = (*(False for _ in chain.inputs), *(True for _ in written))
-    k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=fours)
-    first, count = k.workgroup() * (LOCAL * form.turns) + k.lane(), k.word(1) >> (per.bit_length() - 1)
-    single = [
-        element(k, n, dtype, first.of(0)) if n not in fours else None for n, dtype in enumerate(chain.inputs)
+    """A shader whose invocations each read and write vectors of four words. Inputs are single numbers or lie
+    as the result does, and the elements fill whole vectors."""
+    first_result, types, per = len(chain.inputs), chain.types, per_turn(chain, True)
+    fours = {i for i, way in enumerate(form.ways) if way == "own"}
+    results = range(first_result, first_result + len(chain.results))
+    buffers = (*(False for _ in chain.inputs), *(True for _ in results))
+    k = KernelWriter(buffers, 2, LOCAL, form.soft, fours=frozenset({*fours, *results}))
+    at, count = k.workgroup() * LOCAL + k.lane(), k.word(1) >> (per.bit_length() - 1)
+    here = (count - 1 < at).where(count - 1, at)  # an invocation beyond the end keeps nothing
+    inputs = [
+        loaded(k, n, dtype, here, per) if n in fours else [element(k, n, dtype, at.of(0))] * per
+        for n, dtype in enumerate(chain.inputs)
     ]
-    made: list[tuple[Number, list[list[Number]]]] = []
-    for turn in range(form.turns):
-        at = first + turn * LOCAL
-        here = (count - 1 < at).where(count - 1, at)
-        own = [loaded(k, n, dtype, here, per) if n in fours else [] for n, dtype in enumerate(chain.inputs)]
-        made.append(
-            (at, [chain.values([one or own[n][j] for n, one in enumerate(single)]) for j in range(per)])
-        )
-    for at, elements in made:
-        with k.when(at < count):
-            for n, value in enumerate(chain.results):
-                kept(k, inputs + n, types[value], at, [each[n] for each in elements])
+    elements = [chain.values(each) for each in zip(*inputs, strict=True)]
+    with k.when(at < count):
+        for n, value in zip(results, chain.results, strict=True):
+            kept(k, n, types[value], at, [each[n - first_result] for each in elements])
     return k.finish()
 
 

@@ -47,10 +47,11 @@ class FloatShared:
 
     @staticmethod
     def fits(device: Device, p: Conv2dProblem) -> bool:
-        """Whether the device shares pixels among lanes, of which several have channels, and a line of taps is
-        short."""
+        """Whether the kernel takes this problem: the device has subgroups of a known size, several lanes have
+        channels, and the kernel is narrow."""
         size, n4 = lanes(device.capabilities), ceil4(p.oc // p.groups)
-        if not size or (p.groups > 1 and p.oc // p.groups % 4) or not 0 < p.kw <= UNROLLED_TAPS:
+        whole_blocks = p.groups == 1 or p.oc // p.groups % 4 == 0
+        if not (size and whole_blocks and 0 < p.kw <= UNROLLED_TAPS):
             return False
         shape = (p.oc, p.ic // p.groups, p.kh, p.kw)
         sizes = _bytes(shape, p.groups), p.groups * n4 * PARAMETERS * 16

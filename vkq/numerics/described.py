@@ -140,7 +140,7 @@ WHOLE: dict[str, Function] = {
     "Sign": lambda a, x: (x < 0).where(-1, (x > 0).where(1, 0, "i")), "Identity": lambda a, x: x,
     "BitwiseAnd": lambda a, x, y: x & y, "BitwiseOr": lambda a, x, y: x | y,
     "BitwiseXor": lambda a, x, y: x ^ y, "BitwiseNot": lambda a, x: ~x,
-    "FixedPoint": _plain(fixed_product),
+    "fixed_point": _plain(fixed_product),
 }  # fmt: skip
 WHOLE_TESTS: dict[str, Function] = {
     "Equal": lambda a, x, y: x.equals(y), "Less": lambda a, x, y: x < y,

@@ -28,7 +28,7 @@ def scaled(
         whole, codes = (v.reshape(-1, *(1,) * (len(low.specs[sums].shape) - 2)) for v in (whole, codes))
     codes = codes + np.asarray(up, np.int32)
     pair = [low.constant(v.reshape(()) if v.size == 1 else v, "multiplier") for v in (whole, codes)]
-    name = low.emit("FixedPoint", [sums, *pair])
+    name = low.emit("fixed_point", [sums, *pair])
     name = low.emit("Add", [name, low.constant(np.int32(y.zero_point), "zero_point")])
     name = low.emit("Clip", [name, *(low.constant(np.int32(v), "bound") for v in fixed_bounds(limits, y))])
     return low.emit("Cast", [name], to=y.dtype)

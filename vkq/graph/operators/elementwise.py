@@ -236,8 +236,8 @@ OPERATORS: dict[str, Operator] = {
     "Not": _test("Not", lambda node, x: ~x[0].astype(bool)),
     "IsNaN": _test("IsNaN", lambda node, x: np.isnan(x[0])),
     "IsInf": _test("IsInf", _is_infinite),
-    "FixedPoint": Operator(
-        "elementwise", lambda x: broadcast(x, "int32", 3), _described("FixedPoint", _never)
+    "fixed_point": Operator(
+        "elementwise", lambda x: broadcast(x, "int32", 3), _described("fixed_point", _never)
     ),
     "Clip": Operator("elementwise", same, _clip),
     "Cast": Operator("elementwise", lambda x: [Spec(x.node.attributes["to"], x.spec(0).shape)], _cast),

@@ -69,7 +69,7 @@ def _transpose(x: Inputs) -> list[Spec]:
     return like(x, [given[a] for a in perm])
 
 
-# permute: the elements as an array of shape `shape`, its axes in the order `perm`, as one of shape `to`
+# permute: reshape to `shape`, put the axes in the order `perm`, reshape to `to`
 def _permute(x: Inputs) -> list[Spec]:
     return like(x, x.node.attributes["to"])
 
@@ -263,9 +263,7 @@ OPERATORS: dict[str, Operator] = {
         _transpose,
         lambda node, x: one(there(x[0]).transpose(permutation(node, there(x[0]).ndim))),
     ),
-    "permute": Operator(
-        "movement", _permute, _permute_compute
-    ),  # as `shape`, its axes in order `perm`, as `to`
+    "permute": Operator("movement", _permute, _permute_compute),
     "Slice": Operator("movement", _slice, _slice_compute),
     "Concat": Operator(
         "movement",

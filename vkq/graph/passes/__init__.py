@@ -10,7 +10,6 @@ from .attention import fuse_attention
 from .branches import side_by_side
 from .chains import chain_elements
 from .constants import fold_weights
-from .ends import join_ends
 from .floats import to_float_layers
 from .guards import without_guards
 from .halves import widen_dequantized
@@ -24,7 +23,7 @@ from .rows import find_normalizations, to_rows
 from .simplify import simplify
 from .sizes import to_taps
 from .tables import to_tables
-from .transposes import join_reshapes, join_transposes
+from .transposes import join_transposes
 from .types import hold_types
 
 PASSES: tuple[Callable[[Graph], Graph], ...] = (
@@ -51,8 +50,6 @@ PASSES: tuple[Callable[[Graph], Graph], ...] = (
     to_taps,
     to_rows,
     chain_elements,
-    join_ends,
-    join_reshapes,
 )
 
 

@@ -17,7 +17,8 @@ def into_convolutions(graph: Graph) -> Graph:
     nothing else reads what is between."""
     if graph.kinds.isdisjoint(("conv2d", "linear")):
         return graph
-    return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", "add", "sub")
+    sums = ("add", "sub") if "conv2d" in graph.kinds else ()
+    return swept(graph, _LastSteps(graph).visit, "dequantize", "lookup", *sums)
 
 
 class _LastSteps:

@@ -1,5 +1,5 @@
 """Chains: neighbouring element-wise operators on real numbers, whole numbers and flags become one node, which
-a device computes in one dispatch (`vkq.kernels.chain`).
+a device computes in one dispatch (`vkq.kernels.chain`); then what stands around them is joined (`joined`).
 
 A chain grows while nothing outside of it reads what it makes, so it can stand where its last node stood. All
 of its results have one shape, to which its inputs broadcast.
@@ -17,6 +17,7 @@ from ...kernels.chain import MOST_BUFFERS, fits
 from ...numerics.described import takes
 from ..graph import Array, Graph, Node, Spec
 from ..operators.elementwise import normalization
+from .joined import join
 from .links import BYTES, Element, Writer, element_of
 from .sweep import Sweep, scalar, swept
 
@@ -183,7 +184,7 @@ class _Chains:
         specs.update((name, Spec.of(array)) for name, array in self.constants.items())
         constants = {**self.graph.constants, **self.constants}
         graph = dataclasses.replace(self.graph, nodes=nodes, constants=constants, specs=specs)
-        return Sweep(graph).run(_plainer, ())  # visits none
+        return join(graph)  # which finds their specs anew, too
 
     def _node(self, group: _Group) -> Node:
         inputs, results = self._ends(group)

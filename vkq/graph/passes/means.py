@@ -14,7 +14,7 @@ from .sweep import Sweep, swept
 
 def to_means(graph: Graph) -> Graph:
     """The graph with ``mean_lookup``."""
-    return swept(graph, _visit, "quantize")
+    return swept(graph, _visit, "quantize") if "GlobalAveragePool" in graph.kinds else graph
 
 
 def _visit(sweep: Sweep, node: Node) -> bool:

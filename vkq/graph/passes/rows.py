@@ -4,6 +4,7 @@ in one dispatch (`vkq.kernels.rows`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,6 +70,23 @@ def to_rows(graph: Graph) -> Graph:
     return swept(graph, _visit, *SOFTMAX, "Normalization", "GlobalAveragePool", *FUNCTIONS)
 
 
+def by_last_axis(sweep: Sweep, node: Node) -> bool:
+    """Whether a function of rows works along the last axis, and gives a result for each number."""
+    a, shape = node.attributes, sweep.specs[node.inputs[0]].shape
+    axes = range(a["axis"], a["axis"] + a["count"])
+    return FUNCTIONS[a["function"]].each is not None and _last_alone(axes, shape)
+
+
+def _last_alone(axes: Sequence[int], shape: Sequence[int]) -> bool:
+    return tuple(axes) == (len(shape) - 1,)
+
+
+def whole_words(sweep: Sweep, name: str) -> bool:
+    """Whether 8-bit rows of this value's shape fill whole words, and are stored in a layout of matrices."""
+    shape = sweep.specs[name].shape
+    return len(shape) != 4 and bool(shape) and shape[-1] % 4 == 0
+
+
 def _visit(sweep: Sweep, node: Node) -> bool:
     if not node.inputs or node.inputs[0] not in sweep.specs:
         return False
@@ -103,8 +121,11 @@ def _emit(sweep: Sweep, node: Node, function: str, axes: Sequence[int], keep: bo
         )
     if dtype == "float16":
         x = sweep.emit("Cast", [x], source=source, to="float32")
-    attributes = {"function": function, "axis": axes[0], "count": len(axes)}
+    attributes: dict[str, Any] = {"function": function, "axis": axes[0], "count": len(axes)}
     attributes["epsilon"] = float(node.attributes.get("epsilon", 0.0))
+    made = sweep.producer(x, "dequantize")
+    if made is not None and each and _last_alone(axes, shape) and whole_words(sweep, made.inputs[0]):
+        x, attributes["x"] = made.inputs[0], made.attributes["x"]
     last = each or not keep
     output = node.outputs[0] if last and dtype == "float32" else ""
     y = sweep.emit("rows", [x], output, source, **attributes)

@@ -9,8 +9,6 @@ from ..graph import Graph, Node
 from ..operators.movement import permutation
 from .sweep import Sweep, swept
 
-BYTES = ("int8", "uint8")
-
 
 def join_transposes(graph: Graph) -> Graph:
     """The graph with one Transpose where several follow each other, and none where they undo each other; one
@@ -52,28 +50,3 @@ def _turned(sweep: Sweep, source: str, perm: list[int], output: str, label: str)
         shape = sweep.constant(np.array([given[a] for a in perm], np.int64), "shape")
         return sweep.emit("Reshape", [source, shape], output, label, allowzero=1)
     return sweep.emit("Transpose", [source], output, label, perm=tuple(perm))
-
-
-def join_reshapes(graph: Graph) -> Graph:
-    """The graph with a Transpose of 8-bit rows and the Reshape before or behind it, which nothing else reads,
-    as one movement (permute): heads of attention that are taken apart and put together."""
-    if not {"Transpose", "Reshape"} <= graph.kinds:
-        return graph
-    uses = graph.uses()
-
-    def visit(sweep: Sweep, node: Node) -> bool:
-        source = node.inputs[0]
-        made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
-        spec = sweep.specs[source]
-        if made is None or uses[source] > 1 or spec.dtype not in BYTES or len(spec.shape) > 4:
-            return False
-        given, to = sweep.specs[made.inputs[0]].shape, sweep.specs[node.outputs[0]].shape
-        if len(given if node.op == "Transpose" else to) == 4:  # images, which have kernels of their own
-            return False
-        turned = made if node.op == "Reshape" else node
-        shape = given if node.op == "Reshape" else spec.shape
-        perm = tuple(permutation(turned, len(shape)))
-        sweep.emit("permute", made.inputs[:1], node.outputs[0], node.source, shape=shape, perm=perm, to=to)
-        return True
-
-    return swept(graph, visit, "Transpose", "Reshape")

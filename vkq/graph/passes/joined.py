@@ -1,0 +1,93 @@
+"""Neighbours that become one dispatch, once chains are made: the kernel of a function of rows takes the chain
+and the QuantizeLinear behind it; a Transpose of 8-bit rows and the Reshape beside it are one movement
+(permute)."""
+
+from __future__ import annotations
+
+from ...kernels.chain import MOST_BUFFERS
+from ...kernels.rows import LIKE, ONE, PLACES, RESULT
+from ..graph import Graph, Node
+from ..operators.movement import permutation
+from .links import BYTES
+from .rows import by_last_axis, whole_words
+from .sweep import Sweep
+
+OTHERS = MOST_BUFFERS - 1  # operands of a chain beside the result
+
+
+def join(graph: Graph) -> Graph:
+    """The graph with such neighbours as one node, where nothing else reads what is between."""
+    ops = {"chain", "quantize"} if "rows" in graph.kinds else set()
+    if any(spec.dtype in BYTES for spec in graph.specs.values()):
+        ops |= {"Transpose", "Reshape"}
+    return Sweep(graph).run(_Joined(graph.uses()).visit, ops)
+
+
+class _Joined:
+    def __init__(self, uses: dict[str, int]):
+        self.uses = uses
+
+    def visit(self, sweep: Sweep, node: Node) -> bool:
+        if node.op in ("Transpose", "Reshape"):
+            return self._moved(sweep, node)
+        made = next((found for name in node.inputs if (found := self._rows(sweep, name)) is not None), None)
+        if made is None:
+            return False
+        return _quantized(sweep, node, made) if node.op == "quantize" else _chained(sweep, node, made)
+
+    def _rows(self, sweep: Sweep, name: str) -> Node | None:
+        """The function of rows that makes a value for one reader, and has nothing behind it that ends it."""
+        made = sweep.producer(name, "rows") if self.uses[name] == 1 else None
+        return made if made is not None and "y" not in made.attributes and by_last_axis(sweep, made) else None
+
+    def _moved(self, sweep: Sweep, node: Node) -> bool:
+        """Heads of attention, taken apart or put together. Images have kernels of their own."""
+        source = node.inputs[0]
+        made = sweep.producer(source, "Reshape" if node.op == "Transpose" else "Transpose")
+        spec = sweep.specs[source]
+        if made is None or self.uses[source] > 1 or spec.dtype not in BYTES or len(spec.shape) > 4:
+            return False
+        given, to = sweep.specs[made.inputs[0]].shape, sweep.specs[node.outputs[0]].shape
+        if len(given if node.op == "Transpose" else to) == 4:
+            return False
+        turned = made if node.op == "Reshape" else node
+        shape = given if node.op == "Reshape" else spec.shape
+        perm = tuple(permutation(turned, len(shape)))
+        sweep.emit("permute", made.inputs[:1], node.outputs[0], node.source, shape=shape, perm=perm, to=to)
+        return True
+
+
+def _quantized(sweep: Sweep, node: Node, made: Node) -> bool:
+    if not whole_words(sweep, node.inputs[0]):
+        return False
+    attributes = {**made.attributes, "y": node.attributes["y"]}
+    sweep.emit("rows", made.inputs, node.outputs[0], made.source, **attributes)
+    return True
+
+
+def _chained(sweep: Sweep, node: Node, made: Node) -> bool:
+    """Gives a function of rows the chain behind it."""
+    chain, shape, result = node.attributes["chain"], sweep.specs[made.outputs[0]].shape, made.outputs[0]
+    others = [name for name in node.inputs if name != result]
+    ways = [
+        RESULT if name == result else _way(sweep, name, dtype, shape)
+        for name, dtype in zip(node.inputs, chain.inputs, strict=True)
+    ]
+    alone = node.attributes["gives"] == ("float32",) and node.attributes["shape"] == shape
+    if "chain" in made.attributes or None in ways or not alone or len(others) > OTHERS:
+        return False
+    attributes = {**made.attributes, "chain": chain, "operands": tuple(ways)}
+    sweep.emit("rows", [made.inputs[0], *others], node.outputs[0], node.source, **attributes)
+    return True
+
+
+def _way(sweep: Sweep, name: str, dtype: str, shape: tuple[int, ...]) -> int | None:
+    """How another operand of a chain lies beside rows of this shape; None where a kernel does not read it."""
+    own = sweep.specs[name]
+    if own.dtype != dtype:  # flags or bytes, which are made numbers first
+        return None
+    if own.shape == shape:
+        return LIKE
+    if set(own.shape[:-1]) <= {1} and len(own.shape) <= len(shape):
+        return PLACES if own.shape and own.shape[-1] != 1 else ONE
+    return None
