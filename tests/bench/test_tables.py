@@ -5,13 +5,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2] / "benchmarks"
-# What `make mobile` compares with, and reports of whole runs, in no table.
+# In no table of this page: what `make mobile` compares with, rows of docs/models.md, reports of whole runs.
 OTHERS = (
+    "accuracy",
     "compiled-",
     "arm64-lavapipe",
     "h200-devices",
     "h200-doctor",
     "h200-first-call",
+    "h200-float-networks",
     "h200-grouped-half",
 )
 

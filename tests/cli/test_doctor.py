@@ -16,6 +16,8 @@ from vkq.check import replay, works
 from vkq.check.cases import FLOAT, SCHEMES
 from vkq.check.catalogue import check_of
 from vkq.cli import doctor, main
+from vkq.cli.devices import show_measured
+from vkq.device.measured import Measured
 from vkq.device.query import devices
 from vkq.errors import CompileError, NoDeviceError
 from vkq.runtime.device import Device
@@ -164,6 +166,17 @@ def test_devices_tells_measurements_where_asked(capsys: pytest.CaptureFixture[st
     assert "measured on lavapipe" in " ".join(long.split())
     assert "measured on lavapipe" not in " ".join(short.split())
     assert max(map(len, short.splitlines())) < 200
+
+
+def test_measured_candidates_are_told_where_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {"register tiles": str(Measured("8x8", {"8x8": 41.2, "4x4": 60.1, "2x2": "wrong"}))}
+    show_measured(found, why=True)
+    assert "4x4" in capsys.readouterr().out
+    show_measured(found, why=False)
+    short = capsys.readouterr().out
+    assert "8x8" in short
+    assert "4x4" not in short
+    assert "(" not in short
 
 
 def test_devices_shows_the_one_that_is_named(any_device: Device, capsys: pytest.CaptureFixture[str]) -> None:

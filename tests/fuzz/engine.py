@@ -19,7 +19,8 @@ from tests.effort import steps_at_most
 from .targets import Target, once
 
 WATCH_S = 1.0  # of processor time, after which the work of an input is counted
-STEPS = 10_000_000  # bytecode instructions that one input may run
+STEPS = 10_000_000  # bytecode instructions that one input may run, and
+STEPS_A_BYTE = 2_000  # more for each of its bytes (PyYAML composes lists of short numbers with 1,300)
 MEGABYTES = 300  # of memory, above what the process has before
 MOST_BYTES = 60_000  # of an input
 MEMORY = next(
@@ -100,7 +101,8 @@ def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
     """Yield a function that tries one input of a target. It raises what the input raised.
 
     An input that takes longer than `WATCH_S` of processor time is stopped, and run again while its
-    instructions are counted: AssertionError above `STEPS`. A slow machine changes no verdict.
+    instructions are counted: AssertionError above `STEPS` and `STEPS_A_BYTE`. A slow machine changes no
+    verdict.
     """
     with tempfile.TemporaryDirectory(prefix="vkq-fuzz-", dir=MEMORY) as folder, bounded_memory():
 
@@ -109,7 +111,7 @@ def checking(target: Target) -> Iterator[Callable[[bytes], None]]:
                 with watched():
                     once(target, data, Path(folder))
             except TookLong:
-                with steps_at_most(STEPS):
+                with steps_at_most(STEPS + STEPS_A_BYTE * len(data)):
                     once(target, data, Path(folder))
 
         yield check

@@ -105,9 +105,9 @@ def _show(report: dict[str, Any], why: bool) -> None:
     kernels, _, reasons = report["kernels"].partition("; ")
     print(folded(f"   int8 path      {report['path'] or 'none'}: {report['reason']}", 18))
     print(folded(f"   kernels        {kernels}{f'; {reasons}' if why else ' (--why tells more)'}", 18))
-    show_measured(report["measured"])
-    for feature, why in report["refused"].items():
-        print(folded(f"     without {feature}, which failed the self-test: {why}", 16))
+    show_measured(report["measured"], why)
+    for feature, failure in report["refused"].items():
+        print(folded(f"     without {feature}, which failed the self-test: {failure}", 16))
     for path, reason in report["paths"].items():
         rate = report["rates"].get(FORMS.get(path, path))
         measured = f", {rate / 1e12:.3g} TOPS measured" if rate else ""
@@ -119,10 +119,10 @@ def measured_on(probe: Verdict) -> dict[str, str]:
     return {family: str(one) for family, one in (probe.tuning or {}).items()}
 
 
-def show_measured(found: dict[str, str]) -> None:
-    """What `measured_on` gave."""
+def show_measured(found: dict[str, str], why: bool = True) -> None:
+    """What `measured_on` gave: the candidate taken and, with *why*, the others and their times."""
     for family, said in found.items():
-        print(folded(f"     measured: {family}: {said}", 16))
+        print(folded(f"     measured: {family}: {said if why else said.partition(' (')[0]}", 16))
 
 
 def show_capabilities(c: dict[str, Any]) -> None:
