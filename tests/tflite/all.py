@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from . import moves, operators
+from . import moves, operators, shaped
 
-OPERATORS = {**operators.OPERATORS, **moves.MORE}
-INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH")  # uint8 is no form of them that both take
+OPERATORS = {**operators.OPERATORS, **moves.MORE, **shaped.SHAPED}
+# uint8 is no form of them that both take
+INT8_ALONE = ("DEPTHWISE_CONV_2D", "ELU", "ABS", "HARD_SWISH", "EXP", "LOG")
 
 
 def operator_case(op: str, seed: int) -> operators.Case:

@@ -255,14 +255,16 @@ def other_type(rng: Random, dtype: str) -> Case:
 
 
 def reduction(rng: Random, dtype: str) -> Case:
+    """The largest and the smallest."""
     one = One(rng, dtype)
     shape, keep, scale, zero = one.shape(2), int(rng.integers(0, 2)), one.scale(), one.zero()
-    op, axes = str(rng.choice(["REDUCE_MAX", "REDUCE_MIN"])), [[3], [1, 2], [0, 3]][rng.integers(0, 3)]
+    axes = [[3], [1, 2], [0, 3]][rng.integers(0, 3)]
     x, constant = one.input(shape, scale, zero), one.w.constant(np.array(axes, np.int32))
     y_shape = tuple(1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes)
-    y = one.output(y_shape, scale, zero)
-    one.w.operator(op, [x, constant], [y], "ReducerOptions", 2, keep_dims=keep)
-    return one.case(y)
+    ys = [one.output(y_shape, scale, zero) for _ in range(2)]
+    for op, y in zip(("REDUCE_MAX", "REDUCE_MIN"), ys, strict=True):
+        one.w.operator(op, [x, constant], [y], "ReducerOptions", 2, keep_dims=keep)
+    return one.case(*ys)
 
 
 def total(rng: Random, dtype: str) -> Case:

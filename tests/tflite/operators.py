@@ -147,7 +147,7 @@ def all_numbers(one: One) -> Array:
     return np.arange(info.min, info.max + 1).astype(one.dtype).reshape(1, 4, 16, 4)
 
 
-def _unary(
+def unary(
     op: str, kind: str = "", version: int = 1, spread: float = 6, **options: Any
 ) -> Callable[[Random, str], Case]:
     """A function of one number: on all there are, with scales of x and y so many powers of two apart."""
@@ -297,12 +297,12 @@ OPERATORS: dict[str, Callable[[Random, str], Case]] = {
     "CONV_2D": conv, "DEPTHWISE_CONV_2D": depthwise, "FULLY_CONNECTED": dense,
     "ADD": _binary("ADD"), "SUB": _binary("SUB"), "MUL": _binary("MUL"),
     "LOGISTIC": _fixed("LOGISTIC", 1 / 256, -128), "TANH": _fixed("TANH", 1 / 128, 0),
-    "SOFTMAX": _fixed("SOFTMAX", 1 / 256, -128), "ELU": _unary("ELU"), "GELU": _unary("GELU", "GeluOptions"),
-    "GELU-tanh": _unary("GELU", "GeluOptions", approximate=1),
-    "LEAKY_RELU": _unary("LEAKY_RELU", "LeakyReluOptions", 2, alpha=(0.01, 0.9)),
-    "RELU": _unary("RELU", "", 2), "RELU6": _unary("RELU6", "", 2), "RELU_N1_TO_1": _unary("RELU_N1_TO_1"),
-    "QUANTIZE": _unary("QUANTIZE", "", 2), "QUANTIZE-floats": quantize_floats, "DEQUANTIZE": dequantize,
+    "SOFTMAX": _fixed("SOFTMAX", 1 / 256, -128), "ELU": unary("ELU"), "GELU": unary("GELU", "GeluOptions"),
+    "GELU-tanh": unary("GELU", "GeluOptions", approximate=1),
+    "LEAKY_RELU": unary("LEAKY_RELU", "LeakyReluOptions", 2, alpha=(0.01, 0.9)),
+    "RELU": unary("RELU", "", 2), "RELU6": unary("RELU6", "", 2), "RELU_N1_TO_1": unary("RELU_N1_TO_1"),
+    "QUANTIZE": unary("QUANTIZE", "", 2), "QUANTIZE-floats": quantize_floats, "DEQUANTIZE": dequantize,
     "MAX_POOL_2D": _pool("MAX_POOL_2D"), "AVERAGE_POOL_2D": _pool("AVERAGE_POOL_2D"), "MEAN": mean,
-    "HARD_SWISH": _unary("HARD_SWISH", spread=3), "ABS": _unary("ABS", "", 2),
+    "HARD_SWISH": unary("HARD_SWISH", spread=3), "ABS": unary("ABS", "", 2),
     "CONCATENATION": concatenation, "PAD": pad, "TRANSPOSE": transpose, "RESHAPE": reshape,
 }  # fmt: skip

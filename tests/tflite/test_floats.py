@@ -30,7 +30,7 @@ ROOTS: dict[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "ADD": np.add, "SUB": np.subtract, "MUL": np.multiply, "DIV": np.divide, "MAXIMUM": np.maximum,
-    "MINIMUM": np.minimum, "SQUARED_DIFFERENCE": lambda a, b: (a - b) ** 2,
+    "MINIMUM": np.minimum, "POW": lambda a, b: a**b, "SQUARED_DIFFERENCE": lambda a, b: (a - b) ** 2,
 }  # fmt: skip
 COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "GREATER": np.greater, "GREATER_EQUAL": np.greater_equal, "LESS": np.less, "LESS_EQUAL": np.less_equal,
@@ -61,6 +61,7 @@ def test_unary(op: str, device: vkq.Device) -> None:
 def test_binary(op: str, device: vkq.Device) -> None:
     """With channels that are broadcast, and a fused RELU where the operator has one."""
     w, a, b = Writer(), numbers(), numbers((7,), 1)
+    a = np.abs(a) if op == "POW" else a
     x, z, y = w.tensor(SHAPE, "float32"), w.tensor((7,), "float32"), w.tensor(SHAPE, "float32")
     fused = op in ("ADD", "SUB", "MUL", "DIV")
     options: dict[str, Any] = (
@@ -81,6 +82,22 @@ def test_chosen(op: str, device: vkq.Device) -> None:
     w.operator("SELECT_V2", [flags, x, z], [y])
     (got,) = run(w, [x, z], [y], device, a, b)
     np.testing.assert_array_equal(got, np.where(COMPARED[op](a, b), a, b))
+
+
+def test_flags(device: vkq.Device) -> None:
+    w, a, b = Writer(), np.rint(numbers()), np.rint(numbers(seed=1))
+    x, z, y = (w.tensor(SHAPE, "float32") for _ in range(3))
+    flags = [w.tensor(SHAPE, "bool") for _ in range(5)]
+    w.operator("GREATER", [x, z], flags[:1])
+    w.operator("EQUAL", [x, z], flags[1:2])
+    w.operator("LOGICAL_OR", flags[:2], flags[2:3])
+    w.operator("LOGICAL_NOT", flags[:1], flags[3:4])
+    w.operator("LOGICAL_AND", flags[2:4], flags[4:])  # equal, in other words
+    w.operator("SELECT", [flags[4], x, z], [y])
+    (got,) = run(w, [x, z], [y], device, a, b)
+    np.testing.assert_array_equal(got, b)
+    (got,) = run(w, [x, z], flags[4:], device, a, b)
+    np.testing.assert_array_equal(got, a == b)
 
 
 @pytest.mark.parametrize("axes", [[1, 2], [3], [0, 1, 2, 3]])

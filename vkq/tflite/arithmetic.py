@@ -123,7 +123,7 @@ REAL: dict[str, Callable[[Array], Array]] = {
     "GELU": lambda x: 0.5 * x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
     "GELU-tanh": lambda x: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "EXP": np.exp,
-    "LOG": np.log,
+    "LOG": lambda x: np.log(np.maximum(x, 0)),  # the least number of what has none
 }
 
 

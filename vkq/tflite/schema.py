@@ -99,6 +99,7 @@ OPTIONS: dict[str, tuple[int, Fields]] = {
     "CastOptions": (37, _fields("0 in_data_type int8", "1 out_data_type int8")),
     "ArgMaxOptions": (40, _fields("0 output_type int8")),
     "TransposeConvOptions": (49, _fields(*_WINDOW, f"3 {_ACTIVATION}")),
+    "ShapeOptions": (55, _fields("0 out_type int8")),
     "ArgMinOptions": (57, _fields("0 output_type int8")),
     "PackOptions": (59, _fields("0 values_count int32", "1 axis int32")),
     "UnpackOptions": (64, _fields("0 num int32", "1 axis int32")),

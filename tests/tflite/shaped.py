@@ -1,0 +1,64 @@
+"""Operators of shapes, copies and types, and functions that no converter's network of the tests has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .operators import Case, One, Random, unary
+
+
+def tile(rng: Random, dtype: str) -> Case:
+    one = One(rng, dtype)
+    shape, scale, zero = one.shape(1, 5), one.scale(), one.zero()
+    counts = rng.integers(1, 4, 4).astype(np.int32)
+    inputs = [one.input(shape, scale, zero), one.w.constant(counts)]
+    y = one.output(tuple(int(d) for d in shape * counts), scale, zero)
+    one.w.operator("TILE", inputs, [y], "", 2)
+    return one.case(y)
+
+
+def broadcast_to(rng: Random, dtype: str) -> Case:
+    one = One(rng, dtype)
+    wanted, scale, zero = one.shape(2, 7), one.scale(), one.zero()
+    kept = rng.integers(0, 2, 4)
+    shape = tuple(d if keep else 1 for d, keep in zip(wanted, kept, strict=True))
+    inputs = [one.input(shape, scale, zero), one.w.constant(np.array(wanted, np.int32))]
+    y = one.output(wanted, scale, zero)
+    one.w.operator("BROADCAST_TO", inputs, [y], "", 2)
+    return one.case(y)
+
+
+def squeeze(rng: Random, dtype: str) -> Case:
+    """Axes of 1 out, and one in at another place."""
+    one = One(rng, dtype)
+    (n, h, _, c), scale, zero, axis = one.shape(), one.scale(), one.zero(), int(rng.integers(-4, 4))
+    x, middle = one.input((n, 1, h, c), scale, zero), one.output((n, h, c), scale, zero)
+    one.w.operator("SQUEEZE", [x], [middle], "SqueezeOptions", squeeze_dims=[1 - 4 * int(rng.integers(0, 2))])
+    wide = [n, h, c]
+    wide.insert(axis if axis >= 0 else axis + 4, 1)
+    y = one.output(tuple(wide), scale, zero)
+    one.w.operator("EXPAND_DIMS", [middle, one.w.constant(np.array(axis, np.int32))], [y])
+    return one.case(y)
+
+
+def known(rng: Random, dtype: str) -> Case:
+    """What follows from shapes alone, behind the input; and its numbers as int32."""
+    one = One(rng, dtype)
+    shape, scale, zero = one.shape(), one.scale(), one.zero()
+    x, sizes = one.input(shape, scale, zero), one.w.tensor((4,), "int32")
+    one.w.operator("SHAPE", [x], [sizes], "ShapeOptions", out_type=2)
+    value, filled = one.w.tensor((), dtype, scale, zero, data=one.numbers(())), one.output(shape, scale, zero)
+    one.w.operator("FILL", [sizes, value], [filled], "", 3)
+    whole = one.output((2 * shape[0], *shape[1:]), scale, zero)
+    one.w.operator("CONCATENATION", [x, filled], [whole], "ConcatenationOptions", 2, axis=0)
+    y = one.w.tensor((2 * shape[0], *shape[1:]), "int32")
+    one.w.operator("CAST", [whole], [y], "", 1)
+    return one.case(whole, y)
+
+
+SHAPED: dict[str, Callable[[Random, str], Case]] = {
+    "EXP": unary("EXP", "", 2), "LOG": unary("LOG", "", 2), "TILE": tile, "BROADCAST_TO": broadcast_to,
+    "SQUEEZE": squeeze, "SHAPE": known,
+}  # fmt: skip

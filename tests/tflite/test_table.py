@@ -1,0 +1,64 @@
+"""The tables of docs/tflite.md: every operator that is read has its row, each row the cases that hold it, and
+the bytes are whose the row says."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from vkq.tflite.file import parse
+from vkq.tflite.reader import RULES
+
+from . import test_floats
+from .all import OPERATORS, operator_case
+from .answers import FILE, SEEDS, TAKEN, digest
+
+NAME = re.compile(r"\b[A-Z][A-Z0-9_]{2,}\b")
+WHOSE = {"XNNPACK": {True}, "LiteRT": {False}, "the numbers": {True, False}}
+
+
+def rows(columns: int) -> list[list[str]]:
+    """The rows of the table with so many columns, without its head."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "tflite.md").read_text(encoding="utf-8")
+    cells = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("|")]
+    return [row for row in cells if len(row) == columns and NAME.search(row[0])]
+
+
+QUANTIZED, REAL = rows(4), rows(3)
+
+
+def operators_of(cell: str) -> set[str]:
+    return set(NAME.findall(cell)) - {"SAME", "VALID"}
+
+
+def test_every_operator_has_a_row() -> None:
+    assert set().union(*(operators_of(row[0]) for row in (*QUANTIZED, *REAL))) == set(RULES)
+    named = [case for row in QUANTIZED for case in row[3].split(", ")]
+    assert sorted(named) == sorted(OPERATORS)
+
+
+@functools.cache
+def taken() -> set[str]:
+    with np.load(FILE) as file:
+        return set(file[TAKEN].tolist())
+
+
+@pytest.mark.parametrize("row", QUANTIZED, ids=[row[3].partition(",")[0] for row in QUANTIZED])
+def test_quantized(row: list[str]) -> None:
+    """The models of its cases have all operators of a row, and XNNPACK took them or did not."""
+    models = [operator_case(op, seed) for op in row[3].split(", ") for seed in range(SEEDS)]
+    assert {o.op for data, _ in models for o in parse(data).operators} >= operators_of(row[0])
+    assert {digest(case) in taken() for case in models} <= WHOSE[re.split("[:;,]", row[1])[0]]
+
+
+@pytest.mark.parametrize("row", REAL, ids=[row[2] for row in REAL])
+def test_of_floats(row: list[str]) -> None:
+    """The tests of a row are there, and name its operators."""
+    for name in re.findall(r"test_\w+", row[2]):
+        assert callable(getattr(test_floats, name))
+    source = Path(test_floats.__file__).read_text(encoding="utf-8")
+    assert set(re.findall(r'"([A-Z][A-Z0-9_]+)"', source)) >= operators_of(row[0])
