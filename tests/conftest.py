@@ -1,6 +1,7 @@
 """Devices for the tests: each test that takes ``device`` runs on two independent software drivers, under the
 validation layer."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -102,6 +103,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 left_out |= {item} if sum(numbers) % least else set()
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish() -> None:
+    """The tests live as long as the process: half a million objects that no collection need look at (0.5 s
+    for each ``gc.collect()`` otherwise)."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
