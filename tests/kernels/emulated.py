@@ -30,10 +30,10 @@ from vkq.runtime.program import Program, refusals
 from vkq.runtime.recording import Recording
 from vkq.shader.catalog import shaders_folder
 from vkq.shader.compile import text
-from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Binding, Value, Variant
 
 from ..ops import doctored
+from . import rewritten
 
 ROW = CooperativeMatrix(16, 8, 32, "s8", "s8", "s32", "s32", False, "subgroup")
 FEATURES = (
@@ -146,12 +146,8 @@ def _tile_bytes(program: Program, push: Mapping[str, int | float]) -> int:
 
 def _program(device: vkq.Device, variant: Variant, values: dict[str, Value], wrong: Wrong) -> Program:
     number = len(variant.bindings)
-    code = _compiled(variant, tuple(values.items()), number, "llvmpipe" in device.name, wrong)
-    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-    pushed = 4 * len(variant.push_constants)
-    native = device.context.program(variant.name, code, number + 1, pushed, packed, 0, 0)
-    tile = Binding(number, "tile", "read_write", "uvec4")
-    return Program(dataclasses.replace(variant, bindings=(*variant.bindings, tile)), values, native)
+    source = _source(variant, tuple(values.items()), number, "llvmpipe" in device.name, wrong)
+    return rewritten.program(device, variant, values, source, Binding(number, "tile", "read_write", "uvec4"))
 
 
 def _tile(variant: Variant, values: Mapping[str, Value]) -> int:
@@ -180,9 +176,9 @@ def _frozen(source: str, variant: Variant, values: Mapping[str, Value]) -> str:
 
 
 @functools.cache
-def _compiled(
+def _source(
     variant: Variant, values: tuple[tuple[str, Value], ...], number: int, unroll: bool, wrong: Wrong
-) -> bytes:
+) -> str:
     """The variant with emulated matrices, and with its largest array in a buffer: few CPU devices have so
     much shared memory."""
     v = dict(values)
@@ -216,4 +212,4 @@ def _compiled(
     if wrong:
         source, number = re.subn(*wrong, source)
         assert number
-    return find_compiler().compile(source, variant.source.name)
+    return source

@@ -14,10 +14,10 @@ import vkq
 from vkq.runtime.program import Program
 from vkq.shader.catalog import shaders_folder
 from vkq.shader.compile import text
-from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant
 
 from ..ops import doctored
+from . import rewritten
 
 FEATURE = "storageBuffer16BitAccess"
 WORDS = Path(__file__).with_name("sixteen_bits.glsl")
@@ -43,11 +43,7 @@ def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
 def _program(device: vkq.Device, variant: Variant, values: dict[str, Value]) -> Program:
     source = text(variant).replace("#extension GL_EXT_shader_16bit_storage : require", "")
     before, found, after = source.replace("writeonly buffer Y", "buffer Y").partition("layout(local_size")
-    code = find_compiler().compile(before + words() + found + after, variant.source.name)
-    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
-    pushed = 4 * len(variant.push_constants)
-    native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
-    return Program(variant, values, native)
+    return rewritten.program(device, variant, values, before + words() + found + after)
 
 
 def words() -> str:

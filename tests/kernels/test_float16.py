@@ -24,10 +24,9 @@ from vkq.problem.names import parse
 from vkq.runtime.program import Program
 from vkq.select.path import float16_refusal
 from vkq.shader.compile import text
-from vkq.shader.glslang import find_compiler
 from vkq.shader.spec import Value, Variant
 
-from . import sixteen_bits
+from . import rewritten, sixteen_bits
 
 # rows, columns and k beyond whole tiles, runs and blocks; strides, dilation, uneven padding, groups
 PROBLEMS = (
@@ -116,11 +115,7 @@ def provide(device: vkq.Device, monkeypatch: pytest.MonkeyPatch) -> None:
         if variant.shader != "gemm_f16__tiled":
             return make(variant, constants, subgroup_size)
         values = variant.constants(constants or {})
-        code = find_compiler().compile(in_float32(text(variant)), variant.source.name)
-        packed = [(i, int.from_bytes(w, "little")) for i, w in variant.pack_specialization(values).items()]
-        pushed = 4 * len(variant.push_constants)
-        native = device.context.program(variant.name, code, len(variant.bindings), pushed, packed, 0, 0)
-        return Program(variant, values, native)
+        return rewritten.program(device, variant, values, in_float32(text(variant)))
 
     features = dict.fromkeys(FEATURES, True)
     monkeypatch.setattr(device, "capabilities", doctored.capabilities(device, **features))

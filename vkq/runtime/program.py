@@ -15,15 +15,37 @@ from ..errors import DeviceError, PathError
 from ..shader.float_controls import with_float_controls
 from ..shader.spec import Value, Variant
 from ..shader.specialize import specialized
-from ..turns import FORKED
+from ..turns import FORKED, Turns
 
 COUNTS = ("TRIPS", "CHUNKS")  # trip counts of a problem: specialization constants, never literals
+
+
+class Later:
+    """A native pipeline that is made when it is first asked for: who only plans a layer, to explain it or to
+    compare plans, waits for no driver's compiler. One that could not be made is tried again."""
+
+    def __init__(self, what: str, make: Callable[[], Any]):
+        self._make, self._turns = make, Turns(what)
+        self._made: Any = None
+
+    @property
+    def is_made(self) -> bool:
+        """Whether it was asked for, and made."""
+        return self._made is not None
+
+    def result(self) -> Any:
+        """The pipeline; raises where it cannot be made."""
+        if self._made is None:
+            with self._turns:
+                if self._made is None:
+                    self._made = self._make()
+        return self._made
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """What ``Device.program`` makes and keeps: the variant, its constants, and the native pipeline, or the
-    future of one that is being made."""
+    `Later` or future of it."""
 
     variant: Variant
     constants: dict[str, Value]
@@ -34,9 +56,9 @@ class Program:
     @property
     def native(self) -> Any:
         """The native pipeline, once it is made; raises where it could not be made."""
-        if not isinstance(self.pipeline, Future):
+        if not isinstance(self.pipeline, Future | Later):
             return self.pipeline
-        if self.pid != os.getpid():  # whoever makes it was left behind
+        if isinstance(self.pipeline, Future) and self.pid != os.getpid():  # whoever makes it was left behind
             raise DeviceError(FORKED)
         return self.pipeline.result()
 

@@ -18,7 +18,7 @@ from ..shader.compile import compiled, spirv
 from ..shader.spec import Value, Variant
 from ..turns import FORKED, Turns, begun
 from . import pipeline_cache
-from .program import Program, code, require
+from .program import Later, Program, code, require
 
 MOST_THREADS = 16  # a network has 20 to 60 pipelines
 
@@ -75,10 +75,13 @@ class Programs:
         self._cached_bytes = pipeline_cache.load(context, capabilities)
 
     def get(self, variant: Variant, values: dict[str, Value], subgroup_size: int) -> Program:
-        """The pipeline of a variant with all of its specialization constants, made once. Raises PathError
-        where the device cannot run it."""
+        """The pipeline of a variant with all of its specialization constants, made once: in a block of
+        `together` by a thread, else when it is first recorded. Raises PathError where the device cannot run
+        it."""
         key = (variant, tuple(values.items()), subgroup_size)
-        found = self._made.get(key)
+        found, block = self._made.get(key), self._block
+        if found is not None and block and isinstance(found.pipeline, Later) and not found.pipeline.is_made:
+            block.submit(found.pipeline.result)
         if found is None:
             with self._lock:
                 turn = self._turns.setdefault(key, Turns(variant.name))
@@ -97,13 +100,18 @@ class Programs:
         many there are, of how many."""
         began = time.monotonic()
         with Together(progress) as block:
-            previous, self._local.block = getattr(self._local, "block", None), block
+            previous, self._local.block = self._block, block
             try:
                 yield
             finally:
                 self._local.block = previous
         if block.count:
             LOG.info("%d pipelines compiled in %.3f s", block.count, time.monotonic() - began)
+
+    @property
+    def _block(self) -> Together | None:
+        """Of this thread."""
+        return getattr(self._local, "block", None)
 
     def save(self) -> None:
         """Writes the driver's cache, where something was made."""
@@ -128,6 +136,5 @@ class Programs:
             LOG.debug("pipeline %s compiled in %.3f s", variant.name, time.monotonic() - began)
             return made
 
-        block: Together | None = getattr(self._local, "block", None)
-        pipeline = block.submit(make) if block else make()
+        pipeline = self._block.submit(make) if self._block else Later(variant.name, make)
         return Program(variant, values, pipeline, subgroup_size=subgroup_size)

@@ -1,0 +1,43 @@
+"""Programs of shaders whose text the tests rewrite, where a software driver lacks what the shaders need."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import vkq
+from vkq.runtime.program import Later, Program
+from vkq.shader.glslang import find_compiler
+from vkq.shader.spec import Binding, Value, Variant
+
+# Of each device, by text and constants: a driver takes up to seconds for one, and many tests share it.
+_pipelines: weakref.WeakKeyDictionary[vkq.Device, dict[Any, Later]] = weakref.WeakKeyDictionary()
+
+
+def program(
+    device: vkq.Device, variant: Variant, values: dict[str, Value], source: str, *more: Binding
+) -> Program:
+    """The variant with *source* in place of its text, and *more* bindings behind its own; compiled when it is
+    first recorded."""
+    variant = dataclasses.replace(variant, bindings=(*variant.bindings, *more))
+    made = _pipelines.setdefault(device, {})
+    key = source, tuple(values.items()), len(more)
+    if key not in made:
+        made[key] = Later(variant.name, functools.partial(_made, device.context, variant, values, source))
+    return Program(variant, values, made[key])
+
+
+def _made(context: Any, variant: Variant, values: Mapping[str, Value], source: str) -> Any:
+    packed = [(i, int.from_bytes(word, "little")) for i, word in variant.pack_specialization(values).items()]
+    pushed = 4 * len(variant.push_constants)
+    return context.program(
+        variant.name, _spirv(source, variant.source.name), len(variant.bindings), pushed, packed, 0, 0
+    )
+
+
+@functools.cache
+def _spirv(source: str, name: str) -> bytes:
+    return find_compiler().compile(source, name)
