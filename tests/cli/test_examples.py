@@ -186,7 +186,9 @@ def run_shortened(
     if words[0] == "quantize":
         words += ["--seconds", "0"]
     if words[0] == "doctor":
-        words += ["--times", "1"]
+        words += ["--times", "1", "--seconds", "0"]
+    if "--count" in words:
+        words[words.index("--count") + 1] = "20"
     code, said = main(words), capsys.readouterr()
     if words[:2] == ["shaders", "stats"] and code:  # what lavapipe does not tell
         assert "VK_KHR_pipeline_executable_properties" in said.err

@@ -60,6 +60,8 @@ IN_PLACE = (  # expressions, and the macros of matrix_units.glsl
     (r"\S+ = coopMatMulAdd\((\S+), (\S+), (\S+)\);", r"add_product(\3, \1, \2);"),
 )
 
+REPLAYS = 20  # of what takes a CPU long; that hardware repeats itself is not seen here
+
 Wrong = tuple[str, str] | None  # a pattern, and what is there in its place
 NOTHING = (r"add_product\(.*\);", ";")  # products of matrices that are not in a driver's list
 

@@ -56,7 +56,7 @@ def test_rows_as_they_are(
     layer = layer_of(device, data)
     shader = half_few.STEPS if k % 128 else half_few.WORDS if rows <= 16 else half_few.RUNS
     assert layer.plan(Spec(x.shape, "float16")).variants == (f"{shader}:{tall}",)
-    got = replayed(layer, x, device) if (rows, k) == (8, 264) else layer(x)
+    got = replayed(layer, x, device, emulated.REPLAYS) if (rows, k) == (8, 264) else layer(x)
     want = data.expected_sum(x.astype(np.float32), None)
     assert (got.dtype, got.shape) == (np.float16, want.y.shape)
     allowed = 2 * np.asarray(want.bound) + 2.0**-10 * np.abs(want.y)  # sums may be cut off; rounded once
@@ -90,7 +90,7 @@ def test_a_row_of_few_outputs(
     assert layer._gemm.matrices.signed == (signed and not signs_refusal(device))
     terms = x.astype(np.float64), (w.astype(np.float64) - points[:, None]).T * float(np.float32(0.01))
     want, size = np.maximum(terms[0] @ terms[1] + bias, 0), np.abs(terms[0]) @ np.abs(terms[1]) + np.abs(bias)
-    got = replayed(layer, x, device) if k == 896 else layer(x)
+    got = replayed(layer, x, device, emulated.REPLAYS) if k == 896 else layer(x)
     assert (np.abs(got - want) <= (k + 4) * 2.0**-22 * size + 2.0**-10 * want + 2.0**-25).all()
     x[0, -1] = np.inf
     assert np.isposinf(layer(x)[0, 0])

@@ -72,12 +72,12 @@ def conv2d(device: vkq.Device, path: str = "portable", seed: int = 2) -> Work:
     return Work(layer, data.x, data.expected(Y))
 
 
-def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device) -> npt.NDArray[Any]:
-    """The layer's result, which 200 replays give byte for byte, whatever was there before."""
+def replayed(layer: Any, x: npt.NDArray[Any], device: vkq.Device, times: int = 200) -> npt.NDArray[Any]:
+    """The layer's result, which so many replays give byte for byte, whatever was there before."""
     taken, found = vkq.Tensor.from_numpy(x, device), set()
     with device.record() as recording:
         y = layer(taken)
-    for _ in range(200):
+    for _ in range(times):
         with device.operation() as before:
             before.fill(y.buffer, 0xA5A5A5A5)
         recording.run()
