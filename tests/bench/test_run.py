@@ -17,6 +17,7 @@ from vkq.bench import arms, ceilings, data, peers, report, result, selftest, tim
 from vkq.bench.cases import expand
 from vkq.bench.ceilings import Sentinel
 from vkq.bench.environment import describe, host
+from vkq.bench.fitted import clipped, shown_names
 from vkq.bench.result import Result
 from vkq.bench.rows import warnings_of
 from vkq.bench.run import Request, Runner, paths_of
@@ -484,11 +485,19 @@ def test_the_table_fits_the_terminal(any_device: vkq.Device) -> None:
 def test_names_in_a_narrow_table_keep_what_tells_them_apart() -> None:
     rows = (1, 2, 16)
     names = [f"linear[M={m},K=8192,N=8192]" for m in rows]
-    assert report.shown_names(names, 20) == dict(zip(names, (f"linear[M={m},..]" for m in rows), strict=True))
-    assert report.shown_names(names, 80) == {}
+    assert shown_names(names, 20) == dict(zip(names, (f"linear[M={m},..]" for m in rows), strict=True))
+    assert shown_names(names, 80) == {}
     one = "linear[M=1,K=100000,N=100000]"
-    assert report.shown_names([one], 20) == {one: one}
+    assert shown_names([one], 20) == {one: one}
     assert report.Table(names, 80, clock="submit").head().split()[:3] == ["case", "path", "submit"]
+
+
+def test_a_line_is_cut_between_words_and_outside_of_shapes() -> None:
+    line = "conv2d int8[1, 24, 4, 4] -> int8[1, 32, 4, 4]: im2col"
+    assert [clipped(line, columns) for columns in (None, 53, 52, 45, 27)] == [
+        line, line, "conv2d int8[1, 24, 4, 4] -> int8[1, 32, 4, 4] ..", *["conv2d int8[1, 24, 4, 4] .."] * 2,
+    ]  # fmt: skip
+    assert clipped("a" * 9, 8) == "aaaaa .."
 
 
 def test_a_network_ends_with_what_its_layers_add_up_to(

@@ -1,102 +1,133 @@
 """What commands print on a terminal of 80 and of 120 columns, as kept in ``captures/``: files to read.
 
-Numbers, verdicts of times and the width of gaps may differ. ``VKQ_KEEP_CAPTURES=1 python -m pytest
-tests/cli/test_captures.py`` writes the files anew; look at the difference.
+A pseudo-terminal is there, and what is kept is what stays on its screen. Numbers, verdicts of times and the
+width of gaps may differ (`alike`). ``VKQ_KEEP_CAPTURES=1 python -m pytest tests/cli/test_captures.py`` writes
+the files anew; look at the difference.
 """
 
 from __future__ import annotations
 
-import io
+import contextlib
+import itertools
 import os
 import re
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 import vkq
-from tests.cli.test_examples import folder, short  # noqa: F401  fixtures
+from tests.cli.terminal import rendered, terminal
+from tests.cli.test_examples import commands, folder, short  # noqa: F401  fixtures
+from tests.conftest import ROOT
 from vkq import cli
+from vkq.check import catalogue, replay, tuning, works
+from vkq.cli import bench, check, devices, doctor, evaluate, quantize, report, tune
 
 KEPT = Path(__file__).parent / "captures"
 COMMANDS = {
     "bench-case": "bench linear[M=1,K=64,N=64] linear[M=5,K=64,N=64] --time 0.001 --no-ceilings",
     "bench-model": "bench model.onnx --time 0.001 --clock submit --no-ceilings",
     "bench-peer": "bench model.onnx --peer ort --time 0.001",
-    "compare": "compare old.json new.json",
+    "compare": "compare old.json new.json --all",
+    "completion": "completion bash",
     "check": "check linear[M=9,K=9,N=9] --path portable",
     "compare-layers": "compare-layers float.onnx model.onnx -i inputs.npz",
+    "devices": "devices --device llvmpipe",
+    "devices-why": "devices --device llvmpipe --why",
+    "doctor": "doctor --times 1 --seconds 0",
     "eval": "eval model.onnx -c test.npz --float float.onnx",
     "export": "export model.onnx -o model.vkq --shape x=2x1x8x8 --for portable",
+    "help": "--help",
     "inspect": "inspect model.onnx",
     "inspect-float": "inspect float.onnx",
     "match": "match photo.png pictures/a.png pictures/b.png",
     "plot": "plot run.json -o roofline.png",
     "quantize": "quantize float.onnx -c inputs.npz --fast -o made.onnx",
+    "report": "report --count 1 --time 0.001 --list linear[M=3,K=5,N=7] -o page.html",
     "run": "run model.onnx -i inputs.npz --compare onnxruntime",
     "run-profile": "run model.onnx --random --profile --repeat 3",
+    "shaders-build": "shaders build max_pool_q8 --output spirv",
+    "shaders-check": "shaders check max_pool_q8",
     "shaders-list": "shaders list gemv_q8csw",
+    "shaders-show": "shaders show max_pool_q8__pixels:16c",
+    "shaders-stats": "shaders stats max_pool_q8",
+    "tune": "tune linear[M=2,K=64,N=64] --dry-run",
+    "tune-regret": "tune linear[M=2,K=64,N=64] --regret",
     "refused-file": "run nothing.onnx --random",
     "refused-option": "bench model.onnx --peer torch",
     "refused-shape": "run model.onnx --random --shape x=2x3x8x8",
 }
-BY_TIME = ("bench-model", "run-profile")  # whose lines may come in another order
+BY_TIME = ("bench-model", "run-profile", "tune", "tune-regret")  # whose lines may come in another order
+FOR_A_SHELL = "completion"  # not to be read: its first lines are kept, of any length
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def captured(words: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The command as typed, and what it says on a terminal (progress aside)."""
-    out, err = Terminal(), io.StringIO()
-    with monkeypatch.context() as patch:
-        patch.setenv("COLUMNS", str(columns))
-        patch.setattr(sys, "stdout", out)
-        patch.setattr(sys, "stderr", err)
+def captured(words: str, columns: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command as typed, and what stays on the terminal when it has ended."""
+    with terminal(columns, monkeypatch) as screen, contextlib.suppress(SystemExit):  # of --help
         cli.main(words.split())
-    lines = [f"$ vkq {words}", *out.getvalue().splitlines(), *err.getvalue().splitlines()]
-    return "\n".join(line.rstrip() for line in lines) + "\n"
+    return screen.seen[:5] if words.startswith(FOR_A_SHELL) else screen.seen
+
+
+def here(text: str) -> str:
+    """Without the places of this machine, which nobody wants to keep."""
+    return text.replace(sys.executable, "/usr/bin/python3").replace(str(ROOT), "/home/me/vkq")
 
 
 def alike(text: str) -> list[str]:
     """Without what another run or machine changes: numbers, the host, verdicts and warnings of times."""
     text = re.sub(r"^warning: .*\n(?: {9}.*\n)*", "", text, flags=re.MULTILINE)
-    text = re.sub(r"^host .*$", "host", text, flags=re.MULTILINE)
+    text = re.sub(r"^(host|system|numpy|shader compiler) .*$", r"\1", text, flags=re.MULTILINE)
     text = re.sub(r"\b(faster|slower|equal)\b(?=\n|$)", "verdict", text)
     text = re.sub(r"[-+]?\d[\d,.]*(e[-+]\d+)?", "0", text)
     words = re.sub(r"\s+", " ", text).split(" ")  # lines are folded where numbers let them
     return [re.sub(r"^-?inf$|^nan$", "0", word) for word in words if word]
 
 
+@pytest.fixture
+def place(
+    folder: Path, short: None, software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch,  # noqa: F811
+) -> Path:  # fmt: skip
+    """The folder where commands are typed; they have little to do."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("VKQ_DEVICE", software_device.name)
+    for module in (bench, check, devices, doctor, evaluate, quantize, report, tune):
+        # one, opened before: what it has compiled for a width is there for the next
+        monkeypatch.setattr(module, "Device", lambda which: contextlib.nullcontext(software_device))
+    monkeypatch.setattr(tuning, "TRIED", 9)
+    monkeypatch.setattr(tuning, "best", lambda trials: trials[0])  # the default, whatever their times
+    every = works.works
+    monkeypatch.setattr(works, "REPLAYED", ("linear[M=1,K=130,N=37]/seed=3",))
+    monkeypatch.setattr(replay, "works", lambda *given: itertools.islice(every(*given), 5))
+    monkeypatch.setattr(report, "random_checks", lambda *_: [catalogue.check_of("linear[M=1,K=9,N=9]")])
+    monkeypatch.setattr(report, "_plot", lambda result: "")
+    return folder
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 @pytest.mark.parametrize("name", COMMANDS)
-@pytest.mark.usefixtures("short")
-def test_as_kept(
-    name: str, columns: int, folder: Path,  # noqa: F811
-    software_device: vkq.Device, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-) -> None:  # fmt: skip
-    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VKQ_DEVICE", software_device.name)
-    text = captured(COMMANDS[name], columns, monkeypatch)
+def test_as_kept(name: str, columns: int, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = captured(COMMANDS[name], columns, monkeypatch)
+    text = "\n".join(here(line) for line in [f"$ vkq {COMMANDS[name]}", *seen]) + "\n"
     kept = KEPT / f"{name}.{columns}.txt"
     if os.environ.get("VKQ_KEEP_CAPTURES"):
         KEPT.mkdir(exist_ok=True)
         kept.write_text(text, encoding="utf-8")
     ordered = sorted if name in BY_TIME else list
     assert ordered(alike(text)) == ordered(alike(kept.read_text(encoding="utf-8")))
-    out = text.partition("\nvkq: error")[0].splitlines()[1:]  # errors are lines to copy, as typed
-    assert max(map(len, out), default=0) <= columns
-    assert str(tmp_path) not in text, "as typed: nobody wants to read more of a path than he wrote"
+    if name != FOR_A_SHELL:
+        read = [line for line in seen if not line.startswith("vkq: error")]  # to be copied: one line each
+        assert max(map(len, read), default=0) <= columns
+    assert str(place) not in text, "as typed: nobody wants to read more of a path than he wrote"
 
 
-def test_every_file_is_of_a_command() -> None:
+def test_every_file_is_of_a_command_and_every_command_has_one() -> None:
     assert {path.name for path in KEPT.iterdir()} == {
         f"{name}.{columns}.txt" for name in COMMANDS for columns in (80, 120)
     }
+    typed = {tuple(words.split()[:2]) for words in COMMANDS.values()}
+    assert {words for (words,) in commands()} == {words for words, *_ in typed} - {"--help"}
+    assert set(commands("shaders")) <= typed
 
 
 def test_what_counts_as_alike() -> None:
@@ -104,3 +135,7 @@ def test_what_counts_as_alike() -> None:
     assert alike("warning: drift\n         goes on\nb\n") == alike("b\n")
     assert alike("takes 0.2 of it, faster\n") == alike("takes 1.0 of it, equal\n")
     assert alike("a b") != alike("a c")
+
+
+def test_a_screen_shows_what_was_written_last() -> None:
+    assert rendered("one\r\n\r\x1b[K7/9\r\x1b[Ktwo \r\nabc\rd\n") == ["one", "two", "dbc"]

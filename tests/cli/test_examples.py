@@ -43,7 +43,7 @@ def help_of(*words: str) -> str:
 def commands(*words: str) -> list[tuple[str, ...]]:
     """The subcommands that the help of a command lists."""
     listed = help_of(*words).partition("COMMAND\n")[2]
-    return [(*words, name) for name in re.findall(r"^    (\w+) ", listed, re.MULTILINE)]
+    return [(*words, name) for name in re.findall(r"^    ([a-z][a-z-]+)(?: |$)", listed, re.MULTILINE)]
 
 
 def texts() -> dict[tuple[str, ...], str]:

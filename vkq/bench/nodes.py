@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from vkq.bench.fitted import clipped
 from vkq.bench.result import NodeTime
 from vkq.graph.graph import Graph, Node
 from vkq.graph.operators.quantized import CONV, TRANSPOSED, options
@@ -57,6 +58,6 @@ def tables(nodes: Sequence[NodeTime], columns: int | None, wide: bool) -> list[s
         said = f"{node.node}: {node.operator} {node.shapes}: {' + '.join(node.kernels)}"
         lost = (node.time_us - node.floor_us) / total
         line = f"{node.time_us:11,.1f} {node.floor_us:9,.1f} {lost:6.1%}  {said}"
-        lines.append(line if columns is None or wide else line[:columns])
+        lines.append(clipped(line, None if wide else columns))
     left = len(worst) - SHOWN
     return lines + ([f"{left} more nodes: --wide shows all"] if left > 0 and not wide else [])

@@ -7,6 +7,7 @@ import io
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from vkq.bench.fitted import shortened, shown_names
 from vkq.bench.result import INTERRUPTED, Comparison, Failure, Result, Row, Total
 
 Cells = list[str]
@@ -122,36 +123,6 @@ class Table:
         widths = list(_WIDTHS.values())
         shown = " ".join(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=True))
         return f"{shortened(name, self.letters):{self.letters}} {path:{widths[0]}} {shown}"
-
-
-def shortened(name: str, letters: int) -> str:
-    """A name with its middle left out where it is too long: the kind stands first, the options last."""
-    if len(name) <= letters:
-        return name
-    tail = (letters - 2) // 2
-    return f"{name[: letters - 2 - tail]}..{name[-tail:]}"
-
-
-def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
-    """Map each name that is longer than *letters* to a shorter one that keeps what tells it from the others.
-
-    Names of one operator drop the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
-    ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
-    """
-    kinds: dict[str, list[list[str]]] = {}
-    for name in names:
-        operator, _, sizes = name.partition("[")
-        kinds.setdefault(operator, []).append(sizes.removesuffix("]").split(","))
-    shown = {}
-    for name in names:
-        operator, bracket, sizes = name.partition("[")
-        if len(name) <= letters or not bracket:
-            continue
-        others = kinds[operator]
-        shared = set.intersection(*map(set, others)) if len(others) > 1 else set()
-        own = [size for size in sizes.removesuffix("]").split(",") if size not in shared]
-        shown[name] = f"{operator}[{','.join([*own, *(['..'] if shared else [])])}]"
-    return shown
 
 
 def _network(one: Total) -> str:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 from vkq.errors import did_you_mean
 
 Item = TypeVar("Item")
+_NUMBER = re.compile(r"(?<!\S)(\[?\d[\d.,]*(?<!,)\]?) (?=\S)")  # its unit, or what is counted, follows
 Parsers = Any  # argparse keeps the type of add_subparsers() private
 
 
@@ -117,14 +118,14 @@ def columns() -> int | None:
 
 def folded(line: str, indent: int, width: int | None = None) -> str:
     """A line of prose in the terminal's width, what goes on behind *indent* spaces; as it is in a file or
-    pipe."""
+    pipe. A number stays with the word behind it."""
     width = width or columns()
     if width is None:
         return line
     return textwrap.fill(
-        line, max(width, indent + 30), subsequent_indent=" " * indent, break_long_words=False,
-        break_on_hyphens=False, replace_whitespace=False,
-    )  # fmt: skip
+        _NUMBER.sub("\\1\0", line), max(width, indent + 30), subsequent_indent=" " * indent,
+        break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+    ).replace("\0", " ")  # fmt: skip
 
 
 def device_argument(parser: argparse.ArgumentParser) -> None:

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 from vkq.bench import compare, result
-from vkq.bench.report import microseconds, shortened
+from vkq.bench.fitted import shortened
+from vkq.bench.report import microseconds
 from vkq.bench.timer import CLOCKS
 from vkq.check.cases import SCHEMES
 from vkq.cli.common import Parsers, add_command, columns, counted, folded

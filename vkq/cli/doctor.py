@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from vkq._version import __version__
-from vkq.bench.report import shortened
+from vkq.bench.fitted import shortened
 from vkq.check.compare import usable_paths
 from vkq.check.replay import SECONDS, TIMES, replays
 from vkq.cli.common import (
@@ -170,7 +170,8 @@ def _show(report: dict[str, Any]) -> None:
         bad = [replay for replay in runs if replay["wrong"]]
         wrong = [f"{replay['path']}: DIFFERENT in {replay['wrong']} runs" for replay in bad]
         least = min(replay["times"] for replay in runs)
-        said = f"{least} x {counted(len(runs), 'path')}  {'; '.join(wrong) or 'the same bytes'}  "
+        paths = f"{counted(len(runs), 'path'):<{len('9 paths')}}"
+        said = f"{least} x {paths}  {'; '.join(wrong) or 'the same bytes'}  "
         print(said + shortened(case, max(20, (columns() or 200) - len(said))))
         for replay in bad:
             print(

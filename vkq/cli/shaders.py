@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from vkq import cache
+from vkq.bench.fitted import clipped
 from vkq.cli import shader_table
-from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress, show_help
+from vkq.cli.common import (
+    Parsers,
+    add_command,
+    columns,
+    counted,
+    device_argument,
+    folded,
+    progress,
+    show_help,
+)
 from vkq.errors import ArgumentError, CompileError, did_you_mean
 from vkq.runtime.program import refusals
 from vkq.runtime.statistics import Compiler, PipelineExecutable
@@ -129,7 +139,7 @@ def shaders_list(options: argparse.Namespace) -> int:
         return 0
     width = max(len(variant.name) for variant in variants)
     for variant in variants:
-        print(f"{variant.name:{width}}  {variant.summary}"[: None if options.wide else columns()])
+        print(clipped(f"{variant.name:{width}}  {variant.summary}", None if options.wide else columns()))
     return 0
 
 
@@ -137,10 +147,8 @@ def shaders_show(options: argparse.Namespace) -> int:
     named = catalog().variants.get(options.name)
     variants = [named] if named else _matching(options.name)
     if len(variants) > 1:
-        names = ", ".join(variant.name for variant in variants[:3])
-        raise ArgumentError(
-            f"{len(variants)} variants match '{options.name}'; name one of them: {names}, ..."
-        )
+        names = ", ".join(variant.name for variant in variants[:3]) + ", ..." * (len(variants) > 3)
+        raise ArgumentError(f"{len(variants)} variants match '{options.name}'; name one of them: {names}")
     spirv = shader_compile.spirv(variants[0])
     found = shader_compile.reflection(variants[0], spirv)
     facts = _facts(variants[0])
@@ -277,9 +285,10 @@ def _show(facts: dict[str, Any]) -> None:
         elif isinstance(value, dict) and value and isinstance(next(iter(value.values())), dict):
             print(f"{label}:", *(f"{name}: {_pairs(entry)}" for name, entry in value.items()), sep="\n  ")
         elif isinstance(value, dict):
-            print(f"{label}: {_pairs(value) or 'none'}")
+            print(folded(f"{label}: {_pairs(value) or 'none'}", 2))
         else:
-            print(f"{label}: {', '.join(map(str, value)) or 'none' if isinstance(value, list) else value}")
+            said = ", ".join(map(str, value)) or "none" if isinstance(value, list) else value
+            print(folded(f"{label}: {said}", 2))
 
 
 def _pairs(values: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from vkq.check.cases import FLOAT
 from vkq.check.catalogue import Check
 from vkq.check.tile_costs import measured_costs
 from vkq.check.tuning import Trial
-from vkq.cli.common import Parsers, add_command, columns, device_argument, progress
+from vkq.cli.common import Parsers, add_command, columns, counted, device_argument, progress
 from vkq.device.profiles import profile
 from vkq.errors import ArgumentError
 from vkq.graph.executable import Executable
@@ -153,11 +153,13 @@ def _report(device: Device, check: Check, path: str, trials: list[Trial], best: 
 def _show(one: dict[str, Any], dry: bool = False) -> None:
     print(f"{one['problem']} path={one['path']} on {one['device']}")
     names = max(len(trial["name"]) for trial in one["trials"])
+    digits = max(len(f"{trial['time_us'] or 0.0:.1f}") for trial in one["trials"])
     ordered = sorted(one["trials"], key=lambda trial: (bool(trial["error"]), trial["time_us"] or 0.0))
     for place, trial in enumerate(ordered):
         mark = "*" if trial["name"] == one["kept"] else " "
         if place < SHOWN or mark == "*" or trial["error"]:
-            said = trial["error"] or f"{trial['time_us']:.1f} us{'' if trial['final'] else '  (one round)'}"
+            once = "" if trial["final"] else "  (one round)"
+            said = trial["error"] or f"{trial['time_us']:{digits}.1f} us{once}"
             line, variants = f" {mark} {trial['name']:<{names}} {said}", " + ".join(trial["variants"])
             apart = len(line) + 2 + len(variants) > (columns() or 10_000)
             print(line, variants, sep="\n     " if apart else "  ")
@@ -174,4 +176,5 @@ def _show_regret(found: list[dict[str, Any]]) -> None:
     for name, said in (("regret", "of the choice"), ("regret_tuned", "after vkq tune")):
         regrets = [one[name] for one in found]
         mean = tuning.mean_regret(regrets)
-        print(f"regret {said}: {mean:.1%} geometric mean, {max(regrets):.1%} at worst, {len(found)} shapes")
+        shapes = counted(len(found), "shape")
+        print(f"regret {said}: {mean:.1%} geometric mean, {max(regrets):.1%} at worst, {shapes}")

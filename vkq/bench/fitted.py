@@ -1,0 +1,44 @@
+"""Names and lines that fit into a terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+
+def shortened(name: str, letters: int) -> str:
+    """A name with its middle left out where it is too long: the kind stands first, the options last."""
+    if len(name) <= letters:
+        return name
+    tail = (letters - 2) // 2
+    return f"{name[: letters - 2 - tail]}..{name[-tail:]}"
+
+
+def clipped(line: str, columns: int | None) -> str:
+    """A line that fits: cut between words and outside of a shape, with two points where it goes on."""
+    if columns is None or len(line) <= columns:
+        return line
+    ends = [found.start() for found in re.finditer(r" (?!\d)", line) if found.start() <= columns - 3]
+    return (line[: ends[-1]] if ends else line[: columns - 3]).rstrip(" ->+,:") + " .."
+
+
+def shown_names(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Map each name that is longer than *letters* to a shorter one that keeps what tells it from the others.
+
+    Names of one operator drop the sizes that all of them share: ``linear[M=1,K=4096,N=4096]`` and
+    ``linear[M=8,K=4096,N=4096]`` become ``linear[M=1,..]`` and ``linear[M=8,..]``.
+    """
+    kinds: dict[str, list[list[str]]] = {}
+    for name in names:
+        operator, _, sizes = name.partition("[")
+        kinds.setdefault(operator, []).append(sizes.removesuffix("]").split(","))
+    shown = {}
+    for name in names:
+        operator, bracket, sizes = name.partition("[")
+        if len(name) <= letters or not bracket:
+            continue
+        others = kinds[operator]
+        shared = set.intersection(*map(set, others)) if len(others) > 1 else set()
+        own = [size for size in sizes.removesuffix("]").split(",") if size not in shared]
+        shown[name] = f"{operator}[{','.join([*own, *(['..'] if shared else [])])}]"
+    return shown
