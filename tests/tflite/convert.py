@@ -16,7 +16,7 @@ SHAPES = {
     "mixed": (32, 32, 3), "dense_blocks": (24, 24, 3), "floats": (17, 23, 3), "half_floats": (17, 23, 3),
     "hybrid": (17, 23, 3),
 }  # fmt: skip
-CONVERTED = tuple(SHAPES)
+CONVERTED = (*SHAPES, "quantized")  # that one: floats.tflite by `vkq quantize`, with random samples
 # Of float results: LiteRT adds in another order, and quantizes the activations of hybrid layers.
 NEAR = {"floats": 1e-6, "half_floats": 1e-6, "hybrid": 1e-3}
 

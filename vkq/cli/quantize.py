@@ -34,7 +34,7 @@ def register(commands: Parsers) -> None:
         commands,
         "quantize",
         run,
-        "quantize a float ONNX model, so that it runs whole on a device, and tell its accuracy",
+        "quantize a float ONNX or TFLite model, so that it runs whole on a device, and tell its accuracy",
         [
             "vkq quantize float.onnx -c pictures/",
             "vkq quantize float.onnx -c pictures/ -o int8.onnx --mean 0.485,0.456,0.406 --std"
@@ -44,15 +44,15 @@ def register(commands: Parsers) -> None:
             "vkq quantize float.onnx --weights-only --bits 4",
         ],
     )
-    parser.add_argument("model", metavar="FLOAT.onnx")
+    parser.add_argument("model", metavar="FLOAT.onnx", help="or FLOAT.tflite, by ai-edge-quantizer")
     parser.add_argument(
         "-c", "--calibrate", action="append", default=[], metavar="[NAME=]WHERE",
         help="typical samples: a folder of pictures, .npy or .npz files (arrays by input name), with a folder"
         " for each input, or a Python function module:function that yields them; may be repeated",
     )  # fmt: skip
     parser.add_argument(
-        "-o", "--output", type=output_file, metavar="FILE.onnx",
-        help="default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx",
+        "-o", "--output", type=output_file, metavar="FILE",
+        help="default: the model's name with .int8.onnx, .w8.onnx or .w4.onnx (.tflite)",
     )  # fmt: skip
     parser.add_argument(
         "--exclude", action="append", default=[], metavar="NODE",
@@ -128,8 +128,12 @@ def weight_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from vkq.cli import quantize_tflite
     from vkq.onnx.quantize import stored_bytes
+    from vkq.tflite.file import is_tflite
 
+    if is_tflite(options.model):
+        return quantize_tflite.run(options)
     model = read(options.model)
     if done := [node for node in model.nodes if "QuantizeLinear" in node.op or node.op.endswith("Integer")]:
         raise ArgumentError(f"{options.model} is quantized already ({done[0]}); give the float model")

@@ -8,7 +8,8 @@
 
 from ..errors import ModelError, UnsupportedModelError
 from .interpreter import Interpreter
+from .quantizing import quantize
 from .reader import read
 from .session import InferenceSession
 
-__all__ = ["InferenceSession", "Interpreter", "ModelError", "UnsupportedModelError", "read"]
+__all__ = ["InferenceSession", "Interpreter", "ModelError", "UnsupportedModelError", "quantize", "read"]

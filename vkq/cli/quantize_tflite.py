@@ -1,0 +1,69 @@
+"""``vkq quantize`` of a .tflite file, through ai-edge-quantizer."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from vkq.cli.common import counted, folded, output_file
+from vkq.cli.samples import GivenSamples
+from vkq.errors import ArgumentError
+from vkq.runtime.device import Device
+
+# Of vkq's own search, which .tflite files do not have, and what they are when not given.
+OWN: dict[str, Any] = {
+    "exclude": [], "activations": "int8", "per_tensor": False, "only_weights": [], "target_db": None,
+    "target_agreement": None, "target": None, "least": None,
+}  # fmt: skip
+
+
+def run(options: argparse.Namespace) -> int:
+    """Quantize, and tell how near the model stays."""
+    from vkq.tflite.quantizing import quantize
+    from vkq.tflite.reader import read
+
+    if given := [name for name, value in OWN.items() if getattr(options, name) != value]:
+        raise ArgumentError(
+            f"--{given[0].replace('_', '-')} is for ONNX models; ai-edge-quantizer, which quantizes .tflite"
+            " files, is asked for the least and the largest number of each activation"
+        )
+    suffix = f".w{options.bits}.tflite" if options.weights_only else ".int8.tflite"
+    target = options.output or output_file(str(Path(options.model).with_suffix(suffix)))
+    if target.exists() and target.samefile(options.model):
+        raise ArgumentError(f"-o {target} is the float model itself; name another file")
+    samples = GivenSamples(read(options.model), options.calibrate, options) if options.calibrate else None
+    if samples is None and not options.weights_only:
+        raise ArgumentError(
+            "ranges of activations are found with samples: name a folder with -c, or take --weights-only,"
+            " which needs none"
+        )
+    if samples and samples.told():
+        print(samples.told())
+    quantize(
+        options.model, target, samples("ranges") if samples else None, options.weights_only,
+        options.bits if options.weights_only else 8,
+    )  # fmt: skip
+    sizes = [Path(file).stat().st_size for file in (options.model, target)]
+    print(folded(f"written {target}: {sizes[1]} bytes (float: {sizes[0]})", 2))
+    for line in measured(options, target, samples) if samples else []:
+        print(folded(line, 4))
+    return 0
+
+
+def measured(options: argparse.Namespace, target: Path, samples: GivenSamples) -> list[str]:
+    """Lines that compare the model on a device with the float model in LiteRT."""
+    from vkq.accuracy import Agreement
+    from vkq.tflite import InferenceSession
+    from vkq.tflite.litert import Litert
+
+    real = Litert(options.model, "quantizing")
+    with Device(options.device) as device:
+        session = InferenceSession(target, device, "litert")  # with a warning, where it is needed
+        inputs = [value.name for value in session.get_inputs()]
+        found = Agreement([value.name for value in session.get_outputs()])
+        for feed in samples("measuring"):
+            got = session.run(None, dict(zip(inputs, feed.values(), strict=True)))
+            found.add(real.run(None, feed), got)
+        first = f"against the float model on {counted(len(samples), 'sample')}, on {device.name}:"
+    return [first] + [f"  {row}" for row in found.rows()]

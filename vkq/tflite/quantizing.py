@@ -1,0 +1,86 @@
+"""Float .tflite models made int8 by ai-edge-quantizer, Google's quantizer of such files."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import ArgumentError, ModelError
+from ..files import output as written
+from ..graph.graph import Array
+from .file import File
+from .lowering import names_of
+from .reader import parsed
+
+ENDS = ("INPUT", "OUTPUT")
+AT_ONCE = 32  # samples in memory
+
+
+def package() -> tuple[ModuleType, ModuleType]:
+    """ai-edge-quantizer's `quantizer` and `recipe`."""
+    try:
+        from ai_edge_quantizer import quantizer, recipe
+    except ImportError as error:
+        raise ModelError(
+            "quantizing a .tflite file needs the package ai-edge-quantizer: pip install ai-edge-quantizer"
+            f" ({error})"
+        ) from error
+    return quantizer, recipe
+
+
+def quantize(
+    model: str | os.PathLike[str], output: str | os.PathLike[str],
+    samples: Iterable[Mapping[str, Array]] | None = None, weights_only: bool = False, bits: int = 8,
+) -> None:  # fmt: skip
+    """Write the int8 form of a float .tflite file, through the package ai-edge-quantizer.
+
+    Inputs and outputs stay floats. Weights get a scale for each channel, activations the range from the least
+    to the largest number of *samples*: inputs by the tensors' names. weights_only: activations stay floats,
+    and weights have 8 or 4 *bits*; it needs no samples.
+
+    Raises ModelError where the package is missing, refuses the model, or the file has no signature.
+    """
+    file = parsed(model)
+    if any(tensor.scales.size and tensor.dtype in ("int8", "uint8", "int16") for tensor in file.tensors):
+        raise ArgumentError(f"{os.fspath(model)} is quantized already; give the float model")
+    if not weights_only and samples is None:
+        raise ArgumentError("ranges of activations are found with samples; give some, or weights_only")
+    if bits not in (8, 4) or (bits == 4 and not weights_only):
+        raise ArgumentError(f"bits is {bits}; it must be 8, or 4 with weights_only")
+    quantizer, recipe = package()
+    make = getattr(recipe, f"weight_only_wi{bits}_afp32" if weights_only else "static_wi8_ai8")
+    # It prints sizes and warns of its own debugging mode.
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore", UserWarning)
+        try:
+            tool = quantizer.Quantizer(bytes(file.data), make())
+            for end in ENDS if not weights_only else ():
+                tool.update_quantization_recipe(".*", end, algorithm_key="no_quantize")
+            ranges = None
+            for some in () if weights_only else _given(file, samples or ()):
+                ranges = tool.calibrate(some, ranges)
+            made = tool.quantize(ranges).quantized_model
+        except (ValueError, RuntimeError, KeyError, NotImplementedError) as error:
+            raise ModelError(f"ai-edge-quantizer refuses the model: {str(error)[:500]}") from error
+    with written(Path(output)) as path:
+        path.write_bytes(made)
+
+
+def _given(file: File, samples: Iterable[Mapping[str, Array]]) -> Iterator[dict[str, Any]]:
+    """Samples by the names of the signature, which the quantizer asks for, as many as it holds at once."""
+    if len(file.signatures) != 1:
+        raise ModelError(
+            f"the model has {len(file.signatures)} signatures; ai-edge-quantizer finds ranges by the names of"
+            " one, which converters write"
+        )
+    ((key, (inputs, _)),) = file.signatures.items()
+    names, left = names_of(file), iter(samples)
+    while some := list(itertools.islice(left, AT_ONCE)):
+        yield {key: [{text: sample[names[n]] for text, n in inputs.items()} for sample in some]}
