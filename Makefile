@@ -46,7 +46,7 @@ sanitize: $(VENV)/.test $(SWIFTSHADER)  ## the runtime's tests with the extensio
 	  ninja -C build/sanitize-$${kind%%,*} _kompute || exit 1; done
 	$(BIN)/vkq export examples/models/digits.onnx -o build/digits.vkq
 	g++ -std=c++17 -g -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -I vkq/player/native \
-	  tests/sanitize/player.cpp vkq/player/native/file.cpp -o build/sanitize-player
+	  tests/sanitize/player.cpp vkq/player/native/file.cpp vkq/player/native/packed.cpp -o build/sanitize-player
 	build/sanitize-player build/digits.vkq 100000
 	$(call SANITIZED,address) $(call PRELOAD,asan ubsan) LSAN_OPTIONS=suppressions=$(CURDIR)/tests/sanitize/lsan.supp:print_suppressions=0 \
 	  ASAN_OPTIONS=detect_leaks=1:handle_segv=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \

@@ -1,11 +1,24 @@
-// Mutates a file of `vkq export` and reads it, under sanitizers: player FILE COUNT. Half of the files are
-// sealed anew, so that what lies behind the checksum is reached.
+// Mutates a file of `vkq export` and reads it and all its packed parts, under sanitizers: player FILE COUNT.
+// Half of the files are sealed anew, so that what lies behind the checksum is reached.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
 
 #include "file.hpp"
+
+// Everything that a load unpacks.
+static void unpack(const vkq::player::File &file) {
+  for (const auto &input : file.inputs) input.answer.whole();
+  for (const auto &plan : file.plans) {
+    for (const auto &answer : plan.answers) answer.whole();
+    for (const auto &program : plan.programs) program.spirv.shader();
+    for (const auto &one : plan.constants) {
+      std::vector<uint8_t> words(one.blob.bytes);
+      one.copy(words.data());
+    }
+  }
+}
 
 int main(int, char **words) {
   FILE *stream = std::fopen(words[1], "rb");
@@ -32,7 +45,7 @@ int main(int, char **words) {
       std::memcpy(broken.data() + 24, &sum, 8);
     }
     try {
-      vkq::player::read(broken.data(), broken.size());
+      unpack(vkq::player::read(broken.data(), broken.size()));
       whole++;
     } catch (const vkq::player::Error &) {
       refused++;

@@ -49,8 +49,9 @@ def _played(path: str) -> int:
     """What a file of `vkq export` holds."""
     from vkq.player.reader import contents
 
-    found = contents(Path(path).read_bytes())
-    print(f"{path}: by {found.producer}, {found.blobs} blobs")
+    data = Path(path).read_bytes()
+    found = contents(data)
+    print(f"{path}: {len(data)} bytes by {found.producer}, {found.blobs} parts")
     for kind, arrays in (("input", found.inputs), ("output", found.outputs)):
         for one in arrays:
             print(f"{kind:<7} {one.name}: {one.dtype}{list(one.shape)}")

@@ -26,6 +26,7 @@ from ..shader.spec import TEXEL_BYTES
 from .file import TYPES, Array, FilePlan, FileProgram, FileStep, written
 from .kinds import LEAST, PortableDevice, described
 
+REPEATED = 1021  # numbers of an input of the known answer
 PORTABLE, THIS = "portable", "this"
 # What libvkq knows of a device; more is known where it is the very same device.
 KNOWN_LIMITS = (*LEAST, "vendorID", "deviceID", "subgroupSize")
@@ -80,7 +81,8 @@ def exported(graph: Graph, device: Device, kinds: Sequence[str] = (THIS,)) -> tu
 
 
 def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
-    """Random inputs: normal floats, whole numbers within their bounds."""
+    """Random inputs: normal floats, whole numbers within their bounds. Large ones repeat numbers, so that a
+    file can hold them in few bytes: a prime count of them, so that rows and channels differ."""
     random = np.random.default_rng(0)
     feed: dict[str, npt.NDArray[Any]] = {}
     for name in graph.inputs:
@@ -89,13 +91,15 @@ def _inputs(graph: Graph) -> dict[str, npt.NDArray[Any]]:
             raise ArgumentError(
                 f"export: input {name!r} is {spec.dtype}; it must be one of {', '.join(TYPES)}"
             )
+        count = min(math.prod(spec.shape), REPEATED)
         if spec.dtype.startswith("float"):
-            feed[name] = random.normal(0, 1, spec.shape).astype(spec.dtype)
+            numbers = random.normal(0, 1, count).astype(spec.dtype)
         else:
             least, most = graph.bounds.get(name, (0, 100))
             info = np.iinfo(spec.dtype)
             low, high = (least, most) if spec.dtype == "int32" else (info.min, info.max)
-            feed[name] = random.integers(low, high, spec.shape, spec.dtype, endpoint=True)
+            numbers = random.integers(low, high, count, spec.dtype, endpoint=True)
+        feed[name] = np.resize(numbers, spec.shape)
     return feed
 
 

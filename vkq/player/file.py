@@ -2,30 +2,33 @@
 
 | at | what |
 | --- | --- |
-| 0 | ``VKQFILE2`` |
+| 0 | ``VKQFILE3`` |
 | 8 | bytes of the head |
 | 16 | bytes of the file, a multiple of 8 |
 | 24 | checksum of all after byte 40 |
 | 32 | 0 |
-| 40 | the head: producer, blobs (offset, bytes), inputs, outputs, plans, in the order of `Head` |
+| 40 | the head: producer, blobs (`Blob`), inputs, outputs, plans, in the order of `Head` |
 | at multiples of 64 | the blobs: shaders, weights, the known answer |
 
 A text is its length in bytes (uint32) and its UTF-8, a list its count (uint32) and its items. A constant is
-a blob, or the words of a blob in another order (`vkq.player.order`).
+a blob, or the words of a blob in another order (`vkq.player.order`). Shaders, and what else gets smaller than
+half, are packed (`vkq.player.packed`); weights can be read where they lie.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from . import order
+from .packed import AS_IT_IS, in_columns, packed
 
-MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE2", 40, 64
+MAGIC, HEAD_AT, BLOB_ALIGNMENT = b"VKQFILE3", 40, 64
+BLOB = "QQQI"  # offset, bytes in the file, bytes unpacked, how it is packed
 TYPES = {"int8": 1, "uint8": 2, "int32": 3, "float32": 4, "float16": 5}
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 INT32 = np.iinfo(np.int32)
@@ -91,12 +94,20 @@ class FilePlan:
     steps: tuple[FileStep, ...]
 
 
+Packer = Callable[[bytes], tuple[int, bytes]]
+
+
+def as_it_is(data: bytes) -> tuple[int, bytes]:
+    """The packer of what libvkq reads where it lies."""
+    return AS_IT_IS, data
+
+
 class Head:
     """Writes the head; blobs of the same bytes are one."""
 
     def __init__(self) -> None:
         self.parts: list[bytes] = []
-        self.blobs: dict[bytes, int] = {}
+        self.blobs: dict[tuple[Packer, bytes], int] = {}
         self._weights: dict[tuple[int, int], list[bytes]] = {}  # blobs that are constants
 
     def pack(self, layout: str, *numbers: int) -> None:
@@ -107,8 +118,8 @@ class Head:
         self.pack("I", len(data))
         self.parts.append(data)
 
-    def blob(self, data: bytes) -> None:
-        self.pack("I", self.blobs.setdefault(data, len(self.blobs)))
+    def blob(self, data: bytes, packer: Packer = packed) -> None:
+        self.pack("I", self.blobs.setdefault((packer, data), len(self.blobs)))
 
     def constant(self, data: bytes) -> None:
         alike = self._weights.setdefault(order.key(data), [])
@@ -139,7 +150,7 @@ class Head:
         self.pack("I", len(plan.programs))
         for one in plan.programs:
             self.text(one.name)
-            self.blob(one.spirv)
+            self.blob(one.spirv, in_columns)
             flat = [n for pair in one.constants for n in pair]
             numbers = one.bindings, one.texels, one.push_bytes, one.subgroup_size, len(one.constants)
             self.pack(f"5I{len(flat)}I", *numbers, *flat)
@@ -147,7 +158,7 @@ class Head:
         for result in plan.results:
             if isinstance(result, bytes):
                 self.pack("I", 0)
-                self.blob(result)
+                self.blob(result, as_it_is)
             else:
                 self.pack("I", result + 1)
         for answer in plan.answers:
@@ -195,16 +206,16 @@ def written(
     front.text(producer)
     front.pack("I", len(body.blobs))
     rest = b"".join(body.parts)
-    size = sum(map(len, front.parts)) + 16 * len(body.blobs) + len(rest)
-    at = _aligned(HEAD_AT + size)
-    places = []
-    for data in body.blobs:
-        places.append(at)
-        front.pack("QQ", at, len(data))
-        at = _aligned(at + len(data))
+    size = sum(map(len, front.parts)) + struct.calcsize("<" + BLOB) * len(body.blobs) + len(rest)
+    at, places = _aligned(HEAD_AT + size), []
+    for packer, data in body.blobs:
+        packing, stored = packer(data)
+        places.append((at, stored))
+        front.pack(BLOB, at, len(stored), len(data), packing)
+        at = _aligned(at + len(stored))
     out = np.zeros(at, np.uint8)
-    for place, data in zip(places, body.blobs, strict=True):
-        out[place : place + len(data)] = np.frombuffer(data, np.uint8)
+    for place, stored in places:
+        out[place : place + len(stored)] = np.frombuffer(stored, np.uint8)
     head = np.frombuffer(b"".join(front.parts) + rest, np.uint8)
     out[HEAD_AT : HEAD_AT + head.size] = head
     out[:HEAD_AT] = np.frombuffer(

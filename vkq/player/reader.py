@@ -14,7 +14,19 @@ import numpy as np
 from ..errors import ModelError, VkqError
 from ..files import read_start
 from . import order
-from .file import BLOB_ALIGNMENT, HEAD_AT, MAGIC, TYPES, Array, FilePlan, FileProgram, FileStep, checksum
+from .file import (
+    BLOB,
+    BLOB_ALIGNMENT,
+    HEAD_AT,
+    MAGIC,
+    TYPES,
+    Array,
+    FilePlan,
+    FileProgram,
+    FileStep,
+    checksum,
+)
+from .packed import IN_COLUMNS, MOST_TIMES, unpacked
 
 MOST_AXES = 5  # of the order of a constant
 NAMES = {number: name for name, number in TYPES.items()}
@@ -140,7 +152,7 @@ def is_played(path: str) -> bool:
 def contents(data: bytes) -> Contents:
     """Reads a file. Raises ModelError where it is damaged or none."""
     if len(data) < HEAD_AT or data[:8] != MAGIC:
-        raise ModelError("this is no file of vkq export (VKQFILE2)")
+        raise ModelError("this is no file of vkq export (VKQFILE3)")
     head, size, seal, zero = struct.unpack_from("<QQQQ", data, 8)
     if size != len(data) or size % 8 or head > size - HEAD_AT or zero:
         raise ModelError(f"the file is damaged: it has {len(data)} bytes and says {size}")
@@ -148,11 +160,14 @@ def contents(data: bytes) -> Contents:
         raise ModelError("the file is damaged: its checksum differs")
     body = _Body(data[HEAD_AT : HEAD_AT + head])
     producer, blobs = body.text(), []
-    for _ in range(body.count(16)):
-        at, length = body.take("QQ")
-        if at % BLOB_ALIGNMENT or at < HEAD_AT + head or at + length > size:
+    for _ in range(body.count(struct.calcsize("<" + BLOB))):
+        at, stored, length, packing = body.take(BLOB)
+        if at % BLOB_ALIGNMENT or at < HEAD_AT + head or at + stored > size:
             raise ModelError("the file is damaged: a blob lies outside of it")
-        blobs.append(data[at : at + length])
+        most = stored * MOST_TIMES if packing else stored
+        if packing > IN_COLUMNS or length > most or (not packing and length != stored):
+            raise ModelError("the file is damaged: a blob cannot have the bytes that it says")
+        blobs.append(unpacked(data[at : at + stored], length, packing))
     body.blobs = blobs
     inputs, outputs = body.arrays(True), body.arrays(False)
     plans = [body.plan(len(outputs)) for _ in range(body.count(40))]

@@ -4,9 +4,10 @@
 
 namespace vkq::player {
 
-static constexpr char MAGIC[9] = "VKQFILE2";
+static constexpr char MAGIC[9] = "VKQFILE3";
 static constexpr uint64_t HEAD_AT = 40, BLOB_ALIGNMENT = 64, MOST_BYTES = uint64_t(1) << 40;
 static constexpr uint32_t MOST_BINDINGS = 16, MOST_PUSH_BYTES = 4096, MOST_RANK = 16, MOST_AXES = 5;
+static constexpr uint64_t MOST_TIMES = 1032;  // deflate makes of one byte at most so many
 
 static Error damaged(const std::string &what) { return Error(VKQ_FILE, "the file is damaged: " + what); }
 
@@ -59,12 +60,17 @@ struct Reader {
     return blobs[i];
   }
   void readBlobs(const uint8_t *data, uint64_t bytes, uint64_t after) {
-    blobs.resize(head.count(16));
+    blobs.resize(head.count(28));
     for (Blob &one : blobs) {
       const uint64_t at = head.u64();
+      one.stored = head.u64();
       one.bytes = head.u64();
-      if (at % BLOB_ALIGNMENT || at < after || at > bytes || one.bytes > bytes - at)
+      one.packing = static_cast<Packing>(head.u32());
+      if (at % BLOB_ALIGNMENT || at < after || at > bytes || one.stored > bytes - at)
         throw damaged("a blob lies outside of it");
+      const bool plain = one.packing == AS_IT_IS;
+      if (one.packing > IN_COLUMNS || (plain ? one.bytes != one.stored : one.bytes > one.stored * MOST_TIMES))
+        throw damaged("a blob cannot have the bytes that it says");
       one.data = data + at;
     }
   }
@@ -107,10 +113,7 @@ struct Reader {
       id = head.u32();
       bits = head.u32();
     }
-    uint32_t magic = 0;
-    if (p.spirv.bytes >= 20) std::memcpy(&magic, p.spirv.data, 4);
-    if (magic != 0x07230203 || p.spirv.bytes % 4 || p.bindings > MOST_BINDINGS || p.pushBytes % 4 ||
-        p.pushBytes > MOST_PUSH_BYTES)
+    if (p.bindings > MOST_BINDINGS || p.pushBytes % 4 || p.pushBytes > MOST_PUSH_BYTES)
       throw damaged("the shader " + p.name + " is none");
     return p;
   }
@@ -193,7 +196,7 @@ struct Reader {
     for (const Array &one : file.outputs) {
       Result r{int64_t(head.u32()) - 1, {}};
       if (r.slot < 0) r.constant = blob();
-      if (r.slot >= p.slots || (r.slot < 0 && r.constant.bytes != one.bytes))
+      if (r.slot >= p.slots || (r.slot < 0 && (r.constant.bytes != one.bytes || r.constant.packing)))
         throw damaged("a plan's result is none");
       p.results.push_back(r);
     }
@@ -228,15 +231,17 @@ struct Reader {
 };
 
 void Constant::copy(uint8_t *to) const {
+  const std::vector<uint8_t> unpacked = blob.packing ? blob.whole() : std::vector<uint8_t>();
+  const uint8_t *data = blob.packing ? unpacked.data() : blob.data;
   if (sizes.empty()) {
-    std::memcpy(to, blob.data, blob.bytes);
+    std::memcpy(to, data, blob.bytes);
     return;
   }
   uint32_t at[MOST_AXES] = {};
   const size_t inner = sizes.size() - 1;
   for (uint64_t from = 0, done = 0; done < blob.bytes;) {
     for (uint32_t i = 0; i < sizes[inner]; i++, done += 4)
-      std::memcpy(to + done, blob.data + 4 * (from + uint64_t(i) * strides[inner]), 4);
+      std::memcpy(to + done, data + 4 * (from + uint64_t(i) * strides[inner]), 4);
     for (size_t axis = inner; axis-- > 0;) {
       from += strides[axis];
       if (++at[axis] < sizes[axis]) break;
@@ -248,7 +253,7 @@ void Constant::copy(uint8_t *to) const {
 
 File read(const uint8_t *data, uint64_t bytes) {
   if (bytes < HEAD_AT || std::memcmp(data, MAGIC, 8))
-    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE2)");
+    throw Error(VKQ_FILE, "this is no file of vkq export (VKQFILE3)");
   uint64_t head, size, sum, reserved;
   std::memcpy(&head, data + 8, 8);
   std::memcpy(&size, data + 16, 8);

@@ -15,10 +15,18 @@ struct Error : std::runtime_error {
   Error(vkq_status s, const std::string &text) : std::runtime_error(text), status(s) {}
 };
 
+// How a blob's bytes are stored; those of a shader in columns are deflated, too.
+enum Packing : uint32_t { AS_IT_IS = 0, DEFLATED = 1, IN_COLUMNS = 2 };
+
 // A part of the file. Blobs begin at multiples of 64 bytes.
 struct Blob {
   const uint8_t *data = nullptr;
-  uint64_t bytes = 0;
+  uint64_t stored = 0, bytes = 0;  // in the file, and unpacked
+  Packing packing = AS_IT_IS;
+
+  // Unpacked. Throw Error (VKQ_FILE) where it is damaged; `shader` also where it is no SPIR-V.
+  std::vector<uint8_t> whole() const;
+  std::vector<uint32_t> shader() const;
 };
 
 struct Array {
@@ -67,6 +75,7 @@ struct Result {
 };
 
 // Words of a blob: all of them, in the order of `sizes` with `strides` in words; no sizes: as they are.
+// Throws as Blob::whole.
 struct Constant {
   uint32_t slot;
   Blob blob;

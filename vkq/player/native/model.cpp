@@ -70,7 +70,7 @@ void Model::takePlan() {
       }
       described += "\n" + plan.kind + ": not taken, its known answer comes out with other bytes";
     } catch (const Error &error) {
-      if (error.status == VKQ_LOST || error.status == VKQ_MEMORY) throw;
+      if (error.status != VKQ_DEVICE) throw;
       described += "\n" + plan.kind + ": not taken, " + error.what();
     }
     playing.reset();
@@ -80,15 +80,17 @@ void Model::takePlan() {
 }
 
 bool Model::answersRightly(const Plan &plan) {
+  std::vector<std::vector<uint8_t>> given;
   std::vector<const void *> inputs;
-  for (const Array &one : file.inputs) inputs.push_back(one.answer.data);
+  for (const Array &one : file.inputs) given.push_back(one.answer.whole());
+  for (const auto &one : given) inputs.push_back(one.data());
   std::vector<std::vector<uint8_t>> results;
   std::vector<void *> outputs;
   for (const Array &one : file.outputs) results.emplace_back(one.bytes ? one.bytes : 1);
   for (auto &one : results) outputs.push_back(one.data());
   playing->run(inputs.data(), outputs.data());
   for (size_t i = 0; i < results.size(); i++)
-    if (std::memcmp(results[i].data(), plan.answers[i].data, file.outputs[i].bytes)) return false;
+    if (std::memcmp(results[i].data(), plan.answers[i].whole().data(), file.outputs[i].bytes)) return false;
   return true;
 }
 

@@ -170,8 +170,8 @@ void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
   l.pPushConstantRanges = &range;
   VKQ_CALL(gpu, vkCreatePipelineLayout, gpu.device, &l, nullptr, &made.layout);
 
-  std::vector<uint32_t> code(p.spirv.bytes / 4), values;
-  std::memcpy(code.data(), p.spirv.data, p.spirv.bytes);
+  const std::vector<uint32_t> code = p.spirv.shader();
+  std::vector<uint32_t> values;
   std::vector<VkSpecializationMapEntry> entries;
   for (const auto &[id, bits] : p.constants) {
     entries.push_back({id, static_cast<uint32_t>(4 * values.size()), 4});
@@ -180,7 +180,7 @@ void Playing::compile(const Program &p, Compiled &made, VkPipelineCache cache) {
   const VkSpecializationInfo specialization{static_cast<uint32_t>(entries.size()), entries.data(),
                                             4 * values.size(), values.data()};
   VkShaderModuleCreateInfo m{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO};
-  m.codeSize = p.spirv.bytes;
+  m.codeSize = 4 * code.size();
   m.pCode = code.data();
   VkShaderModule module = VK_NULL_HANDLE;
   VKQ_CALL(gpu, vkCreateShaderModule, gpu.device, &m, nullptr, &module);
